@@ -34,6 +34,10 @@ BLANKS = re.compile("[ \t]+")
 """separates CoNLL columns; an ideographic space is a token like any other"""
 
 
+WHOLE_ROW = "(row)"
+"""in the place of a field, for what is wrong with a row as a whole"""
+
+
 @dataclass(slots=True)
 class Row:
     """One row and the value of each field; `number` is its line in the file or, in a JSON list or parquet file, its
@@ -69,7 +73,8 @@ class BadRow:
     def told(self) -> str:
         """The field, the value and the rule, without file and row."""
         shown = shortened(self.value, 80)
-        return f"field {self.field}: {repr(shown) if self.is_text else shown} {self.rule}"
+        where = "the row" if self.field == WHOLE_ROW else f"field {self.field}:"
+        return f"{where} {repr(shown) if self.is_text else shown} {self.rule}"
 
 
 @dataclass(slots=True)
@@ -190,6 +195,7 @@ def _read_table(file: _File) -> Iterator[Row | BadRow]:
 def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]]) -> Iterator[Row | BadRow]:
     width = None
     columns: dict[str, int] = {}
+    separator = "\t" if file.kind == "xlsx" else file.dialect.between(file.kind)
     for number, cells in numbered:
         if width is None:
             width, columns = len(cells), _columns(file, cells)
@@ -197,7 +203,7 @@ def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]]) -> It
                 continue
         if len(cells) != width:
             rule = f"makes {counted(len(cells), 'column')} where the first row of the file has {width}"
-            yield BadRow(number, "(row)", "\t".join(cells), rule)
+            yield BadRow(number, WHOLE_ROW, separator.join(cells), rule)
             continue
         yield Row(number, {role: cells[index] for role, index in columns.items()})
 
@@ -256,7 +262,7 @@ def _records(path: Path, kind: str, watch: Watch = iter) -> Iterator[tuple[int, 
             try:
                 yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield number, BadRow(number, "(row)", line.strip(), f"is not a JSON object: {_reason(error)}")
+                yield number, BadRow(number, WHOLE_ROW, line.strip(), f"is not a JSON object: {_reason(error)}")
 
 
 def is_json_list(path: Path) -> bool:
@@ -311,7 +317,7 @@ def _parquet(path: Path) -> Any:
 
 def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
     if not isinstance(record, dict):
-        return BadRow.of(number, "(row)", record, "is not an object with named fields")
+        return BadRow.of(number, WHOLE_ROW, record, "is not an object with named fields")
     values = {}
     for role, name in fields.items():
         if name not in record and role not in ("label", "spans"):
@@ -355,7 +361,7 @@ def _read_conll(file: _File) -> Iterator[Row | BadRow | Mark]:
                 tokens, tags, first, bad = [], [], number + 1, None
             elif max(wanted) >= len(cells):
                 rule = f"has {counted(len(cells), 'column')}, not {max(wanted) + 1}"
-                bad = bad or BadRow(number, "(row)", line, rule)
+                bad = bad or BadRow(number, WHOLE_ROW, line, rule)
             else:
                 tokens.append(cells[wanted[0]])
                 tags.append(cells[wanted[-1]])

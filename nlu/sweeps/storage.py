@@ -138,8 +138,8 @@ def _opened(url: str, is_known: bool) -> tuple[BaseStorage, tuple[type[Exception
 def unreachable(url: str, error: Exception) -> StorageUnavailable:
     """Return the error for a storage that does not answer when it is opened."""
     return StorageUnavailable(
-        f"{KEY} is {url}, which cannot be reached: {reason_of(error)}; start it, correct the URL, or choose "
-        f"{ALTERNATIVES}"
+        f"{KEY} is {url}, which cannot be reached: {reason_of(error)}; the same command continues once it answers; "
+        f"start it, correct the URL, or choose {ALTERNATIVES}"
     )
 
 

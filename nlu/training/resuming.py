@@ -81,6 +81,11 @@ def versions_of(model: nn.Module) -> dict[str, str]:
     return {"numpy": np.__version__} | ({"transformers": version("transformers")} if uses_transformers else {})
 
 
+SET_BY = {
+    "alpha": "data.alpha", "folds": "folds.count", "batch_size": "trainer.batch_size",
+    "accumulation": "trainer.accumulation", "bucket_batches": "trainer.bucket_batches",
+}  # fmt: skip
+"""keys of the configuration that set an entry of the order under another name"""
 PASSED_OVER = {"world_size", "store", "machine"}
 """differences that do not prevent a run from continuing: they are only logged, or contained in others"""
 
@@ -103,7 +108,7 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: T
         raise CheckpointError(
             *(_difference(key, saved.get(key), order_key[key]) for key in differences),
             summary=f"{source_of(checkpoint)} stands at step {step} of a run that this one cannot continue",
-            remedy="write the values of its config.yaml, with the same files, to continue, or take only its weights "
+            remedy="to continue, set the values that it has there and use the same files; or take only its weights "
             "with model.pretrained=RUN/last",
         )
     _require_vocabulary(checkpoint, tokenizer)
@@ -171,4 +176,4 @@ def _difference(key: str, there: Any, here: Any) -> str:
             "the rows that are scored while training, or what turns them into tokens and labels, are not those of that "
             "run; only those of data.test may differ"
         )
-    return f"{key}: {there} there, {here} here"
+    return f"{SET_BY.get(key, key)}: {there} there, {here} here"

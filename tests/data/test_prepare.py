@@ -170,7 +170,7 @@ def test_bad_rows_are_all_listed_by_file_row_field_and_value_and_leave_no_store(
     error = refused(open_files, train=train, dev=write("dev.tsv", DEV))
     assert error.problems == [
         f"{train}:2: field text (column 0): ' ' is empty",
-        f"{train}:3: field (row): 'bad\\t0\\t0' makes 3 columns where the first row of the file has 2",
+        f"{train}:3: the row 'bad\\t0\\t0' makes 3 columns where the first row of the file has 2",
         f"{train}:4: field label (column 1): '' is an empty label",
     ]
     assert "data.on_bad_row=skip" in error.remedy
@@ -183,7 +183,7 @@ def test_skipped_rows_are_counted_and_listed(write, open_files):
     assert store.sets["train"].stored.number_N.tolist() == [1, 3]
     counts = store.meta["sets"]["train"]
     assert (counts["rows"], counts["bad_rows"]) == (2, 2)
-    assert [line.partition(": field")[0] for line in counts["listed_bad_rows"]] == [f"{train}:2", f"{train}:4"]
+    assert [line.split(": ")[0] for line in counts["listed_bad_rows"]] == [f"{train}:2", f"{train}:4"]
     assert store.meta["sets"]["dev"]["bad_rows"] == 0
 
 

@@ -250,7 +250,7 @@ def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
     order = (f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.csv")
     predict(*order, status=2)
     refusal = capsys.readouterr().err
-    assert "new.csv:3: field text: '  ' is empty" in refusal and "new.csv:4: field (row)" in refusal
+    assert "new.csv:3: field text: '  ' is empty" in refusal and "new.csv:4: the row " in refusal
     assert "on_bad_row=skip" in refusal and not list(tmp_path.glob("*out*"))
     predict(*order, "on_bad_row=skip")
     lines = (tmp_path / "out.csv").read_text().splitlines()

@@ -35,7 +35,7 @@ def test_errors_and_logs_name_what_was_written_and_not_where_the_cache_has_it(se
     server.files |= {"/rows.csv": b"text,label\na,b\nc\n", "/folder/rows.csv.more": b""}
     path = fetch(server.url("/rows.csv?version=2"))
     (bad,) = [row for row in read_rows(path, "auto", {"text": "text"}, True) if isinstance(row, BadRow)]
-    assert bad.describe(path).startswith(f"{server.url('/rows.csv')}:3: field (row)")
+    assert bad.describe(path).startswith(f"{server.url('/rows.csv')}:3: the row ")
     with pytest.raises(DataError, match=f"{server.url('/rows.csv')}:1: data.fields.text is 'x'"):
         list(read_rows(path, "auto", {"text": "x"}, True))
     record = logging.LogRecord("nlu", logging.INFO, "", 0, "%s and %s-more", (path, path), None)

@@ -43,7 +43,7 @@ def test_bad_rows_are_named_by_file_row_field_and_value(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("good text\tgood\nno label here\nbad text\tbad\n \tbad\n")
     write_set(tmp_path / "dev.tsv", 9)
     message = refuse(tmp_path / "run", *TINY, *DATA, f"data.train={tmp_path}/train.tsv", f"data.dev={tmp_path}/dev.tsv")
-    assert f"{tmp_path}/train.tsv:2: field (row): 'no label here' makes 1 column " in message
+    assert f"{tmp_path}/train.tsv:2: the row 'no label here' makes 1 column " in message
     assert f"{tmp_path}/train.tsv:4: field text (column 0): ' ' is empty" in message
     assert "data.on_bad_row=skip" in message
 
@@ -53,7 +53,7 @@ def test_processes_that_lose_the_one_that_refuses_say_nothing_of_it(tmp_path: Pa
     message = refuse(
         tmp_path / "run", *TINY, *DATA, f"data.train={tmp_path}/train.tsv", "trainer.device=cpu", "trainer.devices=2"
     )
-    assert "train.tsv:2: field (row): 'no label here' makes 1 column " in message and "gloo" not in message
+    assert "train.tsv:2: the row 'no label here' makes 1 column " in message and "gloo" not in message
 
 
 def test_a_loss_that_is_not_a_number_names_its_rows_whichever_process_has_them(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_skipped_rows_are_counted_and_listed(tmp_path: Path) -> None:
     run(*TINY, *QUICK, *data, "data.on_bad_row=skip", f"hydra.run.dir={tmp_path}/run")
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "train: 1 bad row left out" in log
-    assert "train.tsv:84: field (row): 'no label here'" in log
+    assert "train.tsv:84: the row 'no label here'" in log
 
 
 def test_a_label_outside_the_map_and_an_empty_set_are_refused(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_another_alpha_or_other_rows_of_any_set_cannot_continue_a_run(
     options = mixture(tmp_path, MEMBERS, "trainer.max_duration=3st")
     train(*options, f"hydra.run.dir={tmp_path}/run")
     for change, said in (
-        ("data.alpha=0.5", "alpha: 1.0 there, 0.5 here"),
+        ("data.alpha=0.5", "\n  - data.alpha: 1.0 there, 0.5 here"),
         ("data.sets.second.max_rows=9", "the training rows, or what turns them into tokens and labels, are not those"),
     ):
         train(*options, change, f"resume={tmp_path}/run", f"hydra.run.dir={tmp_path}/other", status=2)

@@ -165,11 +165,13 @@ def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(
     other = write_set(tmp_path / "other.tsv", 83, seed=3)
     train(*options, f"data.train={other}", status=2)
     assert "the training rows" in capsys.readouterr().err
-    train(*options, f"data.dev={other}", "seed=2", status=2)
+    train(*options, f"data.dev={other}", "seed=2", "trainer.batch_size=7", status=2)
     said = capsys.readouterr().err
     assert (
         "the rows that are scored while training, or" in said
         and "seed: 1 there, 2 here" in said
+        and "\n  - trainer.batch_size: " in said
+        and " there, 7 here" in said
         and "the training" not in said
     )
     train(*options)

@@ -57,6 +57,8 @@ def _in_quotes(piece: str) -> str:
 def read_override(override: str) -> Override:
     """Return an override as Hydra reads it. Raises UserError with Hydra's message and what to write instead."""
     key, equals, value = override.partition("=")
+    if not override.strip():
+        raise UserError("an argument is empty; leave it out")
     if not equals and not override.startswith("~"):
         if os.path.isfile(os.path.expanduser(override)):
             raise UserError(

@@ -155,7 +155,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
         try:
             _compose_and_run(job, line, config_name, directory, search_path)
         except USER_MISTAKES:
-            if job.has_started:
+            if job.has_started or stopping.received() is not None:
                 raise
             from nlu.config.checks.overrides import with_known_keys
 
@@ -174,6 +174,9 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
         leave_output()
         sys.exit(0)
     except Exception as error:
+        if not job.has_started and (number := stopping.received()) is not None:
+            # A signal raises `Stopped` within Hydra, whose clean-up may then fail and replace it.
+            raise stopping.Stopped(number) from None
         found = _storage_problems(error, before_start=not job.has_started) or grid_problems(error)
         if not found and not job.has_started and isinstance(error, USER_MISTAKES):
             found = _composition_problems(error, config_name, search_path, line, schema)

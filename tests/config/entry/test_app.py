@@ -2,11 +2,13 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
@@ -153,6 +155,21 @@ def test_what_is_temporary_exits_with_75_so_that_a_queue_starts_the_command_agai
 
 def test_an_interrupt_exits_with_130(run):
     assert run("task=tag", "name=interrupt")[::2] == (130, "nlu: interrupted\n")
+
+
+@pytest.mark.parametrize(("number", "status", "said"), [
+    (signal.SIGTERM, 75, "stopped by SIGTERM"), (signal.SIGINT, 130, "interrupted"),
+])  # fmt: skip
+def test_a_signal_that_hydra_turns_into_another_error_stops_the_command(run, monkeypatch, number, status, said):
+    def main(**named: object) -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            raise UnboundLocalError("f")
+
+    monkeypatch.setattr(hydra, "main", main)
+    code, _, err = run(*VALID)
+    assert (code, err) == (status, f"nlu: {said}; nothing had started; the same command starts it\n")
 
 
 def test_a_full_disk_names_the_file_and_the_remedy(run):
