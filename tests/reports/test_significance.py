@@ -3,11 +3,13 @@
 import json
 import tracemalloc
 from collections.abc import Callable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
 from nlu.reports.compare import difference_as_json, difference_of, print_difference
 from nlu.reports.many import differences_of, print_differences
@@ -25,7 +27,16 @@ NAMES = ("a", "b", "c")
 def keep(folder: Path, records: Rows, metrics_found: dict[str, float] | None = None, **changes: Any) -> Path:
     end_run(begin_run(folder, **changes), 0.5, **(metrics_found or {}))
     rows = [{"id": place, "file": 0, "row": place, **one} for place, one in enumerate(records)]
-    kind = "SpanKind" if "spans" in rows[0] else "NumberKind" if isinstance(rows[0]["label"], float) else "ClassKind"
+    kind = next(
+        name
+        for name, is_of in (
+            ("SpanKind", "spans" in rows[0]),
+            ("NumberKind", isinstance(rows[0]["label"], float)),
+            ("LabelSetKind", isinstance(rows[0]["label"], list)),
+            ("ClassKind", True),
+        )
+        if is_of
+    )
     return keep_records(folder, rows, kind=kind, by_label=[{"label": name} for name in NAMES])
 
 
@@ -76,6 +87,22 @@ def numbered(noise: float, seed: int, count: int = 110) -> Rows:
     ]
 
 
+def with_topics(quality: float, seed: int, count: int = 120) -> Rows:
+    """Rows of any number of labels: each label is right with a probability."""
+    rng = np.random.default_rng(seed)
+    is_label_NC = np.random.default_rng(0).random((count, len(NAMES))) < 0.4
+    is_found_NC = is_label_NC ^ (rng.random(is_label_NC.shape) > quality)
+    both = zip(is_label_NC, is_found_NC, strict=True)
+    return [
+        {"label": list(compress(NAMES, label_C)), "prediction": list(compress(NAMES, found_C)), "loss": 0.5}
+        for label_C, found_C in both
+    ]
+
+
+def indicators(rows: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(np.array([[name in row[key] for name in NAMES] for row in rows]) for key in ("label", "prediction"))  # type: ignore[return-value]
+
+
 def told(rows: Sequence[Record], key: str) -> list[Any]:
     return [row[key] for row in rows]
 
@@ -118,6 +145,12 @@ METRICS: dict[str, tuple[Callable[[float, int], Rows], tuple[float, float], Call
     "mcc": (classified, (0.6, 0.75), matthews),
     "loss": (classified, (0.6, 0.75), lambda rows: sum(told(rows, "loss")) / len(rows)),
     "span_f1": (tagged, (0.7, 0.8), span_f1),
+    "precision_micro": (with_topics, (0.7, 0.8), lambda rows: precision_score(*indicators(rows), average="micro")),
+    "recall_micro": (with_topics, (0.7, 0.8), lambda rows: recall_score(*indicators(rows), average="micro")),
+    "f1_micro": (with_topics, (0.7, 0.8), lambda rows: f1_score(*indicators(rows), average="micro")),
+    "f1_samples": (with_topics, (0.7, 0.8),
+                   lambda rows: f1_score(*indicators(rows), average="samples", zero_division=1)),
+    "exact_match": (with_topics, (0.7, 0.8), lambda rows: accuracy_score(*indicators(rows))),
     "pearson": (numbered, (6.0, 4.0), lambda rows: float(np.corrcoef(*numbers(rows))[0, 1])),
     "r2": (numbered, (6.0, 4.0), r2),
     "mae": (numbered, (6.0, 4.0), lambda rows: float(np.abs(np.subtract(*numbers(rows))).mean())),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.runs.predictions import Predictions, kept_sets, predictions_of, write_predictions
+from nlu.runs.predictions import Predictions, evaluation_sets, kept_sets, predictions_of, write_predictions
 from nlu.runs.takeover import keep_predictions_of
 
 HEADER = {"step": 7, "by_label": [{"label": "bad", "f1": 0.5}, {"label": "good", "f1": 1.0}]}
@@ -104,3 +104,18 @@ def test_of_a_state_that_is_taken_over_only_the_predictions_of_its_best_evaluati
     assert kept_sets(tmp_path) == ["easy"]
     keep_predictions_of(tmp_path, ["easy"], None)
     assert kept_sets(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "head_name", "expected"),
+    [
+        (("dev", "test", "extra"), None, ["dev", "extra"]), (("test",), None, ["test"]),
+        (("dev-a", "test-a", "dev-b", "test-b"), "b", ["dev-b"]), (("dev-a", "test-b"), "b", ["test-b"]),
+    ],
+)  # fmt: skip
+def test_the_test_set_is_evaluated_only_if_no_other_set_was_kept(
+    tmp_path: Path, kept: tuple[str, ...], head_name: str | None, expected: list[str]
+) -> None:
+    for name in kept:
+        write_predictions(tmp_path / "predictions" / f"{name}.jsonl", HEADER, iter(records(1)))
+    assert evaluation_sets(tmp_path, head_name) == expected

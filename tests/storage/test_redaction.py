@@ -76,9 +76,12 @@ def test_a_reference_with_a_secret_is_refused_wherever_it_stands_and_not_repeate
 
 
 def test_a_text_under_the_name_of_a_secret_is_refused_and_not_repeated() -> None:
-    config = {"optimizer": {"api_key": "geheim", "token": None, "tokens": "a"}, "hub": [{"hf_token": "geheim"}]}
+    config = {"optimizer": {"api_key": "geheim", "token": None, "tokens": "a"}, "hub": [{"hf_token": "geheim"}],
+              "api_keys": ["", "geheim"], "passwords": [None, ""]}  # fmt: skip
     problems = list(credential_problems(config))
-    assert [text.partition(" ")[0] for text in problems] == ["optimizer.api_key", "hub[0].hf_token"]
+    assert [text.partition(" ")[0] for text in problems] == [
+        "optimizer.api_key", "hub[0].hf_token", "api_keys",
+    ]  # fmt: skip
     assert not any("geheim" in text for text in problems)
 
 

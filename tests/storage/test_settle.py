@@ -90,6 +90,15 @@ def test_all_is_on_the_disk_before_the_mark_and_the_mark_before_the_name(
                 recorder.events.append(("write", Path(file).name))
             return real(file, mode, **named)
 
+        sync = os.fsync
+
+        def measured_sync(number: int) -> None:
+            if (name := Path(os.readlink(f"/proc/self/fd/{number}")).name) == MARKER:
+                synced[name] = os.fstat(number).st_size
+            sync(number)
+
+        synced: dict[str, int] = {}
+        patch.setattr(os, "fsync", measured_sync)
         recorder = Recorder(patch)
         patch.setattr("builtins.open", recorded_open)
         put(tmp_path / "new", tmp_path / "place", note="done")
@@ -98,6 +107,7 @@ def test_all_is_on_the_disk_before_the_mark_and_the_mark_before_the_name(
     assert set(events[:marked]) == {("fsync", name) for name in ("a.txt", "b.txt", "deep", "new")}
     assert events[marked + 1 : renamed] == [("fsync", MARKER), ("fsync", "new")]
     assert events[renamed + 1] == ("fsync", tmp_path.name)
+    assert synced == {MARKER: len("done")}, "the content is in the file when that is synced"
     assert opened == [MARKER] and (tmp_path / "place" / MARKER).read_text() == "done"
 
 
