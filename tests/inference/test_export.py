@@ -91,6 +91,9 @@ def test_the_encoder_of_a_siamese_run_gives_its_similarities(name: str, tmp_path
     export(f"run={run}", "format=sentence_transformers", f"out={tmp_path}/st")
     about = json.loads((tmp_path / "st/export.json").read_text())["checked"]
     assert about[1]["largest_difference"] < 2e-6 and about[1]["rows"] == len(kept(run))
+    # The tokenizer folds letters itself, where the weights want it.
+    lengths = json.loads((tmp_path / "st/sentence_bert_config.json").read_text())
+    assert lengths == {"max_seq_length": 32, "do_lower_case": False}
     # Over logits the run decides by a head over both vectors, which is no part of an encoder.
     assert about[1]["same"] == (None if name == "siamese" else 1.0)
     assert [one["type"].rpartition(".")[2] for one in json.loads((tmp_path / "st/modules.json").read_text())] == [

@@ -85,6 +85,15 @@ def test_the_best_are_named_by_rank_and_all_others_deleted(tmp_path: Path) -> No
     assert [(tmp_path / name / "content").read_text() for name in ("best-1", "best-2")] == ["30", "10"]
 
 
+def test_a_newer_best_removes_the_unnamed_one_that_it_replaces(tmp_path: Path) -> None:
+    saved = checkpoints(tmp_path)
+    for number in (5, 6, 7):
+        best_of = [Best(step, 10 * step, 0.1, 0.5, {}) for step in {5, number}]
+        saved.save_best({"weight": torch.tensor([float(number)])}, best_of)
+    found = sorted(path.name for path in saved.folder.glob(".best-step-*"))
+    assert found == [".best-step-5", ".best-step-7"]
+
+
 @pytest.mark.parametrize("killed_after", [0, 1, 2, 3, 4, 5])
 def test_arranging_the_best_can_be_repeated_after_a_kill_at_any_rename(
     tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch

@@ -88,11 +88,12 @@ def test_files_are_read_again_only_as_far_as_texts_are_to_be_shown(monkeypatch: 
     monkeypatch.setattr(reading, "CHUNK_ROWS", 4)
     read: list[int] = []
     rows = [(f"t{n}", "a") for n in range(20)]
-    rows[2] = rows[6] = ("twice", "a")
+    rows[2] = rows[6] = rows[10] = ("thrice", "a")
     (shown,) = report_of(3, read, train=rows, dev=[("other", "a")] * 1).withins["train"].shown_duplicates
-    assert places(shown) == [("train", 4, "a"), ("train", 8, "a")] and read == [4, 4]
+    assert places(shown) == [("train", 4, "a"), ("train", 8, "a"), ("train", 12, "a")]
+    assert read == [4, 4, 4]
     report_of(3, read, train=rows[3:6], dev=[("other", "b")])
-    assert read == [4, 4]
+    assert read == [4, 4, 4]
 
 
 def test_texts_of_pairs_and_rows_that_cannot_be_used_keep_their_lines() -> None:
