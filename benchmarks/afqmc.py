@@ -75,9 +75,8 @@ def built(config: Any) -> Any:
     """Return the run of a configuration, built by what nlu's command builds it with, in a scratch folder."""
     from nlu.display.progress import Progress
     from nlu.runs.records import TRAIN_COLUMNS, Table
-    from nlu.training.allocator import keep_freed_memory
     from nlu.training.build import build_run
-    from nlu.training.ranks import Ranks, choose_device
+    from nlu.training.ranks import Ranks, choose_device, keep_freed_memory
 
     folder = scratch_folder()
     # As every command does where it joins its group.

@@ -44,9 +44,8 @@ def main(arguments: Sequence[str]) -> int:
 
     import json
 
-    from nlu.diagnosis.check import as_records, is_broken
+    from nlu.diagnosis.check import as_records, is_broken, print_sections
     from nlu.diagnosis.examination import of_machine, of_run
-    from nlu.diagnosis.show import print_sections
 
     if placement().kind != "alone":
         raise UserError("RANK and WORLD_SIZE are set, but doctor starts ranks itself; start it once, without torchrun")

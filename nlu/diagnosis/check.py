@@ -1,10 +1,15 @@
-"""The result of a check, and running checks so that an error in one does not stop the others."""
+"""The results of checks, printed; an error in one check does not stop the others."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rich.table import Table
+from rich.text import Text
+
 from nlu.config.errors import UserError
+from nlu.config.words import counted
+from nlu.display.tables import print_table
 
 Mark = Literal["ok", "warning", "broken"]
 
@@ -62,3 +67,25 @@ def is_broken(sections: Iterable[Section]) -> bool:
 def as_records(sections: Iterable[Section]) -> list[dict[str, Any]]:
     """Return the sections as JSON holds them."""
     return [{"section": section.title, "checks": [vars(check) for check in section.checks]} for section in sections]
+
+
+STYLES: dict[Mark, str] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
+
+
+def print_sections(sections: Sequence[Section]) -> None:
+    """Print a table for each section, with a remedy below each problem, and the number of problems."""
+    width = max(len(check.name) for section in sections for check in section.checks)
+    for section in sections:
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(width=len("warning"))
+        table.add_column(width=width, overflow="fold")
+        table.add_column(overflow="fold")
+        for check in section.checks:
+            style = STYLES[check.mark]
+            table.add_row(Text(check.mark, style), check.name, check.says)
+            if check.remedy:
+                table.add_row("", "", Text(f"-> {check.remedy}", style))
+        print_table(Text(section.title, "bold"), table, "")
+    marks = [check.mark for section in sections for check in section.checks]
+    broken, warnings = marks.count("broken"), marks.count("warning")
+    print_table(f"{broken or 'nothing'} broken, {counted(warnings, 'warning')}, {marks.count('ok')} ok")

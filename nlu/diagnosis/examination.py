@@ -10,7 +10,7 @@ import torch
 from nlu.config.errors import UserError
 from nlu.config.schema import Run as Config
 from nlu.data.examples import Examples
-from nlu.diagnosis import access, collective, disks, fast_paths, machine, recomputed, recorded, software
+from nlu.diagnosis import collective, disks, fast_paths, machine, recomputed, recorded, software
 from nlu.diagnosis.check import Check, Section, checked, said
 from nlu.inference.locate import Located, locate
 from nlu.inference.trained import Trained, config_of
@@ -38,7 +38,7 @@ def of_machine(outputs: Path) -> list[Section]:
         ],
         "ranks": [("ranks", collective.collectives, "trainer.devices=1")],
         "disks": [("disks", partial(disks.disks, outputs), "choose other folders")],
-        "credentials, by name": [("credentials", access.access, "look at the rights of these files")],
+        "credentials, by name": [("credentials", software.access, "look at the rights of these files")],
     }
     return [Section(title, [check for look in some for check in checked(*look)]) for title, some in looks.items()]
 

@@ -16,7 +16,7 @@ from nlu.config.words import counted
 from nlu.data.examples import Examples
 from nlu.diagnosis.check import Check
 from nlu.display.progress import Progress
-from nlu.inference.comparison import changed_rows
+from nlu.inference.evaluation import changed_rows
 from nlu.inference.locate import Located
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Kind

@@ -9,7 +9,7 @@ from nlu.config.choices import target_of
 from nlu.config.errors import UserError
 from nlu.config.words import counted, path_text
 from nlu.diagnosis.check import Check
-from nlu.inference.comparison import changed_commit, changed_versions
+from nlu.inference.evaluation import changed_commit, changed_versions
 from nlu.inference.locate import Located
 from nlu.inference.trained import decided_at, scores_at
 from nlu.reports.aggregate import spread_of

@@ -15,10 +15,9 @@ from nlu.data.layouts import LAYOUTS, Values
 from nlu.data.seeds import text_hashes
 from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
-from nlu.inference.columns import columns_of
 from nlu.inference.locate import locate
-from nlu.inference.predictor import Predictor
-from nlu.inference.rows import Row, require_none, values_of
+from nlu.inference.predictor import Predictor, columns_of
+from nlu.inference.source import Row, require_none, values_of
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Cell
 from nlu.training.evaluation import Evaluator, score

@@ -12,7 +12,7 @@ import numpy as np
 
 from nlu.data.layouts import Values
 from nlu.inference.predictor import Predictor
-from nlu.inference.rows import alternatives_of
+from nlu.inference.source import alternatives_of
 from nlu.runs.predictions import Record, evaluation_sets, predictions_of
 
 MOST = 1000

@@ -19,7 +19,7 @@ from nlu.config.nearest import hint
 from nlu.data.dialect import PLAIN
 from nlu.data.originals import BOM, Original, Originals, token_lines
 from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
-from nlu.inference.columns import Columns, text_of
+from nlu.inference.predictor import Columns, text_of
 from nlu.metrics.kinds import PREDICTION, Cell, Holds, SpanKind
 from nlu.storage.files import json_text
 from nlu.storage.tables import TableTarget, is_table

@@ -21,12 +21,11 @@ from nlu.config.words import counted
 from nlu.data.originals import Original, Originals
 from nlu.data.readers import BadRow, Row
 from nlu.display.progress import Bar, Progress
-from nlu.inference.columns import Columns, columns_of
 from nlu.inference.ensemble import Ensemble
 from nlu.inference.locate import Located
 from nlu.inference.output import OutputFormat, PredictedRow, output_of
 from nlu.inference.pieces import Pieces, pieces_of
-from nlu.inference.predictor import Predictor
+from nlu.inference.predictor import Columns, Predictor, columns_of
 from nlu.inference.source import bad_row, found, originals_for, require_usable
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlu.config.types import NonNegativeFloat
-from nlu.losses.loss import RowLoss
-from nlu.losses.weights import ClassWeights
+from nlu.losses.loss import ClassWeights, RowLoss
 
 
 class BceMultilabel(RowLoss):

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlu.config.types import NonNegativeFloat
-from nlu.losses.loss import RowLoss
-from nlu.losses.weights import ClassWeights, balanced
+from nlu.losses.loss import ClassWeights, RowLoss, balanced
 
 
 class Focal(RowLoss):

@@ -22,7 +22,7 @@ from nlu.reports.columns import labels_of
 from nlu.reports.runs import RunRecord, metric_of, task_constants
 from nlu.runs.predictions import Record, kept_sets, predictions_of
 from nlu.runs.records import SCALARS, TRAIN, VALID, Cell, read_rows, with_whole_windows
-from nlu.tracking.points import OF_SUMMARY
+from nlu.tracking.tracker import OF_SUMMARY
 
 Across = Literal["examples", "steps", "epochs", "time"]
 COLUMNS: dict[Across, str] = {"examples": "examples", "steps": "step", "epochs": "epoch", "time": "time_s"}

@@ -1,4 +1,7 @@
-"""The routes of a server: predictions, explanations, description, health, metrics, and a page to try it."""
+"""The routes of a server: predictions, explanations, health, metrics for Prometheus, a page, and /openapi.json.
+
+`nlu.serving.requests` checks bodies itself, with plainer messages than the schemas of /openapi.json would give.
+"""
 
 import asyncio
 import json
@@ -16,6 +19,8 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 
 import nlu
 from nlu.config.errors import UserError
@@ -24,10 +29,109 @@ from nlu.inference.attribution import explaining
 from nlu.serving.batching import Batcher, Busy, Parts
 from nlu.serving.limits import GONE, Rates, Refused, read_body
 from nlu.serving.listener import LOOPBACK, TOKEN
-from nlu.serving.measures import CONTENT_TYPE, Measures
 from nlu.serving.requests import AskedWhy, example_of, read_explain, read_predict
-from nlu.serving.schema import EXPLAIN_ROUTE, PREDICT_ROUTE
 from nlu.serving.served import Newest, Served
+
+_TEXT = {"type": "string"}
+_ROW = {
+    "description": "Texts by field, as GET /labels names them, or by the run's own columns; also a text, or a list of "
+    "two texts or of tokens, by itself",
+    "oneOf": [
+        {"type": "object", "properties": dict.fromkeys(("text", "text_a", "text_b"), _TEXT)
+         | {"tokens": {"type": "array", "items": _TEXT}}},
+        _TEXT,
+        {"type": "array", "items": _TEXT},
+    ],
+}  # fmt: skip
+_PREDICTED = {
+    "type": "object",
+    "description": "Columns as nlu.predict writes them",
+    "properties": {
+        "prediction": {"description": "a label, a list of labels, a number, or spans by type, first, last and text"},
+        "probability": {"description": "of the prediction; where several labels apply, of each of them"},
+        "similarity": {"type": "number", "description": "the cosine of both texts, of a run that compares them by it"},
+        "logits": {"type": "array"},
+    },
+    "additionalProperties": {"type": "number", "description": "with scores: probability_LABEL"},
+}
+_REFUSALS = {
+    status: {"description": text, "content": {"application/json": {"schema": {
+        "type": "object", "properties": {"detail": _TEXT}}}}}
+    for status, text in {
+        400: "The server is for its own machine", 403: "Another site asks", 408: "The body came too slowly",
+        401: "The token is missing or wrong", 413: "The body is too large", 422: "A row or a key cannot be used",
+        429: "Too many requests, or too many rows wait", 500: "A mistake of the server", 504: "No answer in time",
+    }.items()
+}  # fmt: skip
+
+
+def _route(summary: str, body: dict[str, Any], needed: str, answer: dict[str, Any]) -> dict[str, Any]:
+    asked = {"type": "object", "properties": body, "required": [needed], "additionalProperties": False}
+    answered = {"type": "object", "properties": answer}
+    return {
+        "summary": summary,
+        "responses": {
+            200: {"description": "Found", "content": {"application/json": {"schema": answered}}},
+            **_REFUSALS,
+        },
+        "openapi_extra": {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}},
+    }
+
+
+PREDICT_ROUTE = _route(
+    "Predict rows; the prediction of a row does not depend on the others",
+    {"rows": {"type": "array", "items": _ROW}, "scores": {"type": "boolean"}, "logits": {"type": "boolean"}},
+    "rows",
+    {"rows": {"type": "array", "items": _PREDICTED}},
+)
+EXPLAIN_ROUTE = _route(
+    "How much each token of a row adds to its score, and the nearest mistakes on the evaluation set",
+    {
+        "row": _ROW,
+        "label": {"type": ["string", "null"], "description": "default: what is predicted"},
+        "span": {
+            "type": ["array", "null"], "items": {"type": "integer"}, "description": "first and last unit, of a tagger"
+        },
+        "mistakes": {"type": ["integer", "null"], "description": "how many; default 0"},
+    },
+    "row",
+    {
+        "score_of": _TEXT, "score": {"type": "number"}, "baseline": {"type": "number"}, "gap": {"type": "number"},
+        "marks": {"type": "array", "items": {"type": "object", "properties": {
+            "field": _TEXT, "start": {"type": "integer"}, "end": {"type": "integer"},
+            "attribution": {"type": "number"}}}},
+        "mistakes": {"type": "array", "items": {"type": "object"}},
+    },
+)  # fmt: skip
+
+
+__all__ = ["CONTENT_TYPE", "Measures"]
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Measures:
+    """The metrics of one server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter("nlu_requests", "Requests answered", ["path", "status"], registry=self._registry)
+        what = "Time from a request to its answer"
+        self.seconds = Histogram("nlu_request_seconds", what, ["path"], buckets=SECONDS, registry=self._registry)
+        self.rows = Counter("nlu_rows", "Rows predicted", registry=self._registry)
+        self.batch_rows = Histogram("nlu_batch_rows", "Rows computed together", buckets=ROWS, registry=self._registry)
+        self.reloads = Counter("nlu_reloads", "Newer checkpoints loaded", registry=self._registry)
+
+    def watch_waiting(self, waiting_rows: Callable[[], int]) -> None:
+        """Read the number of waiting rows from a function."""
+        gauge = Gauge("nlu_waiting_rows", "Rows that wait to be computed", registry=self._registry)
+        gauge.set_function(waiting_rows)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from rich.text import Text
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
 from nlu.config.words import counted
-from nlu.inference.columns import text_of
 from nlu.inference.loaded import Loaded
-from nlu.inference.rows import alternatives_of
+from nlu.inference.predictor import text_of
+from nlu.inference.source import alternatives_of
 from nlu.metrics.kinds import PREDICTION, SIMILARITY, SpanKind
 from nlu.runs import logs
 from nlu.storage.cache import cache_dir

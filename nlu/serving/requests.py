@@ -9,8 +9,8 @@ from nlu.config.errors import UserError
 from nlu.config.inference import Serve
 from nlu.config.nearest import hint
 from nlu.data.layouts import Values
-from nlu.inference.columns import Columns, columns_of
-from nlu.inference.rows import alternatives_of, values_of
+from nlu.inference.predictor import Columns, columns_of
+from nlu.inference.source import alternatives_of, values_of
 from nlu.inference.trained import Trained
 from nlu.serving.limits import Refused
 

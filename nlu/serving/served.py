@@ -12,7 +12,7 @@ from nlu.config.inference import Serve
 from nlu.inference.locate import LABELS, Located, locate
 from nlu.inference.mistakes import Mistakes
 from nlu.inference.predictor import Predictor
-from nlu.inference.rows import alternatives_of
+from nlu.inference.source import alternatives_of
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import SpanKind
 from nlu.runs.checkpoint import SCORE

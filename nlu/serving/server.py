@@ -8,7 +8,7 @@ import socket
 import uvicorn
 
 from nlu.config.inference import Serve
-from nlu.inference.rows import alternatives_of, either
+from nlu.inference.source import alternatives_of, either
 from nlu.runs import logs
 from nlu.serving.application import Application
 from nlu.serving.listener import BACKLOG

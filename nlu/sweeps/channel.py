@@ -34,9 +34,8 @@ from nlu.storage.locks import hold_lock
 from nlu.storage.redaction import hide
 from nlu.storage.temporary import is_temporary
 from nlu.sweeps.brackets import PRUNER
-from nlu.sweeps.faults import lost_a_peer, machine_fault
+from nlu.sweeps.faults import StorageUnavailable, lost_a_peer, machine_fault
 from nlu.sweeps.storage import open_storage
-from nlu.sweeps.unavailable import StorageUnavailable
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from optuna.storages import BaseStorage
 
 from nlu.config.errors import UserError
 from nlu.storage.heartbeat import BEAT_S, SILENCE_S, Heartbeat, elapsed_s, falls_silent
-from nlu.sweeps.unavailable import StorageUnavailable
+from nlu.sweeps.faults import StorageUnavailable
 
 log = logging.getLogger(__name__)
 

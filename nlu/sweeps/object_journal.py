@@ -30,7 +30,7 @@ from nlu.config.errors import UserError
 from nlu.storage.bucket import Denied, Unreachable
 from nlu.storage.objects import ObjectStore
 from nlu.storage.temporary import Pauses
-from nlu.sweeps.unavailable import StorageUnavailable
+from nlu.sweeps.faults import StorageUnavailable
 
 logger = logging.getLogger(__name__)
 

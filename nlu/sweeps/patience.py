@@ -19,7 +19,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nlu.storage.temporary import Pauses
-from nlu.sweeps.unavailable import OUTAGE_S, StorageUnavailable, reason_of
+from nlu.sweeps.faults import OUTAGE_S, StorageUnavailable, reason_of
 
 log = logging.getLogger(__name__)
 

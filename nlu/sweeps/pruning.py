@@ -95,12 +95,12 @@ def build(spec: Mapping[str, Any] | None, storage: BaseStorage) -> BasePruner:
 
     spec = dict(spec or {"name": "none"})
     if spec["name"] in WITH_RUNGS:
-        from nlu.sweeps.halving import HalvingPruner
+        from nlu.sweeps.pruners import HalvingPruner
 
         return HalvingPruner(spec, storage)
     name = spec.pop("name")
     if name == "median":
-        from nlu.sweeps.median import MedianPruner
+        from nlu.sweeps.pruners import MedianPruner
 
         return MedianPruner(spec)
     if name == "threshold":

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from nlu.config.errors import UserError
 from nlu.storage.redaction import credential_problems
-from nlu.sweeps import unavailable
-from nlu.sweeps.unavailable import KEY, StorageUnavailable, reason_of
+from nlu.sweeps import faults
+from nlu.sweeps.faults import KEY, StorageUnavailable, reason_of
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -119,7 +119,7 @@ def open_storage(url: str, *, is_known: bool = False, patience_s: float | None =
     """
     from nlu.sweeps.patience import PatientStorage, patiently
 
-    wait_s = unavailable.OUTAGE_S if patience_s is None else patience_s
+    wait_s = faults.OUTAGE_S if patience_s is None else patience_s
     first_wait_s = wait_s if is_known else 0.0
     inner, errors = patiently(lambda: _opened(url, is_known), url, (StorageUnavailable,), first_wait_s)
     return PatientStorage(inner, url, errors, wait_s)

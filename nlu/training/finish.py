@@ -15,9 +15,8 @@ from nlu.metrics.classes import commonest
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.tasks.composite import task_of
-from nlu.training.decisive import decided_for
+from nlu.training.evaluation import decided_for, keep_predictions
 from nlu.training.loop import Training, score_set
-from nlu.training.predictions import keep_predictions
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from nlu.runs.state import State, Window
 from nlu.storage.redaction import without_secrets
 from nlu.tracking.guarded import Guarded
 from nlu.tracking.nothing import Nothing
-from nlu.tracking.points import of_histograms, of_scalars, of_train, of_valid, past_points
-from nlu.tracking.tracker import Beginning, Outcome, Tracker
+from nlu.tracking.tracker import Beginning, Outcome, Tracker, of_histograms, of_scalars, of_train, of_valid, past_points
 from nlu.training.ranks import Ranks
 
 FOLDER = "tracker"

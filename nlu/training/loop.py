@@ -34,10 +34,8 @@ from nlu.runs.records import Cell, Table
 from nlu.runs.state import Best, State, Window
 from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
-from nlu.training.decisive import decided_for, decisive, with_summary
-from nlu.training.evaluation import Evaluator, Scored, score
+from nlu.training.evaluation import Evaluator, Scored, decided_for, decisive, keep_predictions, score, with_summary
 from nlu.training.journal import Journal
-from nlu.training.predictions import keep_predictions
 from nlu.training.step import PendingStep, Stepper, StepResult
 
 

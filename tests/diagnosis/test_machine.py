@@ -12,9 +12,9 @@ from packaging.requirements import Requirement
 
 from nlu.config.errors import UserError
 from nlu.diagnosis import software
-from nlu.diagnosis.access import access
 from nlu.diagnosis.check import Check, checked
 from nlu.diagnosis.disks import disks
+from nlu.diagnosis.software import access
 from nlu.doctor import main
 from nlu.launching.local import in_processes
 from tests import warm

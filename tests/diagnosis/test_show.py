@@ -2,8 +2,7 @@
 
 import pytest
 
-from nlu.diagnosis.check import Check, Section
-from nlu.diagnosis.show import print_sections
+from nlu.diagnosis.check import Check, Section, print_sections
 
 
 def test_each_check_has_a_line_a_remedy_where_it_needs_one_and_the_end_counts(

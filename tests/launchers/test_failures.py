@@ -102,7 +102,7 @@ def test_a_storage_that_is_away_for_a_while_costs_a_search_and_its_jobs_nothing(
     assert [runs(folder, number) for number in range(3)] == [[0]] * 3
 
 
-IMPATIENT = "import runpy, sys, nlu.sweeps.unavailable as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \
+IMPATIENT = "import runpy, sys, nlu.sweeps.faults as s; s.OUTAGE_S = 0.5; sys.argv[:] = sys.argv[1:]; " \
     "sys.path.insert(0, sys.argv[0].rpartition('/')[0]); runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 import pyarrow as pa
 from pai_server import PaiServer, Started, new_id
 
-from nlu.models.formats.crc32c import crc32c
+from nlu.models.formats.tensorflow import crc32c
 
 ODPS_TYPES = {
     "string": "string", "int64": "bigint", "double": "double", "bool": "boolean", "int32": "int", "float": "float",

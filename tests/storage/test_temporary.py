@@ -11,8 +11,7 @@ from nlu.config.errors import UserError
 from nlu.storage.bucket import CredentialsUnavailable, Denied, Unreachable, code_of, is_absent, refusal, status_of
 from nlu.storage.ledger import MirrorUnavailable, TakenOver
 from nlu.storage.temporary import Pauses, is_temporary
-from nlu.sweeps.faults import machine_fault
-from nlu.sweeps.unavailable import StorageUnavailable, reason_of
+from nlu.sweeps.faults import StorageUnavailable, machine_fault, reason_of
 
 
 def answer(code: str, status: int) -> ClientError:

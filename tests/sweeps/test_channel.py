@@ -16,9 +16,8 @@ from nlu.storage.ledger import MirrorUnavailable
 from nlu.sweeps import channel
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial
-from nlu.sweeps.faults import ProcessLost
+from nlu.sweeps.faults import ProcessLost, StorageUnavailable
 from nlu.sweeps.storage import open_storage, storage_url
-from nlu.sweeps.unavailable import StorageUnavailable
 
 HALVING = {
     "name": "successive_halving", "min_resource": 100, "max_resource": 900, "reduction_factor": 2,

@@ -10,9 +10,9 @@ import optuna
 import pytest
 
 from nlu.config.errors import UserError
+from nlu.sweeps.faults import StorageUnavailable
 from nlu.sweeps.lease import Lease, _sign_key, held
 from nlu.sweeps.storage import open_storage
-from nlu.sweeps.unavailable import StorageUnavailable
 from tests.sweeps import outages
 
 SILENCE_S = 0.3

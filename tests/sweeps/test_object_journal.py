@@ -9,8 +9,8 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.storage.bucket import Denied, Unreachable
 from nlu.sweeps import object_journal
+from nlu.sweeps.faults import StorageUnavailable
 from nlu.sweeps.object_journal import JournalObjects, ObjectJournalBackend
-from nlu.sweeps.unavailable import StorageUnavailable
 
 FAN = 3
 

@@ -11,8 +11,8 @@ from optuna.trial import TrialState
 
 from nlu.sweeps import patience
 from nlu.sweeps.channel import COMPLETE, OUTCOME, TrialChannel
+from nlu.sweeps.faults import StorageUnavailable
 from nlu.sweeps.storage import open_storage
-from nlu.sweeps.unavailable import StorageUnavailable
 from tests.sweeps import outages
 
 AWAY_S = 0.15

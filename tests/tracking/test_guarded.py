@@ -13,9 +13,8 @@ from nlu.runs.tallies import BOUNDS_B, Histogram
 from nlu.tracking import guarded
 from nlu.tracking.guarded import Guarded
 from nlu.tracking.mlflow import _name
-from nlu.tracking.points import past_points
 from nlu.tracking.tensorboard import _as_text, _raw
-from nlu.tracking.tracker import Beginning, Outcome, Point
+from nlu.tracking.tracker import Beginning, Outcome, Point, past_points
 from nlu.tracking.wandb import _spread
 
 

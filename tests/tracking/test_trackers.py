@@ -18,8 +18,7 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.runs.records import read_rows
 from nlu.runs.tallies import BOUNDS_B, Histogram
-from nlu.tracking.points import past_points
-from nlu.tracking.tracker import Beginning, Point, Tracker
+from nlu.tracking.tracker import Beginning, Point, Tracker, past_points
 from tests.training.in_process import TINY, killed_in_backward, sets, train
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
 

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from nlu.training.allocator import OWN_SETTINGS
+from nlu.training.ranks import OWN_SETTINGS
 
 FAULTS = """
 import resource, torch
-from nlu.training.allocator import keep_freed_memory
+from nlu.training.ranks import keep_freed_memory
 
 kept = keep_freed_memory()
 def batch():

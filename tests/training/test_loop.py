@@ -23,7 +23,7 @@ from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import OUTCOME
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.training import loop
-from nlu.training.spool import Spool
+from nlu.training.evaluation import Spool
 from tests.training.in_process import (
     STANDING_STILL,
     TINY,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nlu.training.spool import Spool
+from nlu.training.evaluation import Spool
 
 
 def test_records_come_back_in_the_order_of_examples_with_the_types_that_they_had(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.attention import Attention, attention_over, attention_weights
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.embedding import Embedding
-from nlu.models.layers.linear import Linear, padding_rows, with_rows
+from nlu.models.layers.linear import Embedding, Linear, padding_rows, with_rows
 
 ACTIVATIONS = {
     "gelu": F.gelu,

@@ -20,7 +20,7 @@ from nlu.data.collate import Batch, to_device
 from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.formats.pretrained import Pretrained
-from nlu.models.layers.padded_dropout import padded_dropout
+from nlu.models.layers.dropout import padded_dropout
 from nlu.models.layers.repeatable import repeatable_attention
 
 PROJECTIONS = (

@@ -21,7 +21,7 @@ from nlu.data.collate import Batch, to_device
 from nlu.models.encoder import Encoded
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.embedding import Embedding
+from nlu.models.layers.linear import Embedding
 
 
 class TextCnn(nn.Module):

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nlu.models.formats.crc32c import masked_crc32c
-from nlu.models.formats.tensorflow import DTYPES, MAGIC
+from nlu.models.formats.tensorflow import DTYPES, MAGIC, masked_crc32c
 
 NUMBERS = {np.dtype(name): number for number, name in DTYPES.items() if number in (1, 2, 3, 9, 10, 19)}
 RESTART_INTERVAL = 16

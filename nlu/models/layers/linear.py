@@ -1,6 +1,11 @@
-"""A linear layer whose result for a row does not depend on the number of other rows.
+"""Linear layers and embeddings with the same result for any batch and gradients that cost no new memory.
 
-Axes: R rows, I input features, O output features.
+The result of a linear layer for a row does not depend on the number of other rows. If a gradient as large as its weight
+is allocated in every step, the system maps and clears its pages each time; for a word embedding this takes ten times as
+long as computing the gradient. So the memory of gradients is kept between steps, and the gradient of an embedding costs
+the lookups of a step and one pass over the table.
+
+Axes: R rows, I input features, O output features; T positions, V entries of the table, D width.
 """
 
 from collections.abc import Callable
@@ -10,8 +15,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlu.models.layers.memory import ReusedMemory
-from nlu.models.layers.torch_private import in_blocks, product_of_blocks, reads_blocks, version_of
+from nlu.models.layers.torch_private import in_blocks, product_of_blocks, reads_blocks, storage_use_count, version_of
+
+
+class ReusedMemory:
+    """A float32 tensor on the CPU whose memory is reused once all other references to it are gone."""
+
+    _tensor: Tensor | None = None
+    _counts_at_rest: int | None = None
+
+    def take(self, shape: torch.Size) -> Tensor:
+        """Return an uninitialized tensor of this shape without other references.
+
+        It has the same memory as the last one unless that is still in use, for example by a gradient to which further
+        micro-batches are added.
+        """
+        if self._tensor is None or self._tensor.shape != shape:
+            self._tensor = torch.empty(shape)
+            self._counts_at_rest = storage_use_count(self._tensor)
+        is_free = self._counts_at_rest is not None and storage_use_count(self._tensor) == self._counts_at_rest
+        # A new alias, so that autograd can adopt it as the gradient instead of copying it.
+        return self._tensor.detach() if is_free else torch.empty(shape)
+
 
 MIN_ROWS = 16
 MIN_ROWS_PER_THREAD = 4
@@ -161,3 +186,30 @@ def _with_min_rows(input: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor
 def with_rows(input: Tensor, rows: int) -> Tensor:
     """Return the input padded with zero rows to `rows` rows; the input itself if it has as many."""
     return input if len(input) == rows else F.pad(input, (0, 0, 0, rows - len(input)))
+
+
+class Embedding(nn.Embedding):
+    """nn.Embedding; on a CPU its gradient reuses the memory of the last step."""
+
+    def __init__(self, entries: int, width: int):
+        super().__init__(entries, width)
+        self._memory = ReusedMemory()
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the vectors (T, D) of the entries (T,)."""
+        if self.weight.device.type != "cpu":
+            return F.embedding(input, self.weight)
+        return _LookUp.apply(input, self.weight, self._memory)
+
+
+class _LookUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, entries_T: Tensor, weight_VD: Tensor, memory: ReusedMemory) -> Tensor:
+        ctx.save_for_backward(entries_T)
+        ctx.shape, ctx.memory = weight_VD.shape, memory
+        return F.embedding(entries_T, weight_VD)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (entries_T,) = ctx.saved_tensors
+        return None, ctx.memory.take(ctx.shape).zero_().index_add_(0, entries_T, gradients[0].float()), None

@@ -25,8 +25,7 @@ def write_summary(study: optuna.Study, folder: Path) -> None:
     from nlu.display.tables import print_table
     from nlu.display.trials import print_trials, write_trials
     from nlu.sweeps.summary.best import best_command, write_best
-    from nlu.sweeps.summary.importance import importances_of
-    from nlu.sweeps.summary.trials import read_summary
+    from nlu.sweeps.summary.trials import importances_of, read_summary
 
     summary = read_summary(study)
     importances, reason = importances_of(study)

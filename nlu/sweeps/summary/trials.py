@@ -1,9 +1,10 @@
-"""Read the trials of a study as the records behind the table, the figures and the page."""
+"""Read the trials of a study as the records behind the table, the figures and the page; the importance of its keys."""
 
 from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
+
+if TYPE_CHECKING:
+    import optuna
+
 
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 """our words for optuna's states"""
@@ -105,3 +110,31 @@ def _parameters(trials: list[FrozenTrial]) -> Iterator[SearchedKey]:
 def _is_of_numbers(distribution: object) -> TypeGuard[OfNumbers]:
     """Whether a distribution has bounds; one that is not over numbers has choices."""
     return hasattr(distribution, "low")
+
+
+MIN_TRIALS = 2
+
+
+def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
+    """Return the share of each parameter, largest first, or none and the reason.
+
+    This is Optuna's PED-ANOVA (Watanabe et al. 2023, https://arxiv.org/abs/2304.10255), which compares the distribution
+    of a parameter among the best trials with that among all. Only complete trials count; few of them say little.
+    """
+    from optuna.importance import get_param_importances
+    from optuna.trial import TrialState
+
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(done) < MIN_TRIALS:
+        return {}, f"Importances need {MIN_TRIALS} complete trials; there are {len(done)}."
+    if len({trial.value for trial in done}) < 2:
+        return {}, "Importances need trials that differ; all complete ones have the same value."
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = get_param_importances(study)
+    except (ValueError, RuntimeError) as error:
+        return {}, f"Optuna could not estimate importances: {error}."
+    if not found or not all(math.isfinite(value) for value in found.values()) or sum(found.values()) <= 0:
+        return {}, "These trials do not determine importances."
+    return found, f"Estimated by PED-ANOVA from {len(done)} complete trials."

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import CheckpointError
-from nlu.models.formats.crc32c import crc32c
-from nlu.models.formats.crc32c import masked_crc32c as fast_masked_crc32c
 from nlu.models.formats.names import encoder_names
-from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
+from nlu.models.formats.tensorflow import crc32c, find_checkpoint, read_checkpoint
+from nlu.models.formats.tensorflow import masked_crc32c as fast_masked_crc32c
 from nlu.models.formats.tensorflow_writing import write_checkpoint
 
 DTYPES = {

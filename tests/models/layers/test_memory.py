@@ -4,9 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nlu.models.layers.embedding import Embedding
-from nlu.models.layers.linear import Linear
-from nlu.models.layers.memory import ReusedMemory
+from nlu.models.layers.linear import Embedding, Linear, ReusedMemory
 
 
 def test_memory_is_handed_out_again_only_once_nobody_holds_it():

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 
 from nlu.data.seeds import stable_seed
 from nlu.models.layers.attention import attention_over
-from nlu.models.layers.dropout import Dropout, dropout, dropout_mask
+from nlu.models.layers.dropout import Dropout, dropout, dropout_mask, padded_dropout
 from nlu.models.layers.noise import Noise, active, drawing_from
-from nlu.models.layers.padded_dropout import padded_dropout
 
 LENGTHS = {7: 2, 3: 5, 9: 5, 4: 11}
 """tokens by example"""

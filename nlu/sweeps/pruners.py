@@ -1,0 +1,123 @@
+"""The pruners that differ from those of Optuna: successive halving, for HyperBand too, and the median rule.
+
+Optuna's pruner of successive halving passes each trial that is among the best 1 / reduction_factor so far, no matter
+how many have passed. This one also bounds the number that passes (`nlu.sweeps.brackets.Rung`), so it keeps to the
+announced cost, and samplers see the trials of all brackets.
+
+The median rule (Golovin et al., "Google Vizier", KDD 2017, section 3.2.2) is for trials with different batch sizes: it
+compares evaluations at the same number of evaluation intervals, rounded. A trial with batches of 48 is scored after 528
+examples when one with batches of 8 is scored after 504. Optuna's pruner needs exactly equal steps, and would find
+nothing to compare.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from optuna.pruners import BasePruner
+from optuna.storages import BaseStorage
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from nlu.sweeps.brackets import Bracket, Rung, bracket_of, brackets
+
+ATTRIBUTE = "rung_{examples}"
+"""system attribute of a trial at a rung, a mapping: its `bracket` (named by the first rung of that), its `value` and
+whether it `passed`"""
+
+
+class HalvingPruner(BasePruner):
+    """Stops a trial at the first rung of its bracket that it does not pass.
+
+    The decision at a rung is stored as an attribute of the trial and never changes, so a job that is killed before it
+    gets the answer gets the same one later. Jobs that reach a rung at the same moment do not see each other. NaN does
+    not pass. If an evaluation reaches several rungs at once, only the last one decides: passing each of them would be
+    harder than the share of one rung.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], storage: BaseStorage):
+        self._brackets, self._storage = brackets(spec), storage
+        self._factor, self._bootstrap_count = spec["reduction_factor"], spec["bootstrap_count"]
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Return whether a trial stops, given its last reported value."""
+        examples = trial.last_step
+        if examples is None:
+            return False
+        bracket = bracket_of(self._brackets, study.study_name, trial.number)
+        reached = [at for at in bracket.rungs if at <= examples]
+        return bool(reached) and not self._passed(
+            study, bracket, reached[-1], trial, trial.intermediate_values[examples]
+        )
+
+    def _passed(self, study: Study, bracket: Bracket, at: int, trial: FrozenTrial, value: float) -> bool:
+        name = ATTRIBUTE.format(examples=at)
+        if name in trial.system_attrs:
+            return bool(trial.system_attrs[name]["passed"])
+        first = bracket.rungs[0]
+        attributes = [other.system_attrs.get(name) for other in study.get_trials(deepcopy=False)]
+        others = [found for found in attributes if found and found["bracket"] == first]
+        goodness = more_is_better(study.direction)
+        rung = Rung((goodness(other["value"]) for other in others), sum(other["passed"] for other in others))
+        passed = not math.isnan(value) and rung.lets_pass(goodness(value), self._factor, self._bootstrap_count)
+        study_id = self._storage.get_study_id_from_name(study.study_name)
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+        self._storage.set_trial_system_attr(trial_id, name, {"bracket": first, "value": value, "passed": passed})
+        return passed
+
+
+def more_is_better(direction: StudyDirection) -> Callable[[float], float]:
+    """Return a function that maps better values to greater numbers, and NaN to the least one."""
+    sign = 1 if direction == StudyDirection.MAXIMIZE else -1
+    return lambda value: -math.inf if math.isnan(value) else sign * value
+
+
+class MedianPruner(BasePruner):
+    """Stops a trial whose best value so far is worse than the median of the values of complete trials at this point.
+
+    `eval_interval` is the nominal number of examples between evaluations; with 1, only equal numbers of examples are
+    compared. The other parameters are those of Optuna's MedianPruner: `n_startup_trials` complete trials before any
+    trial is stopped, no decision before `n_warmup_steps` examples, one decision in `interval_steps` examples, and
+    `n_min_trials` values for a median. A trial that has only reported NaN stops.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]):
+        self._spec = spec
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Return whether a trial stops, given its reports so far."""
+        complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        examples = trial.last_step
+        if examples is None or not complete or len(complete) < self._spec["n_startup_trials"]:
+            return False
+        if not self._is_time(trial, examples):
+            return False
+        goodness = more_is_better(study.direction)
+        best = max(map(goodness, trial.intermediate_values.values()))
+        if best == -math.inf:
+            return True
+        found = [value for other in complete if (value := self._value_at(other, self._point(examples))) is not None]
+        values = [goodness(value) for value in found if not math.isnan(value)]
+        if not values or len(values) < self._spec["n_min_trials"]:
+            return False
+        return best < statistics.median(values)
+
+    def _is_time(self, trial: FrozenTrial, examples: int) -> bool:
+        """Whether this is the trial's first report in its interval of decisions."""
+        warmup, interval = self._spec["n_warmup_steps"], self._spec["interval_steps"]
+        if examples < warmup:
+            return False
+        began = warmup + (examples - warmup) // interval * interval
+        return not any(began <= step < examples for step in trial.intermediate_values)
+
+    def _point(self, examples: int) -> int:
+        interval = self._spec["eval_interval"]
+        return (2 * examples + interval) // (2 * interval)
+
+    def _value_at(self, other: FrozenTrial, point: int) -> float | None:
+        """Return the last value that a trial reported at a point."""
+        steps = [step for step in other.intermediate_values if self._point(step) == point]
+        return other.intermediate_values[max(steps)] if steps else None
