@@ -10,7 +10,7 @@ import torch
 from nlu.config.errors import UserError
 from nlu.config.schema import Run as Config
 from nlu.data.examples import Examples
-from nlu.diagnosis import collective, disks, fast_paths, machine, recomputed, recorded, software
+from nlu.diagnosis import disks, fast_paths, machine, recomputed, recorded, software
 from nlu.diagnosis.check import Check, Section, checked, said
 from nlu.inference.locate import Located, locate
 from nlu.inference.trained import Trained, config_of
@@ -36,7 +36,7 @@ def of_machine(outputs: Path) -> list[Section]:
             ("CUDA", fast_paths.cuda, "look at nvidia-smi"),
             ("apex", software.apex, "pip uninstall apex"),
         ],
-        "ranks": [("ranks", collective.collectives, "trainer.devices=1")],
+        "ranks": [("ranks", machine.collectives, "trainer.devices=1")],
         "disks": [("disks", partial(disks.disks, outputs), "choose other folders")],
         "credentials, by name": [("credentials", software.access, "look at the rights of these files")],
     }

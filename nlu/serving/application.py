@@ -27,9 +27,8 @@ from nlu.config.errors import UserError
 from nlu.config.inference import Serve
 from nlu.inference.attribution import explaining
 from nlu.serving.batching import Batcher, Busy, Parts
-from nlu.serving.limits import GONE, Rates, Refused, read_body
 from nlu.serving.listener import LOOPBACK, TOKEN
-from nlu.serving.requests import AskedWhy, example_of, read_explain, read_predict
+from nlu.serving.requests import GONE, AskedWhy, Rates, Refused, example_of, read_body, read_explain, read_predict
 from nlu.serving.served import Newest, Served
 
 _TEXT = {"type": "string"}

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from nlu.diagnosis.collective import collectives
 from nlu.diagnosis.fast_paths import cuda
-from nlu.diagnosis.machine import devices
+from nlu.diagnosis.machine import collectives, devices
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -84,7 +84,7 @@ def test_a_full_disk_costs_a_search_its_log_and_one_sentence(tmp_path, capfd):
 
 
 def test_gpus_are_those_that_cuda_would_show(monkeypatch):
-    from hydra_plugins.hyperband_sweeper._gpus import Gpus, visible_gpus
+    from hydra_plugins.hyperband_sweeper._slots import Gpus, visible_gpus
 
     for named, found in (("0,1", ["0", "1"]), (" GPU-7 ,2", ["GPU-7", "2"]), ("", []), ("-1", [])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
@@ -102,7 +102,7 @@ def test_gpus_are_those_that_cuda_would_show(monkeypatch):
 
 
 def test_a_trial_takes_a_gpu_for_each_of_its_devices_and_none_on_the_cpu():
-    from hydra_plugins.hyperband_sweeper._gpus import Need, need_of
+    from hydra_plugins.hyperband_sweeper._slots import Need, need_of
     from omegaconf import OmegaConf
 
     for trainer, need in (

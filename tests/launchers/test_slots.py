@@ -48,7 +48,7 @@ def shares(slots: Any, number: int, need: Any) -> dict[str, str]:
 def test_each_of_several_jobs_here_gets_its_part_of_the_cores_and_gpus_of_its_own(tmp_path, primary, monkeypatch):
     primary("x: 1\n")
     from hydra_plugins.hyperband_sweeper import _slots
-    from hydra_plugins.hyperband_sweeper._gpus import Need
+    from hydra_plugins.hyperband_sweeper._slots import Need
 
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5, 6,1")

@@ -39,17 +39,17 @@ class Board:
 @pytest.fixture
 def ended(tmp_path, monkeypatch):
     """A function that ends a search with these jobs under way, after a signal or without one; returns its board."""
-    from hydra_plugins.hyperband_sweeper import _stop
+    from hydra_plugins.hyperband_sweeper import _failures
 
-    monkeypatch.setattr(_stop, "terminated", [], raising=False)
-    monkeypatch.setattr(_stop, "terminate_jobs", lambda: _stop.terminated.append(1))
+    monkeypatch.setattr(_failures, "terminated", [], raising=False)
+    monkeypatch.setattr(_failures, "terminate_jobs", lambda: _failures.terminated.append(1))
 
     def end(slots: Slots, running: set[int], number: int | None = None) -> Board:
         board = Board()
         try:
             if number is not None:
                 stopping.note(number)
-            _stop.end_jobs(slots, running, tmp_path, board)
+            _failures.end_jobs(slots, running, tmp_path, board)
         finally:
             stopping._signals.forget()
         return board
@@ -73,7 +73,7 @@ def test_nothing_is_said_of_jobs_that_end_and_of_those_of_this_process(ended):
 
 
 def test_a_search_that_is_told_to_stop_waits_shorter_for_jobs_that_are_refused(ended):
-    from hydra_plugins.hyperband_sweeper._stop import AGAIN_S, REFUSED_S
+    from hydra_plugins.hyperband_sweeper._failures import AGAIN_S, REFUSED_S
 
     for number, wait_s in ((None, REFUSED_S), (signal.SIGTERM, AGAIN_S)):
         slots = Slots([1])
@@ -83,11 +83,11 @@ def test_a_search_that_is_told_to_stop_waits_shorter_for_jobs_that_are_refused(e
 
 @pytest.mark.parametrize(("answer", "said"), [("c", "cancelled 1 job"), ("l", "trial 4 is under way elsewhere")])
 def test_ctrl_c_asks_what_becomes_of_jobs_elsewhere(ended, tmp_path, monkeypatch, answer, said):
-    from hydra_plugins.hyperband_sweeper import _stop
+    from hydra_plugins.hyperband_sweeper import _failures
 
     cancelled, asked = [], []
-    monkeypatch.setattr(_stop, "cancel_all", lambda folder: cancelled.append(folder) or 1)
-    monkeypatch.setattr(_stop, "choose", lambda question, answers: asked.append(question) or answer)
+    monkeypatch.setattr(_failures, "cancel_all", lambda folder: cancelled.append(folder) or 1)
+    monkeypatch.setattr(_failures, "choose", lambda question, answers: asked.append(question) or answer)
     board = ended(Slots([]), {4}, signal.SIGINT)
     assert asked == ["trial 4 is under way elsewhere"] and not board.has_bar
     assert board.said[0].startswith(said) and cancelled == ([tmp_path] if answer == "c" else [])
@@ -95,20 +95,20 @@ def test_ctrl_c_asks_what_becomes_of_jobs_elsewhere(ended, tmp_path, monkeypatch
 
 
 def test_jobs_of_this_machine_are_told_to_save_their_state_until_all_have_ended(ended):
-    from hydra_plugins.hyperband_sweeper import _stop
+    from hydra_plugins.hyperband_sweeper import _failures
 
     slots = Slots([5, 2, 8], is_local=True)
     assert ended(slots, {2, 5, 8}).said == ["trials 2, 5, 8 are under way: they save their state and end"]
-    assert len(_stop.terminated) == 3 and slots.ends == []
+    assert len(_failures.terminated) == 3 and slots.ends == []
 
 
 def test_jobs_of_this_machine_that_do_not_end_are_waited_for_a_minute(ended, monkeypatch):
-    from hydra_plugins.hyperband_sweeper import _stop
+    from hydra_plugins.hyperband_sweeper import _failures
 
     seconds = iter(range(0, 1000, 20))
-    monkeypatch.setattr(_stop, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
+    monkeypatch.setattr(_failures, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
     assert ended(Slots([], is_local=True), {2}).said == ["trial 2 is under way: it saves its state and ends"]
-    assert len(_stop.terminated) == 2
+    assert len(_failures.terminated) == 2
 
 
 def test_of_the_processes_that_were_started_from_here_only_jobs_are_told_to_end():

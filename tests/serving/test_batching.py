@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from nlu.serving import limits
+from nlu.serving import requests
 from nlu.serving.batching import MOST_BATCHES, MOST_LONG, Batcher, Busy
-from nlu.serving.limits import Rates, Refused
+from nlu.serving.requests import Rates, Refused
 
 
 class Doubling:
@@ -287,7 +287,7 @@ def test_a_client_has_so_many_requests_a_second_and_as_many_at_once() -> None:
 
 
 def test_of_too_many_clients_the_one_that_was_silent_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MOST_CLIENTS", 2)
+    monkeypatch.setattr(requests, "MOST_CLIENTS", 2)
     rates = Rates(1.0, clock=lambda: 0.0)
     for client in ("one", "two", "three"):
         rates.require(client)

@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from nlu.config import hydra_private, submitted
 from nlu.sweeps import optuna_private
-from nlu.sweeps.distributions import distribution_of, suggest, values_of
+from nlu.sweeps.space import distribution_of, suggest, values_of
 
 READ_IN = {
     "optuna": "5.0.0",

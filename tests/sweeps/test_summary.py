@@ -20,9 +20,7 @@ from PIL import Image
 from nlu.config.schema import PARTS, flat
 from nlu.display.search import draw_figures, place_of, ticks_of
 from nlu.display.trials import SearchedKey
-from nlu.sweeps.summary import write_summary
-from nlu.sweeps.summary.best import best_command, write_best
-from nlu.sweeps.summary.trials import importances_of, read_summary
+from nlu.sweeps.summary import best_command, importances_of, read_summary, write_best, write_summary
 from tests.sweeps.studies import study_of
 from tests.training.runs import QUICK, TINY, files, run
 

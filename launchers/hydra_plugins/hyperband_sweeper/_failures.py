@@ -1,10 +1,11 @@
-"""How a search handles failures.
+"""How a search handles failures, and what becomes of its running jobs when it is asked to stop.
 
 It ends if several trials in a row fail with the same error. A trial whose job was interrupted starts again; a trial
 that makes no progress is set aside.
 """
 
 import math
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,9 +15,16 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.words import counted
+from nlu.display.jobs import choose
+from nlu.launching.listing import cancel_all
+from nlu.launching.waiting import give_up
 from nlu.storage.temporary import Pauses
+
+from ._board import Board
+from ._slots import Slots, terminate_jobs
 
 RESTARTS = Pauses(1.0, 60.0, 10)
 """the pauses of a trial whose jobs stop without progress; after the last one it is set aside"""
@@ -24,6 +32,9 @@ FAULTS_MAX = 3
 """faults of the machine, in a row without progress, after which a trial is set aside"""
 LOST_MAX = 3
 """jobs that vanish, in a row without progress, after which a trial fails"""
+WAIT_S, AGAIN_S = 60.0, 2.0
+REFUSED_S = 15.0
+"""how much later than the first job another one may be refused, if the search ends for that and not by a signal"""
 
 
 class FailuresEndSearch(UserError):
@@ -193,3 +204,43 @@ def saved_mark(folder: Path) -> Mapping[str, int]:
             # The next checkpoint is just replacing it.
             continue
     return found
+
+
+def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> None:
+    """Have local jobs save their state and end. Jobs on other machines continue, and are found again."""
+    # A job in this process has ended by now.
+    left = set(running) if slots.is_threaded else set()
+    # Threads that wait for room in a queue stop waiting.
+    give_up()
+    if not slots.is_local:
+        # A queue that refused one job soon refuses the others too, and their launches end.
+        wait_s = REFUSED_S if stopping.received() is None else AGAIN_S
+        while left and (ended := slots.next_ended(wait_s)) is not None:
+            left.discard(ended.number)
+    if not left:
+        return
+    one = len(left) == 1
+    numbers = ", ".join(map(str, sorted(left)))
+    under_way = f"trial {numbers} is under way" if one else f"trials {numbers} are under way"
+    if not slots.is_local:
+        if stopping.received() == signal.SIGINT and _cancels(under_way, folder, board):
+            return
+        board.say(f"{under_way} elsewhere, and {'continues' if one else 'continue'} there")
+        return
+    board.say(f"{under_way}: {'it saves its state and ends' if one else 'they save their state and end'}")
+    deadline_s = time.monotonic() + WAIT_S
+    while left and time.monotonic() < deadline_s:
+        # Repeated, since a job that is just starting does not listen yet.
+        terminate_jobs()
+        if (last := slots.next_ended(AGAIN_S)) is not None:
+            left.discard(last.number)
+
+
+def _cancels(under_way: str, folder: Path, board: Board) -> bool:
+    """Ask whether to cancel the jobs, and do so."""
+    board.stop_bar()
+    if choose(f"{under_way} elsewhere", {"c": "cancel", "l": "leave"}) != "c":
+        return False
+    count = cancel_all(folder.absolute())
+    board.say(f"cancelled {counted(count, 'job')}; their trials continue from what they saved")
+    return True

@@ -24,16 +24,15 @@ from nlu.launching import waiting
 from nlu.runs.mirror import Mirror
 from nlu.sweeps import preflight
 from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON, last_line
-from nlu.sweeps.distributions import suggest
 from nlu.sweeps.faults import machine_fault
 from nlu.sweeps.lease import Lease
+from nlu.sweeps.space import suggest
 
 from ._board import Board, Idle, announce, parameters, when
-from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running
+from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running, end_jobs
 from ._folder import bring_trials_back, hold, mirrored, require_no_run, tell
 from ._plan import SearchPlan
 from ._slots import REMEDY, Ended, quiet_launchers
-from ._stop import end_jobs
 
 VALUES, ATTEMPT, LAUNCHES = "values", "attempt", "launches"
 """user attributes of a trial: its values, once all are drawn; how often it has failed; how many jobs were launched"""

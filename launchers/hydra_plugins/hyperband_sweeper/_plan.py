@@ -31,8 +31,7 @@ from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_spac
 from nlu.sweeps.storage import journal_of, open_storage, storage_url, url_problems
 
 from . import _folder
-from ._gpus import Gpus, Need, need_of, visible_gpus
-from ._slots import LOCAL, Slots
+from ._slots import LOCAL, Gpus, Need, Slots, need_of, visible_gpus
 
 SAMPLERS = "hydra/sweeper/sampler"
 SPACE, SHARED, FOLDER, SAMPLER = "space", "shared", "folder", "sampler"

@@ -1,0 +1,291 @@
+"""The summary of a search: a table, the best trial as an experiment, figures, and an HTML page.
+
+The experiment contains everything that the command line of the trial set.
+"""
+
+import json
+import math
+import os
+import shlex
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol, TypeGuard
+
+import optuna
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial
+
+from nlu.config.checks.reading import quoted
+from nlu.config.choices import conf_dir
+from nlu.config.words import path_text
+from nlu.display.search import draw_figures, write_figures, write_search_page
+from nlu.display.tables import metric_text, print_table
+from nlu.display.trials import SearchedKey, Summary, TrialRow, print_trials, write_trials, written
+from nlu.storage.files import write_text
+from nlu.sweeps.channel import OUTCOME
+
+TRIALS, PAGE, BEST = "trials.tsv", "index.html", Path("experiment") / "best.yaml"
+FOLDER = "summary"
+STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
+"""our words for optuna's states"""
+ATTRIBUTE = "folder"
+"""user attribute of a study: the folder of its search"""
+
+
+def write_summary(study: optuna.Study, folder: Path) -> None:
+    """Print the trials of a study, best first, and write its summary into the folder of the search.
+
+    `summary/trials.tsv` has a row for each trial, `summary/*.png` are figures, `summary/index.html` is a page that
+    needs no other file, and `experiment/best.yaml` is the best trial as an experiment (`--config-dir FOLDER
+    experiment=best`). A figure without content is left out, with a sentence in the page. The files of an earlier call
+    are replaced; without a complete trial, best.yaml is removed.
+    """
+    summary = read_summary(study)
+    importances, reason = importances_of(study)
+    command = best_command(folder, summary) if write_best(summary, folder / BEST) else None
+    write_trials(folder / FOLDER / TRIALS, summary, folder)
+    figures = draw_figures(summary, importances)
+    pictures = write_figures(folder / FOLDER, figures)
+    write_search_page(folder / FOLDER / PAGE, summary, figures, reason, command)
+    print_trials(summary)
+    for path in [*pictures, folder / FOLDER / TRIALS, folder / FOLDER / PAGE]:
+        print_table(path_text(path))
+    if command:
+        print_table("", f"the best trial again: {command}")
+
+
+class OfNumbers(Protocol):
+    """A distribution over numbers."""
+
+    low: float
+    high: float
+    log: bool
+
+
+def read_summary(study: optuna.Study) -> Summary:
+    """Read all trials of a study."""
+    from optuna.study import StudyDirection
+
+    trials = study.get_trials(deepcopy=False)
+    maximize = study.direction == StudyDirection.MAXIMIZE
+    place = study.user_attrs.get(ATTRIBUTE)
+    rows = [replace(row, folder=_folder_here(row, place)) for row in (_row(trial, maximize) for trial in trials)]
+    params = list(_parameters(trials))
+    return Summary(study.study_name, _metric_of(rows) or "value", maximize=maximize, trials=rows, params=params)
+
+
+def _folder_here(row: TrialRow, place: str | None) -> str | None:
+    """Return the folder of a trial's run: if it ran elsewhere, the folder to which it was copied back."""
+    if row.folder and place and not Path(row.folder).is_dir() and (own := Path(place) / str(row.number)).is_dir():
+        return str(own)
+    return row.folder
+
+
+def _metric_of(rows: list[TrialRow]) -> str | None:
+    """Return the metric of the trials, from the first result that can be read here; None if none can."""
+    for row in rows:
+        path = Path(row.folder or "") / "result.json"
+        if row.folder and path.is_file():
+            best = json.loads(path.read_text(encoding="utf-8")).get("best") or {}
+            if "metric" in best:
+                return f"{best['set']}/{best['metric']}" if best.get("set") else best["metric"]
+    return None
+
+
+def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
+    outcome: dict[str, Any] = trial.user_attrs.get(OUTCOME) or {}
+    steps = [(step, value) for step, value in sorted(trial.intermediate_values.items()) if math.isfinite(value)]
+    last_step = steps[-1][0] if steps else None
+    state = STATES[trial.state.name]
+    value = trial.values[0] if state == "complete" and trial.values else None
+    if value is None and state != "failed":
+        # The job wrote it, unless it still runs.
+        best = (max if maximize else min)((value for _, value in steps), default=None)
+        value = outcome.get("value", best)
+    wall_s = outcome.get("wall_s") or (trial.duration.total_seconds() if trial.duration else None)
+    return TrialRow(
+        number=trial.number,
+        state=state,
+        value=value,
+        sd=outcome.get("sd"),
+        examples=outcome.get("examples") or last_step,
+        wall_s=wall_s,
+        params=dict(trial.params),
+        steps=steps,
+        folder=outcome.get("folder"),
+        error=outcome.get("error") or "",
+    )
+
+
+def _parameters(trials: list[FrozenTrial]) -> Iterator[SearchedKey]:
+    """Yield every key that any trial drew, with the bounds of all its distributions together."""
+    held: dict[str, list[BaseDistribution]] = {}
+    for trial in trials:
+        for name, distribution in trial.distributions.items():
+            held.setdefault(name, []).append(distribution)
+    for name, distributions in held.items():
+        numbers = [each for each in distributions if _is_of_numbers(each)]
+        if len(numbers) == len(distributions):
+            low, high = min(each.low for each in numbers), max(each.high for each in numbers)
+            yield SearchedKey(name, "log" if numbers[0].log else "linear", float(low), float(high))
+        else:
+            listed = (choice for each in distributions for choice in getattr(each, "choices", ()))
+            yield SearchedKey(name, "choice", choices=list(dict.fromkeys(map(written, listed))))
+
+
+def _is_of_numbers(distribution: object) -> TypeGuard[OfNumbers]:
+    """Whether a distribution has bounds; one that is not over numbers has choices."""
+    return hasattr(distribution, "low")
+
+
+MIN_TRIALS = 2
+
+
+def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
+    """Return the share of each parameter, largest first, or none and the reason.
+
+    This is Optuna's PED-ANOVA (Watanabe et al. 2023, https://arxiv.org/abs/2304.10255), which compares the distribution
+    of a parameter among the best trials with that among all. Only complete trials count; few of them say little.
+    """
+    from optuna.importance import get_param_importances
+    from optuna.trial import TrialState
+
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(done) < MIN_TRIALS:
+        return {}, f"Importances need {MIN_TRIALS} complete trials; there are {len(done)}."
+    if len({trial.value for trial in done}) < 2:
+        return {}, "Importances need trials that differ; all complete ones have the same value."
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = get_param_importances(study)
+    except (ValueError, RuntimeError) as error:
+        return {}, f"Optuna could not estimate importances: {error}."
+    if not found or not all(math.isfinite(value) for value in found.values()) or sum(found.values()) <= 0:
+        return {}, "These trials do not determine importances."
+    return found, f"Estimated by PED-ANOVA from {len(done)} complete trials."
+
+
+NOT_KEPT = ("trial", "resume", "dry_run", "mirror", "hydra")
+"""keys of the run, not of the experiment"""
+
+
+def write_best(summary: Summary, path: Path) -> bool:
+    """Write the best trial as an experiment, FOLDER/experiment/NAME.yaml; returns whether there is one.
+
+    The first lines contain the command that runs it. A copy, trial_NUMBER.yaml, stays when another trial becomes the
+    best. Without a best trial, an existing file is removed.
+    """
+    trial = summary.best
+    if trial is None:
+        path.unlink(missing_ok=True)
+        return False
+    flags, overrides = _arguments(trial)
+    is_group, late = _group_test(flags), _later_groups()
+    added: list[Any] = []
+    overridden: list[dict[str, Any]] = []
+    late_choices: list[dict[str, Any]] = []
+    body: dict[str, Any] = {}
+    for override in overrides:
+        key = str(override.key_or_group)
+        if key == "experiment":
+            # The choices of an experiment come first: the command line overrides them.
+            added.insert(0, str(override.value()))
+        elif not override.is_delete() and is_group(key) and isinstance(override.value(), (str, QuotedString)):
+            group = override.get_key_element().lstrip("+")
+            if group in late:
+                choices, content = _content(group, _plain(override.value()))
+                body, late_choices = _merged(content, body), [*late_choices, *choices]
+            elif override.is_add():
+                added.append({f"/{group}": _plain(override.value())})
+            else:
+                overridden.append({f"override /{group}": _plain(override.value())})
+        elif not override.is_delete():
+            _put(body, key, _plain(override.value()))
+    # A choice on the command line takes precedence over one that another choice includes.
+    explicit = {group for entry in overridden for group in entry}
+    overridden += [entry for entry in late_choices if not explicit & entry.keys()]
+    content = yaml.safe_dump({"defaults": [*added, *overridden, "_self_"], **body}, allow_unicode=True, sort_keys=False)
+    value = f"{summary.metric} {metric_text(trial.value)}"
+    for name in (path.stem, f"trial_{trial.number}"):
+        command = best_command(path.parent.parent, summary, name)
+        header = f"# @package _global_\n# {command}\n# The best of {summary.counts}: trial {trial.number}, {value}.\n"
+        write_text(path.with_stem(name), header + content)
+    return True
+
+
+def best_command(folder: Path, summary: Summary, name: str = "best") -> str:
+    """Return the command that runs NAME.yaml, with what the file cannot contain: folders of choices, deleted keys."""
+    assert summary.best is not None, "there is a best trial"
+    flags, overrides = _arguments(summary.best)
+    deleted = [str(override.input_line) for override in overrides if override.is_delete()]
+    parts = [f"--config-dir={path_text(folder)}", f"experiment={name}", *deleted]
+    # Hydra accepts one --config-dir, so the others become its search path.
+    if places := [os.path.abspath(flag.partition("=")[2]) for flag in flags]:
+        parts.append(f"hydra.searchpath=[{','.join(f'file://{place}' for place in places)}]")
+    return shlex.join(["python", "-m", "nlu.train", *parts])
+
+
+def _arguments(trial: TrialRow) -> tuple[list[str], list[Override]]:
+    """Return the flags and overrides in the folder of a trial; without a folder, its drawn values."""
+    file = Path(trial.folder or "") / "overrides"
+    if trial.folder and file.is_file():
+        texts = shlex.split(file.read_text(encoding="utf-8"))
+    else:
+        texts = [quoted(f"{name}={written(value)}") for name, value in trial.params.items()]
+    flags = [text for text in texts if text.startswith("--config-dir=")]
+    parsed = OverridesParser.create().parse_overrides([text for text in texts if not text.startswith("--")])
+    return flags, [override for override in parsed if override.key_or_group.split(".")[0] not in NOT_KEPT]
+
+
+def _group_test(flags: Sequence[str]) -> Callable[[str], bool]:
+    """Return a function that tells whether a key is a config group."""
+    places = [conf_dir(), *(Path(flag.partition("=")[2]) for flag in flags)]
+
+    def is_group(key: str) -> bool:
+        return any((place / key).is_dir() for place in places)
+
+    return is_group
+
+
+def _later_groups() -> list[str]:
+    """Return the groups that are composed after the experiment, which therefore cannot choose from them."""
+    defaults = yaml.safe_load((conf_dir() / "train.yaml").read_text(encoding="utf-8"))["defaults"]
+    names = [next(iter(entry)) for entry in defaults if isinstance(entry, dict)]
+    return [name for name in names[names.index("experiment") + 1 :] if not name.startswith("override ")]
+
+
+def _content(group: str, choice: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return what a choice of a later group overrides in other groups, and the keys that it sets."""
+    text = (conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(text) or {}
+    choices = [entry for entry in content.pop("defaults", []) if isinstance(entry, dict)]
+    return choices, content if "@package _global_" in text.partition("\n")[0] else {group: content}
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, dict):
+        return {_plain(key): _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _put(body: dict[str, Any], key: str, value: object) -> None:
+    *groups, name = key.split(".")
+    for group in groups:
+        body = body.setdefault(group, {})
+    body[name] = value
