@@ -221,10 +221,7 @@ def mkdir(arguments: Sequence[str]) -> int:
             if given.dry:
                 print(f"make {place.shown}")
             elif not writable_backend_of(place).make_folder(place):
-                print(
-                    f"nlu: {place.shown}: folders of an object store exist once they contain a file",
-                    file=sys.stderr,
-                )
+                print(f"nlu: {place.shown}: folders of an object store exist once they contain a file", file=sys.stderr)
     return 0
 
 

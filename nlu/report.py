@@ -9,7 +9,8 @@ python -m nlu.report diff outputs/a outputs/b
 python -m nlu.report diff outputs/a outputs/b outputs/c
                                             the same side by side, with McNemar's test of every pair
 python -m nlu.report errors outputs/a       most confident mistakes, and where they occur; for folds also suspected
-label errors python -m nlu.report clean outputs          what could be freed; --yes frees it
+                                            label errors
+python -m nlu.report clean outputs          what could be freed; --yes frees it
 """
 
 import math

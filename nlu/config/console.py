@@ -6,7 +6,6 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, TextIO
 
 from nlu.storage.redaction import hide
@@ -60,7 +59,7 @@ def print_dry_run_of_grid(job_names: Sequence[str]) -> None:
 
 def hide_tracebacks() -> None:
     """Make this process print uncaught errors as Python does, but without secrets."""
-    sys.excepthook = _print_uncaught
+    sys.excepthook = lambda kind, error, trace: print_traceback(error)
     threading.excepthook = _print_uncaught_in_thread
 
 
@@ -68,10 +67,6 @@ def print_traceback(error: BaseException) -> None:
     """Print the traceback of an error without secrets: addresses in the texts of libraries may hold some."""
     sys.stderr.write(hide("".join(traceback.format_exception(error))))
     sys.stderr.flush()
-
-
-def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    print_traceback(error)
 
 
 def _print_uncaught_in_thread(given: threading.ExceptHookArgs) -> None:

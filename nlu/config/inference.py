@@ -202,7 +202,7 @@ def on_run(
     of_run = {item.name for item in fields(Run)}
     own = [item.name for item in fields(Evaluate) if item.name not in of_run]
     given = _keys(overrides)
-    wrong = [key for key in given if not (key in own or _is_data(key) or key in ALLOWED)]
+    wrong = [key for key in given if not (key in own or key.partition(".")[0] == "data" or key in ALLOWED)]
     if wrong:
         raise UserError(*(f"{key}: a run is scored as it was trained; leave out {key}, or run=" for key in wrong))
     config = {**deepcopy(dict(saved)), **{key: composed[key] for key in own}}
@@ -276,10 +276,6 @@ def _keys(overrides: Iterable[str]) -> list[str]:
     """Return the keys that overrides set, without Hydra's own."""
     keys = (text.partition("=")[0].strip("+").partition("@")[0] for text in overrides if not text.startswith("~"))
     return [key for key in keys if not key.startswith("hydra")]
-
-
-def _is_data(key: str) -> bool:
-    return key == "data" or key.startswith("data.")
 
 
 def _put(config: dict[str, Any], key: str, value: Any) -> None:

@@ -68,7 +68,7 @@ _VALUES: dict[str, dict[Any, str]] = {
     "resume": {
         True: "write resume=auto to continue the run in hydra.run.dir, or to start one",
         False: "write resume=never",
-    },
+    }
 }
 _METRICS = {
     "acc": ("accuracy",), "f1_score": ("f1", "f1_macro"), "macro_f1": ("f1_macro",), "weighted_f1": ("f1_weighted",),

@@ -113,8 +113,9 @@ def _counted(environment: Mapping[str, str]) -> Placement:
     nodes = _number(environment, "GROUP_WORLD_SIZE", max(1, world_size // max(1, local_world_size)))
     node = _number(environment, "GROUP_RANK", rank // max(1, local_world_size))
     for name, value, above, limit in (
-        ("RANK", rank, "WORLD_SIZE", world_size), ("LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_world_size),
-    ):  # fmt: skip
+        ("RANK", rank, "WORLD_SIZE", world_size),
+        ("LOCAL_RANK", local_rank, "LOCAL_WORLD_SIZE", local_world_size),
+    ):
         if value >= limit:
             raise UserError(f"{name} is {value}, but {above} is {limit}; ranks count from 0 to below it")
     return Placement("torchrun", rank, world_size, local_rank, local_world_size, node, nodes)

@@ -61,10 +61,12 @@ def _parser() -> Parser:
         "of characters, and a command to begin with. Each FILE is a set; files are read row by row.",
     )
     parser.add_argument(
-        "files", nargs="*", metavar="FILE",
+        "files",
+        nargs="*",
+        metavar="FILE",
         help="a path or URL, here or in $NLU_DATA; NAME=FILE names the set; with --format lines LABEL=FILE gives the "
         "label of its rows, and all such files are one set",
-    )  # fmt: skip
+    )
     parser.add_argument("--data", metavar="NAME", help="a choice of the group data, such as afqmc, or a YAML file")
     parser.add_argument(
         "--fields", nargs="+", type=_role, default=None, metavar="ROLE=COLUMN",
@@ -72,9 +74,10 @@ def _parser() -> Parser:
     )  # fmt: skip
     parser.add_argument("--format", choices=FORMATS, default="auto", help="default: by the suffix")
     parser.add_argument(
-        "--separator", metavar="CHARACTER",
+        "--separator",
+        metavar="CHARACTER",
         help="stands between the cells of csv and tsv files, such as ';'; default: a comma in csv, a tab in tsv",
-    )  # fmt: skip
+    )
     header = parser.add_mutually_exclusive_group()
     header.add_argument(
         "--header", dest="header", action="store_true", default=None, help="a table's first row names columns"
@@ -92,9 +95,7 @@ def _parser() -> Parser:
         "--examples", type=at_least(0), default=10, metavar="N", help="texts shown of a kind; default 10"
     )
     parser.add_argument(
-        "--out",
-        metavar=f"PAGE{SUFFIX}",
-        help="where the page is written; default: a new file in outputs/data",
+        "--out", metavar=f"PAGE{SUFFIX}", help="where the page is written; default: a new file in outputs/data"
     )
     parser.add_argument(
         "--json", action="store_true", help="print everything as JSON, and write a page only with --out"
@@ -180,9 +181,10 @@ def _without_rows(survey: Any) -> DataError:
     where = ", ".join(str(file.path) for file in survey.source.files)
     if survey.bad:
         return DataError(
-            *survey.listed_bad[:5], summary=f"{where}: none of its {counted(survey.bad, 'row')} can be used",
+            *survey.listed_bad[:5],
+            summary=f"{where}: none of its {counted(survey.bad, 'row')} can be used",
             remedy="name other columns by --fields, or fix these rows",
-        )  # fmt: skip
+        )
     return DataError(f"{where} holds no row; give a file with rows")
 
 

@@ -64,9 +64,11 @@ def clusters_of(
 
 
 def kept_together(
-    first_N: np.ndarray, second_N: np.ndarray | None, group_N: np.ndarray | None,
+    first_N: np.ndarray,
+    second_N: np.ndarray | None,
+    group_N: np.ndarray | None,
     fits: Callable[[np.ndarray], bool] = lambda cluster_N: True,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Return the cluster of each row: `clusters_of`, unless second texts connect too many pairs.
 
     A frequent text, such as one of ten answers, could connect all pairs, so that none could be held out. Therefore a
@@ -86,8 +88,10 @@ def kept_together(
         log.warning(
             "data: %s of the %s pairs of data.train are grouped by their first text only: shared texts connect %s of "
             "them, too many to hold out together, so a second text may be both held out and trained on",
-            f"{is_cut_N.sum():,}", f"{len(cluster_N):,}", f"{sizes_K.max():,}",
-        )  # fmt: skip
+            f"{is_cut_N.sum():,}",
+            f"{len(cluster_N):,}",
+            f"{sizes_K.max():,}",
+        )
     return found_N
 
 

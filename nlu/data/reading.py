@@ -16,18 +16,7 @@ from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.fields import ROLES, chosen_layout, missing_roles, usual_fields
 from nlu.data.layouts import Layout
-from nlu.data.readers import (
-    GROUP,
-    TABLES,
-    BadRow,
-    Fields,
-    Mark,
-    Row,
-    column_names,
-    format_of,
-    has_header,
-    read_rows,
-)
+from nlu.data.readers import GROUP, TABLES, BadRow, Fields, Mark, Row, column_names, format_of, has_header, read_rows
 from nlu.data.seeds import text_hash
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.classes import NUMBER

@@ -27,6 +27,16 @@ class Check:
     """what to do about a warning or a broken part"""
 
 
+def warning(name: str, says: str, remedy: str) -> Check:
+    """Return what may cost time or change a score."""
+    return Check(name, says, "warning", remedy)
+
+
+def broken(name: str, says: str, remedy: str) -> Check:
+    """Return what prevents nlu from working."""
+    return Check(name, says, "broken", remedy)
+
+
 @dataclass
 class Section:
     """Checks that belong together."""
@@ -46,10 +56,10 @@ def checked(name: str, look: Callable[[], Check | Iterable[Check]], remedy: str)
     except UserError as error:
         return [Check(name, "; ".join(error.sentences), "broken")]
     except (OSError, RuntimeError, ValueError, ImportError) as error:
-        return [Check(name, said(error), "broken", remedy)]
+        return [broken(name, said(error), remedy)]
     except (KeyError, TypeError) as error:
         # A damaged record, or one of another version.
-        return [Check(name, f"a record is damaged, or of another version ({error!r})", "broken", remedy)]
+        return [broken(name, f"a record is damaged, or of another version ({error!r})", remedy)]
 
 
 def said(error: Exception) -> str:
@@ -87,5 +97,5 @@ def print_sections(sections: Sequence[Section]) -> None:
                 table.add_row("", "", Text(f"-> {check.remedy}", style))
         print_table(Text(section.title, "bold"), table, "")
     marks = [check.mark for section in sections for check in section.checks]
-    broken, warnings = marks.count("broken"), marks.count("warning")
-    print_table(f"{broken or 'nothing'} broken, {counted(warnings, 'warning')}, {marks.count('ok')} ok")
+    warnings = counted(marks.count("warning"), "warning")
+    print_table(f"{marks.count('broken') or 'nothing'} broken, {warnings}, {marks.count('ok')} ok")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlu.config.words import path_text
-from nlu.diagnosis.check import Check
+from nlu.diagnosis.check import Check, broken, warning
 from nlu.storage.cache import cache_dir
 
 PROBE_BYTES = 64 << 20
@@ -39,7 +39,7 @@ def disks(outputs: Path) -> Iterator[Check]:
         try:
             yield _disk(name, folder, measured)
         except OSError as error:
-            yield Check(name, f"{path_text(folder)} cannot be written: {error.strerror or error}", "broken", remedy)
+            yield broken(name, f"{path_text(folder)} cannot be written: {error.strerror or error}", remedy)
 
 
 def _disk(name: str, folder: Path, measured: dict[int, Speed]) -> Check:
@@ -61,24 +61,21 @@ def _disk(name: str, folder: Path, measured: dict[int, Speed]) -> Check:
     if speed := measured.get(device):
         says += f", {speed.write_mb_per_s:,.0f} MB/s written, {speed.read_mb_per_s:,.0f} MB/s read"
     if state.f_files and not state.f_favail:
-        return Check(name, f"{says}, but no more files", "broken", "remove files: all inodes of the disk are used")
+        return broken(name, f"{says}, but no more files", "remove files: all inodes of the disk are used")
     if free_bytes < PROBE_BYTES:
-        return Check(name, says, "broken", "free some space: python -m nlu.report clean outputs shows what can go")
+        return broken(name, says, "free some space: python -m nlu.report clean outputs shows what can go")
     if not has_locks:
-        return Check(
+        return warning(
             name,
             f"{says}; the file system does not support locks, so two processes may write to one run",
-            "warning",
             "choose a folder on a disk of this machine, or mount it with locks",
         )
     if free_bytes < LITTLE_BYTES:
-        return Check(name, says, "warning", "free some space: python -m nlu.report clean outputs shows what can go")
+        return warning(name, says, "free some space: python -m nlu.report clean outputs shows what can go")
     if speed and speed.write_mb_per_s < SLOW_MB_PER_S:
-        return Check(name, says, "warning", "save rarely (trainer.save_interval), or choose a faster disk")
+        return warning(name, says, "save rarely (trainer.save_interval), or choose a faster disk")
     if name == "cache" and kind.startswith(OVER_NETWORK):
-        return Check(
-            name, says, "warning", "set NLU_CACHE to a disk of this machine: training reads its rows from there"
-        )
+        return warning(name, says, "set NLU_CACHE to a disk of this machine: training reads its rows from there")
     return Check(name, says)
 
 

@@ -11,7 +11,7 @@ from nlu.config.errors import UserError
 from nlu.config.schema import Run as Config
 from nlu.data.examples import Examples
 from nlu.diagnosis import disks, fast_paths, machine, recomputed, recorded, software
-from nlu.diagnosis.check import Check, Section, checked, said
+from nlu.diagnosis.check import Check, Section, broken, checked, said, warning
 from nlu.inference.locate import Located, locate
 from nlu.inference.trained import Trained, config_of
 from nlu.reports.runs import is_run, parts, read_run, saved_config
@@ -52,12 +52,12 @@ def of_run(reference: str) -> list[Section]:
     begun = Section("run", checked("state", lambda: recorded.ending(read_run(run_dir)), "give another run"))
     sections = [begun, reasons := Section("why its score may differ")]
     if located is None:
-        begun.checks.append(Check("checkpoint", problem, "broken", "run its command again with resume=auto"))
+        begun.checks.append(broken("checkpoint", problem, "run its command again with resume=auto"))
     try:
         saved, run = Config.of(saved_config(run_dir)), read_run(run_dir)
         config = config_of(run_dir)
     except (UserError, KeyError, TypeError) as error:
-        reasons.checks.append(Check("configuration", said(error), "broken", "give another run"))
+        reasons.checks.append(broken("configuration", said(error), "give another run"))
         return sections
     device, told = _device(saved)
     ranks = Ranks(0, saved.trainer.devices, device)
@@ -106,4 +106,4 @@ def _device(config: Config) -> tuple[torch.device, list[Check]]:
         return choose_device(config.trainer.device, 0), []
     except UserError as error:
         remedy = "score it with trainer.device=cpu, or there"
-        return torch.device("cpu"), [Check("device", "; ".join(error.sentences), "warning", remedy)]
+        return torch.device("cpu"), [warning("device", "; ".join(error.sentences), remedy)]

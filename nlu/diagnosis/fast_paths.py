@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from nlu.diagnosis.check import Check
+from nlu.diagnosis.check import Check, warning
 from nlu.models.layers import torch_private
 from nlu.models.layers.attention import packed_kernel
 from nlu.training.precision import Precision
@@ -26,12 +26,12 @@ def processor() -> Iterator[Check]:
     there, kernels = _instruction_sets(), torch.backends.cpu.get_cpu_capability()
     says = f"{', '.join(there) or 'none of ' + ', '.join(SETS)}; torch uses its kernels for {kernels}"
     if "avx512f" in there and "AVX512" not in kernels:
-        yield Check("AVX512 and AMX", says, "warning", "unset ATEN_CPU_CAPABILITY")
+        yield warning("AVX512 and AMX", says, "unset ATEN_CPU_CAPABILITY")
     else:
         absent = [name for name in ("AVX512", "AMX") if not any(name.lower() in one for one in there)]
         yield Check("AVX512 and AMX", says + (f"; this processor has no {' and no '.join(absent)}" if absent else ""))
     if not torch.backends.mkldnn.is_available():
-        yield Check("oneDNN", "torch is built without it", "warning", "install torch from its own index")
+        yield warning("oneDNN", "torch is built without it", "install torch from its own index")
     device = torch.device("cpu")
     speeds = {dtype: _gigaflops(dtype, device) for dtype in (torch.float32, torch.bfloat16)}
     ratio = speeds[torch.bfloat16] / speeds[torch.float32]
@@ -39,13 +39,11 @@ def processor() -> Iterator[Check]:
         f"{speeds[torch.bfloat16]:,.0f} GFLOP/s against {speeds[torch.float32]:,.0f} in fp32, {ratio:.2g} times as fast"
     )
     blocks = "there" if torch_private.reads_blocks(torch.bfloat16) else "not there"
-    warning = Precision(dtype="bfloat16").warning(device)
-    yield Check(
-        "bf16 kernels",
-        f"{measured}; kernels for weights in blocks: {blocks}",
-        "warning" if warning and ratio < 1 else "ok",
-        "keep precision=fp32 on this processor" if warning and ratio < 1 else "",
-    )
+    says = f"{measured}; kernels for weights in blocks: {blocks}"
+    if Precision(dtype="bfloat16").warning(device) and ratio < 1:
+        yield warning("bf16 kernels", says, "keep precision=fp32 on this processor")
+    else:
+        yield Check("bf16 kernels", says)
     yield _private_parts()
 
 
@@ -61,10 +59,9 @@ def _instruction_sets() -> list[str]:
 def _private_parts() -> Check:
     absent = torch_private.absent()
     if absent:
-        return Check(
+        return warning(
             "parts of torch",
             f"torch {torch.__version__} lacks {', '.join(absent)}; nlu does without, slower",
-            "warning",
             f"use torch {torch_private.READ_IN}, in which nlu has read them",
         )
     return Check("parts of torch", "all private parts that nlu uses are there")
@@ -77,10 +74,9 @@ def cuda() -> Iterator[Check]:
         return
     device = torch.device("cuda", 0)
     if packed_kernel(device) is None:
-        yield Check(
+        yield warning(
             "varlen attention",
             f"does not work on {torch.cuda.get_device_name(device)}; rows are padded inside attention",
-            "warning",
             "it needs capability 8.0 or later and torch 2.11 or later",
         )
     else:
@@ -88,7 +84,7 @@ def cuda() -> Iterator[Check]:
     speeds = {dtype: _gigaflops(dtype, device) / 1000 for dtype in (torch.float32, torch.bfloat16)}
     says = f"{speeds[torch.bfloat16]:,.0f} TFLOP/s against {speeds[torch.float32]:,.0f} in fp32"
     if not torch.cuda.is_bf16_supported(including_emulation=False):
-        yield Check("bf16 on CUDA", f"{says}; the device emulates it", "warning", "keep precision=fp32")
+        yield warning("bf16 on CUDA", f"{says}; the device emulates it", "keep precision=fp32")
     else:
         yield Check("bf16 on CUDA", says)
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from nlu.diagnosis.check import Check, said
+from nlu.diagnosis.check import Check, broken, said, warning
 from nlu.launching.local import in_processes
 from nlu.runs.provenance import cpu_model, usable_cores
 from nlu.storage.files import read_json, write_json, write_text
@@ -34,10 +34,9 @@ def devices() -> Iterator[Check]:
         return
     if Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists():
         built = "is built without CUDA" if torch.version.cuda is None else f"is built for CUDA {torch.version.cuda}"
-        yield Check(
+        yield broken(
             "CUDA",
             f"there is an NVIDIA driver, but torch sees no device; it {built}",
-            "broken",
             "install a torch for the driver's CUDA (nvidia-smi shows it), and look at CUDA_VISIBLE_DEVICES",
         )
     else:
@@ -55,11 +54,9 @@ def _cuda_device(number: int) -> Check:
     if f"sm_{facts.major}{facts.minor}" not in torch.cuda.get_arch_list():
         known = [arch for arch in torch.cuda.get_arch_list() if arch.startswith(f"sm_{facts.major}")]
         if not known:
-            return Check(
-                name, f"{says}; torch has no kernels for it", "broken", "install a torch built for this device"
-            )
+            return broken(name, f"{says}; torch has no kernels for it", "install a torch built for this device")
     if free_bytes < total_bytes / 2:
-        return Check(name, f"{says}; others use it", "warning", "choose another device by CUDA_VISIBLE_DEVICES")
+        return warning(name, f"{says}; others use it", "choose another device by CUDA_VISIBLE_DEVICES")
     return Check(name, says)
 
 
@@ -67,22 +64,21 @@ def threads() -> Iterator[Check]:
     """Compare threads with cores and the limit of a container, and check the load of other processes."""
     cores, used = usable_cores(), torch.get_num_threads()
     allowed = _allowed_cores()
-    says = f"{cores} of {os.cpu_count()} usable; torch computes with {used} and waits with {_interop()}"
+    waiting = torch.get_num_interop_threads()
+    says = f"{cores} of {os.cpu_count()} usable; torch computes with {used} and waits with {waiting}"
     set_by = f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}" if "OMP_NUM_THREADS" in os.environ else "torch"
     if allowed is not None and used > allowed:
-        yield Check(
+        yield warning(
             "threads",
             f"{says}, but the container may use {allowed:g} cores",
-            "warning",
             f"set OMP_NUM_THREADS={max(1, int(allowed))}: threads that wait for one another are slow",
         )
     elif used > cores:
-        yield Check("threads", f"{says} ({set_by})", "warning", f"set OMP_NUM_THREADS={cores}")
+        yield warning("threads", f"{says} ({set_by})", f"set OMP_NUM_THREADS={cores}")
     elif used < cores:
-        yield Check(
+        yield warning(
             "threads",
             f"{says} ({set_by})",
-            "warning",
             f"unset OMP_NUM_THREADS, or set it to {cores}, unless others need the rest; scores of another number of "
             "threads differ in the last digits",
         )
@@ -90,13 +86,9 @@ def threads() -> Iterator[Check]:
         yield Check("threads", says)
     load = os.getloadavg()[0]
     if load > 1.5 * cores:
-        yield Check("load", f"{load:.1f} processes wait for {cores} cores", "warning", "speeds measured now are low")
+        yield warning("load", f"{load:.1f} processes wait for {cores} cores", "speeds measured now are low")
     else:
         yield Check("load", f"{load:.1f} processes on {cores} cores")
-
-
-def _interop() -> int:
-    return torch.get_num_interop_threads()
 
 
 def _allowed_cores() -> float | None:
@@ -113,24 +105,23 @@ def memory() -> Iterator[Check]:
     free_bytes, total_bytes = _memory()
     says = f"{free_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB free"
     if free_bytes < 2 * GIB:
-        yield Check("memory", says, "warning", "training a BERT of base size takes 2 GiB; end other programs")
+        yield warning("memory", says, "training a BERT of base size takes 2 GiB; end other programs")
     else:
         yield Check("memory", says)
     if SHARED_MEMORY.is_dir():
         state = os.statvfs(SHARED_MEMORY)
         free = state.f_bavail * state.f_frsize
         if free < SMALL_SHARED_BYTES and torch.cuda.device_count() > 1:
-            yield Check(
+            yield warning(
                 "shared memory",
                 f"{free / GIB:.2f} GiB free in {SHARED_MEMORY}, which nccl needs",
-                "warning",
                 "start the container with --shm-size=8g or --ipc=host",
             )
         else:
             yield Check("shared memory", f"{free / GIB:.1f} GiB free in {SHARED_MEMORY}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FEW_FILES:
-        yield Check("open files", f"{soft} at most", "warning", f"ulimit -n {hard if hard > 0 else 65536}")
+        yield warning("open files", f"{soft} at most", f"ulimit -n {hard if hard > 0 else 65536}")
     else:
         yield Check("open files", f"{soft:,} at most")
 
@@ -178,15 +169,13 @@ def _collective(device: Literal["cpu", "cuda"], ranks: int, what: str) -> Check:
         try:
             status = in_processes(partial(_sum_over_ranks, Path(folder), device), ranks, LIMIT_S)
         except (TimeoutError, RuntimeError, OSError) as error:
-            return Check(name, f"{what}: {said(error)}", "broken", remedy)
+            return broken(name, f"{what}: {said(error)}", remedy)
         errors = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob(f"{ERROR}*"))]
         found = read_json(Path(folder) / FOUND)
     if errors or status or found is None:
-        return Check(
-            name, f"{what}: {errors[0] if errors else f'a process ended with status {status}'}", "broken", remedy
-        )
+        return broken(name, f"{what}: {errors[0] if errors else f'a process ended with status {status}'}", remedy)
     if not found["is_right"]:
-        return Check(name, f"{what}: the sum is wrong", "broken", remedy)
+        return broken(name, f"{what}: the sum is wrong", remedy)
     rate = COUNT * 4 / found["took_s"] / 1e9
     return Check(
         name, f"{what}: the sum is right; {COUNT * 4 >> 20} MiB in {1e3 * found['took_s']:.1f} ms ({rate:.1f} GB/s)"

@@ -14,7 +14,7 @@ from nlu.config.schema import Run as Config
 from nlu.config.targets import TARGET, build
 from nlu.config.words import counted
 from nlu.data.examples import Examples
-from nlu.diagnosis.check import Check
+from nlu.diagnosis.check import Check, broken, warning
 from nlu.display.progress import Progress
 from nlu.inference.evaluation import changed_rows
 from nlu.inference.locate import Located
@@ -48,11 +48,8 @@ def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples])
     sizes = ", ".join(f"{name} {len(part):,}" for name, part in store.sets.items())
     last = run_dir / "checkpoints" / "last"
     if not (last / "state.json").is_file():
-        yield Check(
-            "rows",
-            f"{sizes}; checkpoints/last, which identifies them, is missing",
-            "warning",
-            "compare the files yourself",
+        yield warning(
+            "rows", f"{sizes}; checkpoints/last, which identifies them, is missing", "compare the files yourself"
         )
         return
     _, order = read_order(last)
@@ -61,7 +58,7 @@ def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples])
     if any(order.get(key) != value for key, value in trained_on(config, store).items()):
         told.insert(0, "the rows of train, or what turns them into tokens and labels, have changed")
     for sentence in told:
-        yield Check("rows", sentence, "warning", "restore the files, or train on the new ones")
+        yield warning("rows", sentence, "restore the files, or train on the new ones")
     if not told:
         yield Check("rows", f"the same, with the same tokens and labels: {sizes}")
 
@@ -71,10 +68,9 @@ def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
     each head."""
     checkpoint = located.checkpoint
     if not is_whole(checkpoint):
-        yield Check(
+        yield broken(
             "checkpoint",
             f"{checkpoint} lacks the mark that is written last, so it is incomplete",
-            "broken",
             "name another checkpoint of the run, or run its command with resume=auto",
         )
         return
@@ -82,10 +78,9 @@ def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
     several = [load_trained(replace(located, head_name=name)) for name in heads or [None]]
     state = {_called(name, one): value for one in several for name, value in one.model.state_dict().items()}
     if wrong := [name for name, value in state.items() if not torch.isfinite(value).all()]:
-        yield Check(
+        yield broken(
             "checkpoint",
             f"{counted(len(wrong), 'tensor')} of {len(state)} hold nan or inf, such as {wrong[0]}",
-            "broken",
             "name an earlier checkpoint, and train with a lower optimizer.lr or trainer.clip_norm",
         )
         return
@@ -111,7 +106,7 @@ def predicted_again(
     if (head := trained.located.head_name) is not None:
         name = next((each for each, part in sets.items() if part.member == head), None)
     if name is None or name not in sets:
-        yield Check("neighbours", "not tried, since the rows are not those of the run", "warning", "restore its files")
+        yield warning("neighbours", "not tried, since the rows are not those of the run", "restore its files")
         return
     part = sets[name].some(np.arange(min(TRIED_ROWS, len(sets[name]))))
     if not getattr(trained.task.scorer(trained.decided), "joins", True):
@@ -121,18 +116,18 @@ def predicted_again(
     alone, together = (_records(trained, part, ranks, size) for size in (1, TOGETHER))
     differing = _differing(alone, together)
     largest = max(differing.values(), default=0.0)
-    if differing and largest <= _agreement(trained):
+    # See docs/guarantees.md, Scores.
+    if differing and largest <= (0.0 if trained.config.model[TARGET] == BERT_TARGET else OTHERS_AGREE):
         yield Check(
             "neighbours",
             f"{counted(len(part), 'row')} of {name}: the same within {largest:.2g} one by one and in "
             f"batches of {TOGETHER}; exactly the same only with the native BERT",
         )
     elif differing:
-        yield Check(
+        yield broken(
             "neighbours",
             f"{len(differing)} of {len(part)} rows of {name} get another prediction one by one than in "
             f"batches of {TOGETHER}, by up to {largest:.2g}",
-            "broken",
             "a prediction must not depend on the other rows of its batch: report it, or check that your own model does "
             "not attend to padding",
         )
@@ -142,11 +137,6 @@ def predicted_again(
             f"{counted(len(part), 'row')} of {name}: exactly the same one by one and in batches of {TOGETHER}",
         )
     yield _against_kept(located, name, together, trained.kind)
-
-
-def _agreement(trained: Trained) -> float:
-    """Return the tolerance for rows in other batches; see docs/guarantees.md, Scores."""
-    return 0.0 if trained.config.model[TARGET] == BERT_TARGET else OTHERS_AGREE
 
 
 def _records(trained: Trained, part: Examples, ranks: Ranks, batch_size: int) -> Records:
@@ -169,10 +159,9 @@ def _against_kept(located: Located, name: str, records: Records, kind: Kind) -> 
     kept = predictions_of(located.run_dir, name)
     step = (read_json(located.checkpoint / "score.json") or {}).get("step")
     if kept.header.get("step") != step:
-        return Check(
+        return warning(
             "kept predictions",
             f"are of step {kept.header.get('step')}, the weights of step {step}",
-            "warning",
             "python -m nlu.evaluate with out=FOLDER writes those of these weights",
         )
     there: Records = {}
@@ -183,16 +172,15 @@ def _against_kept(located: Located, name: str, records: Records, kind: Kind) -> 
             break
     shared = {row: records[row] for row in there}
     if not shared:
-        return Check("kept predictions", f"{kept.path.name} contains none of these rows", "warning", "train it again")
+        return warning("kept predictions", f"{kept.path.name} contains none of these rows", "train it again")
     differing = _differing(shared, there)
     if not differing:
         return Check("kept predictions", f"{counted(len(shared), 'row')} of {name}: exactly the same as the run kept")
     other = sum(kind.answer(shared[row]) != kind.answer(there[row]) for row in differing)
-    return Check(
+    return warning(
         "kept predictions",
         f"{len(differing)} of {len(shared)} rows of {name} differ from what the run kept, by up to "
         f"{max(differing.values()):.2g}; {other} of them have another prediction",
-        "warning",
         "the differences above explain it: code, versions, device, threads",
     )
 

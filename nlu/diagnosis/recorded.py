@@ -8,7 +8,7 @@ from typing import Any, Literal
 from nlu.config.choices import target_of
 from nlu.config.errors import UserError
 from nlu.config.words import counted, path_text
-from nlu.diagnosis.check import Check
+from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.evaluation import changed_commit, changed_versions
 from nlu.inference.locate import Located
 from nlu.inference.trained import decided_at, scores_at
@@ -31,11 +31,11 @@ HEAD = "head."
 def ending(run: RunRecord) -> Check:
     """Report how the run ended. The score of a run that has not ended may still change."""
     if run.state == "failed":
-        return Check("state", f"failed: {run.error}", "broken", "correct that, then run its command with resume=auto")
+        return broken("state", f"failed: {run.error}", "correct that, then run its command with resume=auto")
     if run.state in ("running", "unfinished"):
         why = "has not ended yet" if run.state == "running" else "ended before its last step"
         remedy = "wait for its end" if run.state == "running" else "run its command again with resume=auto"
-        return Check("state", f"{run.state}: it {why}, so its best checkpoint may be replaced", "warning", remedy)
+        return warning("state", f"{run.state}: it {why}, so its best checkpoint may be replaced", remedy)
     return Check("state", f"{run.state}, {run.examples or 0:,} examples seen")
 
 
@@ -48,17 +48,15 @@ def scored_at(located: Located, run: RunRecord) -> Iterator[Check]:
         f"{name}: step {step}, {run.set_name} {run.metric} {value:.4f}" if value is not None else f"{name}: step {step}"
     )
     if not are_its_own:
-        yield Check(
+        yield warning(
             "which weights",
             f"{shown} is the score of an earlier step: last was trained since",
-            "warning",
             "name best, or wait for the next evaluation",
         )
     elif run.best_step is not None and step != run.best_step:
-        yield Check(
+        yield warning(
             "which weights",
             f"{shown}, but the score of the run is that of step {run.best_step}",
-            "warning",
             "name the run itself for its best weights",
         )
     else:
@@ -72,7 +70,7 @@ def scored_at(located: Located, run: RunRecord) -> Iterator[Check]:
     ]
     if wrong:
         remedy = "trust neither: run it again, python -m nlu.train --rerun RUN"
-        yield Check("records", f"disagree: {wrong[0]}{_and_more(len(wrong) - 1)}", "broken", remedy)
+        yield broken("records", f"disagree: {wrong[0]}{_and_more(len(wrong) - 1)}", remedy)
     else:
         yield Check("records", f"valid.tsv and the checkpoint agree in {counted(len(rows), 'score')} of step {step}")
 
@@ -94,31 +92,31 @@ def code(run_dir: Path, trusted: list[str]) -> Iterator[Check]:
     snapshots = code_changes(run_dir, trusted)
     path, changed = list(snapshots.items())[-1] if snapshots else (run_dir, None)
     if changed is None:
-        yield Check("code", "the run kept no code.zip", "warning", "train it again with this version to be sure")
+        yield warning("code", "the run kept no code.zip", "train it again with this version to be sure")
     elif changed:
         first = ", ".join(f"{name} {how}" for name, how in list(changed.items())[:LISTED])
         says = f"{counted(len(changed), 'module')} not as in {path.name}: {first}{_and_more(len(changed) - LISTED)}"
         remedy = f"unzip {path_text(path)} into an empty folder, and run the command there"
-        yield Check("code", says, "warning", remedy)
+        yield warning("code", says, remedy)
     else:
         yield Check("code", f"every module is as in {path.name}")
     if len(snapshots) > 1:
         says = f"the run went through {len(snapshots)} versions of the code, code.zip to {path.name}"
         remedy = "train it again without interruption if the score must be reproduced"
-        yield Check("code on the way", says, "warning", remedy)
+        yield warning("code on the way", says, remedy)
     yield _commit(starts_of(run_dir), changed is None or bool(changed))
 
 
 def _commit(starts: list[Any], is_other_code: bool) -> Check:
     """Compare the commits. A difference only matters if modules of nlu differ."""
     if not starts:
-        return Check("commit", "the run has no provenance.json", "warning", "train it again with this version")
+        return warning("commit", "the run has no provenance.json", "train it again with this version")
     changed = changed_commit(starts[-1])
     if not changed:
         return Check("commit", "the same, with the same changes")
     says = changed[0].removeprefix("code: commit ")
     if is_other_code:
-        return Check("commit", says, "warning", "check out the commit that it was trained with")
+        return warning("commit", says, "check out the commit that it was trained with")
     return Check("commit", f"{says}, in other files than nlu's modules")
 
 
@@ -126,13 +124,13 @@ def versions(run_dir: Path) -> Check:
     """Compare the versions of packages."""
     starts = starts_of(run_dir)
     if not starts:
-        return Check("versions", "the run has no provenance.json", "warning", "train it again with this version")
+        return warning("versions", "the run has no provenance.json", "train it again with this version")
     if changed := changed_versions(starts[-1]):
         there = starts[-1]["versions"]
         wanted = " ".join(
             f"{name}=={version.partition('+')[0]}" for name, version in there.items() if name != "python" and version
         )
-        return Check("versions", "; ".join(changed), "warning", f"in a separate environment: pip install {wanted}")
+        return warning("versions", "; ".join(changed), f"in a separate environment: pip install {wanted}")
     return Check("versions", f"the same: {', '.join(f'{name} {v}' for name, v in starts[-1]['versions'].items())}")
 
 
@@ -148,10 +146,9 @@ def starts(run_dir: Path) -> Check:
     ]
     says = f"{len(found)} starts"
     if differing:
-        return Check(
+        return warning(
             "starts",
             f"{says}, with other {', '.join(differing)}, so its bytes are not those of an uninterrupted run",
-            "warning",
             "train it again without interruption if the score must be reproduced",
         )
     return Check("starts", f"{says} on the same machine, which give the bytes of an uninterrupted run")
@@ -172,10 +169,9 @@ def computed_on(run_dir: Path, ranks: Ranks, dtype: Literal["float32", "bfloat16
         }
         for sentence in changed:
             name = next((short for word, short in names.items() if word in sentence), "machine")
-            yield Check(
+            yield warning(
                 name,
                 sentence.replace("continued", "scored"),
-                "warning",
                 f"set OMP_NUM_THREADS={order['machine']['threads']}"
                 if name == "threads"
                 else "score it there, or expect differences in the last digits",
@@ -188,15 +184,13 @@ def computed_on(run_dir: Path, ranks: Ranks, dtype: Literal["float32", "bfloat16
                 f"for {machine['cpu']}, {counted(order['world_size'], 'rank')}",
             )
     else:
-        yield Check(
+        yield warning(
             "device, threads",
             "checkpoints/last, which records where it was trained, is missing",
-            "warning",
             "score it on the machine where it was trained",
         )
-    precision = Precision(dtype=dtype)
-    if warning := precision.warning(ranks.device):
-        yield Check("precision", f"{dtype}; {warning}", "warning", "score it on a device that has them")
+    if slow := Precision(dtype=dtype).warning(ranks.device):
+        yield warning("precision", f"{dtype}; {slow}", "score it on a device that has them")
     else:
         yield Check("precision", f"{dtype}, as trained; precision=... of nlu.evaluate changes it")
 
@@ -210,10 +204,9 @@ def beginning(run_dir: Path, pretrained: str | None) -> Check:
     lines = [line for path in logs for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
     place = next((number for number, line in enumerate(lines) if LOADED.fullmatch(line)), None)
     if place is None:
-        return Check(
+        return warning(
             "pretrained weights",
             f"{pretrained}; log.txt, which counts the loaded tensors, is missing",
-            "warning",
             "look at the first lines of a training from the same weights",
         )
     match = LOADED.fullmatch(lines[place])
@@ -223,10 +216,9 @@ def beginning(run_dir: Path, pretrained: str | None) -> Check:
     of_encoder = [name for name in absent if not name.removeprefix("backbone.").startswith(HEAD)]
     says = f"{match['loaded']} of {match['all']} tensors loaded"
     if of_encoder:
-        return Check(
+        return warning(
             "pretrained weights",
             f"{says}; {len(of_encoder)} of the encoder were random, such as {of_encoder[0]}",
-            "warning",
             "choose the model group and the sizes that fit the weights",
         )
     return Check("pretrained weights", f"{says}; {'the head was random' if absent else 'nothing is missing'}")
@@ -267,10 +259,9 @@ def _is_mixture(config: dict[str, Any]) -> bool:
 
 def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], name: str | None) -> Iterator[Check]:
     if config.get("data.max_rows"):
-        yield Check(
+        yield warning(
             "rows read",
             f"data.max_rows={config['data.max_rows']}: only so many rows of each file, also of {name}",
-            "warning",
             "only compare it with scores of the same rows",
         )
     if config.get("data.dev") is None and not config.get("folds.count") and not _is_mixture(config):
@@ -284,17 +275,16 @@ def _rows(config: dict[str, Any], facts: dict[str, Any], own: dict[str, Any], na
             "size of the set", f"{counted(own['examples'], 'row')} of {name}: one row is {1 / own['examples']:.2%}"
         )
     if own.get("in_train"):
-        yield Check(
+        yield warning(
             "rows in train",
             f"{counted(own['in_train'], 'text')} of {name} in the training set too, so its score is optimistic",
-            "warning",
             "remove them from one of the two",
         )
     skipped = {key: part["bad_rows"] for key, part in (facts.get("sets") or {}).items() if part.get("bad_rows")}
     if skipped:
         shown = ", ".join(f"{count:,} of {key}" for key, count in skipped.items())
         remedy = "correct them, or leave them out elsewhere too"
-        yield Check("rows left out", f"{shown} (data.on_bad_row=skip)", "warning", remedy)
+        yield warning("rows left out", f"{shown} (data.on_bad_row=skip)", remedy)
     if own.get("cut_to_max_len"):
         yield Check(
             "texts cut",

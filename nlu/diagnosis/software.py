@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 
 import nlu
 from nlu.config.words import counted
-from nlu.diagnosis.check import Check
-from nlu.runs.provenance import describe_code
+from nlu.diagnosis.check import Check, broken, warning
+from nlu.runs.provenance import describe_code, installed_version
 from nlu.storage.environment import VARIABLES, pairs
 from nlu.storage.redaction import found_in, is_secret_name
 
@@ -43,17 +43,17 @@ def versions() -> Iterator[Check]:
     for requirement in _requirements():
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        version = _version(requirement.name)
+        version = installed_version(requirement.name)
         if version is None:
             remedy = f"{sys.executable} -m pip install '{requirement}'"
-            yield Check(requirement.name, f"is not installed; nlu needs {requirement}", "broken", remedy)
+            yield broken(requirement.name, f"is not installed; nlu needs {requirement}", remedy)
         elif not requirement.specifier.contains(version, prereleases=True):
             remedy = f"{sys.executable} -m pip install '{requirement}'"
-            yield Check(requirement.name, f"{version}, but nlu needs {requirement.specifier}", "broken", remedy)
+            yield broken(requirement.name, f"{version}, but nlu needs {requirement.specifier}", remedy)
         else:
             found.append(f"{requirement.name} {version}")
     yield Check("packages", ", ".join(found))
-    there = [extra for extra, names in OPTIONAL.items() if all(_version(name) for name in names)]
+    there = [extra for extra, names in OPTIONAL.items() if all(installed_version(name) for name in names)]
     absent = [extra for extra in OPTIONAL if extra not in there]
     yield Check("extras", f"there: {', '.join(there) or 'none'}; not there: {', '.join(absent) or 'none'}")
 
@@ -71,22 +71,14 @@ def _requirements() -> list[Requirement]:
         return []
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def package() -> Iterator[Check]:
     """Check where nlu is imported from, whether another copy could be imported, and whether Hydra finds its plugins."""
     yield Check("nlu", f"{nlu.__version__} from {PACKAGE}")
-    installed = _version("nlu")
+    installed = installed_version("nlu")
     if installed is not None and installed != nlu.__version__:
-        yield Check(
+        yield warning(
             "installed nlu",
             f"pip knows version {installed}, but {nlu.__version__} is imported from {PACKAGE}",
-            "warning",
             f"{sys.executable} -m pip install --editable {PACKAGE.parent}, or leave the folder of the other",
         )
     others = [
@@ -96,17 +88,15 @@ def package() -> Iterator[Check]:
     ]
     if others:
         shown = ", ".join(str(folder) for folder in dict.fromkeys(others))
-        yield Check(
+        yield warning(
             "another nlu",
             f"Python would also find {shown}",
-            "warning",
             "keep one of them on PYTHONPATH, so that commands and notebooks run the same code",
         )
     if absent := [name for name in PLUGINS if importlib.util.find_spec(f"hydra_plugins.{name}") is None]:
-        yield Check(
+        yield broken(
             "searches",
             f"Hydra does not find {', '.join(absent)}",
-            "broken",
             f"{sys.executable} -m pip install --editable {PACKAGE.parent}, or add {PACKAGE.parent / 'launchers'} to "
             "PYTHONPATH",
         )
@@ -137,10 +127,9 @@ def apex() -> Check:
         return Check("apex", "not installed and not needed: torch has the optimizer and mixed precision")
     places = [Path(place) for place in spec.submodule_search_locations or ()]
     if not any((place / "multi_tensor_apply").is_dir() for place in places):
-        return Check(
+        return warning(
             "apex",
             f"{places[0] if places else spec.origin} is another package of the same name, not NVIDIA's",
-            "warning",
             f"{sys.executable} -m pip uninstall apex; nlu needs neither",
         )
     built = "with" if importlib.util.find_spec("amp_C") else "without"
@@ -166,14 +155,12 @@ def access(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
         absent = [name for name in pair if not environment.get(name)]
         if len(absent) == 1:
             there = next(name for name in pair if name not in absent)
-            yield Check(
-                service, f"{there} is set, but {absent[0]} is not", "broken", f"set {absent[0]}, or unset {there}"
-            )
+            yield broken(service, f"{there} is set, but {absent[0]} is not", f"set {absent[0]}, or unset {there}")
     files = [(name, path) for name in FILES if (path := Path(name).expanduser()).is_file()]
     yield Check("files", ", ".join(name for name, _ in files) or "none")
     for name, path in files:
         if path.stat().st_mode & READABLE_BY_OTHERS and not name.endswith("/config"):
-            yield Check(name, "other users of this machine can read it", "warning", f"chmod 600 {name}")
+            yield warning(name, "other users of this machine can read it", f"chmod 600 {name}")
 
 
 def _is_listed(name: str) -> bool:

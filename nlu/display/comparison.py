@@ -146,7 +146,9 @@ def _by_class(kept: Mapping[str, KeptScores]) -> Figure:
     names = sorted(first.names, key=lambda name: -rows.get(name, 0))[:MOST_SHOWN_CLASSES]
     values = [{entry["label"]: entry for entry in one.by_label} for one in kept.values()]
     f1_KN, sd_KN = (
-        np.array([[_or_nan(one.get(name, {}).get(key)) for name in names] for one in values]) for key in ("f1", "sd")
+        # numpy reads None as NaN.
+        np.array([[one.get(name, {}).get(key) for name in names] for one in values], float)
+        for key in ("f1", "sd")
     )
     order_N = np.argsort(-np.nan_to_num(f1_KN).mean(0), kind="stable")
     names, f1_KN, sd_KN = [names[place] for place in order_N], f1_KN[:, order_N], sd_KN[:, order_N]
@@ -207,10 +209,6 @@ def _f1_grid(labels: Sequence[str], names: Sequence[str], f1_KN: np.ndarray, sd_
     return figure, axes
 
 
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
-
-
 def _of_runs(label: str, one: KeptScores) -> str:
     return label if one.runs == 1 else f"{label} (mean of {one.runs})"
 
@@ -246,13 +244,10 @@ def draw_calibration_of(label: str, one: KeptScores) -> Figure:
 
 def write_figures(folder: Path, figures: Mapping[str, Figure], suffixes: Sequence[str]) -> list[Path]:
     """Write each figure in each format; returns the files."""
-    written = []
-    for name, figure in figures.items():
-        for suffix in suffixes:
-            path = folder / f"{name}.{suffix}"
-            write_bytes(path, drawn(figure, suffix))
-            written.append(path)
-    return written
+    written = {folder / f"{name}.{suffix}": (one, suffix) for name, one in figures.items() for suffix in suffixes}
+    for path, (figure, suffix) in written.items():
+        write_bytes(path, drawn(figure, suffix))
+    return list(written)
 
 
 def write_comparison(

@@ -56,7 +56,7 @@ def figures_of(
     run_dir: Path, major_metric: str, major_set: str, higher_is_better: bool, epoch_examples: int
 ) -> dict[str, Callable[[], Figure | None]]:
     """Return a function for each figure of a run, which returns None without finite values."""
-    train, valid = (_rows_if_any(run_dir / name) for name in ("train.tsv", "valid.tsv"))
+    train, valid = (read_rows(path) if (path := run_dir / name).exists() else [] for name in ("train.tsv", "valid.tsv"))
     train = with_whole_windows(train)
     sets = list(dict.fromkeys(str(row["set"]) for row in valid))
     colours = {name: SET_COLOURS[index % len(SET_COLOURS)] for index, name in enumerate(sets)}
@@ -114,10 +114,6 @@ def lengths_figure(title: str, counts: Mapping[str, Sequence[int]], max_len: int
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="best")
     return figure
-
-
-def _rows_if_any(path: Path) -> Rows:
-    return read_rows(path) if path.exists() else []
 
 
 def _points(rows: Iterable[Mapping[str, Cell]], column: str) -> Points:

@@ -9,7 +9,6 @@ import logging
 import math
 import sys
 import time
-from types import TracebackType
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -58,9 +57,7 @@ class Bar:
         self._owner.show(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *unused: object) -> None:
         self._owner.hide(self)
 
     def count(self) -> str:
@@ -124,9 +121,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *unused: object) -> None:
         if self._display is not None:
             self._display.stop()
             self._display = None

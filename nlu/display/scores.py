@@ -15,7 +15,7 @@ from rich.table import Table
 
 from nlu.config.words import counted
 from nlu.display.canvas import new_figure, save_drawn
-from nlu.display.tables import count_text, metric_text, print_table, table_of
+from nlu.display.tables import count_text, metric_text, numbers, print_table, table_of, texts
 
 MOST_CONFUSIONS = 5
 MOST_WRITTEN_CELLS = 20
@@ -43,8 +43,8 @@ class ShownScores(Protocol):
 def print_scores(found: Mapping[str, ShownScores], out: str | None) -> None:
     """Print each set's metrics with intervals, its table by label and its most frequent confusions, then the paths."""
     for name, one in found.items():
-        ends_of = [("95 % from", True), ("to", True)] * any(one.intervals.values())
-        table = table_of([(f"{name}, {counted(one.rows, 'example')}", False), ("value", True), *ends_of])
+        ends_of = numbers("95 % from", "to") * any(one.intervals.values())
+        table = table_of([*texts(f"{name}, {counted(one.rows, 'example')}"), *numbers("value"), *ends_of])
         for metric, value in one.metrics.items():
             ends = one.intervals[metric] or (None, None) if metric in one.intervals and ends_of else ()
             table.add_row(metric, metric_text(value), *map(metric_text, ends))
@@ -59,19 +59,11 @@ def print_scores(found: Mapping[str, ShownScores], out: str | None) -> None:
 
 
 def _by_label(entries: Sequence[Mapping[str, Any]]) -> Table:
-    keys = list(entries[0])
-    table = table_of([(key, key != "label") for key in keys])
-    for entry in entries:
-        cells = (
-            entry[key]
-            if key == "label"
-            else count_text(entry[key])
-            if isinstance(entry[key], int)
-            else metric_text(entry[key])
-            for key in keys
-        )
-        table.add_row(*map(str, cells))
-    return table
+    def shown(key: str, value: Any) -> str:
+        return str(value) if key == "label" else count_text(value) if isinstance(value, int) else metric_text(value)
+
+    columns = [(key, key != "label") for key in entries[0]]
+    return table_of(columns, ([shown(key, entry[key]) for key, _ in columns] for entry in entries))
 
 
 def _confusions(names: Sequence[str], matrix: Sequence[Sequence[int]]) -> list[str]:
@@ -90,14 +82,11 @@ def draw_scores(folder: Path, found: Mapping[str, ShownScores]) -> list[Path]:
     written = []
     for name, one in found.items():
         if one.confusion is not None:
-            written += save_drawn(folder / f"confusion_{name}.png", partial(_confusion_figure, name, one))
+            draw = partial(confusion_figure, name, one.names, np.array(one.confusion))
+            written += save_drawn(folder / f"confusion_{name}.png", draw)
         if one.calibration:
             written += save_drawn(folder / f"calibration_{name}.png", partial(_calibration_figure, name, one))
     return written
-
-
-def _confusion_figure(name: str, one: ShownScores) -> Figure:
-    return confusion_figure(name, one.names, np.array(one.confusion))
 
 
 def _calibration_figure(name: str, one: ShownScores) -> Figure:

@@ -1,7 +1,5 @@
 """Figures of a search (values, reports of each trial, parameters, importances), and the page that shows them."""
 
-from __future__ import annotations
-
 import html
 import json
 import math
@@ -18,6 +16,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from nlu.config.words import shortened
 from nlu.display.canvas import (
     BEST_COLOUR,
     SIZE_INCHES,
@@ -87,10 +86,7 @@ def write_figures(folder: Path, figures: Mapping[str, Figure]) -> list[Path]:
     for name in FIGURES:
         if name not in figures:
             (folder / f"{name}.png").unlink(missing_ok=True)
-    written = []
-    for name, figure in figures.items():
-        written.append(save_figure(figure, folder / f"{name}.png"))
-    return written
+    return [save_figure(figure, folder / f"{name}.png") for name, figure in figures.items()]
 
 
 def _figure(size_inches: tuple[float, float] = SIZE_INCHES) -> tuple[Figure, Axes]:
@@ -237,7 +233,7 @@ def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
     marks = [value for value in MaxNLocator(5).tick_values(low, high) if low <= value <= high] if high > low else [low]
     _draw_axis(axes, len(params), [(float(shade(value)), f"{value:.4g}") for value in marks], has_absent=False)
     names = [*(param.name for param in params), summary.metric]
-    axes.set_xticks(range(len(names)), [_broken(name) for name in names], fontsize=9)
+    axes.set_xticks(range(len(names)), [name.replace(".", ".\n") for name in names], fontsize=9)
     axes.tick_params(axis="x", length=0, pad=10)
     axes.set_yticks([])
     axes.set_ylim(-0.14, 1.04)
@@ -266,7 +262,10 @@ def _scaled(param: SearchedKey, value: float) -> float:
 def ticks_of(param: SearchedKey) -> list[tuple[float, str]]:
     """Return (place, text) of the marks on the axis of a parameter."""
     if param.scale == "choice":
-        return [((place + 0.5) / len(param.choices), _short(text)) for place, text in enumerate(param.choices)]
+        return [
+            ((place + 0.5) / len(param.choices), shortened(text, MAX_CHOICE_LETTERS))
+            for place, text in enumerate(param.choices)
+        ]
     if param.low == param.high:
         return [(0.5, f"{param.low:g}")]
     if param.scale == "log":
@@ -306,14 +305,6 @@ def _draw_axis(axes: Axes, place: int, ticks: list[tuple[float, str]], has_absen
             zorder=6,
             bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0},
         )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_CHOICE_LETTERS else f"{text[: MAX_CHOICE_LETTERS - 3]}..."
-
-
-def _broken(name: str) -> str:
-    return name.replace(".", ".\n")
 
 
 def _importances(importances: dict[str, float]) -> Figure:

@@ -18,7 +18,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from nlu.config.words import counted
 from nlu.display.canvas import SET_COLOURS, STYLE, new_figure, styled, svg_of, thousands
 from nlu.display.page import html_list, html_table, section, write_page
-from nlu.display.survey_tables import SurveyTable, survey_tables
+from nlu.display.survey_tables import shown_texts, survey_tables
 
 TITLES = {
     "labels": "Balance of labels",
@@ -60,7 +60,9 @@ Sets = Mapping[str, Mapping[str, Any]]
 
 def write_survey_page(path: Path, title: str, record: Mapping[str, Any]) -> None:
     """Write the page."""
-    first, *others = map(_table_section, survey_tables(record))
+    first, *others = (
+        section(html_table(grid.columns, grid.lines), grid.title, note=grid.remark) for grid in survey_tables(record)
+    )
     remarks = html_list(record["remarks"]) or "<p class='remark'>Nothing stands out.</p>"
     fields = html_list(f"{name}: {one['fields_because']}" for name, one in record["sets"].items())
     begin = f'<pre class="command">{html.escape(record["command"])}</pre>{fields}'
@@ -70,8 +72,7 @@ def write_survey_page(path: Path, title: str, record: Mapping[str, Any]) -> None
         first,
         *(section(svg, TITLES[name], name=name, classes="") for name, svg in draw_survey(record).items()),
         *others,
-        *_shown_between(record),
-        *_shown_within(record),
+        *(_texts(title, shown) for title, shown in shown_texts(record)),
         *_bad(record),
     ]
     write_page(path, title, _counts(record), sections, look="survey")
@@ -90,24 +91,6 @@ def tokens_told(record: Mapping[str, Any]) -> str:
         "no tokenizer was given, so words are counted (each Chinese character and each mark is one) with the special "
         "tokens; a tokenizer makes at least as many tokens of them"
     )
-
-
-def _table_section(grid: SurveyTable) -> str:
-    return section(html_table(grid.columns, grid.lines), grid.title, note=grid.remark)
-
-
-def _shown_between(record: Mapping[str, Any]) -> Iterable[str]:
-    for pair in record["overlap"]:
-        if pair["examples"]:
-            yield _texts(f"In {pair['first']} and in {pair['second']}", pair["examples"])
-
-
-def _shown_within(record: Mapping[str, Any]) -> Iterable[str]:
-    for name, one in record["sets"].items():
-        if one["shown_conflicts"]:
-            yield _texts(f"{name}: one text, several labels", one["shown_conflicts"])
-        if one["shown_duplicates"]:
-            yield _texts(f"{name}: most repeated texts", one["shown_duplicates"])
 
 
 def _texts(title: str, shown: Sequence[Mapping[str, Any]]) -> str:
@@ -152,8 +135,7 @@ def _themed(svg: str) -> str:
 
 
 def _new(height_inches: float = 3.2) -> tuple[Figure, Axes]:
-    figure, axes = new_figure((WIDTH_INCHES, height_inches), layout="constrained", style=THEME)
-    return figure, axes
+    return new_figure((WIDTH_INCHES, height_inches), layout="constrained", style=THEME)
 
 
 def _colour(place: int) -> str:

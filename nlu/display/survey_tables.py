@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nlu.config.words import counted
-from nlu.display.tables import print_table, table_of
+from nlu.display.tables import Header, numbers, print_table, table_of, texts
 
 MOST_LABELS = 30
 MOST_UNKNOWN = 12
@@ -20,10 +20,10 @@ Sets = Mapping[str, Mapping[str, Any]]
 
 @dataclass
 class SurveyTable:
-    """A table with a title; columns are (header, whether it holds numbers)."""
+    """A table with a title."""
 
     title: str
-    columns: Sequence[tuple[str, bool]]
+    columns: Sequence[Header]
     lines: Sequence[Sequence[str]]
     remark: str = ""
 
@@ -47,10 +47,10 @@ def survey_tables(record: Mapping[str, Any]) -> Iterator[SurveyTable]:
 
 def _sets(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
     unit = record["unit"]
-    columns = [("set", False), *[(name, True) for name in ("rows", "bad", "duplicates", "conflicts")]]
+    columns = [*texts("set"), *numbers("rows", "bad", "duplicates", "conflicts")]
     for what in ("characters", unit):
-        columns += [(f"{what}: median", True), ("95 %", True), ("most", True)]
-    columns += [("unknown", True), ("language", False)]
+        columns += numbers(f"{what}: median", "95 %", "most")
+    columns += [*numbers("unknown"), *texts("language")]
     lines = []
     for name, one in sets.items():
         unknown = "-" if one["unknown"] is None else f"{one['unknown']['rows'] / one['rows']:.1%} of rows"
@@ -75,7 +75,7 @@ def _labels(sets: Sets) -> SurveyTable:
     shown = {name: one["labels"] for name, one in sets.items() if one["labels"]}
     order = dict.fromkeys(label for labels in shown.values() for label in labels)
     names = sorted(order, key=lambda label: -sum(labels.get(label, 0) for labels in shown.values()))
-    columns = [("label", False), *[column for name in shown for column in ((name, True), ("share", True))]]
+    columns = [*texts("label"), *(column for name in shown for column in numbers(name, "share"))]
     lines = [
         [
             label,
@@ -97,13 +97,12 @@ def _numbers(sets: Sets) -> SurveyTable:
     shown = {name: one["numbers"] for name, one in sets.items() if one["numbers"]}
     names = list(next(iter(shown.values())))
     lines = [[name, *(f"{values[key]:.6g}" for key in names)] for name, values in shown.items()]
-    return SurveyTable("Labels that are numbers", [("set", False), *((name, True) for name in names)], lines)
+    return SurveyTable("Labels that are numbers", [*texts("set"), *numbers(*names)], lines)
 
 
 def _cuts(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
     lengths = sorted({cut["max_len"] for one in sets.values() for cut in one["cut"]})
-    columns = [("max_len", True)]
-    columns += [(header, True) for name in sets for header in (f"{name}: rows cut", f"{record['unit']} lost")]
+    columns = numbers("max_len", *(part for name in sets for part in (f"{name}: rows cut", f"{record['unit']} lost")))
     lines = []
     for length in lengths:
         line = [f"{length}{' *' if length == record['max_len'] else ''}"]
@@ -126,7 +125,7 @@ def _unknown(sets: Sets) -> SurveyTable:
         if one["unknown"]
         for piece, count in list(one["unknown"]["pieces"].items())[:MOST_UNKNOWN]
     ]
-    columns = [("set", False), ("piece", False), ("what it is", False), ("times", True)]
+    columns = [*texts("set", "piece", "what it is"), *numbers("times")]
     return SurveyTable(
         "What the tokenizer does not know", columns, lines, "of the first 2,000 rows of each set that have such"
     )
@@ -151,7 +150,7 @@ def _classes(sets: Sets) -> SurveyTable:
     for script in dict.fromkeys(script for own in scripts.values() for script in own):
         own = [counted(scripts[name].get(script, 0), "row") for name in sets]
         lines.append([f"mostly {script}" if script != "none" else "without letters", *own])
-    return SurveyTable("Characters", [("class", False), *((name, True) for name in sets)], lines)
+    return SurveyTable("Characters", [*texts("class"), *numbers(*sets)], lines)
 
 
 def _overlap(record: Mapping[str, Any]) -> SurveyTable:
@@ -165,13 +164,7 @@ def _overlap(record: Mapping[str, Any]) -> SurveyTable:
         ]
         for pair in record["overlap"]
     ]
-    columns = [
-        ("A", False),
-        ("B", False),
-        ("rows of A also in B", True),
-        ("rows of B also in A", True),
-        ("texts with other labels", True),
-    ]
+    columns = [*texts("A", "B"), *numbers("rows of A also in B", "rows of B also in A", "texts with other labels")]
     return SurveyTable("Overlap", columns, lines)
 
 
@@ -180,15 +173,12 @@ def print_survey(record: Mapping[str, Any]) -> None:
     for name, one in record["sets"].items():
         print_table(f"{name}: {one['fields_because']}")
     for grid in survey_tables(record):
-        table = table_of(grid.columns)
-        for line in grid.lines:
-            table.add_row(*line)
-        print_table("", grid.title, table)
+        print_table("", grid.title, table_of(grid.columns, grid.lines))
         if grid.remark:
             print_table(grid.remark, style="dim")
-    for title, shown in _shown(record):
+    for title, shown in shown_texts(record):
         print_table("", title)
-        for one in shown:
+        for one in shown[:3]:
             places = ", ".join(f"{place['row']} {place['label']}" for place in one["places"])
             print_table(f"  {_cut(one['text'])}  [{places}]")
     if record["remarks"]:
@@ -196,15 +186,16 @@ def print_survey(record: Mapping[str, Any]) -> None:
     print_table("", "To begin with", f"  {record['command']}", "")
 
 
-def _shown(record: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+def shown_texts(record: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """Yield lists of texts that occur several times, each with its title."""
     for pair in record["overlap"]:
         if pair["examples"]:
-            yield f"In {pair['first']} and in {pair['second']}", pair["examples"][:3]
+            yield f"In {pair['first']} and in {pair['second']}", pair["examples"]
     for name, one in record["sets"].items():
         if one["shown_conflicts"]:
-            yield f"{name}: one text, several labels", one["shown_conflicts"][:3]
+            yield f"{name}: one text, several labels", one["shown_conflicts"]
         if one["shown_duplicates"]:
-            yield f"{name}: most repeated texts", one["shown_duplicates"][:3]
+            yield f"{name}: most repeated texts", one["shown_duplicates"]
 
 
 def _cut(text: str) -> str:

@@ -33,12 +33,28 @@ def print_table(*parts: RenderableType, style: str | None = None, plain_width: i
             print(line.rstrip())
 
 
-def table_of(columns: Iterable[tuple[str, bool]]) -> Table:
-    """Return an empty table with columns of (header, whether it holds numbers)."""
-    lines: dict[str, Any] = {} if sys.stdout.isatty() else {"box": None}
-    table = Table(show_edge=False, pad_edge=False, header_style="bold", **lines)
+Header = tuple[str, bool]
+"""the name of a column, and whether it holds numbers"""
+
+
+def texts(*names: str) -> list[Header]:
+    """Return columns that hold texts."""
+    return [(name, False) for name in names]
+
+
+def numbers(*names: str) -> list[Header]:
+    """Return columns that hold numbers."""
+    return [(name, True) for name in names]
+
+
+def table_of(columns: Iterable[Header], lines: Iterable[Sequence[str]] = ()) -> Table:
+    """Return a table with these columns and lines."""
+    looks: dict[str, Any] = {} if sys.stdout.isatty() else {"box": None}
+    table = Table(show_edge=False, pad_edge=False, header_style="bold", **looks)
     for header, is_number in columns:
         table.add_column(header, justify="right" if is_number else "left", overflow="fold")
+    for line in lines:
+        table.add_row(*line)
     return table
 
 
@@ -75,10 +91,8 @@ def fitted(columns: Sequence[Column], plain_width: int = PLAIN_WIDTH) -> tuple[T
 
 def _whole(columns: Sequence[Column], is_broken: bool) -> Table:
     headers = [_broken(column.header) if is_broken else column.header for column in columns]
-    table = table_of(zip(headers, (column.is_number for column in columns), strict=True))
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*cells)
-    return table
+    shown = zip(headers, (column.is_number for column in columns), strict=True)
+    return table_of(shown, zip(*(column.cells for column in columns), strict=True))
 
 
 def _broken(header: str) -> str:

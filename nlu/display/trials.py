@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nlu.config.words import counted
+from nlu.config.words import counted, listed
+from nlu.display.progress import format_time
 from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.storage.files import write_text
 
@@ -151,7 +152,7 @@ def _print_failures(failed: list[TrialRow]) -> None:
     for trial in failed:
         ways.setdefault(" ".join(trial.error.split()) or "it left no error message", []).append(trial.number)
     for error, numbers in ways.items():
-        shown = ", ".join(map(str, numbers[:MAX_NUMBERS])) + ", ..." * (len(numbers) > MAX_NUMBERS)
+        shown = listed([*map(str, numbers)], MAX_NUMBERS)
         print_table(f"failed: trial{'s' * (len(numbers) > 1)} {shown}: {error}", style="red")
 
 
@@ -161,6 +162,4 @@ def duration_text(duration_s: float | None) -> str:
         return "-"
     if round(duration_s, 1) < 60:
         return f"{duration_s:.1f} s"
-    minutes, seconds = divmod(round(duration_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    return format_time(round(duration_s))

@@ -136,7 +136,8 @@ class _Score:
             return cls(trained, kind)
         if label is None:
             found = predictor.predict(encoded)[0]
-            chosen = found["prediction"] if kind == "class" else max(found["probabilities"].items(), key=_second)[0]
+            share_of = found.get("probabilities", {})
+            chosen = found["prediction"] if kind == "class" else max(share_of, key=share_of.get)
             return cls(trained, kind, names.index(chosen))
         if label not in names:
             raise DataError(f"label is {label:.40}, which is not a label of the run; {hint(label, names)}")
@@ -184,10 +185,6 @@ def _explained(kind: Kind) -> Literal["spans", "class", "label_set", "number", "
     if kind.is_one_label:
         return "class"
     raise DataError(f"predictions of kind {kind.name} cannot be explained; only labels, spans, numbers and cosines can")
-
-
-def _second(pair: tuple[str, float]) -> float:
-    return pair[1]
 
 
 def _log_odds(logits_NC: Tensor) -> Tensor:

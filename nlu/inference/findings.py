@@ -55,7 +55,7 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     found = Findings(len(part), own, dict(own), scored.scores.by_label, names=names)
     kind = kind_named(task.kind, config.trusted_packages)
     has_probabilities = kind.is_one_label and kind.has_probabilities
-    group_N = _groups(config, part)
+    group_N = None if config.group_by is None else part.stored.scalars("group", part.rows_N)
 
     def resampled() -> CombinedScorer:
         # Resamples keep the threshold: an interval shows the effect of the rows, not of the choice of a threshold.
@@ -114,8 +114,3 @@ def require_classes(classes: Sequence[str] | None, target: Target) -> None:
         raise UserError(
             f"classes contains {unknown[0]}, an unknown class; {hint(unknown[0], target.names)}; name some of these"
         )
-
-
-def _groups(config: Evaluate, part: Examples) -> np.ndarray | None:
-    """Return the group of each example, (N,), or None."""
-    return None if config.group_by is None else part.stored.scalars("group", part.rows_N)

@@ -49,7 +49,7 @@ MACHINE = "machine.json"
 
 
 class LocalQueue:
-    """Processes of this machine."""
+    """A `nlu.launching.queue.Queue` of processes of this machine."""
 
     name = "local"
     poll_s = 0.1
@@ -110,7 +110,6 @@ class LocalQueue:
         return found
 
     def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
-        """See `nlu.launching.queue.Queue`."""
         return {id: self._look(id) for id in ids}
 
     def _look(self, id: str) -> Look:
@@ -199,11 +198,9 @@ class LocalQueue:
             running = [job for job in running if self._is_alive(*job)]
 
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
-        """See `nlu.launching.queue.Queue`."""
         return tail(log_files(*self._parts(id)[1:]), lines)
 
     def outcome(self, id: str) -> Any:
-        """See `nlu.launching.queue.Queue`."""
         return read_outcome(result_file(*self._parts(id)[1:]))
 
     status = outcome

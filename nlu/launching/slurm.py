@@ -149,7 +149,7 @@ class SubmissionFolders:
 
 
 class SlurmQueue:
-    """The queue of the cluster to which the commands on the PATH belong."""
+    """A `nlu.launching.queue.Queue` of the cluster to which the commands on the PATH belong."""
 
     name = "slurm"
     poll_s = 2.0
@@ -312,11 +312,9 @@ class SlurmQueue:
             _ask(["scancel", *ids[start : start + 100]])
 
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
-        """See `nlu.launching.queue.Queue`."""
         return tail(self._log_files(id), lines)
 
     def outcome(self, id: str) -> Any:
-        """See `nlu.launching.queue.Queue`."""
         return read_outcome(result_file(self._folder(id), id))
 
     status = outcome

@@ -49,10 +49,7 @@ class RankingScorer:
         ranks_of = list(self._ranks(queries))
         if not ranks_of:
             return Scores(dict.fromkeys(METRICS, math.nan))
-        by_query = {
-            "mrr": [1 / ranks[0] for ranks in ranks_of],
-            "ndcg_10": [_ndcg(ranks, 10) for ranks in ranks_of],
-        }
+        by_query = {"mrr": [1 / ranks[0] for ranks in ranks_of], "ndcg_10": [_ndcg(ranks, 10) for ranks in ranks_of]}
         for k in (1, 5, 10):
             by_query[f"recall_{k}"] = [sum(rank <= k for rank in ranks) / len(ranks) for ranks in ranks_of]
         return Scores({name: math.fsum(values) / len(values) for name, values in by_query.items()}, by_query=by_query)

@@ -26,8 +26,10 @@ class Heads(nn.ModuleDict):
         super().__init__()
         for name, head in heads.items():
             if hasattr(self, name):
-                raise UserError(f"task.tasks.{name}: {name} is a name that torch's modules keep for themselves; "
-                                "choose another name for the set")  # fmt: skip
+                raise UserError(
+                    f"task.tasks.{name}: {name} is a name that torch's modules keep for themselves; "
+                    "choose another name for the set"
+                )
             self[name] = head
 
     @property

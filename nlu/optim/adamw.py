@@ -81,7 +81,8 @@ class AdamW:
         of_head = model.head.learning_rates if isinstance(model.head, HasLearningRates) else {}
         own_rates = {f"head.{name}": rate for name, rate in of_head.items()}
         modules = [*model.modules(), *(own.modules() if own is not None else ())]
-        norms = {id(p) for m in modules if _is_norm(m) for p in m.parameters(recurse=False)}
+        # Normalizations of any library: LayerNorm, RMSNorm, ModernBertRMSNorm, ...
+        norms = {id(p) for m in modules if "norm" in type(m).__name__.lower() for p in m.parameters(recurse=False)}
         groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
         for name, parameter in named:
             if parameter.requires_grad:
@@ -123,11 +124,6 @@ class AdamW:
         below_top = backbone.depth - backbone.depth_of(inner)
         ratio = self.layer_lr_decay ** max(0, below_top - 1)
         return ratio * self.top_lr_ratio if below_top == 0 else ratio
-
-
-def _is_norm(module: nn.Module) -> bool:
-    """Return whether a module is a normalization of any library: LayerNorm, RMSNorm, ModernBertRMSNorm, ..."""
-    return "norm" in type(module).__name__.lower()
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:

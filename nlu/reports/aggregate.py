@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
@@ -96,6 +97,11 @@ class TableRow:
         return spread.mean if spread else None
 
     @property
+    def folder(self) -> Path:
+        """The folder of a run, or the one that holds its seeds and folds."""
+        return self.runs[0].folder if len(self.runs) == 1 else self.runs[0].folder.parent
+
+    @property
     def config(self) -> dict[str, Any]:
         return {key: value for key, value in self.runs[0].config.items() if is_identity(key)}
 
@@ -136,7 +142,9 @@ def rows_of(runs: Iterable[RunRecord], metrics: Sequence[str] = ()) -> tuple[lis
     tables: dict[str | None, list[TableRow]] = {}
     for row in rows:
         asked = metrics or ([row.metric] if row.metric else [])
-        row.values = {name: spread_of(_value(run, row, name) for run in row.counted) for name in asked}
+        row.values = {
+            name: spread_of(run.value(*split_metric(name, row.set_name)) for run in row.counted) for name in asked
+        }
         tables.setdefault(metrics[0] if metrics else row.metric, []).append(row)
     return [sorted(table, key=_rank) for table in tables.values()], remarks
 
@@ -204,10 +212,6 @@ def split_metric(name: str, default_set: str | None) -> tuple[str | None, str]:
     return (set_name if slash else default_set), metric
 
 
-def _value(run: RunRecord, row: TableRow, name: str) -> float | None:
-    return run.value(*split_metric(name, row.set_name))
-
-
 def _require(metrics: Sequence[str], rows: Sequence[TableRow]) -> None:
     measured = [row for row in rows if any(run.metrics for run in row.runs)]
     known = {
@@ -218,8 +222,7 @@ def _require(metrics: Sequence[str], rows: Sequence[TableRow]) -> None:
         for metric in values
         for text in ([f"{set_name}/{metric}", metric] if set_name == row.set_name else [f"{set_name}/{metric}"])
     }
-    unknown = [name for name in metrics if name not in known]
-    if unknown:
+    if unknown := [name for name in metrics if name not in known]:
         raise UserError(*(f"--metric is {name}, which no run here has; {hint(name, known)}" for name in unknown))
 
 

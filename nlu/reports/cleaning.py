@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.config.words import path_text
-from nlu.display.tables import print_table, table_of
+from nlu.display.tables import numbers, print_table, table_of, texts
 from nlu.reports.runs import CONFIG, LOCK, RESULT, RunRecord, is_run, parts
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.settle import is_whole, remove
@@ -98,7 +98,7 @@ def clean(plan: CleaningPlan) -> int:
 def clean_runs(runs: Sequence[RunRecord], keep_best: int, keep_optimizer: bool, confirmed: bool) -> list[str]:
     """Print what each run would free and, if `confirmed`, free it; returns a sentence for each failure."""
     plans = [plan_of(run, keep_best, keep_optimizer) for run in runs]
-    table = table_of([("run", False), ("state", False), ("MB", True), ("what", False)])
+    table = table_of([*texts("run", "state"), *numbers("MB"), *texts("what")])
     for plan in plans:
         shown = plan.kept_because or ", ".join(
             str(path.relative_to(plan.run.folder / "checkpoints")) for path in plan.removable

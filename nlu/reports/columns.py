@@ -142,17 +142,12 @@ def _labels_without_names(rows: Sequence[TableRow]) -> list[str]:
     labels = _keys_and_values(rows)
     if max(map(len, labels)) > MOST_OF_KEYS:
         labels = [""] * len(rows)
-    folders = [str(_folder(row)) for row in rows]
+    folders = [str(row.folder) for row in rows]
     common = _common_folder(folders)
     return [
-        label or (folder.removeprefix(common) if common else _folder(row).name)
+        label or (folder.removeprefix(common) if common else row.folder.name)
         for label, folder, row in zip(labels, folders, rows, strict=True)
     ]
-
-
-def _folder(row: TableRow) -> Path:
-    """Return the folder of a run, or the one that holds its seeds and folds."""
-    return row.runs[0].folder if len(row.runs) == 1 else row.runs[0].folder.parent
 
 
 def _keys_and_values(rows: Sequence[TableRow]) -> list[str]:
@@ -210,7 +205,7 @@ def _common_folder(paths: Sequence[str]) -> str:
 def _made_distinct(labels: Sequence[str], rows: Sequence[TableRow]) -> list[str]:
     """Add the name of the folder, and if need be its path, to labels that several rows have."""
     found = list(labels)
-    for place in (lambda row: _folder(row).name, lambda row: str(row.runs[0].folder)):
+    for place in (lambda row: row.folder.name, lambda row: str(row.runs[0].folder)):
         counts = Counter(found)
         found = [
             f"{label} ({place(row)})" if counts[label] > 1 else label for label, row in zip(found, rows, strict=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.schema import WITHOUT_EFFECT
-from nlu.config.words import path_text
-from nlu.display.tables import metric_text, print_table, table_of, value_text
+from nlu.config.words import counted, listed, path_text, shortened
+from nlu.display.tables import metric_text, numbers, print_table, table_of, texts, value_text
 from nlu.reports.aggregate import Spread, TableRow, lower_is_better, missing_folds, rows_of, spread_of
 from nlu.reports.flips import Flip, Flips, OtherRows, compare, texts_of
 from nlu.reports.runs import RunRecord, find_runs
@@ -19,6 +19,8 @@ from nlu.runs.predictions import kept_sets
 from nlu.storage.files import plain
 
 MAX_TEXT = 100
+BETTER = f"better (p < {LEVEL})"
+"""header of a column"""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """names of the configurations, in the order in which they were given"""
 
@@ -68,7 +70,7 @@ def one_row(folder: Path) -> TableRow:
     tables, _ = rows_of(runs)
     rows = [row for table in tables for row in table]
     if len(rows) > 1:
-        shown = ", ".join(str(row.runs[0].folder) for row in rows[:4]) + ", ..." * (len(rows) > 4)
+        shown = listed([str(row.runs[0].folder) for row in rows], 4)
         raise UserError(f"{folder} holds {len(rows)} configurations, not one; give one of {shown}")
     return rows[0]
 
@@ -103,15 +105,10 @@ def _require_common_metrics(rows: Sequence[TableRow]) -> None:
     for letter, row, found in list(zip(LETTERS, rows, metrics, strict=False))[1:]:
         if metrics[0] and found and metrics[0].isdisjoint(found):
             raise UserError(
-                f"{LETTERS[0]} ({rows[0].runs[0].folder}) has {_some(metrics[0])}, and {letter} "
-                f"({row.runs[0].folder}) has {_some(found)}: they have no metric in common and "
+                f"{LETTERS[0]} ({rows[0].runs[0].folder}) has {listed(sorted(metrics[0]), 3)}, and {letter} "
+                f"({row.runs[0].folder}) has {listed(sorted(found), 3)}: they have no metric in common and "
                 "cannot be compared; give runs of one task"
             )
-
-
-def _some(metrics: set[str]) -> str:
-    names = sorted(metrics)
-    return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
 def config_differences(rows: Sequence[TableRow]) -> dict[str, tuple[object, ...]]:
@@ -211,29 +208,23 @@ def print_difference(found: Difference) -> None:
 def print_sides(rows: Sequence[TableRow], runs: Sequence[Sequence[RunRecord]]) -> None:
     """Print the letter of each configuration, its folder and its state."""
     for letter, row, compared in zip(LETTERS, rows, runs, strict=False):
-        print_table(f"{letter}  {path_text(_place(row))}  {_runs(row, compared)}")
+        print_table(f"{letter}  {path_text(row.folder)}  {_runs(row, compared)}")
     print_table("")
-
-
-def _place(row: TableRow) -> Path:
-    return row.runs[0].folder if len(row.runs) == 1 else row.runs[0].folder.parent
 
 
 def _runs(row: TableRow, compared: Sequence[RunRecord]) -> str:
     if len(row.runs) == 1:
         fold = "" if row.runs[0].fold is None else f"fold {row.runs[0].fold} of {row.runs[0].folds}, "
         return f"{fold}{row.runs[0].state}"
-    return f"mean of {len(compared)} {'run' if len(compared) == 1 else 'runs'}, {row.state}"
+    return f"mean of {counted(len(compared), 'run')}, {row.state}"
 
 
 def print_values(title: str, values: dict[str, tuple[object, ...]], otherwise: str) -> None:
     """Print a line for each key with its value on each side; without keys print `otherwise`."""
     if values:
         letters = LETTERS[: len(next(iter(values.values())))]
-        table = table_of([(title, False), *((letter, False) for letter in letters)])
-        for key, held in values.items():
-            table.add_row(key, *map(value_text, held))
-        print_table(table, "")
+        lines = ([key, *map(value_text, held)] for key, held in values.items())
+        print_table(table_of(texts(title, *letters), lines), "")
     elif otherwise:
         print_table(otherwise, "")
 
@@ -241,34 +232,23 @@ def print_values(title: str, values: dict[str, tuple[object, ...]], otherwise: s
 def _print_metrics(found: Difference) -> None:
     with_sd = any(side and side.sd is not None for pair in found.metrics.values() for side in pair)
     with_p = bool(found.changes)
-    tests = [("95 % from", True), ("to", True), ("p", True), (f"better (p < {LEVEL})", False)] * with_p
-    table = table_of(
-        [
-            ("metric", False),
-            ("A", True),
-            *[("sd", True)] * with_sd,
-            ("B", True),
-            *[("sd", True)] * with_sd,
-            ("B - A", True),
-            *tests,
-        ]
-    )
+    tests = [*numbers("95 % from", "to", "p"), *texts(BETTER)] * with_p
+    sides = numbers("A", *["sd"] * with_sd, "B", *["sd"] * with_sd, "B - A")
+    table = table_of([*texts("metric"), *sides, *tests])
     for name, (first, second) in found.metrics.items():
         cells = [name, *spread_cells((first, second), with_sd)]
         difference = second.mean - first.mean if first and second else None
         cells.append("-" if difference is None else f"{difference:+.4f}")
         change = found.changes.get(name)
         if with_p and change is not None:
-            cells += [
-                f"{change.low:+.4f}",
-                f"{change.high:+.4f}",
-                f"{change.p_value:.2g}",
-                _better(found, name, change),
-            ]
+            cells += [*change_cells(change), _better(found, name, change)]
         table.add_row(*cells, *[""] * (len(table.columns) - len(cells)))
     print_table(table, "")
     if with_p:
-        untested = [name for name in found.metrics if name not in found.changes and not _is_setting(name)]
+        # A threshold is a setting of the decision, which is not better or worse.
+        untested = [
+            name for name in found.metrics if name not in found.changes and name.rpartition("/")[2] != "threshold"
+        ]
         print_table(
             "interval and p of B - A by a paired bootstrap over the examples"
             + (f"; not tested: {', '.join(untested)}" if untested else ""),
@@ -284,6 +264,11 @@ def _better(found: Difference, name: str, change: Change) -> str:
     return "B" if (change.difference > 0) != lower_is_better(found.first, name) else "A"
 
 
+def change_cells(change: Change) -> list[str]:
+    """Return the ends of the interval, and p."""
+    return [f"{change.low:+.4f}", f"{change.high:+.4f}", f"{change.p_value:.2g}"]
+
+
 def spread_cells(sides: Sequence[Spread | None], with_sd: bool) -> list[str]:
     """Return the mean of each side, each followed by the standard deviation if `with_sd`."""
     cells = []
@@ -291,11 +276,6 @@ def spread_cells(sides: Sequence[Spread | None], with_sd: bool) -> list[str]:
         cells.append(metric_text(side.mean if side else None))
         cells += [metric_text(side.sd) if side and side.sd is not None else ""] * with_sd
     return cells
-
-
-def _is_setting(name: str) -> bool:
-    """Return whether a metric is a setting of the decision, such as a threshold, which is not better or worse."""
-    return name.rpartition("/")[2] == "threshold"
 
 
 def _print_flips(set_name: str, flips: Flips) -> None:
@@ -314,12 +294,12 @@ def _print_flips(set_name: str, flips: Flips) -> None:
     for title, shown in (("only right in B", flips.first_won), ("only right in A", flips.first_lost)):
         if not shown:
             continue
-        texts = texts_of(shown, set_name)
-        places = [("seed", True), ("fold", True)] * several
-        table = table_of([*places, ("row", True), ("label", False), ("A", False), ("B", False), ("text", False)])
+        found = texts_of(shown, set_name)
+        places = numbers("seed", "fold") * several
+        table = table_of([*places, *numbers("row"), *texts("label", "A", "B", "text")])
         for place, flip in enumerate(shown):
             own = [value_text(value) for value in (flip.run.seed, flip.run.fold)] * several
-            table.add_row(*own, *_flip_cells(flip), _cut(texts.get(place, "")))
+            table.add_row(*own, *_flip_cells(flip), shortened(found.get(place, ""), MAX_TEXT))
         print_table("", title, table)
     print_table("")
 
@@ -344,10 +324,6 @@ def _spoken_item(item: Any) -> str:
         first, last, kind = item
         return f"{kind} {first}-{last}"
     return str(item)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
 
 
 def difference_as_json(found: Difference) -> str:

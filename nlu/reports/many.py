@@ -8,10 +8,12 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.config.words import counted
-from nlu.display.tables import print_table, table_of
+from nlu.display.tables import numbers, print_table, table_of, texts
 from nlu.reports.aggregate import Spread, TableRow, lower_is_better
 from nlu.reports.compare import (
+    BETTER,
     LETTERS,
+    change_cells,
     comparable,
     config_differences,
     metrics_of,
@@ -149,11 +151,9 @@ def print_differences(found: Differences) -> None:
     print_values("config", found.config, "no key of the configuration differs")
     letters = LETTERS[: len(found.rows)]
     with_sd = any(side and side.sd is not None for sides in found.metrics.values() for side in sides)
-    columns = [column for letter in letters for column in ((letter, True), *[("sd", True)] * with_sd)]
-    table = table_of([("metric", False), *columns])
-    for name, sides in found.metrics.items():
-        table.add_row(name, *spread_cells(sides, with_sd))
-    print_table(table, "")
+    columns = numbers(*(header for letter in letters for header in (letter, *["sd"] * with_sd)))
+    lines = ([name, *spread_cells(sides, with_sd)] for name, sides in found.metrics.items())
+    print_table(table_of([*texts("metric"), *columns], lines), "")
     for name, pairs in found.pairs.items():
         _print_pairs(name, pairs)
     deciding = [f"{row.set_name}/{row.metric}" for row in found.rows]
@@ -165,59 +165,25 @@ def print_differences(found: Differences) -> None:
 
 
 def _print_changes(name: str, pairs: Sequence[BootstrapPair]) -> None:
-    table = table_of(
-        [
-            ("pair", False),
-            ("second - first", True),
-            ("95 % from", True),
-            ("to", True),
-            ("p", True),
-            ("p by Holm", True),
-            (f"better (p < {LEVEL})", False),
-        ]
-    )
+    columns = [*texts("pair"), *numbers("second - first", "95 % from", "to", "p", "p by Holm"), *texts(BETTER)]
+    table = table_of(columns)
     for pair in pairs:
-        change = pair.change
-        table.add_row(
-            f"{pair.first} {pair.second}",
-            f"{change.difference:+.4f}",
-            f"{change.low:+.4f}",
-            f"{change.high:+.4f}",
-            f"{change.p_value:.2g}",
-            f"{pair.holm_p:.2g}",
-            pair.better,
-        )
+        letters, difference = f"{pair.first} {pair.second}", f"{pair.change.difference:+.4f}"
+        table.add_row(letters, difference, *change_cells(pair.change), f"{pair.holm_p:.2g}", pair.better)
     print_table(f"{name}: paired bootstrap over the examples; --json has the other metrics", table, "")
 
 
 def _print_pairs(set_name: str, pairs: Sequence[McNemarPair]) -> None:
     several = any(pair.flips.pairs > 1 for pair in pairs)
     only = "oftener right" if several else "only right"
-    table = table_of(
-        [
-            ("pair", False),
-            ("predictions", True),
-            (f"{only} in the first", True),
-            (f"{only} in the second", True),
-            ("test", False),
-            ("p", True),
-            ("p by Holm", True),
-            (f"better (p < {LEVEL})", False),
-        ]
-    )
+    counts = numbers("predictions", f"{only} in the first", f"{only} in the second")
+    table = table_of([*texts("pair"), *counts, *texts("test"), *numbers("p", "p by Holm"), *texts(BETTER)])
     for pair in pairs:
         flips, test = pair.flips, pair.test
         method = "exact" if test.statistic is None else f"{test.method} = {test.statistic:.2f}"
-        table.add_row(
-            f"{pair.first} {pair.second}",
-            f"{flips.rows:,}",
-            f"{flips.examples_lost:,}",
-            f"{flips.examples_won:,}",
-            method,
-            f"{test.p_value:.2g}",
-            f"{pair.holm_p:.2g}",
-            pair.better,
-        )
+        counted_rows = (f"{count:,}" for count in (flips.rows, flips.examples_lost, flips.examples_won))
+        p_values = f"{test.p_value:.2g}", f"{pair.holm_p:.2g}"
+        table.add_row(f"{pair.first} {pair.second}", *counted_rows, method, *p_values, pair.better)
     print_table(
         f"{set_name}: McNemar's test, exact if fewer than {FEW_DISCORDANT} rows are right in only one, else with the "
         f"correction for continuity; p by Holm is corrected for {counted(len(pairs), 'pair')}",

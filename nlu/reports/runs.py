@@ -242,11 +242,6 @@ def read_overrides(folder: Path) -> dict[str, str]:
     return {key: value for key, equals, value in pairs if equals and not key.startswith(("-", "~", "hydra"))}
 
 
-def is_held(folder: Path) -> bool:
-    """Return whether another process writes to the run, or to the run that it is a part of."""
-    return any(is_locked(path / LOCK) for path in _with_whole(folder))
-
-
 def _with_whole(folder: Path) -> list[Path]:
     """Return the folder of a run and, for a fold or seed, the folder of the whole run."""
     return [folder, folder.parent] if CHILD.fullmatch(folder.name) and is_run(folder.parent) else [folder]
@@ -254,7 +249,7 @@ def _with_whole(folder: Path) -> list[Path]:
 
 def _open_state(folder: Path) -> tuple[State, str | None]:
     """Return the state of a run without a result: running if a process holds it, failed if its log ends in an error."""
-    if is_held(folder):
+    if any(is_locked(path / LOCK) for path in _with_whole(folder)):
         return "running", None
     error = next((error for path in _with_whole(folder) if (error := last_error(path))), None)
     return ("failed", error) if error else ("unfinished", None)

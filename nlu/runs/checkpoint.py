@@ -5,7 +5,6 @@ it; neither ever replaces the other.
 """
 
 import json
-import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,8 +21,6 @@ from nlu.config.errors import CheckpointError
 from nlu.runs.state import Best, State
 from nlu.storage.files import read_json, sync_folder, umask, write_json
 from nlu.storage.settle import aside, candidates, find_whole, is_whole, remove, replace
-
-log = logging.getLogger(__name__)
 
 OrderKey = dict[str, Any]
 """by name, what the order of examples and the choice of the best evaluations depend on"""

@@ -154,7 +154,7 @@ def describe_code() -> dict[str, Any]:
     """Return the state of the checkout that this code belongs to, as `git`, and the `versions` of its dependencies."""
     return {
         "git": _describe_checkout(_package_folder()),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in DISTRIBUTIONS},
+        "versions": {"python": platform.python_version()} | {name: installed_version(name) for name in DISTRIBUTIONS},
     }
 
 
@@ -167,7 +167,8 @@ def _package_folder() -> Path:
     return Path(nlu.__file__).resolve().parent
 
 
-def _version(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

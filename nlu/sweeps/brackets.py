@@ -5,8 +5,6 @@ A hash assigns each trial to a bracket, in proportion to the budgets of the brac
 with one bracket.
 """
 
-from __future__ import annotations
-
 import binascii
 import math
 import random

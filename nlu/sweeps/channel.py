@@ -8,8 +8,6 @@ the claim of a later launch wins; between two launches with the same number, of 
 other, the last claim wins. A job that finds the claim of another job, at a report or a save, ends.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

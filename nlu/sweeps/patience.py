@@ -79,9 +79,7 @@ def _forwarded(name: str) -> Callable[..., Any]:
 
 # All methods of a storage, including those of later versions of Optuna.
 _Forwarding: Any = type(
-    "_Forwarding",
-    (BaseStorage,),
-    {name: _forwarded(name) for name in dir(BaseStorage) if not name.startswith("_")},
+    "_Forwarding", (BaseStorage,), {name: _forwarded(name) for name in dir(BaseStorage) if not name.startswith("_")}
 )
 
 

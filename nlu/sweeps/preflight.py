@@ -1,7 +1,5 @@
 """The steps before the first trial: the direction, the composition of all trials, the number of examples."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -58,19 +56,12 @@ def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> Dir
 
 def combinations(space: Space, is_group: Callable[[str], bool]) -> list[dict[str, Any]]:
     """Return the combinations of groups of the trials: all, or if there are too many, each choice at least once."""
-    groups = {
-        name: [written(choice) for choice in distribution.choices]
-        for name, distribution in space.params.items()
-        if isinstance(distribution, CategoricalDistribution) and is_group(name)
-    }
-    for branch in space.branches:
-        for name, distribution in branch.params.items():
+    groups: dict[str, list[str]] = {}
+    for params in (space.params, *(branch.params for branch in space.branches)):
+        for name, distribution in params.items():
             if isinstance(distribution, CategoricalDistribution) and is_group(name):
                 groups.setdefault(name, [written(choice) for choice in distribution.choices])
-    count = 1
-    for choices in groups.values():
-        count *= len(choices)
-    if count <= MAX_COMBINATIONS:
+    if math.prod(map(len, groups.values())) <= MAX_COMBINATIONS:
         return [dict(zip(groups, row, strict=True)) for row in itertools.product(*groups.values())]
     first = {name: choices[0] for name, choices in groups.items()}
     return [{**first, name: choice} for name, choices in groups.items() for choice in choices]

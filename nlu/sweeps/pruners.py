@@ -10,8 +10,6 @@ examples when one with batches of 8 is scored after 504. Optuna's pruner needs e
 nothing to compare.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Mapping

@@ -36,7 +36,7 @@ PARAMETERS: dict[str, dict[str, tuple[Any, str]]] = {
 """default and type (from `nlu.config.types`) of the parameters of each pruner, except for the resources"""
 GONE = {
     "wilcoxon": "it tests pairs of independent runs, which the points of one learning curve are not; take median or "
-    "hyperband",
+    "hyperband"
 }
 """pruners of Optuna that are not offered, with the reason"""
 RESOURCES = ("n_warmup_steps", "interval_steps")

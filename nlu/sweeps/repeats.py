@@ -39,12 +39,7 @@ def summarise(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "metrics": means,
         "sd": deviations,
-        "best": {
-            "set": best["set"],
-            "metric": best["metric"],
-            "value": mean_of(values),
-            "sd": deviation_of(values),
-        },
+        "best": {"set": best["set"], "metric": best["metric"], "value": mean_of(values), "sd": deviation_of(values)},
         "folds": runs[0]["folds"],
         "pruned": any(run["pruned"] for run in runs),
         "examples": sum(run["examples"] for run in runs),

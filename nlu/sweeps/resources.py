@@ -1,7 +1,5 @@
 """The lengths of trials in examples seen: the resources of the pruner, the cost of a search, and checks of both."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping, Sequence
 from fractions import Fraction

@@ -5,8 +5,6 @@ Here each parameter of each trial gets a new sampler, seeded by a stable hash of
 is lost, because samplers learn from the trials in the storage.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -5,8 +5,6 @@ The grammar is that of Hydra, read as by hydra-optuna-sweeper: `choice(a,b)`, `r
 one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

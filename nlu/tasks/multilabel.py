@@ -54,11 +54,12 @@ class Multilabel(RowsOfLogits):
         loss_B = F.binary_cross_entropy_with_logits(logits_BC.double(), is_label_BC.double(), reduction="none").mean(1)
         return [
             {
-                "label": [names[i] for i in np.flatnonzero(is_label_BC[row].numpy())], **predicted,
+                "label": [names[i] for i in np.flatnonzero(is_label_BC[row].numpy())],
+                **predicted,
                 "loss": float(loss_B[row]),
             }
             for row, predicted in enumerate(self.predictions(batch, model, outputs))
-        ]  # fmt: skip
+        ]
 
     def scorer(self, decided: Mapping[str, float]) -> LabelSetScorer:
         return LabelSetScorer(self.known.names, decided.get("threshold", self.threshold))

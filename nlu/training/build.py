@@ -1,6 +1,5 @@
 """Build the parts of a run from its validated configuration: data, task, model, optimizer, state."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,8 +42,6 @@ from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume
 from nlu.training.step import Stepper
 
-log = logging.getLogger(__name__)
-
 
 @dataclass
 class Data:
@@ -69,8 +66,11 @@ def build_run(
     stepper = build_stepper(config, model, task, store, ranks)
     order_key = order_key_of(config, store, ranks, model)
     checkpoints = Checkpoints(
-        run_dir, config=model.backbone.settings(), labels=labels_of(config, data), tokenizer=store.tokenizer,
-    )  # fmt: skip
+        run_dir,
+        config=model.backbone.settings(),
+        labels=labels_of(config, data),
+        tokenizer=store.tokenizer,
+    )
     order = order_of(config, store, ranks)
     clock = clock_of(config, store, order)
     scheduler = build(config.scheduler, trusted=trusted)
@@ -110,10 +110,11 @@ def labels_of(config: Run, data: Data) -> dict[str, Any]:
         return {"layout": LAYOUT, "labels": store.labels, "members": members, **adapter}
     task_class: Any = data.task_class
     return {
-        "layout": store.layout.name, "labels": store.labels,
+        "layout": store.layout.name,
+        "labels": store.labels,
         "target": {TARGET: task_class.target, "meta": target.meta()},
         **({"adapter": config.adapter} if config.has_adapter else {}),
-    }  # fmt: skip
+    }
 
 
 def build_model(config: Run, data: Data, task: Task) -> TaskModel:

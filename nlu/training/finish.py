@@ -51,8 +51,12 @@ def warn_of_a_score_for_nothing(run: Training) -> None:
         if share < 1 and header["metrics"]["accuracy"] <= share:
             log.warning(
                 "the accuracy of %s, %.4f, is no more than that of %r for every example, %.4f; train longer "
-                "(trainer.max_duration) or faster (optimizer.lr)", name, header["metrics"]["accuracy"], label, share,
-            )  # fmt: skip
+                "(trainer.max_duration) or faster (optimizer.lr)",
+                name,
+                header["metrics"]["accuracy"],
+                label,
+                share,
+            )
 
 
 def show_result(run_dir: Path) -> None:
@@ -89,7 +93,10 @@ def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, 
 def draw(run: Training) -> None:
     """Draw the figures of the run into plots/."""
     draw_run(
-        run.run_dir, major_metric=run.metric, major_set=run.decisive.set_name, higher_is_better=run.higher_is_better,
+        run.run_dir,
+        major_metric=run.metric,
+        major_set=run.decisive.set_name,
+        higher_is_better=run.higher_is_better,
         epoch_examples=run.clock.num_examples,
-    )  # fmt: skip
+    )
     draw_lengths(run.run_dir / "plots" / "lengths.png", length_histograms(run.store), run.store.meta["max_len"])

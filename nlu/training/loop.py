@@ -98,9 +98,13 @@ class Training:
         """Return what scores sets with this name of a mixture's set."""
         stepper, trainer = self.stepper, self.trainer
         return Evaluator(
-            model_of(stepper.model, member), task_of(self.task, member), stepper.ranks, stepper.precision,
-            trainer.eval_batch_size or 2 * trainer.batch_size, self.run_dir / "predictions",
-        )  # fmt: skip
+            model_of(stepper.model, member),
+            task_of(self.task, member),
+            stepper.ranks,
+            stepper.precision,
+            trainer.eval_batch_size or 2 * trainer.batch_size,
+            self.run_dir / "predictions",
+        )
 
     def value_of(self, metrics: dict[str, dict[str, float]]) -> float:
         """Return the value that decides which evaluation is best."""
@@ -272,9 +276,12 @@ def evaluate(run: Training) -> None:
             scored[name] = score_set(run, name, decided=decided_for(run.store, name, known))
         metrics = with_summary(run.task, run.store, {name: one.scores.metrics for name, one in scored.items()})
         entry = Best(
-            step=state.step, examples=run.clock.examples(state.step), epoch=run.clock.epoch(state.step),
-            value=run.value_of(metrics), metrics=metrics,
-        )  # fmt: skip
+            step=state.step,
+            examples=run.clock.examples(state.step),
+            epoch=run.clock.epoch(state.step),
+            value=run.value_of(metrics),
+            metrics=metrics,
+        )
         state.last_metrics = metrics
         run.progress.metric(f"{run.decisive.set_name} {run.metric}", entry.value)
         log_evaluation(run, entry)
@@ -313,9 +320,13 @@ def log_evaluation(run: Training, entry: Best) -> None:
         for name, values in entry.metrics.items():
             for metric, value in values.items():
                 row: dict[str, Cell] = {
-                    "step": entry.step, "epoch": entry.epoch, "examples": entry.examples, "set": name,
-                    "metric": metric, "value": value,
-                }  # fmt: skip
+                    "step": entry.step,
+                    "epoch": entry.epoch,
+                    "examples": entry.examples,
+                    "set": name,
+                    "metric": metric,
+                    "value": value,
+                }
                 run.tables["valid"].append(**row)
                 run.journal.evaluation(row)
 

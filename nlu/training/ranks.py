@@ -116,9 +116,12 @@ def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // place.local_world_size))
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT, rank=place.rank, world_size=place.world_size,
+        "nccl" if device.type == "cuda" else "gloo",
+        timeout=TIMEOUT,
+        rank=place.rank,
+        world_size=place.world_size,
         init_method=reachable(place.meeting),
-    )  # fmt: skip
+    )
     host_group = dist.new_group(backend="gloo", timeout=TIMEOUT) if device.type == "cuda" else None
     try:
         yield Ranks(place.rank, place.world_size, device, host_group, place.local_rank, place.node, place.nodes)

@@ -82,9 +82,12 @@ def optimizer_tensors(model: nn.Module, own: nn.Module | None, optimizer: torch.
 
 
 def load_optimizer_tensors(
-    model: nn.Module, own: nn.Module | None, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
+    model: nn.Module,
+    own: nn.Module | None,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, Tensor],
     place: Callable[[Tensor, Tensor], Tensor],
-) -> None:  # fmt: skip
+) -> None:
     """Set the state of the optimizer from a result of `optimizer_tensors`."""
     parameters = dict(named_parameters(model, own))
     for full_name, value in tensors.items():

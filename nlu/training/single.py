@@ -92,8 +92,11 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     held = ranks.from_first(list(held_steps(taken.folder)) if ranks.is_first else None)
     if state.best and state.best[0].step not in held:
         lacking = source_of(checkpoint).parent
-        log.warning("%s lacks the weights of its best evaluation, at step %d; only later ones count as the best",
-                    lacking, state.best[0].step)  # fmt: skip
+        log.warning(
+            "%s lacks the weights of its best evaluation, at step %d; only later ones count as the best",
+            lacking,
+            state.best[0].step,
+        )
         state.best = []
     state.best = [entry for entry in state.best if entry.step in held]
     # Patience counts from the best evaluation, or from this step if none is known.
@@ -155,10 +158,14 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         )
     )
     log.info(
-        "model: %s parameters, %s of them trained%s; %s steps of %s examples on %s", everything, trained,
-        f", and {beside} of the method" if stepper.own else "", f"{run.total_steps:,}",
-        run.trainer.batch_size * run.trainer.accumulation, f"{ranks.world_size} x {ranks.device.type}",
-    )  # fmt: skip
+        "model: %s parameters, %s of them trained%s; %s steps of %s examples on %s",
+        everything,
+        trained,
+        f", and {beside} of the method" if stepper.own else "",
+        f"{run.total_steps:,}",
+        run.trainer.batch_size * run.trainer.accumulation,
+        f"{ranks.world_size} x {ranks.device.type}",
+    )
     for warning in _warnings(run):
         log.warning("%s", warning)
 

@@ -157,9 +157,13 @@ class Stepper:
             gnorm = gnorm / loss_scale
         numbers = [totals, gnorm.view(1), *([] if loss_scale is None else [loss_scale.view(1)])]
         pending = self._pending(
-            number, counts, scale, stop, torch.cat(numbers),
+            number,
+            counts,
+            scale,
+            stop,
+            torch.cat(numbers),
             lambda: self._culprits(part, micro_batches, used, number, epoch),
-        )  # fmt: skip
+        )
         if not self.is_asynchronous:
             pending.result()
         # A larger norm is reduced to clip_norm; the small constant keeps the result below it.

@@ -1,5 +1,6 @@
 """What a search decides before its first trial: settings, space, sampler and pruner, study."""
 
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -207,10 +208,7 @@ class SearchPlan:
         kind = node["_target_"].rpartition(".")[2]
         if self._is_grid:
             values = grid_values(self.space)
-            size = 1
-            for choices in values.values():
-                size *= len(choices)
-            self.n_trials = min(self.n_trials, size)
+            self.n_trials = min(self.n_trials, math.prod(map(len, values.values())))
             build = partial(build, values)
         try:
             build(seed=seed % SEEDS)
@@ -241,11 +239,7 @@ class SearchPlan:
         _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
         # Without a pruner: only the jobs ask it.
         self.study = optuna.create_study(
-            study_name=self.name,
-            storage=storage,
-            direction=self.direction,
-            load_if_exists=True,
-            sampler=self.sampler,
+            study_name=self.name, storage=storage, direction=self.direction, load_if_exists=True, sampler=self.sampler
         )
         self.storage, self.study_id = storage, storage.get_study_id_from_name(self.name)
         attributes = self.study.user_attrs

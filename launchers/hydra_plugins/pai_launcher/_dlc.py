@@ -3,8 +3,6 @@
 A job carries the token of its submission and its attempt as tags, and the service lists jobs by their tags.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ A command cannot have a name or tags. So an instance carries the token of its su
 parameters, which are read from the source of every instance that this user has started since.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -140,7 +140,6 @@ class PaiQueue:
         return service, [replace(job, folder=mirrors[job.token], overrides=self.overrides_of(job)) for job in jobs]
 
     def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
-        """See `nlu.launching.queue.Finding`."""
         found = self._service().find([replace(job, folder=self.mirror_of(job)) for job in jobs])
         return [ticket and replace(ticket, job=job) for job, ticket in zip(jobs, found, strict=True)]
 
@@ -190,7 +189,6 @@ class PaiQueue:
         return self._look_of(id, self._service().look([worker])[worker])
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """See `nlu.launching.queue.Queue`."""
         self._service().cancel([self._followed.get(id, id) for id in ids])
 
     def log_tail(self, id: str, lines: int = 1) -> list[str]:

@@ -7,8 +7,6 @@ claim on the store (`_claim`) decides which of them works. The launcher follows 
 and are stopped when they are seen.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time
@@ -177,7 +175,6 @@ class Service(ABC):
         return tickets
 
     def look(self, ids: Sequence[str]) -> dict[str, Look]:
-        """See `nlu.launching.queue.Queue`."""
         self._stop_duplicates()
         found = self._states_of(ids)
         return {id: found.get(id) or self._look_at(id) for id in ids}

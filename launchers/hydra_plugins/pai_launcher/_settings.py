@@ -1,7 +1,5 @@
 """The keys of `hydra/launcher=pai`, and everything that is wrong with their values, at once."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -20,10 +18,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "workers": (1, 1000), "gpus": (0, 16), "cpus": (0.1, 1000), "memory_gb": (0.1, 10_000), "priority": (1, 9),
     "max_minutes": (0, 60 * 24 * 365), "code_limit_mb": (0.1, 5_000),
 }  # fmt: skip
-REQUIRED = {
-    DLC: ("region", "workspace", "image", "oss_folder"),
-    MAXCOMPUTE: ("region", "project", "oss_folder"),
-}
+REQUIRED = {DLC: ("region", "workspace", "image", "oss_folder"), MAXCOMPUTE: ("region", "project", "oss_folder")}
 MEANINGS = {
     "region": "the region of the service, such as cn-hangzhou",
     "workspace": "the number of the PAI workspace",
@@ -191,15 +186,7 @@ def _mount_problems(settings: PaiSettings) -> Iterator[str]:
 def _backend_problems(settings: PaiSettings) -> Iterator[str]:
     other = {
         DLC: ("project", "tables"),
-        MAXCOMPUTE: (
-            "workspace",
-            "image",
-            "instance_type",
-            "resource_quota",
-            "max_minutes",
-            "mounts",
-            "work_folder",
-        ),
+        MAXCOMPUTE: ("workspace", "image", "instance_type", "resource_quota", "max_minutes", "mounts", "work_folder"),
     }.get(settings.backend, ())
     for name in other:
         if getattr(settings, name):

@@ -1,7 +1,5 @@
 """Types and defaults of the keys of `hydra/launcher=pai`. Hydra imports this at every start, so it imports little."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hydra.core.config_store import ConfigStore

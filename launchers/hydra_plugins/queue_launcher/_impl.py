@@ -21,14 +21,7 @@ from nlu.config.words import counted
 from nlu.launching.following import Detached, Follower, JobEnd, left_sentence
 from nlu.launching.listing import CombinedQueue
 from nlu.launching.queue import Finding, Job, JobRefused, JobState, Look, Queue, QueueContext, Ticket, open_queue
-from nlu.launching.submissions import (
-    Submissions,
-    Submitted,
-    add_to_history,
-    kept_settings,
-    new_tokens,
-    without_resume,
-)
+from nlu.launching.submissions import Submissions, Submitted, add_to_history, kept_settings, new_tokens, without_resume
 from nlu.launching.waiting import pause, when_there_is_room
 from nlu.storage.redaction import command_text
 from nlu.storage.temporary import Pauses
@@ -170,7 +163,7 @@ class Launch:
             if (before := known.get(job.number)) is None or before.ticket is None:
                 continue
             is_same = without_resume(before.job.overrides) == without_resume(job.overrides)
-            if not (is_same and before.queue == self.name) and not self._has_ended(before, before.ticket):
+            if not (is_same and before.queue == self.name) and self._ended(before, before.ticket) is None:
                 how = "with other values" if before.queue == self.name else "to another queue"
                 raise UserError(
                     f"job {job.number} of {self.folder} was submitted {how} ({before.queue} {before.ticket.id}) and "
@@ -213,9 +206,6 @@ class Launch:
         queues = {one.ticket.id: self._queue_of(one) for one in known if one.ticket is not None}
         with contextlib.suppress(OSError):
             self.looks |= CombinedQueue(queues).look(list(queues))
-
-    def _has_ended(self, before: Submitted, ticket: Ticket) -> bool:
-        return self._ended(before, ticket) is not None
 
     def _ended(self, before: Submitted, ticket: Ticket) -> JobEnd | None:
         """Return how a job of an earlier command ended; None if it has not."""

@@ -4,8 +4,6 @@ The commands of nlu read conf/hydra/launcher/*.yaml, which explain the keys and 
 `hydra/launcher/types`. Other programs that find this plugin have the same choices with the same defaults.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -320,7 +320,7 @@ def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> 
     key = alternative.key
     valid = settable_keys(config, schema)
     groups = [group for group in _groups() if group != "hydra"]
-    if "." not in key and _is_option(alternative.value, groups):
+    if "." not in key and any(alternative.value in _options(group, None, []) for group in groups):
         return f"{alternative.text}: unknown group; {hint(key, groups)}"
     return f"{key}: unknown key; {hint_of_key(key, valid)}"
 
@@ -359,7 +359,3 @@ def _groups(parent: str = "") -> list[str]:
 
 def _is_group(key: str) -> bool:
     return "." not in key and bool(_options(key, None, []) or _groups(key))
-
-
-def _is_option(value: str, groups: list[str]) -> bool:
-    return any(value in _options(group, None, []) for group in groups)

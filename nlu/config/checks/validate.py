@@ -9,7 +9,7 @@ from nlu.config.checks.values import broken_rule, check_value, show
 from nlu.config.choices import EVALUATE, PLAIN_GROUPS, RUN, with_defaults, with_targets
 from nlu.config.errors import UserError
 from nlu.config.nearest import key_hint
-from nlu.config.signature import Parameter, Signature, read_signature
+from nlu.config.signature import Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
 
 SHORT_FORMS = {"input.path": "input"}
@@ -68,7 +68,9 @@ class _Checker:
         return found + [
             f"{key} is {show(config[key])} but must be a choice of its group; set {key}=NAME_OF_A_CHOICE"
             for key, parameter in signature.parameters.items()
-            if _is_group(parameter) and _is_scalar(config.get(key, UNRESOLVED))
+            if parameter.required
+            and check_value(parameter.annotation, _NOTHING) is None
+            and _is_scalar(config.get(key, UNRESOLVED))
         ]
 
     def inside(self, key: str, value: Any) -> list[str]:
@@ -110,7 +112,7 @@ class _Checker:
         for name, value in node.items():
             if name not in signature.parameters:
                 found += _unknown(prefix, str(name), signature)
-            elif not (_is_missing(value) or value is UNRESOLVED or _is_node(value)):
+            elif not (_is_missing(value) or value is UNRESOLVED or isinstance(value, Mapping) and TARGET in value):
                 problem = broken_rule(_shown_key(prefix, name), signature.parameters[name].annotation, value)
                 found += [problem] if problem else []
         for name, parameter in signature.parameters.items():
@@ -147,14 +149,6 @@ def _shown_key(prefix: str, name: str) -> str:
 
 def _is_missing(value: Any) -> bool:
     return isinstance(value, str) and value == MISSING
-
-
-def _is_node(value: Any) -> bool:
-    return isinstance(value, Mapping) and TARGET in value
-
-
-def _is_group(parameter: Parameter) -> bool:
-    return parameter.required and check_value(parameter.annotation, _NOTHING) is None
 
 
 def _is_scalar(value: Any) -> bool:

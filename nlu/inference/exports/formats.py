@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,11 @@ def require_packages(chosen: Format) -> None:
         )
 
 
+@torch.inference_mode()
+def _computed(model: Callable[..., torch.Tensor], inputs: Inputs) -> np.ndarray:
+    return model(*(torch.from_numpy(inputs[name]) for name in NAMES)).numpy()
+
+
 def _read_huggingface(folder: Path, trained: Trained) -> Compute:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
@@ -69,9 +75,11 @@ def _read_huggingface(folder: Path, trained: Trained) -> Compute:
     kind = AutoModelForTokenClassification if "Token" in architecture else AutoModelForSequenceClassification
     model = kind.from_pretrained(folder).eval()
     taken = inspect.signature(model.forward).parameters
-    return lambda inputs: _computed(
-        lambda **tensors: model(**{name: value for name, value in tensors.items() if name in taken}).logits, inputs
-    )
+
+    def logits(*tensors: torch.Tensor) -> torch.Tensor:
+        return model(**{name: value for name, value in zip(NAMES, tensors, strict=True) if name in taken}).logits
+
+    return partial(_computed, logits)
 
 
 def _write_torchscript(trained: Trained, folder: Path) -> None:
@@ -82,8 +90,7 @@ def _write_torchscript(trained: Trained, folder: Path) -> None:
 
 
 def _read_torchscript(folder: Path, trained: Trained) -> Compute:
-    model = torch.jit.load(str(folder / MODEL["torchscript"]))  # type: ignore[no-untyped-call]
-    return lambda inputs: _computed(lambda **tensors: model(*(tensors[name] for name in NAMES)), inputs)
+    return partial(_computed, torch.jit.load(str(folder / MODEL["torchscript"])))  # type: ignore[no-untyped-call]
 
 
 def _write_torch_export(trained: Trained, folder: Path) -> None:
@@ -95,8 +102,7 @@ def _write_torch_export(trained: Trained, folder: Path) -> None:
 
 
 def _read_torch_export(folder: Path, trained: Trained) -> Compute:
-    model = torch._inductor.aoti_load_package(str(folder / MODEL["torch_export"]))
-    return lambda inputs: _computed(lambda **tensors: model(*(tensors[name] for name in NAMES)), inputs)
+    return partial(_computed, torch._inductor.aoti_load_package(str(folder / MODEL["torch_export"])))
 
 
 def _write_onnx(trained: Trained, folder: Path) -> None:
@@ -136,11 +142,6 @@ def _read_onnx(name: str) -> Callable[[Path, Trained], Compute]:
     return read
 
 
-def _read_tf_checkpoint(folder: Path, trained: Trained) -> Compute:
-    model = tf_checkpoint.read(folder, trained)
-    return lambda inputs: _computed(lambda **tensors: model(*(tensors[name] for name in NAMES)), inputs)
-
-
 FORMATS = {
     one.name: one
     for one in (
@@ -168,7 +169,7 @@ FORMATS = {
             tf_checkpoint.FORMAT,
             ("transformers",),
             tf_checkpoint.write,
-            _read_tf_checkpoint,
+            lambda folder, trained: partial(_computed, tf_checkpoint.read(folder, trained)),
             tf_checkpoint.tokenizer_in,
         ),
         Format(
@@ -191,8 +192,3 @@ def _example(trained: Trained) -> tuple[torch.Tensor, ...]:
 
 def _shapes() -> tuple[dict[int, Any], ...]:
     return tuple({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for _ in NAMES)
-
-
-@torch.inference_mode()
-def _computed(model: Callable[..., torch.Tensor], inputs: Inputs) -> np.ndarray:
-    return model(**{name: torch.from_numpy(inputs[name]) for name in NAMES}).numpy()

@@ -34,34 +34,36 @@ from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 
+FORMAT = "huggingface"
+SIZES = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
+    "layer_norm_eps", "initializer_range", "pad_token_id",
+)  # fmt: skip
+PROBLEMS = {"classes": "single_label_classification", "label_set": "multi_label_classification", "number": "regression"}
 AS_ELECTRA = ("bert", "electra")
 NOT_SHARED = ("model_type", "architectures", "id2label", "label2id", "problem_type", "torch_dtype", "dtype")
 OTHERWISE = "export it as onnx, torch_export or torchscript"
 
 
-def classifier_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dict[str, Any]) -> Any:
+def _classifier_of(backbone: HuggingFace, linear: nn.Linear, labels: dict[str, Any]) -> Any:
     """Return the model for texts. Raises UserError if no model of transformers computes the same."""
     inner: Any = backbone.inner
-    kind, outputs, width = inner.config.model_type, linear.out_features, linear.in_features
+    kind = inner.config.model_type
     if backbone.pooling != "first":
         raise UserError(
-            f"format is {wanted}, but this run reads a text by a mean over tokens, for which transformers has no "
+            f"format is {FORMAT}, but this run reads a text by a mean over tokens, for which transformers has no "
             f"classifier; {OTHERWISE}"
         )
     if kind not in (*AS_ELECTRA, "distilbert"):
         raise UserError(
-            f"format is {wanted}, but the classifier of transformers for {kind} is not linear, unlike the head of this "
+            f"format is {FORMAT}, but the classifier of transformers for {kind} is not linear, unlike the head of this "
             f"run; {OTHERWISE}"
-        )
-    if 2 * outputs > width:
-        raise UserError(
-            f"format is {wanted}, but the classifier of transformers supports at most width / 2 = {width // 2} outputs "
-            f"in this form, and the run has {outputs}; {OTHERWISE}"
         )
     from transformers import DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification
 
     known = {key: value for key, value in inner.config.to_dict().items() if key not in NOT_SHARED}
-    first, second = both_signs(linear)
+    first, second = _both_signs(linear)
     if kind == "distilbert":
         model: Any = DistilBertForSequenceClassification(type(inner.config)(**known, **labels))
         head = {"pre_classifier": first, "classifier": second}
@@ -73,7 +75,7 @@ def classifier_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels:
     return model.eval()
 
 
-def tagger_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dict[str, Any]) -> Any:
+def _tagger_of(backbone: HuggingFace, linear: nn.Linear, labels: dict[str, Any]) -> Any:
     """Return the model for tokens. Raises UserError unless the tagger of the architecture is a linear layer."""
     from transformers import AutoModelForTokenClassification
 
@@ -85,7 +87,7 @@ def tagger_of(backbone: HuggingFace, linear: nn.Linear, wanted: str, labels: dic
         model = None
     if model is None or not _is_one_layer_more(model):
         raise UserError(
-            f"format is {wanted}, but transformers has no tagger with one linear layer for {config.model_type}; "
+            f"format is {FORMAT}, but transformers has no tagger with one linear layer for {config.model_type}; "
             f"{OTHERWISE}"
         )
     _load(model, backbone, {"classifier": linear})
@@ -98,9 +100,17 @@ def _is_one_layer_more(model: Any) -> bool:
     return isinstance(getattr(model, "classifier", None), nn.Linear) and own == {"classifier.weight", "classifier.bias"}
 
 
-def both_signs(linear: nn.Linear) -> tuple[nn.Linear, nn.Linear]:
-    """Return two layers that compute the same as one, with a function f between them for which f(z) - f(-z) = z."""
+def _both_signs(linear: nn.Linear) -> tuple[nn.Linear, nn.Linear]:
+    """Return two layers that compute the same as one, with a function f between them for which f(z) - f(-z) = z.
+
+    Raises UserError if the layer is too narrow for that.
+    """
     outputs, width = linear.out_features, linear.in_features
+    if 2 * outputs > width:
+        raise UserError(
+            f"format is {FORMAT}, but the classifier of transformers supports at most width / 2 = {width // 2} outputs "
+            f"in this form, and the run has {outputs}; {OTHERWISE}"
+        )
     inner, out = nn.Linear(width, width), nn.Linear(width, outputs)
     with torch.no_grad():
         for layer in (inner, out):
@@ -112,7 +122,7 @@ def both_signs(linear: nn.Linear) -> tuple[nn.Linear, nn.Linear]:
     return inner, out
 
 
-def named(layers: dict[str, nn.Linear]) -> dict[str, torch.Tensor]:
+def _named(layers: dict[str, nn.Linear]) -> dict[str, Tensor]:
     """Return the tensors of layers, by the layer's name and theirs."""
     return {
         f"{layer}.{name}": value.detach()
@@ -124,16 +134,7 @@ def named(layers: dict[str, nn.Linear]) -> dict[str, torch.Tensor]:
 def _load(model: Any, backbone: HuggingFace, head: dict[str, nn.Linear]) -> None:
     prefix = model.base_model_prefix
     encoder = {f"{prefix}.{name}": value.detach().float().cpu() for name, value in backbone.inner.named_parameters()}
-    load_exactly(model, {**encoder, **named(head)})
-
-
-FORMAT = "huggingface"
-SIZES = (
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-    "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
-    "layer_norm_eps", "initializer_range", "pad_token_id",
-)  # fmt: skip
-PROBLEMS = {"classes": "single_label_classification", "label_set": "multi_label_classification", "number": "regression"}
+    load_exactly(model, {**encoder, **_named(head)})
 
 
 def write(trained: Trained, folder: Path) -> None:
@@ -153,7 +154,7 @@ def model_of(trained: Trained) -> Any:
         is_by_class = isinstance(getattr(trained.task, "loss", None), Bce)
         labels["problem_type"] = PROBLEMS["label_set" if is_by_class else trained.target.kind]
     if isinstance(theirs, HuggingFace):
-        return (tagger_of if is_tagging else classifier_of)(theirs, linear, FORMAT, labels)
+        return (_tagger_of if is_tagging else _classifier_of)(theirs, linear, labels)
     backbone = require_native(trained, FORMAT)
     if is_tagging:
         return _tagger(trained, backbone, linear, labels)
@@ -164,7 +165,7 @@ def model_of(trained: Trained) -> Any:
     what = "a mean over tokens" if backbone.pooling == "mean" else "a pooler over projected embeddings"
     raise UserError(
         f"format is {FORMAT}, but this run reads a text by {what}, for which transformers has no classifier; "
-        "export it as onnx, torch_export or torchscript"
+        f"{OTHERWISE}"
     )
 
 
@@ -172,21 +173,15 @@ def _tagger(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[st
     from transformers import ElectraForTokenClassification
 
     model = ElectraForTokenClassification(transformers_config(trained, **labels))
-    load_exactly(model, {**_electra(backbone), **named({"classifier": linear})})
+    load_exactly(model, {**_electra(backbone), **_named({"classifier": linear})})
     return model.eval()
 
 
 def _by_first_token(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[str, Any]) -> Any:
     from transformers import ElectraForSequenceClassification
 
-    outputs, width = linear.out_features, linear.in_features
-    if 2 * outputs > width:
-        raise UserError(
-            f"format is {FORMAT}, but the classifier of transformers supports at most width / 2 = {width // 2} outputs "
-            f"in this form, and the run has {outputs}; export it as onnx, torch_export or torchscript"
-        )
-    inner, out = both_signs(linear)
-    head = named({"classifier.dense": inner, "classifier.out_proj": out})
+    inner, out = _both_signs(linear)
+    head = _named({"classifier.dense": inner, "classifier.out_proj": out})
     model = ElectraForSequenceClassification(transformers_config(trained, **labels))
     load_exactly(model, {**_electra(backbone), **head})
     return model.eval()
@@ -202,7 +197,7 @@ def _by_pooler(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict
     pooler = copied_pooler(backbone)
     assert pooler is not None, "it reads a text by its pooler"
     encoder = {f"bert.{name}": value for name, value in transformers_weights(backbone).items()}
-    load_exactly(model, {**encoder, **named({"bert.pooler.dense": pooler, "classifier": linear})})
+    load_exactly(model, {**encoder, **_named({"bert.pooler.dense": pooler, "classifier": linear})})
     return model.eval()
 
 

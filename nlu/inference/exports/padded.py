@@ -5,6 +5,8 @@ encoder.
 Axes: N texts, T tokens of the longest, C outputs, D width.
 """
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,6 +137,11 @@ def load_exactly(model: nn.Module, weights: dict[str, Tensor]) -> None:
     parameters = {name for name, _ in model.named_parameters()}
     lost = sorted(set(missing) & parameters) + list(unexpected)
     assert not lost, f"{lost[:3]} have no counterpart"
+
+
+def write_config(path: Path, content: object) -> None:
+    """Write a file of settings as other programs have it."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 def padded_inputs(encoded: EncodedRows, pad: int) -> dict[str, np.ndarray]:

@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 
 from nlu.inference.exports.huggingface import tokenizer_of
-from nlu.inference.exports.padded import (
-    NAMES,
-    Inputs,
-    copied_pooler,
-    own_linear,
-    require_native,
-    transformers_weights,
-)
+from nlu.inference.exports.padded import NAMES, Inputs, copied_pooler, own_linear, require_native, transformers_weights
 from nlu.inference.trained import Trained
 
 FORMAT = "savedmodel"

@@ -17,6 +17,7 @@ from nlu.inference.exports.padded import (
     require_native,
     transformers_config,
     transformers_weights,
+    write_config,
 )
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
@@ -40,19 +41,19 @@ def write(trained: Trained, folder: Path) -> None:
     _encoder_of(trained, backbone).save_pretrained(folder)
     tokenizer_of(trained).save_pretrained(folder)
     modules = [("", "Transformer"), (str(POOLING), "Pooling")]
-    _write(
+    write_config(
         folder / "modules.json",
         [
             {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for number, (path, kind) in enumerate(modules)
         ],
     )
-    _write(
+    write_config(
         folder / "sentence_bert_config.json", {"max_seq_length": trained.config.data["max_len"], "do_lower_case": False}
     )
-    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    write_config(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
     (folder / POOLING).mkdir()
-    _write(
+    write_config(
         folder / POOLING / "config.json",
         {
             "word_embedding_dimension": backbone.width,
@@ -95,7 +96,3 @@ def read(folder: Path) -> Compute:
         return ((hidden_NTD * mask_NT1).sum(1) / mask_NT1.sum(1)).numpy()
 
     return compute
-
-
-def _write(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2), encoding="utf-8")

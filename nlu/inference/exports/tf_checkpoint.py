@@ -23,6 +23,7 @@ from nlu.inference.exports.padded import (
     own_linear,
     require_native,
     transformers_weights,
+    write_config,
 )
 from nlu.inference.exports.traced import Padded
 from nlu.inference.trained import Trained
@@ -53,11 +54,11 @@ def write(trained: Trained, folder: Path) -> None:
     values = (linear.weight.detach().numpy(), linear.bias.detach().numpy())
     write_checkpoint(folder / NAME, {**tensors, **dict(zip(HEAD, values, strict=True))})
     sizes = {theirs: backbone.sizes[ours] for ours, theirs in CONFIG_KEYS.items() if backbone.sizes[ours] is not None}
-    _write(folder / "bert_config.json", {**sizes, "vocab_size": own.vocab_size})
+    write_config(folder / "bert_config.json", {**sizes, "vocab_size": own.vocab_size})
     numbers = own.backend.get_vocab(with_added_tokens=True)
     lines = sorted(numbers, key=numbers.__getitem__)
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    _write(folder / "tokenizer_config.json", {"do_lower_case": normalizer.lowercase})
+    write_config(folder / "tokenizer_config.json", {"do_lower_case": normalizer.lowercase})
 
 
 def read(folder: Path, trained: Trained) -> Any:
@@ -86,7 +87,3 @@ def tokenizer_in(folder: Path) -> Any:
     numbers = {token: number for number, token in enumerate(read_vocab(folder / "vocab.txt"))}
     # Google's own tokenizer does not interpret special tokens in a text either.
     return BertTokenizer(vocab=numbers, do_lower_case=lowercase, split_special_tokens=True)
-
-
-def _write(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")

@@ -24,9 +24,10 @@ from nlu.models.layers.dropout import padded_dropout
 from nlu.models.layers.repeatable import repeatable_attention
 
 PROJECTIONS = (
-    ("query", "query_proj", "q_proj", "q_lin", "q", "Wqkv"), ("key", "key_proj", "k_proj", "k_lin", "k", "Wqkv"),
+    ("query", "query_proj", "q_proj", "q_lin", "q", "Wqkv"),
+    ("key", "key_proj", "k_proj", "k_lin", "k", "Wqkv"),
     ("value", "value_proj", "v_proj", "v_lin", "v", "Wqkv"),
-)  # fmt: skip
+)
 """names in transformers of the modules that compute queries, keys and values, or all three side by side"""
 MODEL_TYPE = "nlu-huggingface"
 """model_type of a checkpoint, so that transformers does not load it; `inner` has the configuration of the

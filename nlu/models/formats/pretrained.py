@@ -237,8 +237,9 @@ def _report(source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor
         _say_once(source.reference, "  not used: " + _by_first_part(unused))
     for name in mismatched:
         level = logging.WARNING if name.startswith("backbone.") else logging.INFO
-        log.log(level, "  mismatched: %s is %s, the model wants %s",
-                name, tuple(theirs[name].shape), tuple(own[name].shape))  # fmt: skip
+        log.log(
+            level, "  mismatched: %s is %s, the model wants %s", name, tuple(theirs[name].shape), tuple(own[name].shape)
+        )
 
 
 @cache

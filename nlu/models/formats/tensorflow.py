@@ -130,7 +130,7 @@ def read_checkpoint(prefix: Path) -> dict[str, np.ndarray]:
     sizes: dict[Path, int] = {}
     tensors = {}
     for entry in entries:
-        shard = _shard(prefix, entry.shard, shard_count)
+        shard = Path(f"{prefix}.data-{entry.shard:05d}-of-{shard_count:05d}")
         if shard not in sizes:
             sizes[shard] = _size(shard)
         tensors[entry.name] = _read_tensor(entry, shard, sizes[shard])
@@ -181,10 +181,6 @@ def _size(shard: Path) -> int:
         raise CheckpointError(
             f"{shard} cannot be read: {error.strerror}; the index needs it, put it beside the index"
         ) from error
-
-
-def _shard(prefix: Path, shard: int, shard_count: int) -> Path:
-    return Path(f"{prefix}.data-{shard:05d}-of-{shard_count:05d}")
 
 
 def _read_tensor(entry: TensorEntry, shard: Path, file_size: int) -> np.ndarray:
@@ -269,15 +265,11 @@ def _parse_entry(name: str, value: bytes) -> TensorEntry | None:
         return None
     if dtype not in DTYPES:
         raise MalformedError(f"{name} has the data type {dtype}, which is not supported")
-    shape = _parse_shape(fields.get(2, b""))
+    shape = tuple(dict(_fields(dimension)).get(1, 0) for field, dimension in _fields(fields.get(2, b"")) if field == 2)
     entry = TensorEntry(name, dtype, shape, fields.get(3, 0), fields.get(4, 0), fields.get(5, 0))
     if entry.size != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
         raise MalformedError(f"{name} has {entry.size} bytes, which does not fit its shape {shape}")
     return entry
-
-
-def _parse_shape(value: bytes) -> tuple[int, ...]:
-    return tuple(dict(_fields(dimension)).get(1, 0) for field, dimension in _fields(value) if field == 2)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:

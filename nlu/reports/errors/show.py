@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nlu.config.words import counted, path_text
+from nlu.config.words import counted, path_text, shortened
 from nlu.display.page import html_table, section, write_page
-from nlu.display.tables import count_text, metric_text, print_table, table_of
+from nlu.display.tables import Header, count_text, metric_text, numbers, print_table, table_of, texts
 from nlu.reports.errors.analysis import ErrorReport
 from nlu.reports.errors.slices import Slice
 from nlu.reports.flips import text_of
@@ -29,8 +29,7 @@ class TableSection:
     """A heading, a table and a sentence below it."""
 
     title: str
-    header: Sequence[tuple[str, bool]]
-    """by column its name, and whether it holds numbers"""
+    header: Sequence[Header]
     lines: Sequence[Sequence[str]]
     note: str = ""
 
@@ -48,9 +47,7 @@ def print_report(found: ErrorReport, rows: int) -> None:
     """Print the tables, with long texts cut, and the remarks."""
     print_table(f"{path_text(found.source.folder)}  {headline(found)}", "")
     for one in sections_of(found, rows, MOST_PARTS):
-        table = table_of(one.header)
-        for line in one.lines:
-            table.add_row(*(_cut(cell) for cell in line))
+        table = table_of(one.header, ([shortened(cell, MAX_TEXT) for cell in line] for line in one.lines))
         print_table(*[one.title] * bool(one.title), table, *[one.note] * bool(one.note), "")
     for remark in found.remarks:
         print_table(remark)
@@ -88,35 +85,22 @@ def _mistakes(found: ErrorReport) -> TableSection:
         ]
         for one, cells, place in zip(found.mistakes, described, trained, strict=True)
     ]
-    header = [
-        ("row", False),
-        *((name, name in NUMBERS) for name in headers),
-        *[("in train", False)] * with_trained,
-        ("text", False),
-    ]
+    header = [*texts("row"), *((name, name in NUMBERS) for name in headers), *_last_columns(with_trained)]
     return TableSection(f"mistakes, the largest {found.kind.ranked_by} first", header, lines)
 
 
 def _parts(title: str, slices: Sequence[Slice], most: int | None, whole: int) -> TableSection:
     is_rate = slices[0].wrong is not None
     more = list(dict.fromkeys(header for one in slices for header in one.more))
-    header = [
-        (title, False),
-        ("rows", True),
-        *[("wrong", True)] * is_rate,
-        ("error rate" if is_rate else "mean distance", True),
-        ("95 % from", True),
-        ("to", True),
-        *((name, any(isinstance(one.more.get(name), int) for one in slices)) for name in more),
-    ]
+    counts = numbers("rows", *["wrong"] * is_rate, "error rate" if is_rate else "mean distance", "95 % from", "to")
+    others = ((name, any(isinstance(one.more.get(name), int) for one in slices)) for name in more)
+    header = [*texts(title), *counts, *others]
     lines = [
         [
             one.name,
             count_text(one.rows),
             *[count_text(one.wrong)] * is_rate,
-            metric_text(one.value),
-            metric_text(one.low),
-            metric_text(one.high),
+            *map(metric_text, (one.value, one.low, one.high)),
             *(_cell(one.more.get(name)) for name in more),
         ]
         for one in slices[:most]
@@ -142,15 +126,7 @@ def _label_errors(found: ErrorReport, rows: int) -> list[TableSection]:
     title = f"suspected label errors, {suspects}, the likeliest first (confident learning)"
     trained = [_training_place(found, suspect.number) for suspect, _ in found.suspects[:rows]]
     with_trained = any(trained)
-    header = [
-        ("row", False),
-        ("label", False),
-        ("likely", False),
-        ("p of label", True),
-        ("margin", True),
-        *[("in train", False)] * with_trained,
-        ("text", False),
-    ]
+    header = [*texts("row", "label", "likely"), *numbers("p of label", "margin"), *_last_columns(with_trained)]
     lines = [
         [
             _place(found, record),
@@ -168,12 +144,16 @@ def _label_errors(found: ErrorReport, rows: int) -> list[TableSection]:
     if errors.confused:
         note = "thresholds: " + ", ".join(f"{name} {value:.4f}" for name, value in errors.thresholds.items())
         table = [(label, likely, f"{count:,.1f}") for label, likely, count in errors.confused[:MOST_CONFUSED]]
-        header = [("labelled", False), ("is rather", False), ("rows (estimated)", True)]
+        header = [*texts("labelled", "is rather"), *numbers("rows (estimated)")]
         estimated = f"about {errors.estimated:,.0f} labels are wrong ({errors.estimated / errors.rows:.1%} of the rows)"
         sections.append(
             TableSection(f"{estimated}, as the joint of labels and classes estimates it", header, table, note)
         )
     return sections
+
+
+def _last_columns(with_trained: bool) -> list[Header]:
+    return texts(*["in train"] * with_trained, "text")
 
 
 def _place(found: ErrorReport, record: Record) -> str:
@@ -190,10 +170,6 @@ def _training_place(found: ErrorReport, number: int) -> str:
     like = "same" if found.overlap.is_exact_N[number] else f"{found.overlap.similarity_N[number]:.2f}"
     label = f" {label}" if (label := found.overlap.label_of.get(number)) else ""
     return f"{like}: {Path(path).name}:{row}{label}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
 
 
 def report_as_json(found: ErrorReport) -> str:
