@@ -109,19 +109,20 @@ def _with_driver(url: str) -> str:
     return url.replace("postgresql://", "postgresql+psycopg2://", 1) if url.startswith("postgresql://") else url
 
 
-def open_storage(url: str, *, is_known: bool = False) -> PatientStorage:
+def open_storage(url: str, *, is_known: bool = False, patience_s: float | None = None) -> PatientStorage:
     """Open the storage of a URL from `storage_url`.
 
-    Later calls wait up to `OUTAGE_S` seconds while the storage does not answer. Raises UserError if it cannot be
-    opened, StorageUnavailable if it does not answer. `is_known` is for jobs, whose storage must hold
+    Later calls wait up to `patience_s` seconds (default `OUTAGE_S`) while the storage does not answer. Raises UserError
+    if it cannot be opened, StorageUnavailable if it does not answer. `is_known` is for jobs, whose storage must hold
     their study: opening it waits as long, nothing is created, and no connection to a database is kept between
     requests, since there may be hundreds of jobs that report rarely.
     """
     from nlu.sweeps.patience import PatientStorage, patiently
 
-    first_wait_s = faults.OUTAGE_S if is_known else 0.0
+    wait_s = faults.OUTAGE_S if patience_s is None else patience_s
+    first_wait_s = wait_s if is_known else 0.0
     inner, errors = patiently(lambda: _opened(url, is_known), url, (StorageUnavailable,), first_wait_s)
-    return PatientStorage(inner, url, errors, faults.OUTAGE_S)
+    return PatientStorage(inner, url, errors, wait_s)
 
 
 def _opened(url: str, is_known: bool) -> tuple[BaseStorage, tuple[type[Exception], ...]]:

@@ -1,12 +1,55 @@
-"""The plugin that Hydra finds; heavy imports are in `_impl`."""
+"""The plugin that Hydra finds, and its keys. Hydra imports this at every start; heavy imports are in `_impl`."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import MISSING, DictConfig
 
-from . import config as config
+
+@dataclass
+class HyperbandSweeperConf:
+    """Search by optuna's samplers, pruned while it runs."""
+
+    _target_: str = "hydra_plugins.hyperband_sweeper.hyperband_sweeper.HyperbandSweeper"
+    defaults: list[Any] = field(default_factory=lambda: [{"sampler": "tpe"}])
+    sampler: Any = MISSING
+    """hydra/sweeper/sampler=tpe|random|grid|cmaes|gp|qmc; sampler.seed null = the run's seed"""
+    n_trials: int = 30
+    """Finished trials in all, over every continuation of the search; failed ones count."""
+    n_jobs: int = 1
+    """Trials in flight."""
+    direction: str | None = None
+    """maximize | minimize; null = what the metric asks for"""
+    storage: str | None = None
+    """null (a journal in the sweep folder), a path, postgresql://, s3://, oss://"""
+    study_name: str | None = None
+    """null = the name of the sweep folder"""
+    pruner: Any = "hyperband"
+    """hyperband | successive_halving | median | threshold | none, or {name: NAME, PARAMETER: VALUE}"""
+    min_resource: str | None = None
+    """Examples seen before the first decision, a duration; null, and smaller values = trainer.eval_interval"""
+    max_resource: str | None = None
+    """Examples seen by a trial that is not stopped, a duration; null = trainer.max_duration"""
+    reduction_factor: int = 3
+    """One trial in so many passes a rung."""
+    on_failure: str = "continue"
+    """continue | stop"""
+    retries: int = 0
+    """How often a failed trial is started again, from its checkpoint."""
+    stop_after_same_failures: int = 3
+    """Stop when so many trials in a row fail with the same error; 0 = never."""
+    params: dict[str, Any] | None = None
+    """The space, as on the command line: {optimizer.lr: "tag(log, interval(1e-5, 5e-4))"}"""
+    when: dict[str, Any] | None = None
+    """Parameters that are drawn only under a condition: {method=rdrop: {method.alpha: "interval(0.5, 5)"}}"""
+
+
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="hyperband", node=HyperbandSweeperConf, provider="hyperband_sweeper"
+)
 
 
 class HyperbandSweeper(Sweeper):

@@ -1,22 +1,39 @@
-"""The plugin that Hydra finds; it imports the clients of the services only when it opens their queue."""
+"""The plugin that Hydra finds, and its keys.
+
+Hydra imports this at every start, so the clients of the services are imported only when their queue is opened.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hydra.core.config_store import ConfigStore
 from hydra_plugins.queue_launcher import queue_launcher
 
-from . import config as config
+from ._settings import PaiSettings
 
 if TYPE_CHECKING:
     from nlu.launching.queue import Queue, QueueContext
+
+
+@dataclass
+class PaiLauncherConf(PaiSettings):
+    """Jobs on Alibaba Cloud's PAI. A terminal asks for keys that are needed and null, and the project keeps them."""
+
+    _target_: str = "hydra_plugins.pai_launcher.pai_launcher.PaiLauncher"
+    wait: bool = True
+
+
+for group in ("hydra/launcher", "hydra/launcher/types"):
+    ConfigStore.instance().store(group=group, name="pai", node=PaiLauncherConf(), provider="pai_launcher")
 
 
 class PaiLauncher(queue_launcher.QueueLauncher):
     """Jobs on Alibaba Cloud's PAI: DLC, or PAI commands of MaxCompute."""
 
     queue = "pai"
-    keys = config.PaiLauncherConf
+    keys = PaiLauncherConf
 
     @classmethod
     def open_queue(cls, context: QueueContext) -> Queue:
