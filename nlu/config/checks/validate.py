@@ -14,6 +14,8 @@ from nlu.config.targets import TARGET, is_trusted, untrusted
 
 SHORT_FORMS = {"input.path": "input"}
 """Keys that messages about their values name by their short form."""
+CHOSEN_BY_NAME = ("data.sets", "task.tasks")
+"""Keys of a mixture whose entries are choices of a group."""
 _NOTHING = object()
 """A value that no annotation allows."""
 
@@ -136,6 +138,9 @@ def _unknown(prefix: str, name: str, signature: Signature) -> list[str]:
 
 
 def _not_set(key: str, rule: str | None) -> str:
+    if key in CHOSEN_BY_NAME:
+        group = key.partition(".")[0]
+        return f"{key} is not set; choose one for each set, by a name of your own: +{group}@{key}.NAME=CHOICE"
     return f"{key} is not set; set it to {rule.removeprefix('must be ')}" if rule else f"{key} is not set; set {key}"
 
 
