@@ -67,7 +67,13 @@ def test_a_task_has_its_own_loss_as_its_choice_sets_it_for_a_run_of_one(composer
 
 
 PROBLEMS = {
-    "no set": (BOTH, ["data.sets is not set; choose one for each set, by a name of your own: +data@data.sets.NAME=CHOICE", "task.tasks is not set; choose one"]),
+    "no set": (
+        BOTH,
+        [
+            "data.sets is not set; choose one for each set, by a name of your own: +data@data.sets.NAME=CHOICE",
+            "task.tasks is not set; choose one",
+        ],
+    ),
     "only the data": (("data=mixture", *ONE[:1]), ["data is mixture, but task is not composite"]),
     "only the task": (("task=composite", *ONE[1:]), ["task is composite, but data is not a mixture"]),
     "a name with a hyphen": (
