@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine and a cache of its own for each test."""
+"""A real HTTP server on this machine and a separate cache for each test."""
 
 import errno
 import fcntl
@@ -74,7 +74,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cached_files(cache: Path) -> Callable[[], list[Path]]:
-    """Lists all files in the cache, whatever they are."""
+    """Lists all files in the cache."""
     return lambda: [path for path in cache.rglob("*") if path.is_file()]
 
 

@@ -194,7 +194,7 @@ def test_a_bucket_is_looked_at_as_a_folder_of_folders(bucket: Bucket, tmp_path: 
     file, folder = bucket.head("top"), FileInfo(is_folder=True)
     assert look(f"{url}/top") == file and look(f"{url}/top/") is None and look(f"{url}/to") is None
     assert look(f"{url}/deep") == look(f"{url}/deep/") == look(url) == folder
-    assert look(f"{url}/marked") is None, "a mark alone makes no folder"
+    assert look(f"{url}/marked") is None, "a mark does not make a folder"
     absent = parse_place(f"{bucket.scheme}://no-such-bucket")
     assert backend_of(absent).stat(absent) is None
     assert store.children(parse_place(url)) == {"deep": folder, "marked": folder, "top": file}
@@ -209,8 +209,8 @@ def test_a_bucket_is_looked_at_as_a_folder_of_folders(bucket: Bucket, tmp_path: 
     assert bucket.get("deep/sent") == b"abc"
 
 
-def test_a_head_that_is_denied_is_told_by_what_a_listing_says(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer to a HEAD has no body, so it does not name what is wrong."""
+def test_a_denied_head_is_explained_by_the_answer_to_a_listing(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a HEAD comes without a body, so it does not name the error."""
     bucket.put("a", b"abc")
     call, asked = type(bucket)._call, list[str]()  # type: ignore[attr-defined]
 
@@ -220,7 +220,7 @@ def test_a_head_that_is_denied_is_told_by_what_a_listing_says(bucket: Bucket, mo
             raise Denied("403")
         found = call(self, action, key, method, *values, **options)
         listed = found["Contents"] if self.scheme == "s3" else found.object_list
-        assert len(listed) == 1, "nobody pays for more"
+        assert len(listed) == 1, "one request is enough"
         return found
 
     bucket.put("ab", b"abc")
@@ -312,7 +312,7 @@ def test_only_an_object_that_stands_makes_a_put_on_condition_false(status: int, 
         assert bucket.put_new("k", b"") is written
 
 
-def test_etags_lose_their_quotes_and_a_body_that_is_cut_is_no_body() -> None:
+def test_etags_lose_their_quotes_and_a_truncated_body_is_rejected() -> None:
     assert [etag_of(text) for text in ('"ab"', "ab", '""', "", None)] == ["ab", "ab", None, None, None]
     assert whole(b"abc", 3) == b"abc" and whole(b"", 0) == b""
     for size in (2, 4):

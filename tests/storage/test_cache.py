@@ -164,7 +164,7 @@ def test_of_two_that_fill_one_entry_at_once_the_first_stands_and_both_succeed(ca
 
 
 @pytest.mark.parametrize("lost", ["COMPLETE", "files/a.txt"])
-def test_an_entry_that_lost_a_part_is_filled_anew(lost, cache):
+def test_an_entry_that_lost_a_part_is_filled_again(lost, cache):
     entry = Entry.of("files", "a")
     entry.fill(REFERENCE, write("old"))
     (entry.folder / lost).unlink()
@@ -191,7 +191,7 @@ def test_a_full_disk_is_reported_with_the_cache_and_the_variable_to_set(cache):
         Entry.of("files", "a").fill(REFERENCE, fail)
 
 
-def test_an_error_of_what_is_fetched_is_not_taken_for_one_of_the_cache():
+def test_an_error_while_fetching_is_not_reported_as_an_error_of_the_cache():
     def fail(folder: Path) -> Path:
         raise OSError(errno.ECONNRESET, "Connection reset by peer")
 
@@ -219,7 +219,7 @@ def test_an_entry_is_on_the_disk_before_it_is_found(monkeypatch):
     assert synced.index("a.txt") < synced.index("COMPLETE") and synced[-1] == "files"
 
 
-def test_an_entry_whose_mark_was_cut_by_a_power_loss_is_filled_anew():
+def test_an_entry_whose_mark_was_cut_by_a_power_loss_is_filled_again():
     entry = Entry.of("files", "a")
     entry.fill(REFERENCE, write("old"))
     (entry.folder / "COMPLETE").write_text("")

@@ -1,4 +1,4 @@
-"""Copies of mirrored runs: what other processes brought stays, what is gone for good is told, few requests are made."""
+"""Copies of mirrored runs: files of other processes stay, lost files are named, few requests are made."""
 
 import errno
 import hashlib
@@ -104,7 +104,7 @@ def test_a_record_that_was_forgotten_since_it_was_listed_leads_to_the_newest(url
     assert newest is not None and newest.content["id"] == "save-2"
 
 
-def test_what_is_no_folder_of_runs_is_refused_and_a_folder_here_is_taken_as_it_is(url: str, tmp_path: Path) -> None:
+def test_an_address_without_runs_is_refused_and_a_local_folder_is_used_unchanged(url: str, tmp_path: Path) -> None:
     Run(url).store.put("file", b"")
     for name, said in (("/none", "none, which does not exist; correct it"), ("/file", "file, which is a file; name a")):
         with pytest.raises(DataError, match=f"runs is s3://.*{said}"):
@@ -132,7 +132,7 @@ def test_of_a_copy_what_differs_is_brought_again_and_what_is_gone_goes(url: str)
     assert (top / "a/checkpoints/w.bin").read_bytes() == b"first"
 
 
-def test_a_cache_that_is_full_is_told_with_its_variable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_full_cache_names_its_variable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Run(url).save(1)
 
     def full(items: list, title: str) -> None:

@@ -106,7 +106,7 @@ def _terminal_output(call: str, cache: Path) -> str:
     process = subprocess.Popen(command, stderr=child_end, env=environment)
     os.close(child_end)
     shown = bytearray()
-    # A terminal gives what it holds, at most 4,095 bytes at once, and an error once nobody has its other end.
+    # A terminal returns at most 4,095 bytes at once, and an error once its other end is closed.
     with suppress(OSError):
         while more := os.read(terminal, 4096):
             shown += more

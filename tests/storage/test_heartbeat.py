@@ -70,7 +70,7 @@ def test_silence_counts_from_the_look_that_saw_the_sign_first_to_the_last_one(cl
         assert watch.still_s() == still_s
 
 
-def test_a_watcher_that_was_suspended_for_long_believes_nobody_dead_who_beats(clock: Clock) -> None:
+def test_a_watcher_that_was_suspended_still_counts_a_beating_process_as_alive(clock: Clock) -> None:
     beats = itertools.count()
     assert not falls_silent(lambda: next(beats), 60.0)
 
@@ -82,7 +82,7 @@ def test_a_watcher_that_was_suspended_for_long_believes_nobody_dead_who_beats(cl
     assert not falls_silent(suspended_while_it_reads, 60.0), "it beat every 15 s all the while"
 
 
-def test_whoever_stands_still_falls_silent_after_the_time_and_not_before(clock: Clock) -> None:
+def test_a_process_without_beats_counts_as_silent_exactly_after_the_limit(clock: Clock) -> None:
     began_s = clock.now_s
     assert falls_silent(lambda: "beat 7", 60.0)
     assert 60.0 <= clock.now_s - began_s <= 62.0

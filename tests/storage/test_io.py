@@ -21,7 +21,7 @@ FILES = {"a.txt": b"a", "deep/b.bin": b"b" * 1000, "COMPLETE": b"yes"}
 
 
 @pytest.mark.parametrize("flags", [["-rf"], ["-f"], ["-r", "-f"]])
-def test_rm_has_no_force_and_says_so(tmp_path: Path, flags: list[str]) -> None:
+def test_rm_refuses_force(tmp_path: Path, flags: list[str]) -> None:
     write(tmp_path, FILES)
     with pytest.raises(UserError, match="^rm has no -f, since it never asks before it removes; write -r for a folder$"):
         main(["rm", *flags, str(tmp_path)])
@@ -53,7 +53,7 @@ def test_files_and_folders_of_this_machine(tmp_path: Path, capsys: pytest.Captur
     assert main(["writable", f"{here}/a.txt/x"]) == 1
 
 
-def test_a_file_keeps_its_name_in_a_folder_and_a_link_is_removed_alone(tmp_path: Path) -> None:
+def test_a_file_keeps_its_name_in_a_folder_and_removing_a_link_keeps_its_target(tmp_path: Path) -> None:
     here = write(tmp_path / "here", FILES)
     assert main(["cp", f"{here}/a.txt", f"{tmp_path}/new/"]) == 0
     assert main(["cp", f"{here}/deep/b.bin", f"{tmp_path}/new"]) == 0
@@ -173,7 +173,7 @@ def test_a_file_of_a_web_server_is_copied_whole(
     assert main(["exists", url, f"{url.removesuffix('name.bin')}other"]) == 1
 
 
-def test_a_broken_download_from_a_web_server_goes_on_where_it_was(
+def test_a_broken_download_from_a_web_server_continues_where_it_stopped(
     web: tuple[Server, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, url = web

@@ -54,7 +54,7 @@ def test_of_a_silent_holder_the_folder_is_taken_and_it_can_add_nothing_when_it_w
     sleeper.append(SAVE, {"state": 1})
     sleeper.stop_beating()
     second = claimed(Elsewhere(url))
-    assert second.newest().content == {"state": 1}, "what the folder is goes on with the claim"
+    assert second.newest().content == {"state": 1}, "the claim keeps the content of the folder"
     with pytest.raises(TakenOver):
         sleeper.append(SAVE, {"state": 2})
     assert second.append(SAVE, {"state": 3}).number == 4
@@ -97,7 +97,7 @@ def test_a_holder_that_slept_through_many_saves_of_its_successor_adds_nothing(
     assert records(url) == before and newest_of(url) == f"successor's {2 * KEPT - 1}"
 
 
-def test_a_holder_that_does_not_know_whether_its_last_record_arrived_adds_nothing_either(
+def test_a_holder_that_got_no_answer_to_its_last_record_adds_nothing_later(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleeper = claimed(Elsewhere(url))
@@ -118,7 +118,7 @@ def _carried_out_and_not_answered(self: ObjectStore, key: str, content: bytes) -
     raise Unreachable("the answer is lost")
 
 
-def test_a_holder_that_slept_while_it_deleted_old_records_takes_none_of_its_successors_away(url: str) -> None:
+def test_a_holder_that_slept_while_deleting_keeps_the_records_of_its_successor(url: str) -> None:
     sleeper = claimed(Elsewhere(url))
     for number in range(2 * KEPT):
         sleeper.append(SAVE, {"state": f"sleeper's {number}"})
@@ -202,7 +202,7 @@ def test_of_two_that_claim_at_once_one_learns_that_it_was_later(url: str) -> Non
 
 
 class Losing(ObjectStore):
-    """Carries out every put and then loses the answer: a driver that tries again is told that an object stands."""
+    """Carries out every put and then loses the answer, so a driver that tries again finds the object."""
 
     def put_new(self, key: str, content: bytes) -> bool:
         super().put_new(key, content)
@@ -223,7 +223,7 @@ class Behind(ObjectStore):
 
 
 class Blind(ObjectStore):
-    """Lists nothing of what is there."""
+    """Lists no objects."""
 
     def list(self, prefix: str = "") -> dict[str, FileInfo]:
         return {}
@@ -270,7 +270,7 @@ def _noting(done: list[str], verb: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def test_what_is_no_record_is_refused_and_left_alone(url: str) -> None:
+def test_an_invalid_record_is_refused_and_not_changed(url: str) -> None:
     store = ObjectStore(url, "mirror")
     store.put(".ledger/0000000001.json", json.dumps({"other": "program"}).encode())
     with pytest.raises(UserError, match="not a record of nlu"):
@@ -297,13 +297,13 @@ def test_a_key_that_leads_out_of_the_folder_is_refused(url: str, key: str) -> No
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"id": "x", "kind": "save"}'])
-def test_whatever_is_no_record_is_told(url: str, content: bytes) -> None:
+def test_an_invalid_record_is_named(url: str, content: bytes) -> None:
     ObjectStore(url, "mirror").put(".ledger/0000000001.json", content)
     with pytest.raises(UserError, match=r"0000000001\.json is not a record of nlu; choose another mirror"):
         Ledger(ObjectStore(url, "mirror")).newest()
 
 
-def test_a_holder_asks_once_in_a_while_whether_it_still_holds_and_not_before_every_write(
+def test_a_holder_checks_at_intervals_that_it_still_holds_and_not_at_every_write(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder = claimed(Ledger(ObjectStore(url, "mirror"), beat_s=1000))
@@ -324,7 +324,7 @@ def test_a_holder_asks_once_in_a_while_whether_it_still_holds_and_not_before_eve
     holder.release()
 
 
-def test_whoever_was_taken_over_beats_no_more_and_whoever_lost_an_answer_does(url: str) -> None:
+def test_a_replaced_holder_stops_beating_and_one_without_an_answer_does_not(url: str) -> None:
     store, holder = ObjectStore(url, "mirror"), claimed(Elsewhere(url, beat_s=1000))
     own = holder.append(SAVE, {"state": 1})
     # Its own thread beats once, and must not do so between the two calls below.
@@ -364,7 +364,7 @@ class Refusing(ObjectStore):
         return False
 
 
-def test_a_store_that_refuses_a_record_that_it_does_not_have_is_told(url: str) -> None:
+def test_the_error_names_a_store_that_refuses_a_record_that_it_does_not_have(url: str) -> None:
     with pytest.raises(Unreachable, match="refuses record 1, which does not exist"):
         Ledger(Refusing(url, "mirror")).append(SAVE, {})
 

@@ -1,4 +1,4 @@
-"""Locks between processes: one holder or several readers, waiting, what is told, and a lock file that is removed."""
+"""Locks between processes: one holder or several readers, waiting and its messages, and a lock file that is removed."""
 
 import errno
 import fcntl
@@ -41,7 +41,7 @@ def test_readers_share_a_lock_and_keep_writers_out(tmp_path: Path) -> None:
         pass
 
 
-def test_whoever_waits_gets_the_lock_of_the_file_that_is_there_not_of_one_that_was_removed(tmp_path: Path) -> None:
+def test_a_waiting_process_locks_the_current_file_and_not_a_removed_one(tmp_path: Path) -> None:
     path, inside, errors = tmp_path / "lock", [], []
 
     def work() -> None:
@@ -83,7 +83,7 @@ def test_the_lock_of_a_file_that_was_removed_meanwhile_does_not_count(
 
 
 @pytest.mark.parametrize("wait_s", [30.0, math.inf])
-def test_a_wait_is_told_once_after_a_moment_and_ends_when_the_lock_is_free(
+def test_a_wait_is_reported_once_after_a_moment_and_ends_when_the_lock_is_free(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, wait_s: float
 ) -> None:
     monkeypatch.setattr("nlu.storage.locks.LOG_AFTER_S", 0.05)
@@ -114,9 +114,7 @@ def test_a_lock_that_is_free_is_taken_without_a_word(tmp_path: Path, caplog: pyt
     assert not caplog.records
 
 
-def test_where_there_are_no_locks_who_needs_one_is_told_and_who_does_not_goes_without(
-    tmp_path: Path, without_locks: None
-) -> None:
+def test_a_file_system_without_locks_raises_only_if_the_lock_is_required(tmp_path: Path, without_locks: None) -> None:
     ran = []
     with pytest.raises(NoLocks, match=f"{tmp_path} is on a file system without locks .No locks available."):
         with hold_lock(tmp_path / "lock", wait_s=0):
@@ -147,7 +145,7 @@ def test_pauses_grow_with_the_wait_within_their_bounds_and_end_with_it(
             pass
     shortest, longest = locks.PAUSES_S
     assert slept[0] == shortest <= 0.001 and max(slept) == longest <= 0.1 and sum(slept) == pytest.approx(3.0)
-    assert slept[40] == pytest.approx(sum(slept[:40]) / 10), "a tenth of what was waited so far"
+    assert slept[40] == pytest.approx(sum(slept[:40]) / 10), "a tenth of the time waited so far"
 
 
 def test_a_folder_is_made_by_the_first_who_holds_it(tmp_path: Path) -> None:

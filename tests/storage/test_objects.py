@@ -39,7 +39,7 @@ def test_objects_are_those_below_the_folder_by_their_keys_in_it(url: str, bucket
         store.copy("none", "copy")
 
 
-def test_uploads_of_others_are_told_by_their_keys_and_own_ones_are_not(url: str, bucket: Bucket) -> None:
+def test_uploads_of_other_processes_are_listed_by_key_without_own_ones(url: str, bucket: Bucket) -> None:
     store = ObjectStore(f"{url}/run", "mirror")
     others = {key: bucket.begin(f"run/{key}") for key in ("a", "deep/b")}
     store._uploads.add(bucket.begin("run/own"))

@@ -42,7 +42,7 @@ def test_a_file_that_lies_there_is_never_written_over(url: str, slash: str) -> N
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_a_folder_that_was_broken_off_is_written_anew(url: str, slash: str, tmp_path: Path) -> None:
+def test_a_folder_that_was_left_incomplete_is_written_again(url: str, slash: str, tmp_path: Path) -> None:
     (tmp_path / ".begun").touch()
     assert main(["cp", str(tmp_path / ".begun"), f"{url}/.begun"]) == 0
     with output_folder(f"{url}{slash}", "out", last="result.json") as folder:
@@ -67,15 +67,15 @@ def test_what_goes_behind_a_slash_is_found_there_and_may_be_moved_there(
     assert names(url) == ["a"] and not (tmp_path / "a").exists()
 
 
-def test_a_bucket_is_made_once_and_there_already_is_no_error(url: str) -> None:
+def test_a_bucket_is_created_once_and_may_exist_already(url: str) -> None:
     bucket = f"{url.rpartition('/')[0]}-new"
     assert main(["exists", bucket]) == 1
     assert main(["mkdir", bucket]) == main(["mkdir", bucket]) == main(["exists", bucket]) == 0
 
 
 @pytest.mark.parametrize("out", ["/proc/z", "/proc/y/z"])
-def test_a_folder_that_cannot_be_made_is_told_before_anything_is_computed(out: str) -> None:
-    """In /proc nobody makes anything, root included."""
+def test_a_folder_that_cannot_be_created_is_refused_before_anything_is_computed(out: str) -> None:
+    """Not even root can create a folder in /proc."""
     with pytest.raises(UserError, match=f"out is {out}, but nothing can be created in /proc .*; choose another"):
         require_free(out, "out")
 

@@ -76,7 +76,7 @@ def _begun(bucket: Bucket, key: str) -> str:
     return upload
 
 
-def test_a_run_goes_on_with_uploads_of_its_own_and_of_no_other(
+def test_a_run_continues_only_the_uploads_that_it_began(
     bucket: Bucket, store: ObjectStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = _begun(bucket, "run/model")
@@ -103,7 +103,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "IDLE_S", -60.0)
 
 
-def test_an_object_that_is_written_leaves_no_upload_of_it_that_nobody_goes_on_with(
+def test_writing_an_object_aborts_its_abandoned_uploads(
     bucket: Bucket, store: ObjectStore, path: Path, later: None
 ) -> None:
     bucket.begin("run/model")
@@ -114,7 +114,7 @@ def test_an_object_that_is_written_leaves_no_upload_of_it_that_nobody_goes_on_wi
     assert bucket.uploads("run/model") == [] and bucket.uploads("run/model-2") == [longer]
 
 
-def test_an_upload_that_may_still_go_on_stays(bucket: Bucket, store: ObjectStore, path: Path) -> None:
+def test_an_upload_that_may_still_continue_stays(bucket: Bucket, store: ObjectStore, path: Path) -> None:
     others = _begun(bucket, "run/model")
     store.put_file("model", path)
     assert bucket.uploads("run/model") == [others]
@@ -228,9 +228,7 @@ def test_what_came_of_the_same_version_is_not_read_again(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("found", [FileInfo(False, 12), FileInfo(False, None)], ids=["in parts", "whole"])
-def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_is_when_it_is_done(
-    tmp_path: Path, found: FileInfo
-) -> None:
+def test_a_fetched_file_is_synced_before_it_gets_its_name_and_then_the_name_is(tmp_path: Path, found: FileInfo) -> None:
     with followed() as disk:
         fetch_into(Version(NEW), PLACE, found, tmp_path / "folder" / "file", lambda size: None)
     disk.require_on_disk()
@@ -251,9 +249,7 @@ def test_the_digest_is_that_of_all_of_the_file_also_where_some_of_it_came_before
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("left", [b"half lost   ", b"OF THE", OLD + b"and more"])
-def test_what_was_left_is_read_anew_where_the_digest_of_the_store_says_that_it_is_damaged(
-    tmp_path: Path, left: bytes
-) -> None:
+def test_a_partial_download_with_a_wrong_digest_is_fetched_again(tmp_path: Path, left: bytes) -> None:
     found, told = FileInfo(False, 12, etag=hashlib.md5(NEW).hexdigest()), list[int]()
     with pytest.raises(Unreachable):
         fetch_into(Version(NEW, parts=0), PLACE, found, tmp_path / "file", lambda size: None)
@@ -264,7 +260,7 @@ def test_what_was_left_is_read_anew_where_the_digest_of_the_store_says_that_it_i
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_file_that_another_process_fetches_is_left_to_it_and_one_that_goes_meanwhile_is_told(tmp_path: Path) -> None:
+def test_a_file_that_another_process_fetches_or_that_was_removed_is_refused(tmp_path: Path) -> None:
     class Inner(Version):
         def read_whole(self, place: Place, path: Path) -> None:
             with pytest.raises(UserError, match="file is being written by another process; wait for it"):

@@ -74,6 +74,6 @@ def test_the_folder_of_a_bucket_is_taken(url: str) -> None:
         *((f"s3://b/a{sign}", "has '..' or one of") for sign in "*?[]#\\"),
     ],
 )  # fmt: skip
-def test_whatever_else_is_no_mirror(url: str, said: str) -> None:
+def test_other_addresses_are_refused_as_a_mirror(url: str, said: str) -> None:
     (problem,) = address_problems(url, "mirror")
     assert problem.startswith("mirror is ") and said in problem

@@ -52,7 +52,7 @@ WITHOUT = [
 
 
 @pytest.mark.parametrize(("address", "shown"), WITH_SECRETS.items())
-def test_a_secret_in_an_address_is_found_and_hidden_alone_or_in_a_sentence(address: str, shown: str) -> None:
+def test_a_secret_in_an_address_is_found_and_hidden_also_within_a_sentence(address: str, shown: str) -> None:
     assert found_in(address) and not any("geheim" in text for text in found_in(address))
     assert hide(address) == shown and not found_in(shown.replace("***@", ""))
     assert hide(hide(address)) == shown
@@ -60,12 +60,12 @@ def test_a_secret_in_an_address_is_found_and_hidden_alone_or_in_a_sentence(addre
 
 
 @pytest.mark.parametrize("address", WITHOUT)
-def test_names_ports_revisions_and_paths_are_no_secrets(address: str) -> None:
+def test_names_ports_revisions_and_paths_are_not_taken_for_secrets(address: str) -> None:
     assert not found_in(address) and hide(address) == address
 
 
 @pytest.mark.parametrize("address", WITH_SECRETS)
-def test_a_reference_with_a_secret_is_refused_wherever_it_stands_and_not_repeated(address: str) -> None:
+def test_a_reference_with_a_secret_is_refused_in_any_place_and_not_repeated(address: str) -> None:
     config = {"data": {"train": ["a.csv", address], "urls": {"a": address}}, "model": {"pretrained": address}}
     problems = list(credential_problems(config))
     assert [text.partition(" ")[0] for text in problems] == ["data.train[1]", "data.urls.a", "model.pretrained"]
@@ -92,7 +92,7 @@ def test_an_error_and_an_override_hide_what_others_put_into_them() -> None:
     assert hide_setting("+hub.token=geheim") == "+hub.token=***"
 
 
-def test_a_composed_run_with_a_secret_in_a_reference_is_refused_before_anything_is_written() -> None:
+def test_a_run_with_a_secret_in_a_reference_is_refused_before_anything_is_written() -> None:
     for override in ("data.train='https://user:geheim@host/a'", "model.pretrained='s3://bucket/a?key=geheim'",
                      "resume='https://geheim@host/a'"):  # fmt: skip
         with initialize_config_dir(str(conf_dir())):
@@ -164,12 +164,12 @@ def test_a_name_of_a_secret_is_known_in_any_case_with_either_dash_and_below_any_
 
 
 @pytest.mark.parametrize("name", NO_SECRETS)
-def test_other_names_are_left_alone(name: str) -> None:
+def test_other_names_are_not_hidden(name: str) -> None:
     assert not is_secret_name(name) and not list(credential_problems({name: "abc"}))
     assert hide_setting(f"a.{name}=abc") == f"a.{name}=abc" and hide(f"{name}=abc") == f"{name}=abc"
 
 
-def test_a_tokenizers_own_token_and_an_interpolation_are_no_secrets() -> None:
+def test_a_tokenizers_own_token_and_an_interpolation_are_not_taken_for_secrets() -> None:
     assert not list(credential_problems({"token": "[CLS]", "x_token": "<s>", "api_key": "${oc.env:API_KEY}"}))
     assert list(credential_problems({"api_key": "${oc.env:API_KEY,abc}"})), "the default is written out"
 
@@ -179,12 +179,12 @@ def test_a_tokenizers_own_token_and_an_interpolation_are_no_secrets() -> None:
     ["hf_" + "aB3" * 12, "ghp_" + "x1Y2" * 9, "AKIA" + "A1B2" * 4, "LTAI5t" + "aB3d" * 4,
      "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----"],
 )  # fmt: skip
-def test_a_key_is_known_by_its_form_wherever_it_stands(secret: str) -> None:
+def test_a_key_is_recognized_by_its_form_in_any_place(secret: str) -> None:
     assert hide(f"asked with {secret} in vain") == "asked with *** in vain"
     assert [text.partition(" ")[0] for text in credential_problems({"a": {"b": f"x {secret}"}})] == ["a.b"]
 
 
-def test_the_value_of_a_variable_that_holds_a_secret_is_hidden_wherever_it_stands(monkeypatch) -> None:
+def test_the_value_of_a_variable_that_holds_a_secret_is_hidden_in_any_place(monkeypatch) -> None:
     monkeypatch.setenv("Some_Service_Token", "no-form-of-its-own")
     assert hide("GET /no-form-of-its-own/x") == "GET /***/x"
     assert list(credential_problems({"a": "prefix-no-form-of-its-own"}))
@@ -207,7 +207,7 @@ def test_a_password_that_is_a_plain_word_is_hidden_only_where_a_secret_is_expect
 @pytest.mark.parametrize(
     "value", ["/data/split_token=bpe/train.csv", "/data/app_key: 7", "labels/reset_password=1.txt"]
 )
-def test_a_value_that_is_accepted_is_written_as_it_is_since_a_run_reads_its_configuration_back(value: str) -> None:
+def test_an_accepted_value_is_written_unchanged_for_the_run_that_reads_it_back(value: str) -> None:
     config = {"data": {"train": [value], "fields": {"tokens": "token"}}}
     assert not list(credential_problems(config)) and without_secrets(config) == config
     hydra = {"hydra": {"launcher": {"comment": value}}}
@@ -253,7 +253,7 @@ def test_hiding_takes_time_in_proportion_to_the_length_of_a_text(text: str) -> N
     assert time.process_time() - begun_s < 10
 
 
-def test_a_name_at_the_beginning_and_one_behind_another_are_seen_and_prose_is_no_assignment() -> None:
+def test_assigned_names_are_found_anywhere_in_a_text_but_not_in_prose() -> None:
     for text, shown in [
         ("HF_TOKEN=abc", "HF_TOKEN=***"),
         ("password=a; token=b", "password=***; token=***"),
@@ -312,7 +312,7 @@ def test_each_service_with_a_key_has_its_secret_beside_it() -> None:
     ]
 
 
-def test_a_value_is_a_secret_from_its_shortest_length_on_and_hidden_before_a_shorter_one(
+def test_only_values_of_eight_or_more_characters_are_hidden_the_longest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("A_TOKEN", "12345678")

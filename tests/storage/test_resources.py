@@ -41,7 +41,7 @@ def test_errors_and_logs_name_what_was_written_and_not_where_the_cache_has_it(se
     record = logging.LogRecord("nlu", logging.INFO, "", 0, "%s and %s-more", (path, path), None)
     assert HidingFormatter().format(record) == f"{server.url('/rows.csv')} and {path}-more"
     assert path_text(path) == server.url("/rows.csv") and parse_place(str(path)).path == str(path)
-    # What is no copy keeps its name.
+    # Other paths keep their names.
     assert str(UserError(f"{tmp_path}/rows.csv:3: no")) == f"{tmp_path}/rows.csv:3: no"
 
 
@@ -109,14 +109,14 @@ def test_an_object_is_fetched_once_until_it_changes(bucket, caplog):
     assert len([record for record in caplog.records if "fetching" in record.getMessage()]) == 2
 
 
-def test_a_file_of_any_other_store_is_fetched_again_when_its_size_alone_stayed(cache):
+def test_a_file_of_any_other_store_is_fetched_again_if_it_changed_at_the_same_size(cache):
     store = fsspec.filesystem("memory")
     for text in ("first", "again"):
         store.pipe_file("/shelf/rows.txt", text.encode())
         assert fetch("memory://shelf/rows.txt").read_text() == text
 
 
-def test_a_prefix_is_fetched_as_a_folder_and_anew_when_a_file_is_added(bucket):
+def test_a_prefix_is_fetched_as_a_folder_and_again_when_a_file_is_added(bucket):
     bucket.put_object(Key="model/vocab.txt", Body=b"v")
     bucket.put_object(Key="model/deep/config.json", Body=b"{}")
     bucket.put_object(Key="model2/other", Body=b"x")
@@ -162,7 +162,7 @@ def test_without_the_server_the_version_fetched_last_is_used_with_a_warning(buck
         fetch(f"s3://{bucket.name}/never.txt")
 
 
-def test_a_cache_that_others_filled_and_nobody_may_write_serves_what_it_holds(bucket, cache, caplog):
+def test_a_read_only_cache_that_others_filled_serves_its_files(bucket, cache, caplog):
     bucket.put_object(Key="a.txt", Body=b"abc")
     path = fetch(f"s3://{bucket.name}/a.txt")
     for file in (cache / "latest").iterdir():

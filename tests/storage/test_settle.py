@@ -24,7 +24,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def content(folder: Path) -> str:
-    """What both files tell; a mix of two is no content."""
+    """Return the common content of both files; they must not differ."""
     one, other = (folder / "a.txt").read_text(), (folder / "deep" / "b.txt").read_text()
     assert one == other
     return one
@@ -111,7 +111,7 @@ def test_all_is_on_the_disk_before_the_mark_and_the_mark_before_the_name(
     assert opened == [MARKER] and (tmp_path / "place" / MARKER).read_text() == "done"
 
 
-def test_a_kill_at_any_point_of_settling_leaves_nothing_or_all_and_the_next_one_succeeds(tmp_path: Path) -> None:
+def test_a_kill_while_settling_leaves_all_or_nothing_and_the_next_try_succeeds(tmp_path: Path) -> None:
     def work(folder: Path) -> Callable[[], Any]:
         return lambda: settle(write(folder / "new", "x"), folder / "place")
 
@@ -125,7 +125,7 @@ def test_a_kill_at_any_point_of_settling_leaves_nothing_or_all_and_the_next_one_
             assert settle(write(folder / "again", "y"), folder / "place") and content(folder / "place") == "y"
 
 
-def test_a_kill_at_any_point_of_moving_a_broken_folder_away_leaves_no_half_and_the_next_one_succeeds(
+def test_a_kill_while_replacing_a_broken_folder_leaves_no_half_written_folder(
     tmp_path: Path,
 ) -> None:
     def work(folder: Path) -> Callable[[], Any]:
@@ -141,7 +141,7 @@ def test_a_kill_at_any_point_of_moving_a_broken_folder_away_leaves_no_half_and_t
             assert settle(write(folder / "again", "y"), folder / "place") and content(folder / "place") == "y"
 
 
-def test_a_kill_at_any_point_of_replacing_leaves_the_old_or_the_new_and_the_next_one_succeeds(tmp_path: Path) -> None:
+def test_a_kill_while_replacing_leaves_the_old_or_the_new_folder(tmp_path: Path) -> None:
     def work(folder: Path) -> Callable[[], Any]:
         replace(write(aside(folder / "place"), "old"), folder / "place")
         return lambda: replace(write(aside(folder / "place"), "new"), folder / "place")
@@ -176,7 +176,7 @@ def test_the_older_one_stands_where_the_last_rename_is_refused(tmp_path: Path, m
     assert not (tmp_path / ".place.old").exists()
 
 
-def test_the_older_one_is_set_aside_and_goes_its_mark_first_once_the_name_of_the_new_one_is_on_the_disk(
+def test_the_old_folder_is_removed_mark_first_after_the_new_name_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace(write(aside(tmp_path / "place"), "old"), tmp_path / "place")
@@ -191,7 +191,7 @@ def test_the_older_one_is_set_aside_and_goes_its_mark_first_once_the_name_of_the
     assert {("unlink", "a.txt"), ("unlink", "b.txt"), ("rmdir", "deep")} < set(removed) and len(removed) == 4
 
 
-def test_of_many_that_settle_one_place_at_once_the_first_stands_also_where_a_broken_one_lay(tmp_path: Path) -> None:
+def test_the_first_of_several_writers_settles_a_place_even_over_a_broken_folder(tmp_path: Path) -> None:
     for attempt in range(20):
         place = tmp_path / str(attempt) / "place"
         write(place, "broken")
@@ -219,7 +219,7 @@ def test_what_occupies_the_place_without_being_whole_goes_also_a_file(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
 
 
-def test_what_lost_a_part_after_it_was_marked_gives_way_where_the_caller_looks_closer(tmp_path: Path) -> None:
+def test_a_marked_folder_that_lost_a_file_is_replaced_if_the_caller_checks_it(tmp_path: Path) -> None:
     settle(write(tmp_path / "new", "x"), tmp_path / "place")
     (tmp_path / "place" / "a.txt").unlink()
     assert not settle(write(tmp_path / "new", "y"), tmp_path / "place")
@@ -234,17 +234,17 @@ def test_a_place_that_is_not_whole_never_takes_the_older_whole_one_along(tmp_pat
     assert content(tmp_path / "place") == "old"
 
 
-def test_a_copy_of_what_is_being_replaced_is_always_of_one_folder(tmp_path: Path) -> None:
+def test_a_copy_made_during_a_replacement_never_mixes_two_folders(tmp_path: Path) -> None:
     place, over = tmp_path / "place", threading.Event()
     replace(write_flat(aside(place), "0"), place)
 
-    def go_on() -> None:
+    def keep_replacing() -> None:
         number = 0
         while not over.is_set():
             number += 1
             replace(write_flat(aside(place), str(number)), place)
 
-    thread = threading.Thread(target=go_on)
+    thread = threading.Thread(target=keep_replacing)
     thread.start()
     try:
         copies = [copy_whole(place, tmp_path / f"copy-{number}") for number in range(100)]
@@ -277,7 +277,7 @@ def test_a_replacement_between_two_files_of_a_copy_does_not_mix_them(
     assert len(texts) == 1 and (opened_before > 1 or texts == {"new"})
 
 
-def test_a_copy_of_what_is_no_whole_folder_is_refused_and_the_older_one_is_copied_instead(tmp_path: Path) -> None:
+def test_an_incomplete_folder_is_not_copied_and_its_older_version_is_copied_instead(tmp_path: Path) -> None:
     write_flat(tmp_path / "place", "half")
     assert not copy_whole(tmp_path / "place", tmp_path / "copy") and not (tmp_path / "copy").exists()
     mark_whole(write_flat(tmp_path / ".place.old", "old"))

@@ -54,7 +54,7 @@ def test_a_suspended_run_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.Mo
         ),
     ],
 )
-def test_a_holder_of_a_mirror_that_was_suspended_while_it_sent_changes_nothing_of_its_successors(
+def test_a_suspended_holder_of_a_mirror_changes_nothing_of_its_successor(
     s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, when: str
 ) -> None:
     url = f"{s3.bucket(monkeypatch)}/run"
@@ -69,7 +69,7 @@ def test_a_holder_of_a_mirror_that_was_suspended_while_it_sent_changes_nothing_o
             while successor._pending is not None or list(successor._outbox.glob("*")):
                 successor._raise_failure()
                 time.sleep(0.002)
-        # What the holder was told before it was suspended counts for so long.
+        # An answer that the holder got before it was suspended is valid for so long.
         while elapsed_s() - since_s < ledger.HELD_FOR_S:
             time.sleep(0.01)
         before = objects(url)

@@ -35,7 +35,7 @@ def answer(code: str, status: int) -> ClientError:
         (answer("AccessDenied", 403), Denied),
     ],
 )
-def test_a_store_that_is_busy_and_credentials_that_are_late_are_temporary_and_a_refused_key_is_final(
+def test_a_busy_store_and_late_credentials_are_temporary_but_a_refused_key_is_final(
     error: Exception, kind: type[Exception]
 ) -> None:
     told = refusal("s3://b/k", "written", error, "s3")
@@ -44,7 +44,7 @@ def test_a_store_that_is_busy_and_credentials_that_are_late_are_temporary_and_a_
 
 
 @pytest.mark.parametrize("error", [MirrorUnavailable("x"), StorageUnavailable("x"), Unreachable("x")])
-def test_what_does_not_answer_is_temporary_whoever_says_so(error: Exception) -> None:
+def test_a_missing_answer_is_temporary_in_the_errors_of_every_library(error: Exception) -> None:
     assert is_temporary(error)
     other = RuntimeError("in other words")
     other.__cause__ = error
@@ -67,7 +67,7 @@ def test_what_was_only_handled_meanwhile_makes_no_error_temporary() -> None:
     assert not is_temporary(raised.value)
 
 
-def test_a_full_disk_is_the_machines_fault_also_where_an_error_was_raised_while_it_was_handled() -> None:
+def test_a_full_disk_is_found_behind_the_error_that_was_raised_while_handling_it() -> None:
     def fail(*, hides: bool) -> None:
         try:
             raise OSError(errno.ENOSPC, "No space left on device", "/x")
@@ -107,7 +107,7 @@ ADVICE = {
 
 
 @pytest.mark.parametrize("scheme", ["s3", "oss"])
-def test_what_a_store_refuses_is_told_with_the_variable_to_correct(
+def test_the_error_of_a_refused_request_names_the_variable_to_correct(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FSSPEC_OSS_KEY", "known")
@@ -140,7 +140,7 @@ def test_what_a_store_refuses_is_told_with_the_variable_to_correct(
         assert type(refusal("x", "read", answer("AccessDenied", status), scheme)) is kind
 
 
-def test_status_and_code_of_an_answer_are_found_behind_whatever_a_driver_raises() -> None:
+def test_status_and_code_of_an_answer_are_found_behind_the_errors_of_a_driver() -> None:
     wrapped = OSError("in other words")
     wrapped.__cause__ = answer("NoSuchBucket", 404)
     of_oss = OSError("oss2")
@@ -174,11 +174,11 @@ def test_status_and_code_of_an_answer_are_found_behind_whatever_a_driver_raises(
         (RuntimeError("CUDA out of memory"), None),
     ],
 )
-def test_what_the_machine_lacks_is_told_on_one_line(error: Exception, said: str | None) -> None:
+def test_a_lack_of_the_machine_is_described_in_one_line(error: Exception, said: str | None) -> None:
     assert machine_fault(error) == said
 
 
-def test_what_a_storage_said_is_its_first_line_from_whoever_knows_best() -> None:
+def test_the_message_of_a_storage_is_the_first_line_of_its_most_specific_error() -> None:
     of_database = RuntimeError("a call failed")
     of_database.__cause__ = type("DBAPIError", (Exception,), {"orig": ValueError("connection refused\nLINE 1")})("sql")
     caused = RuntimeError("a call failed")

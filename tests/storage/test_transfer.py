@@ -132,7 +132,7 @@ def test_files_go_from_store_to_store_and_marks_come_last(
     assert objects(url)["c"] == b"first" and told == [5]
 
 
-def test_between_two_stores_that_know_nothing_of_each_other_a_file_goes_through_the_disk_and_leaves_it(
+def test_a_file_is_copied_between_unrelated_stores_through_a_temporary_file(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(url, {"a/file": b"content"})
@@ -153,7 +153,7 @@ def test_between_two_stores_that_know_nothing_of_each_other_a_file_goes_through_
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
-def test_what_is_not_what_a_record_says_does_not_stay(url: str, tmp_path: Path) -> None:
+def test_a_file_that_differs_from_its_record_is_removed(url: str, tmp_path: Path) -> None:
     put(url, {"file": b"content"})
     source, target = parse_place(f"{url}/file"), parse_place(str(tmp_path / "file"))
     found = backend_of(source).stat(source)
@@ -239,7 +239,7 @@ def test_what_would_overwrite_itself_or_something_of_another_kind_is_refused(url
         writable_backend_of(parse_place("https://host/x"))
 
 
-def test_the_files_of_a_folder_keep_its_name_behind_a_slash_and_the_others_there_are_told(tmp_path: Path) -> None:
+def test_a_copy_to_a_path_with_a_slash_keeps_the_folder_name_and_lists_extra_files(tmp_path: Path) -> None:
     write(tmp_path, {"here/a": b"", "there/here/b": b"", "there/a": b"", "there/c": b""})
     here, there = parse_place(f"{tmp_path}/here"), f"{tmp_path}/there"
     (into,) = plan_copy(here, parse_place(f"{there}/"), recursive=True).copied
@@ -277,7 +277,7 @@ def test_a_pattern_of_keys_means_the_objects_that_match_up_to_the_next_slash(url
         return [path.read_text() for path in fetch_matching(f"{url}/{pattern}", "data")]
 
     assert found("rows/part-*.csv") == ["part-1.csv", "part-2.csv"] and found("*/*/part-?.csv") == ["x/part-4.csv"]
-    assert found("top-?") == ["1"] and found("top-[1]") == ["brackets"], "a key of its own"
+    assert found("top-?") == ["1"] and found("top-[1]") == ["brackets"], "a separate key"
     with pytest.raises(DataError, match=r"data is s3://.*/rows/\*\.json, which no object matches"):
         found("rows/*.json")
 
@@ -296,7 +296,7 @@ def test_the_content_of_a_file_is_read_in_pieces(url: str, tmp_path: Path, monke
         readable(f"{tmp_path}/pinned#sha256={'0' * 64}")
 
 
-def test_an_output_in_a_store_begins_with_its_mark_and_ends_with_the_file_that_makes_it_whole(
+def test_an_output_in_a_store_is_marked_first_and_completed_by_its_last_file(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(url, {"out/.begun": b"", "out/old": b"of an earlier try", "out/a": b"changed"})

@@ -89,7 +89,7 @@ def test_a_range_of_an_empty_file_may_be_refused(server: Server, place: Place) -
     assert Web().stat(place) == FileInfo(False, None) and server.asked == ["bytes=0-0", None]
 
 
-def test_what_is_not_there_is_told_from_what_cannot_be_read(server: Server, place: Place) -> None:
+def test_a_missing_file_and_an_unreadable_one_raise_different_errors(server: Server, place: Place) -> None:
     for status in (404, 410):
         server.answers = [(status, {}, b"")]
         assert Web().stat(place) is None
