@@ -1,5 +1,5 @@
-"""Whole runs of the command in the process of the tests: a quarter of a second each, where a process of its own takes
-three and more. What such a run wrote is read from its folder alone, as its user would.
+"""Whole runs of the command in the process of the tests: a quarter of a second each, where a separate process takes
+three and more. Tests read only the folder of such a run, as its user would.
 """
 
 import random
@@ -85,7 +85,7 @@ def composed(*overrides: str) -> Run:
 def start(config: Run, run_dir: Path, status: int = 0) -> None:
     """Run a configuration, and assert its exit status.
 
-    Composing it takes longer than all else of such a run, so that whoever starts one again and again composes it once.
+    Composing it takes longer than all else of such a run, so a test that starts it repeatedly composes it once.
     For the same reason neither figures nor code.zip are made.
     """
     nothing = mock.patch("nlu.training.finish.draw"), mock.patch("nlu.training.single.snapshot_code")
@@ -159,7 +159,7 @@ def at_backward(number: int, do: Callable[[torch.Tensor], torch.Tensor]) -> Iter
 
 @contextmanager
 def killed_in_backward(number: int) -> Iterator[None]:
-    """Kill the run in backward pass `number` from 1, whatever its head: at the gradient of the first trained matrix."""
+    """Kill the run in backward pass `number` from 1, with any head: at the gradient of the first trained matrix."""
     passes = 0
     found: list[torch.nn.Parameter] = []
 
@@ -200,7 +200,7 @@ def write_rows(path: Path, rows: int, *, seed: int = 0, inverted: bool = False) 
 
     Three of four rows are bad, or good where inverted: the first steps already learn that, if nothing else.
 
-    Words are single letters, so that each is one token whatever the vocabulary.
+    Words are single letters, so that each is one token in every vocabulary.
     """
     rng = random.Random(seed)
     lines = []

@@ -23,8 +23,8 @@ _installed: list[Any] = []
 
 
 @contextmanager
-def told_of_operations(listener: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
-    """Call `listener` with the name and the arguments of each operation before it is done, but not of its own."""
+def listening_to_operations(listener: Callable[[str, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Call `listener` with the name and the arguments of each operation before it is done, except its own."""
     if _hear not in _installed:
         sys.addaudithook(_hear)
         _installed.append(_hear)

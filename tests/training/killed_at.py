@@ -1,7 +1,7 @@
 """`python -m nlu.train`, whose processes kill themselves at a named instant.
 
-KILLED_BEFORE="os.rename .last.new last 2" names it: before the second rename, in one process, of what is called
-.last.new to what is called last.
+KILLED_BEFORE="os.rename .last.new last 2" names it: before the second rename of .last.new to last in one
+process.
 """
 
 import os
@@ -24,7 +24,7 @@ def kill_at(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 if INSTANT:
-    # Workers are started anew and read this module again.
+    # Workers start from scratch and read this module again.
     sys.addaudithook(kill_at)
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ TRAIN_ROWS, DEV_ROWS = 13, 11
 
 
 def text(rng: random.Random) -> str:
-    """Return single letters, so that each is one token whatever the vocabulary."""
+    """Return single letters, so that each is one token in every vocabulary."""
     return " ".join(rng.choice("abcdefgh") for _ in range(rng.randint(2, 9)))
 
 
@@ -170,13 +170,13 @@ KINDS = {**TASKS, **LOSSES, **METHODS, **TOGETHER}
 
 
 SPANS = Kind(("task=tag",), spans)
-"""a tagger of texts, whose spans are told by characters"""
+"""a tagger of texts, whose spans are given in characters"""
 
 
 def few_first(kinds: Iterable[str], *few: str) -> list[Any]:
     """Return the parameters of a test of all kinds, of which `make test` tries a few and `make test-all` every one.
 
-    A parameter is what a mapping has under its name; of names alone it is the name.
+    The parameters are the values of a mapping, or else the names themselves.
     """
     kinds = kinds if isinstance(kinds, Mapping) else {name: name for name in kinds}
     assert set(few) <= kinds.keys()

@@ -64,7 +64,7 @@ def mixture(folder: Path, members: Mapping[str, Member], *more: str) -> tuple[st
     return *options, *values, *more
 
 
-def alone(folder: Path, name: str, member: Member, *more: str) -> tuple[str, ...]:
+def one_set(folder: Path, name: str, member: Member, *more: str) -> tuple[str, ...]:
     """Return the overrides of a run over one of the sets that `mixture` wrote."""
     files = {role: path for role in ("train", "dev", "test") if (path := folder / name / f"{role}.jsonl").is_file()}
     return (

@@ -56,7 +56,7 @@ UPLOAD = "1 nlu.runs.mirror Mirror._wait"
 EVERY = os.environ.get("NLU_EVERY_SIGNAL") == "1"
 """whether tests run every phase, and every signal in it, instead of some of them"""
 BEFORE_TRAINING = ("compose", "check", "prepare")
-"""phases in which there is nothing to save"""
+"""phases before there is anything to save"""
 
 
 def outcome(folder: Path) -> dict[str, bytes]:

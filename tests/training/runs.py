@@ -1,4 +1,4 @@
-"""What the tests of whole runs share: a small data set that can be learned, and the command in a process of its own."""
+"""What the tests of whole runs share: a small data set that can be learned, and the command in a separate process."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def write_set(path: Path, rows: int, seed: int = 0) -> Path:
 
 
 def files(folder: Path, train_rows: int = 83, dev_rows: int = 31) -> tuple[str, ...]:
-    """Return the overrides for a small set of one's own, written to `folder`."""
+    """Return the overrides for a small set that is written to `folder`."""
     write_set(folder / "train.tsv", train_rows)
     write_set(folder / "dev.tsv", dev_rows, seed=1)
     return (

@@ -1,4 +1,4 @@
-"""`python -m nlu.train`, which sends itself a signal at a named instant, as whoever stops it would.
+"""`python -m nlu.train`, which sends itself a signal at a named instant, as a scheduler would.
 
 SIGNALLED_AT="SIGTERM 2 nlu.training.loop score_set" names it: when that function is called for the second time. The
 signal goes to the process of the command, also where one of its workers is the one that has come so far.

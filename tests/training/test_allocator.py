@@ -35,7 +35,7 @@ def faults(**environment: str) -> tuple[bool, int]:
     return kept == "True", int(count)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone has these settings")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc has these settings")
 def test_a_batch_takes_the_memory_of_the_one_before() -> None:
     kept, count = faults()
     # Each of them takes 16,384 pages of 4 KiB, where nothing is kept.

@@ -1,4 +1,4 @@
-"""The same promises on a CUDA device, where there is one."""
+"""The same promises on a CUDA device, if this machine has one."""
 
 import json
 import random

@@ -56,7 +56,7 @@ def test_processes_that_lose_the_one_that_refuses_say_nothing_of_it(tmp_path: Pa
     assert "train.tsv:2: the row 'no label here' makes 1 column " in message and "gloo" not in message
 
 
-def test_a_loss_that_is_not_a_number_names_its_rows_whichever_process_has_them(tmp_path: Path) -> None:
+def test_a_nan_loss_names_its_rows_from_any_process(tmp_path: Path) -> None:
     rows = [
         ("a b c d "[: 2 + 2 * (number % 4)] * (1 + number % 3), ("good", "bad")[number % 2]) for number in range(16)
     ]
@@ -82,7 +82,7 @@ def test_a_loss_that_is_not_a_number_names_its_rows_whichever_process_has_them(t
 
 
 @pytest.mark.thorough
-def test_what_is_too_long_for_a_pipe_is_told_by_several_processes_too(tmp_path: Path) -> None:
+def test_several_processes_report_an_error_that_is_longer_than_a_pipe(tmp_path: Path) -> None:
     columns = ",".join(f"a long name of column {number}" for number in range(4000))
     (tmp_path / "train.csv").write_text(f"{columns}\n")
     message = refuse(
@@ -93,7 +93,7 @@ def test_what_is_too_long_for_a_pipe_is_told_by_several_processes_too(tmp_path: 
     assert len(message) > 100_000
 
 
-def test_what_is_no_file_and_what_searches_alone_set_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_keys_that_only_a_search_sets_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     data = (*TINY, *DATA, *files(tmp_path))
     message = refuse(tmp_path / "run", *data, f"tokenizer.vocab={tmp_path}/folder")
@@ -203,7 +203,7 @@ def weights_and_state(folder: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("source", ["'pypi://nothing==1/x'", "hf://nobody/nothing"])
-def test_weights_that_nobody_serves_are_refused_with_what_else_may_be_given(tmp_path: Path, source: str) -> None:
+def test_missing_remote_weights_are_refused_with_the_alternatives(tmp_path: Path, source: str) -> None:
     data = files(tmp_path)
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
     message = run(

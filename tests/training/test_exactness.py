@@ -1,4 +1,4 @@
-"""What a run promises whatever happens to it: the same bytes, the same scores.
+"""What a run promises under every interruption: the same bytes, the same scores.
 
 Kills are in test_kills.py.
 """

@@ -180,8 +180,8 @@ def test_nothing_that_is_trained_depends_on_the_rows_that_are_split_off(case: Ca
     write(path, rows)
     after, held_out_after = trained(tmp_path / "after", options)
     assert held_out_after == held_out
-    for what, value in before.items():
-        assert after[what] == value, what
+    for key, value in before.items():
+        assert after[key] == value, key
     assert '"held' not in after["vocabulary"] and '"w1"' in after["vocabulary"]
 
 

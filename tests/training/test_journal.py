@@ -113,13 +113,13 @@ def test_each_call_of_a_step_counts_alike_and_no_weight_changes(tmp_path: Path) 
     assert [row["value"] for row in rows[:2]] == [pytest.approx(of_epoch / 7)] * 2
     counts = [row["count"] for row in read_rows(run_dir / "histograms.tsv") if row["step"] == 4]
     assert sum(counts) == of_epoch
-    # Position 0 has a bin of its own, as has 1, with all between 1 and 10 ** 0.1.
+    # Position 0 has its bin, and so has 1, with all between 1 and 10 ** 0.1.
     assert counts[:2] == [27, 27]
     assert weights_of(run_dir) == weights_of(other)
     assert not (other / "scalars.tsv").exists()
 
 
-def test_a_killed_run_goes_on_to_the_same_records(tmp_path: Path) -> None:
+def test_a_killed_run_continues_to_the_same_records(tmp_path: Path) -> None:
     whole = run_of(tmp_path, "whole")
     with killed_in_backward(9):
         run_of(tmp_path, "killed")
@@ -131,8 +131,8 @@ def test_a_killed_run_goes_on_to_the_same_records(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_what_two_ranks_record_is_added_up(tmp_path: Path, package: Path) -> None:
-    alone, folder = run_of(tmp_path, "alone"), tmp_path / "two"
-    known = yaml.safe_load((alone / "config.yaml").read_text())["data"]["train"]
+    single, folder = run_of(tmp_path, "single"), tmp_path / "two"
+    known = yaml.safe_load((single / "config.yaml").read_text())["data"]["train"]
     command = [
         "-m", "nlu.train", *MODEL, *NO_DROPOUT, *PLAIN[:2], *ENDLESS, *EVERY_FOUR, "trusted_packages=[watched]",
         "data=files", f"data.train={known}", f"data.dev={tmp_path}/dev.tsv", "data.fields={text: 0, label: 1}",
@@ -142,10 +142,10 @@ def test_what_two_ranks_record_is_added_up(tmp_path: Path, package: Path) -> Non
     assert done.returncode == 0, done.stderr
     sums = [
         [row["value"] * row["calls"] for row in read_rows(run_dir / "scalars.tsv") if row["name"] == "tokens"]
-        for run_dir in (alone, folder)
+        for run_dir in (single, folder)
     ]
     assert sums[0] == pytest.approx(sums[1])
-    assert (alone / "histograms.tsv").read_bytes() == (folder / "histograms.tsv").read_bytes()
+    assert (single / "histograms.tsv").read_bytes() == (folder / "histograms.tsv").read_bytes()
     calls = [row["calls"] for row in read_rows(folder / "scalars.tsv") if row["name"] == "tokens"]
     # A batch of 3 is one micro-batch of both ranks, no second one.
     assert calls == [14, 14, 4]
@@ -155,7 +155,7 @@ def told(run_dir: Path) -> list[list]:
     return [yaml.safe_load(line) for line in (run_dir / "told.jsonl").read_text().splitlines()]
 
 
-def test_a_tracker_is_told_each_step_once_and_how_it_ended(tmp_path: Path, package: Path) -> None:
+def test_a_tracker_gets_each_step_once_and_the_outcome(tmp_path: Path, package: Path) -> None:
     run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=told", "optimizer.lr=1e-3")
     said = told(run_dir)
     assert said[0] == ["start", 0, "run", 0.001]
@@ -172,7 +172,7 @@ def test_a_tracker_is_told_each_step_once_and_how_it_ended(tmp_path: Path, packa
 
 
 @pytest.mark.thorough
-def test_a_run_that_goes_on_tells_what_its_tables_hold(tmp_path: Path, package: Path) -> None:
+def test_a_continued_run_logs_the_rows_of_its_tables(tmp_path: Path, package: Path) -> None:
     with killed_in_backward(13):
         run_of(tmp_path, "run")
     run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=told", "resume=auto")
@@ -186,7 +186,7 @@ def test_a_run_that_goes_on_tells_what_its_tables_hold(tmp_path: Path, package: 
 @pytest.mark.parametrize(
     "at", ["log", *(pytest.param(at, marks=pytest.mark.thorough) for at in ("start", "flush", "end"))]
 )
-def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(tmp_path: Path, package: Path, at: str) -> None:
+def test_a_failing_tracker_is_reported_once_and_the_run_continues(tmp_path: Path, package: Path, at: str) -> None:
     run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=failing", f"+tracker.at={at}")
     warnings = [line for line in (run_dir / "log.txt").read_text().splitlines() if "the tracker" in line]
     what = {"start": "starting", "log": "logging", "flush": "flushing", "end": "ending"}[at]
@@ -195,7 +195,7 @@ def test_a_tracker_that_fails_is_told_of_once_and_the_run_goes_on(tmp_path: Path
     assert (run_dir / "result.json").is_file()
 
 
-def test_a_tracker_that_hangs_is_left_out_and_the_run_goes_on(
+def test_a_hanging_tracker_is_switched_off_and_the_run_continues(
     tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nlu.tracking.guarded.LIMIT_S", 1.0)

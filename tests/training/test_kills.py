@@ -1,4 +1,4 @@
-"""A run killed at a named instant, before any operation on its files, goes on to the bytes of one that was not.
+"""A run killed at a named instant, before any operation on its files, continues to the bytes of one that was not.
 
 `benchmarks/kill.py` kills at random instants, many times, and takes its time.
 """
@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 
 from tests.training.in_process import MODEL, PLAIN, Killed, at_backward, composed, die, sets, start, train
-from tests.training.instants import Instants, told_of_operations
+from tests.training.instants import Instants, listening_to_operations
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
 
 OPTIONS = (
@@ -62,16 +62,16 @@ def whole_run(
     folder = tmp_path_factory.mktemp("kills")
     options = (*OPTIONS, *data)
     instants = Instants(folder / "run", folder / "copies")
-    with told_of_operations(instants.look):
+    with listening_to_operations(instants.look):
         train(*options, f"hydra.run.dir={folder}/run")
     return instants, outcome(folder / "run"), options
 
 
 def is_like_another(operations: list[str], number: int) -> bool:
-    """Whether a kill then leaves what a kill at another instant does, but for the name of a file.
+    """Whether a kill then leaves the same as a kill at another instant, except for the name of a file.
 
     So do rows of valid.tsv, figures and documents that are written aside and renamed as config.yaml is, and files
-    written to a folder that nobody looks into before it is COMPLETE; each of those is cut in half by another test.
+    written to a folder that is not read before it is COMPLETE; each of those is cut in half by another test.
     """
     operation = operations[number]
     if any(name in operation for name in ("plots", "provenance.json", "code.zip", "data.json", "overrides")):
@@ -189,11 +189,11 @@ def is_marking(arguments: tuple[Any, ...]) -> bool:
     return any(letter in mode for letter in "wxa") if mode else bool(flags & os.O_CREAT)
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_is_marked_and_marked_before_it_is_renamed(
+def test_a_checkpoint_is_synced_before_it_is_marked_and_marked_before_it_is_renamed(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
     syncs = Syncs()
-    with told_of_operations(syncs.look), mock.patch.object(os, "fsync", syncs.fsync):
+    with listening_to_operations(syncs.look), mock.patch.object(os, "fsync", syncs.fsync):
         train(*OPTIONS, *data, f"hydra.run.dir={tmp_path}/run")
     assert not syncs.problems
     # Two evaluations, each of which wrote one of the best and the last state.
@@ -202,7 +202,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_is_marked_and_marked_before_it_is
 
 
 @pytest.mark.parametrize("killed_in", [2, 5, *(pytest.param(step, marks=pytest.mark.thorough) for step in (1, 6))])
-def test_a_run_in_low_precision_with_several_micro_batches_killed_in_a_step_continues_to_the_same_bytes(
+def test_a_bf16_run_with_micro_batches_killed_in_a_step_continues_to_the_same_bytes(
     data: tuple[str, ...], tmp_path: Path, killed_in: int
 ) -> None:
     # Steps of 4 micro-batches of 3 rows: the third step ends the epoch of 27.
@@ -219,7 +219,7 @@ def test_a_run_in_low_precision_with_several_micro_batches_killed_in_a_step_cont
 
 
 @pytest.mark.thorough
-def test_two_processes_killed_while_one_replaces_a_state_continue_to_the_bytes_of_torchruns(
+def test_two_processes_killed_during_a_save_continue_to_the_bytes_of_torchrun(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
     options = (*OPTIONS, *data, "trainer.accumulation=2")

@@ -1,4 +1,4 @@
-"""Two processes do together what one does alone: the same update, the same scores, whatever their shares."""
+"""Two processes together compute the same update and the same scores as one, for any shares."""
 
 import pickle
 import subprocess
@@ -19,7 +19,7 @@ from tests.training.kinds import KINDS, Kind, classes, few_first, tags
 from tests.training.runs import REPOSITORY, SAME_THREADS, result
 
 ROWS = 11
-WITH_POOLER = "tags, with a pooler that nobody reads"
+WITH_POOLER = "tags, with a pooler that is never read"
 WITH_DROPOUT = "freelb from a random start, with dropout"
 TOGETHER = {
     **{name: KINDS[name] for name in (
@@ -62,7 +62,7 @@ def run_in_two(jobs: Sequence[tuple[Run, Path]], folder: Path, **environment: st
 
 @pytest.fixture(scope="module")
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """The folders of a step alone and in two processes, of each kind asked for, and of a step that only scores."""
+    """The folders of a step in one process and in two, of each kind asked for, and of a step that only scores."""
     folder = tmp_path_factory.mktemp("processes")
     found, jobs = {}, []
     asking = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
@@ -71,14 +71,14 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         if name not in chosen:
             continue
         options = kind.overrides(folder / str(number), train_rows=ROWS)
-        for what, more in (("step", ()), ("scores", kind.standing_still)):
-            if what == "scores" and name not in SCORED:
+        for part, more in (("step", ()), ("scores", kind.standing_still)):
+            if part == "scores" and name not in SCORED:
                 continue
             config = composed(*NO_DROPOUT, *options, *STEP, *more)
-            alone, together = (folder / f"{number}-{what}-{how}" for how in ("alone", "together"))
-            start(config, alone)
+            single, together = (folder / f"{number}-{part}-{how}" for how in ("single", "together"))
+            start(config, single)
             jobs.append((config, together))
-            found[f"{name}: {what}"] = alone, together
+            found[f"{name}: {part}"] = single, together
     run_in_two(jobs, folder)
     return found
 
@@ -86,14 +86,14 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 # With InfoNCE the negatives of a row are those of its process, as they are those of its micro-batch.
 @pytest.mark.parametrize("name", few_first([name for name in TOGETHER if name != "retrieve"], *FEW))
 def test_two_processes_with_uneven_shares_make_the_update_of_one(runs: dict[str, tuple[Path, Path]], name: str) -> None:
-    alone, together = runs[f"{name}: step"]
-    (one,), (two,) = (read_rows(folder / "train.tsv") for folder in (alone, together))
+    single, together = runs[f"{name}: step"]
+    (one,), (two,) = (read_rows(folder / "train.tsv") for folder in (single, together))
     for key in one:
         if key.startswith(("loss", "gnorm")):
             assert two[key] == pytest.approx(one[key], rel=1e-5, abs=1e-7)
     gradient, other = (
         {key: 2 * value for key, value in tensors(folder, "last/optimizer").items() if key.startswith("exp_avg:")}
-        for folder in (alone, together)
+        for folder in (single, together)
     )
     assert gradient.keys() == other.keys()
     largest = max(np.abs(value).max() for value in gradient.values())
@@ -103,9 +103,9 @@ def test_two_processes_with_uneven_shares_make_the_update_of_one(runs: dict[str,
 
 @pytest.mark.parametrize("name", few_first(SCORED, "tag with a CRF", "retrieve"))
 def test_two_processes_score_as_one_to_the_bit(runs: dict[str, tuple[Path, Path]], name: str) -> None:
-    alone, together = runs[f"{name}: scores"]
-    assert result(together)["metrics"] == result(alone)["metrics"]
-    assert records(together) == records(alone)
+    single, together = runs[f"{name}: scores"]
+    assert result(together)["metrics"] == result(single)["metrics"]
+    assert records(together) == records(single)
 
 
 def records(run_dir: Path) -> list[dict[str, Any]]:
@@ -151,7 +151,7 @@ def test_every_process_takes_part_in_each_pass_and_in_each_saved_tensor(tmp_path
 
 
 @pytest.mark.thorough
-def test_a_strategy_that_shards_every_tensor_trains_saves_and_continues_as_one_that_does_not(tmp_path: Path) -> None:
+def test_a_sharding_strategy_trains_saves_and_continues_like_an_ordinary_one(tmp_path: Path) -> None:
     # A rate at which rounding does not decide: Adam divides small gradients by themselves.
     usual, sharded = run_by_strategies(KINDS["classify"], tmp_path, "Sharded", "optimizer.eps=0.001")
     for name in ("last/model", "last/average", "last/optimizer", "best-1/model"):
@@ -161,7 +161,7 @@ def test_a_strategy_that_shards_every_tensor_trains_saves_and_continues_as_one_t
             np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
 
 
-def test_no_process_reads_the_best_weights_before_the_first_has_put_them_in_their_place(tmp_path: Path) -> None:
+def test_no_process_reads_the_best_weights_before_rank_0_has_placed_them(tmp_path: Path) -> None:
     # A state that has ended, a test set that is new: every process loads best-1 at once, and trains nothing.
     options = (*KINDS["classify"].overrides(tmp_path), "trainer.max_duration=2st", "trainer.eval_interval=1st")
     start(composed(*options), tmp_path / "first")

@@ -1,6 +1,6 @@
-"""A run of any kind, killed in each of its steps in turn, goes on to the bytes of one that was not.
+"""A run of any kind, killed in each of its steps in turn, continues to the bytes of one that was not.
 
-What a kill between two operations on files leaves is no matter of the kind; test_kills.py goes through all of those.
+What a kill between two operations on files leaves does not depend on the kind; test_kills.py goes through all of those.
 """
 
 import json
@@ -53,7 +53,7 @@ def test_so_does_freelb_of_a_model_of_the_transformers_library(tmp_path: Path) -
 
 
 def assert_kills_change_nothing(kind: Kind, folder: Path) -> None:
-    """Kill a run in each of its steps in turn, go on each time, and compare its end with that of an unbroken one."""
+    """Kill a run in each of its steps in turn, continue each time, and compare its end with that of an unbroken one."""
     found = killed_in_each_step(composed(*kind.overrides(folder), *OPTIONS), folder, STEPS, kind.passes)
     last_row = (folder / "whole/train.tsv").read_text().splitlines()[-1]
     assert last_row.startswith(f"{STEPS}\t")
@@ -67,7 +67,7 @@ def killed_in_each_step(config: Run, folder: Path, steps: int, passes: int) -> d
     """
     start(config, folder / "whole")
     for killed_in in range(1, steps + 1):
-        # A start does the step before, but for the first; then it dies in its first pass, or its second: after one
+        # A start does the step before, except the first; then it dies in its first pass, or its second: after one
         # micro-batch, or one climb of its first.
         passes_before = 0 if killed_in == 1 else 2 * passes
         with killed_in_backward(passes_before + 1 + killed_in % 2):

@@ -56,7 +56,7 @@ COMPOSED = {
     "a metric of another task": (
         "regress", ("trainer.major_metric=accuracy",), ("trainer.major_metric is accuracy", "spearman"),
     ),
-    "a threshold that is no probability": ("multilabel", ("task.threshold=1.5",), ("task.threshold is 1.5",)),
+    "a threshold above one": ("multilabel", ("task.threshold=1.5",), ("task.threshold is 1.5",)),
     "a field that a task needs": (
         "classify", ("task=retrieve",), ("data.fields is", "task=retrieve needs text_a, text_b"),
     ),

@@ -45,7 +45,7 @@ def test_folds_of_each_seed_are_scored_together_where_predictions_say_enough(rep
 
 
 def expected(name: str, rows: list[dict[str, Any]], joined: dict[str, float]) -> dict[str, float]:
-    """Return the joined scores with some of them worked out anew from the records."""
+    """Return the joined scores, with some of them computed again from the records."""
     label, prediction = [row["label"] for row in rows], [row.get("prediction") for row in rows]
     if name == "regress":
         wrong = np.array(label) - np.array(prediction)

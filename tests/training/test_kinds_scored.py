@@ -1,4 +1,4 @@
-"""Scores and predictions of every kind of run are the same whatever is scored beside what, and in whatever order."""
+"""Scores and predictions of every kind of run depend neither on the other examples of a batch nor on order."""
 
 import random
 from pathlib import Path
@@ -26,9 +26,7 @@ PLACE = ("id", "file", "row")
     "kind",
     few_first(KINDS, "classify", "multilabel", "tag with a CRF", "siamese", "retrieve"),
 )
-def test_scores_and_predictions_are_the_same_for_every_size_of_batches_and_order_of_rows(
-    kind: Kind, tmp_path: Path
-) -> None:
+def test_scores_and_predictions_do_not_depend_on_batch_size_or_row_order(kind: Kind, tmp_path: Path) -> None:
     options = (*kind.overrides(tmp_path, train_rows=40, dev_rows=DEV_ROWS), *WIDE)
     learned = ("trainer.max_duration=25st", "trainer.eval_interval=0", "optimizer.lr=1e-2", "trainer.ema_decay=0")
     start(composed(*options, *learned), tmp_path / "learned")

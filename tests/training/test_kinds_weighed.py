@@ -129,12 +129,12 @@ def test_a_column_for_each_term_and_the_loss_is_their_weighted_sum(tmp_path: Pat
         terms = {key.removeprefix("loss_"): value for key, value in row.items() if key.startswith("loss_")}
         assert terms.keys() == weights.keys() and all(terms.values())
         assert row["loss"] == pytest.approx(sum(weights[term] * terms[term] for term in weights))
-    # One term alone is the loss.
+    # A single term is the loss.
     assert one_step(KINDS["classify"], tmp_path / "plain", "uneven")[0].keys() == {"loss", "gnorm"}
 
 
-def test_consistency_is_a_mean_over_all_rows_whatever_the_loss_sums_over(tmp_path: Path) -> None:
-    # InfoNCE has a term for the pairs that belong together alone; the predictions are the same cosines.
+def test_consistency_is_a_mean_over_all_rows_for_every_loss(tmp_path: Path) -> None:
+    # InfoNCE has a term only for the pairs that belong together; the predictions are the same cosines.
     found = [
         one_step(Kind(("method=rdrop", "task=siamese", f"loss={loss}"), pair_of_classes), tmp_path / loss, "whole",
                  "model.head_dropout=0.5")[0]

@@ -84,7 +84,7 @@ def test_a_row_of_the_table_is_the_mean_of_its_steps_and_the_last_steps_have_one
         assert column(third, "lr")[row] == column(each, "lr")[steps[-1]]
 
 
-def test_each_update_has_the_rate_of_its_own_step(data: tuple[str, ...], tmp_path: Path) -> None:
+def test_each_update_uses_the_rate_of_its_step(data: tuple[str, ...], tmp_path: Path) -> None:
     train(
         *TINY, *data, "scheduler=one_cycle", "scheduler.warmup=0.5", "scheduler.div_factor=10", "optimizer.lr=1e-3",
         "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/run",
@@ -93,14 +93,14 @@ def test_each_update_has_the_rate_of_its_own_step(data: tuple[str, ...], tmp_pat
     assert column(tmp_path / "run", "lr") == pytest.approx([0.55e-3, 1e-3, 0.55e-3, 0.1e-3])
 
 
-def test_windows_and_throughput_count_the_examples_and_tokens_of_the_steps_that_were_done(
+def test_windows_and_throughput_count_examples_and_tokens_of_finished_steps(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
     train_file = next(entry for entry in data if entry.startswith("data.train=")).partition("=")[2]
     words = [line.partition("\t")[0].split() for line in Path(train_file).read_text().splitlines()]
     tokens = sum(len(text) + 2 for text in words)
     options = (*TINY, *data, "trainer.log_interval=100st", "trainer.eval_interval=0")
-    # The run ends with a row, which begins the window anew; so it is killed in the step after.
+    # The run ends with a row, which starts a new window; so it is killed in the step after.
     states = {}
     for steps in (3, 4, 6, 8):
         run_dir = tmp_path / str(steps)
@@ -118,7 +118,7 @@ def test_windows_and_throughput_count_the_examples_and_tokens_of_the_steps_that_
         assert states[8]["throughput"][name] == 2 * tokens - after_three
 
 
-def test_the_best_is_the_best_on_the_first_set_and_the_others_have_no_say(tmp_path: Path) -> None:
+def test_only_the_first_set_decides_which_step_is_best(tmp_path: Path) -> None:
     data = sets(tmp_path)
     inverted = next(entry for entry in sets(tmp_path, inverted_dev=True) if entry.startswith("data.dev="))
     contrary = Path(inverted.partition("=")[2]).rename(tmp_path / "contrary.tsv")
@@ -147,7 +147,7 @@ def test_an_evaluation_without_a_number_is_never_among_the_best() -> None:
     assert [entry.step for entry in loop.Training.ranked(run, evaluations)] == [1, 2, 4]
 
 
-def test_scoring_changes_nothing_of_what_is_trained(data: tuple[str, ...], tmp_path: Path) -> None:
+def test_scoring_changes_nothing_about_training(data: tuple[str, ...], tmp_path: Path) -> None:
     options = (*TINY, *data, "model.head_dropout=0.5", "model.dropout=0.5", "trainer.max_duration=4st")
     for interval in ("1st", "0"):
         train(*options, f"trainer.eval_interval={interval}", f"hydra.run.dir={tmp_path}/{interval}")
@@ -188,7 +188,7 @@ def test_the_time_of_a_scoring_belongs_to_no_step_and_to_all_starts_of_the_run(
     assert 6000 < state_of(tmp_path / "run")["train_s"] < 7000
 
 
-def test_a_run_that_is_asked_to_stop_before_its_last_step_saves_that_and_the_same_command_ends_it(
+def test_a_run_stopped_before_its_last_step_saves_that_step_and_ends_on_resume(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
     def ask(gradient: torch.Tensor) -> torch.Tensor:
@@ -220,9 +220,7 @@ def test_patience_ends_a_run_that_gets_worse_however_many_of_the_best_are_kept(
 
 
 @pytest.mark.parametrize("keep_best", [1, 3])
-def test_evaluations_that_are_no_better_than_the_best_use_up_patience(
-    data: tuple[str, ...], tmp_path: Path, keep_best: int
-) -> None:
+def test_evaluations_without_improvement_use_up_patience(data: tuple[str, ...], tmp_path: Path, keep_best: int) -> None:
     train(
         *TINY, *data, *STANDING_STILL, f"trainer.keep_best={keep_best}", "trainer.eval_interval=2st",
         "trainer.patience=4st", "trainer.max_duration=20st", f"hydra.run.dir={tmp_path}/run",
@@ -265,9 +263,7 @@ def test_the_threshold_of_the_first_set_decides_on_the_others_and_on_the_test_se
     assert result(tmp_path / "both")["metrics"]["test"]["threshold"] == own["easy"]
 
 
-def test_what_patience_and_throughput_count_goes_on_where_a_killed_run_does(
-    data: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_patience_and_throughput_of_a_killed_run_continue_counting(data: tuple[str, ...], tmp_path: Path) -> None:
     options = (
         *TINY, *data, *STANDING_STILL, "trainer.eval_interval=2st", "trainer.patience=8st", "trainer.save_interval=0",
         "trainer.max_duration=20st", "resume=auto", f"hydra.run.dir={tmp_path}/run",
@@ -296,7 +292,7 @@ def test_an_evaluation_saves_the_state_without_any_other_interval(data: tuple[st
         assert all(np.array_equal(killed[key], whole[key]) for key in whole)
 
 
-def test_evaluations_between_two_saves_write_no_state_and_a_killed_run_continues_to_the_same_bytes(
+def test_evaluations_write_no_state_and_a_killed_run_continues_to_the_same_bytes(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
     options = (*TINY, *data, "trainer.major_metric=loss", "trainer.eval_interval=2st", "trainer.save_interval=5st",
@@ -363,7 +359,7 @@ def test_a_finished_run_prints_its_scores_and_what_it_left(
     assert "run/checkpoints/best-1" in said and "run/result.json" in said
 
 
-def test_a_trial_that_is_to_end_after_a_fold_ends_there_also_where_it_was_killed_right_after_it(
+def test_a_trial_pruned_after_a_fold_ends_there_even_if_killed_right_after_it(
     data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = storage_url(None, tmp_path)
@@ -384,7 +380,7 @@ def test_a_trial_that_is_to_end_after_a_fold_ends_there_also_where_it_was_killed
     assert capsys.readouterr().out == "", "the job of a search prints no table"
 
 
-def test_the_tables_are_on_the_disk_before_a_state_from_which_a_run_goes_on(
+def test_the_tables_are_synced_before_a_state_is_saved(
     data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -403,7 +399,7 @@ def test_the_tables_are_on_the_disk_before_a_state_from_which_a_run_goes_on(
         assert {"train.tsv", "valid.tsv"} <= set(synced[first + 1 : last])
 
 
-def test_patience_begins_anew_where_a_state_is_taken_over_without_the_weights_of_its_best(
+def test_patience_restarts_when_a_state_is_continued_without_its_best_weights(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
     options = (*TINY, *data, *STANDING_STILL, "trainer.eval_interval=2st")
@@ -414,7 +410,7 @@ def test_patience_begins_anew_where_a_state_is_taken_over_without_the_weights_of
         *options, "trainer.max_duration=20st", "trainer.patience=4st", f"resume={tmp_path}/first",
         f"hydra.run.dir={tmp_path}/second",
     )  # fmt: skip
-    # Its first evaluation is its best, at step 10, and those until four steps later are no better.
+    # Its first evaluation is its best, at step 10, and the next ones, until four steps later, are not better.
     second = result(tmp_path / "second")
     assert second["best"]["step"] == 10 and second["steps"] == 14
 
@@ -428,7 +424,7 @@ def test_another_seed_holds_out_other_rows(data: tuple[str, ...], tmp_path: Path
     assert len(held_out[0]) == len(held_out[1]) == 9 and held_out[0] != held_out[1]
 
 
-def test_bars_show_the_steps_from_where_a_run_begins_and_every_example_that_is_scored(
+def test_bars_show_the_steps_from_the_start_of_a_run_and_every_scored_example(
     data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[tuple[Any, ...]] = []

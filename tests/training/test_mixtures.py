@@ -1,4 +1,4 @@
-"""Runs over several sets, each with a task and a head of its own: what a step is, what is scored, and continuing."""
+"""Runs over several sets, each with a separate task and head: what a step is, what is scored, and continuing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.training.in_process import (
     tensors,
     train,
 )
-from tests.training.mixtures import CLASSES, NUMBERS, PAIRS, TAGS, TAGS_OF_CRF, alone, mixture
+from tests.training.mixtures import CLASSES, NUMBERS, PAIRS, TAGS, TAGS_OF_CRF, mixture, one_set
 from tests.training.runs import result
 from tests.training.test_kinds_in_processes import run_in_two
 from tests.training.test_kinds_killed import killed_in_each_step
@@ -84,7 +84,7 @@ def test_an_epoch_sees_every_example_of_every_set_once(whole: Path) -> None:
 def test_the_parameters_of_a_head_are_called_after_it_and_the_encoder_is_shared(whole: Path) -> None:
     found = tensors(whole / "run", "last/model")
     heads = {name.split(".")[1] for name in found if name.startswith("head.")}
-    # Cosines need no head of their own.
+    # Cosines need no separate head.
     assert heads == {"first", "second"}
     assert {name.partition(".")[0] for name in found} == {"backbone", "head"}
     assert found["head.first.linear.weight"].shape == (2, 8)
@@ -113,7 +113,7 @@ def test_a_row_over_several_steps_has_the_mean_of_their_losses(whole: Path, tmp_
 def test_a_mixture_of_one_set_is_the_plain_run_to_the_bit(member: Any, tmp_path: Path) -> None:
     options = ("trainer.max_duration=2ep", "trainer.eval_interval=3st", "trainer.accumulation=2")
     train(*mixture(tmp_path, {"only": member}, *options), f"hydra.run.dir={tmp_path}/mixed")
-    train(*alone(tmp_path, "only", member, *options), f"hydra.run.dir={tmp_path}/plain")
+    train(*one_set(tmp_path, "only", member, *options), f"hydra.run.dir={tmp_path}/plain")
     for file in ("last/model", "last/average", "best-1/model"):
         mixed, plain = (
             load_file(tmp_path / name / "checkpoints" / f"{file}.safetensors") for name in ("mixed", "plain")
@@ -154,12 +154,12 @@ def built(*overrides: str, folder: Path) -> Training:
     return found[0]
 
 
-def test_the_gradient_of_a_step_is_that_of_its_set_alone(tmp_path: Path) -> None:
+def test_the_gradient_of_a_step_comes_only_from_its_set(tmp_path: Path) -> None:
     options = (*NO_DROPOUT, "trainer.bucket_batches=1", "trainer.accumulation=2", "trainer.batch_size=4")
     mixed = built(*mixture(tmp_path, MEMBERS, *options), folder=tmp_path / "mixed")
     start_weights = {name: value.clone() for name, value in mixed.stepper.model.state_dict().items()}
     for name, member in MEMBERS.items():
-        own = built(*alone(tmp_path, name, member, *options), folder=tmp_path / f"alone-{name}")
+        own = built(*one_set(tmp_path, name, member, *options), folder=tmp_path / f"single-{name}")
         renamed = {
             key.replace(f"head.{name}.", "head."): value
             for key, value in start_weights.items()
@@ -231,7 +231,7 @@ def test_another_alpha_or_other_rows_of_any_set_cannot_continue_a_run(
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run in one process, `alone`, and the same in two, `together`."""
+    """A folder with a run in one process, `single`, and the same in two, `together`."""
     folder = tmp_path_factory.mktemp("processes")
     config = composed(
         *NO_DROPOUT,
@@ -240,22 +240,22 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "trainer.eval_interval=5st", "optimizer.eps=1e-3",
         ),
     )  # fmt: skip
-    start(config, folder / "alone")
+    start(config, folder / "single")
     run_in_two([(config, folder / "together")], folder)
     return folder
 
 
 def test_two_processes_do_together_what_one_does(together: Path) -> None:
-    alone, both = (read_rows(together / name / "train.tsv") for name in ("alone", "together"))
-    assert len(alone) == len(both)
-    for one, two in zip(alone, both, strict=True):
+    one_process, both = (read_rows(together / name / "train.tsv") for name in ("single", "together"))
+    assert len(one_process) == len(both)
+    for one, two in zip(one_process, both, strict=True):
         assert one["examples"] == two["examples"]
         assert one["loss"] == pytest.approx(two["loss"], rel=1e-4)
         assert one["gnorm"] == pytest.approx(two["gnorm"], rel=1e-4, abs=1e-6)
-    weights = [tensors(together / name, "last/model") for name in ("alone", "together")]
+    weights = [tensors(together / name, "last/model") for name in ("single", "together")]
     for name, value in weights[0].items():
         np.testing.assert_allclose(value, weights[1][name], rtol=1e-3, atol=1e-5)
-    assert kept_sets(together / "alone") == kept_sets(together / "together")
+    assert kept_sets(together / "single") == kept_sets(together / "together")
 
 
 def test_the_mean_may_be_replaced_by_a_metric_of_one_head(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How the processes of a run meet and leave, and what a node that does not see the run's folder is told."""
+"""How the processes of a run meet and leave, and the message on a node that does not see the run's folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,7 +58,7 @@ def test_the_leader_of_a_node_goes_first_and_the_others_of_it_after_it(events: l
     events.clear()
     with Ranks(0, 1, CPU).leaders_go_first():
         events.append("work")
-    assert events == ["work"], "one process waits for nobody"
+    assert events == ["work"], "one process does not wait"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_all_wait_until_the_first_has_fetched_the_mirror_and_until_it_holds_all(
         (RuntimeError("a matrix of another shape"), False, None),
     ],
 )  # fmt: skip
-def test_a_process_that_another_one_left_because_both_were_asked_to_stop_was_stopped_and_has_not_failed(
+def test_a_process_that_lost_another_while_both_were_stopping_has_not_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError, was_asked: bool, status: int | None
 ) -> None:
     def fail(*of: Any) -> int:

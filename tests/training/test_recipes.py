@@ -174,7 +174,7 @@ def assert_the_method_owns_a_projection(run_dir: Path) -> None:
     """Assert where the parameters of `method=hint` are, and that they were trained."""
     own = tensors(run_dir, "last/method")
     assert {name: value.shape for name, value in own.items()} == {"weight": (8, 8), "bias": (8,)}
-    # A bias of 0 would show that nobody trained it as well.
+    # The momentum shows that both were trained.
     moments = tensors(run_dir, "last/optimizer")
     assert np.abs(moments["momentum_buffer:method.weight"]).max() > 0
     assert moments.keys() >= {"momentum_buffer:method.bias", "momentum_buffer:head.linear.bias"}
@@ -233,7 +233,7 @@ HALF = (
 )  # fmt: skip
 
 
-def test_a_loss_scale_halves_where_gradients_overflow_and_a_killed_run_continues_with_it(package: Path) -> None:
+def test_a_loss_scale_halves_when_gradients_overflow_and_survives_a_kill(package: Path) -> None:
     half = {"_target_": "mypkg.half.Half", "start": 268435456.0, "growth_steps": 2, "least": 1.0}
     config = with_own(package, *HALF, "trainer.max_duration=12st", precision=half)
     start(config, package / "whole")
@@ -241,7 +241,7 @@ def test_a_loss_scale_halves_where_gradients_overflow_and_a_killed_run_continues
     for row in read_rows(package / "whole/train.tsv"):
         assert row["grad_scale"] == scale
         if row["skipped"]:
-            # Nothing of a step that was skipped is a number of its own.
+            # A skipped step has neither a loss nor a norm.
             assert row["loss"] is None and row["gnorm"] is None
             scale, updates = scale / 2, 0
         else:

@@ -25,7 +25,7 @@ ROWS = 61
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """Training rows, a dev set of their own, which folds leave out, and a test set."""
+    """Training rows, a separate dev set, which folds leave out, and a test set."""
     folder = tmp_path_factory.mktemp("data")
     write_set(folder / "test.tsv", 13, seed=2)
     return *files(folder, train_rows=ROWS), f"data.test={folder}/test.tsv"
@@ -126,7 +126,7 @@ def test_folds_spread_over_jobs_are_the_same_runs_and_join_the_same(
 
 
 @pytest.mark.thorough
-def test_folds_that_were_broken_go_on_at_the_broken_one_to_the_same_bytes(
+def test_interrupted_folds_continue_at_the_interrupted_one_to_the_same_bytes(
     data: tuple[str, ...], three_folds: tuple[Path, str], tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
@@ -169,14 +169,14 @@ def test_seeds_and_folds_together_run_on_several_processes(data: tuple[str, ...]
         rows = rows_of(tmp_path / "run" / "predictions" / f"out-of-fold-seed-{seed}.jsonl")
         assert [row["id"] for row in rows] == list(range(ROWS))
         splits.append([row["fold"] for row in rows])
-    assert splits[0] != splits[1], "every seed splits anew"
+    assert splits[0] != splits[1], "every seed splits differently"
     assert all((tmp_path / "run" / name / "log.rank1.txt").is_file() for name in names)
 
 
-def test_seeds_alone_repeat_a_run_and_each_is_the_run_of_its_seed(data: tuple[str, ...], tmp_path: Path) -> None:
+def test_several_seeds_repeat_a_run_and_each_equals_the_run_of_its_seed(data: tuple[str, ...], tmp_path: Path) -> None:
     train(*OPTIONS, *data, "seeds=2", f"hydra.run.dir={tmp_path}/repeated")
-    train(*OPTIONS, *data, "seed=2", f"hydra.run.dir={tmp_path}/alone")
-    assert weights(tmp_path / "repeated" / "seed-2") == weights(tmp_path / "alone")
+    train(*OPTIONS, *data, "seed=2", f"hydra.run.dir={tmp_path}/single")
+    assert weights(tmp_path / "repeated" / "seed-2") == weights(tmp_path / "single")
     found = result(tmp_path / "repeated")
     assert found["out_of_fold"] is None and not (tmp_path / "repeated" / "predictions").exists()
     assert found["best"]["sd"] is not None and (found["seed"], found["seeds"]) == (1, 2)

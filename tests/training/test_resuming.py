@@ -1,4 +1,4 @@
-"""What a state that is gone on from may differ in, what it must not, and what each of these is told."""
+"""Which differences a continued run may have, which are refused, and the message for each."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def change(run_dir: Path, *keys: str, to: Any) -> None:
 
 
 def warned_of(run_dir: Path) -> list[str]:
-    """Return the warnings in the log of a run, but for that of having learned nothing, which is right in two steps."""
+    """Return the warnings in the log of a run, except that it learned nothing, which is true after two steps."""
     lines = (run_dir / "log.txt").read_text().splitlines()
     return [line for line in lines if "WARNING" in line and "for every example" not in line]
 
@@ -76,7 +76,7 @@ def test_a_best_that_the_saved_state_knows_outlives_a_kill_before_the_next_state
         scored.scores.metrics["loss"] += 10
         return scored
 
-    # Another number of threads may round so that the step done again is no better.
+    # Another number of threads may round so that the repeated step is not better.
     with mock.patch.object(loop, "score_set", scores_otherwise):
         start(composed(*options), run_dir)
     best = run_dir / "checkpoints/best-1"
@@ -94,7 +94,7 @@ def test_a_best_that_the_saved_state_knows_outlives_a_kill_before_the_next_state
         ("cpu", "NO AVX", "saved with another CPU's kernels (NO AVX), continued with "),
     ],
 )
-def test_what_makes_sums_round_otherwise_is_told_and_the_run_goes_on(
+def test_a_change_in_the_rounding_of_sums_is_reported_and_the_run_continues(
     broken: tuple[Path, tuple[str, ...]], what: str, before: Any, said: str
 ) -> None:
     run_dir, options = broken
@@ -105,7 +105,7 @@ def test_what_makes_sums_round_otherwise_is_told_and_the_run_goes_on(
     assert result(run_dir)["steps"] == 2
 
 
-def test_another_version_of_numpy_is_told_since_its_generators_make_order_and_masks(
+def test_another_version_of_numpy_is_reported_because_it_may_change_order_and_masks(
     broken: tuple[Path, tuple[str, ...]],
 ) -> None:
     run_dir, options = broken
@@ -130,7 +130,7 @@ def test_a_state_of_before_versions_were_kept_is_continued_without_a_word(
     assert warned_of(run_dir) == [] and result(run_dir)["steps"] == 2
 
 
-def test_another_version_of_transformers_is_told_of_a_model_made_of_its_modules(tmp_path: Path) -> None:
+def test_another_version_of_transformers_is_reported_for_its_models(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -146,7 +146,7 @@ def test_another_version_of_transformers_is_told_of_a_model_made_of_its_modules(
     assert [said in line for line in warned_of(tmp_path / "run")] == [True]
 
 
-def test_nothing_is_told_where_all_is_the_same(broken: tuple[Path, tuple[str, ...]]) -> None:
+def test_nothing_is_reported_if_nothing_changed(broken: tuple[Path, tuple[str, ...]]) -> None:
     run_dir, options = broken
     start(composed(*options), run_dir)
     assert warned_of(run_dir) == []
@@ -186,7 +186,7 @@ def test_a_finished_run_sees_files_that_a_pattern_or_the_folder_of_data_names(
     assert f"{changed} was written after that: the scores are those of its earlier rows" in capsys.readouterr().err
 
 
-def test_other_rows_are_named_as_such_though_the_vocabulary_that_hangs_on_them_is_another(
+def test_other_training_rows_are_reported_as_rows_and_not_as_another_vocabulary(
     broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir, options = broken
@@ -199,7 +199,7 @@ def test_other_rows_are_named_as_such_though_the_vocabulary_that_hangs_on_them_i
     assert "damaged" not in said and "scored while training" not in said and not (tmp_path / "second").exists()
 
 
-def test_a_vocabulary_that_an_earlier_version_built_of_the_same_rows_is_said_to_be_another(
+def test_another_vocabulary_of_the_same_rows_is_reported(
     broken: tuple[Path, tuple[str, ...]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir, options = broken

@@ -63,7 +63,7 @@ def auc_of(rows: list[Record], positive: str) -> float:
 
 def test_pairs_several_named_sets_and_a_test_set_are_scored(tmp_path: Path) -> None:
     for name, rows in (("train", 50), ("easy", 20), ("hard", 21), ("test", 11)):
-        # What is learned from the others is wrong of hard, so that its best step is no other's.
+        # The examples of hard contradict the others, so its best step differs from theirs.
         lines = [
             json.dumps({"a": f"w{i} w{i % 7} w3", "b": f"w{i % 5} w2", "same": (i + (name == "hard")) % 2})
             for i in range(rows)
@@ -120,7 +120,7 @@ def test_a_former_run_is_where_another_may_start(tmp_path: Path) -> None:
     assert "loaded" in printed and "missing" not in printed and "mismatched" not in printed
 
 
-def test_the_state_of_another_run_scores_a_new_test_set_or_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+def test_the_state_of_another_run_scores_a_new_set_or_continues_to_the_same_bytes(tmp_path: Path) -> None:
     options = (*TINY, *QUICK, *files(tmp_path), "scheduler=constant", "trainer.eval_interval=4st")
     first = tmp_path / "first"
     run(*options, f"hydra.run.dir={first}")
@@ -139,7 +139,7 @@ def test_the_state_of_another_run_scores_a_new_test_set_or_goes_on_to_the_same_b
     assert weights(tmp_path / "longer") == weights(tmp_path / "whole")
 
 
-def test_what_is_best_is_judged_anew_where_a_state_is_taken_over_under_another_metric(tmp_path: Path) -> None:
+def test_a_run_that_continues_a_state_under_another_metric_ranks_the_best_again(tmp_path: Path) -> None:
     options = (*TINY, *QUICK, *files(tmp_path), "trainer.eval_interval=2st", "trainer.keep_best=9")
     train(*options, "trainer.major_metric=recall_macro", f"hydra.run.dir={tmp_path}/first")
     train(*options, "trainer.major_metric=loss", f"resume={tmp_path}/first", f"hydra.run.dir={tmp_path}/second")
@@ -222,7 +222,7 @@ def test_bf16_trains_and_a_frozen_part_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_grid_runs_every_value_in_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_a_grid_runs_every_value_in_a_separate_folder(tmp_path: Path) -> None:
     run("--multirun", "seed=1,2", *TINY, *QUICK, *files(tmp_path), f"hydra.sweep.dir={tmp_path}/grid")
     assert weights(tmp_path / "grid" / "0") != weights(tmp_path / "grid" / "1")
     for job in ("0", "1"):

@@ -106,7 +106,7 @@ def test_each_kind_and_each_phase_meets_all_three_signals() -> None:
         for case in CASES
     ],
 )  # fmt: skip
-def test_a_signal_ends_a_command_as_documented_and_the_same_command_continues_to_the_same_bytes(
+def test_a_signal_ends_a_command_as_documented_and_it_continues_to_the_same_bytes(
     case: Case, command: Command, unbroken: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     instant = BETWEEN[case.kind] if case.phase == "between" else PHASES[case.phase]

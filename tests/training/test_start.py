@@ -1,4 +1,4 @@
-"""What a run has imported when its first step is done: nothing that only an evaluation, a figure or nobody needs."""
+"""What a run has imported when its first step is done: nothing unused, nothing only for evaluations or figures."""
 
 import subprocess
 import sys
@@ -31,13 +31,13 @@ runpy.run_module("nlu.train", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.thorough
-def test_a_first_step_waits_for_no_import_that_only_the_end_of_a_run_or_a_compiler_needs(tmp_path: Path) -> None:
+def test_a_first_step_imports_nothing_that_only_the_end_or_a_compiler_needs(tmp_path: Path) -> None:
     listing = tmp_path / "modules"
     command = [
         sys.executable, "-c", LIST_MODULES_AFTER_A_STEP, listing, *TINY, *QUICK, *files(tmp_path),
         f"hydra.run.dir={tmp_path}/run",
     ]  # fmt: skip
-    # A cache of its own: building the store of the rows counts as well.
+    # A separate cache: building the store of the rows counts too.
     environment = {**SAME_THREADS, "NLU_CACHE": str(tmp_path / "cache")}
     subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=300, env=environment, check=True)
     modules = listing.read_text().split("\n")

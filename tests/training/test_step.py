@@ -132,7 +132,7 @@ def test_clipping_bounds_the_update_and_reports_the_norm_before(examples: Exampl
     assert float((vector(parts) - before).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
-def test_a_gradient_of_the_size_of_what_keeps_it_below_the_bound_is_clipped_as_by_the_formula(
+def test_a_gradient_near_the_epsilon_of_clipping_is_clipped_by_the_formula(
     examples: Examples,
 ) -> None:
     parts = stepper(lr=1.0, clip_norm=5e-7)
@@ -166,7 +166,7 @@ def test_a_gradient_below_the_bound_stays_as_it_is(examples: Examples) -> None:
     assert torch.equal(vector(free), vector(bounded))
 
 
-def test_a_loss_that_is_not_a_number_changes_nothing_and_names_rows(examples: Examples) -> None:
+def test_a_nan_loss_changes_nothing_and_names_rows(examples: Examples) -> None:
     parts = stepper()
     with torch.no_grad():
         parts.model.head.linear.bias[0] = float("nan")
@@ -177,14 +177,14 @@ def test_a_loss_that_is_not_a_number_changes_nothing_and_names_rows(examples: Ex
 
 
 def words_of_one_example(examples: Examples) -> dict[int, int]:
-    """Return for each example that has a word of its own this word."""
+    """Return the unique word of each example that has one."""
     words_of = [set(collate(examples, np.array([number])).tokens_T.tolist()) for number in range(ROWS)]
     counts = Counter(word for words in words_of for word in words)
     return {number: word for number, words in enumerate(words_of) for word in words if counts[word] == 1}
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_the_rows_that_are_named_are_those_whose_loss_is_not_a_number(examples: Examples, dropout: float) -> None:
+def test_the_error_of_a_nan_loss_names_exactly_its_rows(examples: Examples, dropout: float) -> None:
     (first, one), (second, other), *_ = words_of_one_example(examples).items()
     parts = stepper(dropout=dropout)
     with torch.no_grad():

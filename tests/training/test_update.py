@@ -65,7 +65,7 @@ def test_the_decay_of_the_moving_average_never_passes_what_is_asked_for(
     assert_average(tensors(tmp_path / "run", "last/average"), tensors(tmp_path / "run", "last/model"), start, 0.9)
 
 
-def test_the_average_is_what_is_scored_and_kept_as_best_and_the_weights_themselves_what_goes_on(
+def test_the_average_is_scored_and_kept_as_best_while_the_weights_train_on(
     data: tuple[str, ...], tmp_path: Path
 ) -> None:
     run_dir, best = tmp_path / "run", tmp_path / "run/checkpoints/best-1"
@@ -82,7 +82,7 @@ def test_the_average_is_what_is_scored_and_kept_as_best_and_the_weights_themselv
     assert abs(loss - own) > 1e-4
 
 
-def test_loss_gradient_and_update_of_a_step_are_those_worked_out_from_the_predictions_before_it(
+def test_loss_gradient_and_update_of_a_step_follow_from_earlier_predictions(
     data: tuple[str, ...], start: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     # A step over all 27 rows, in micro-batches of 8, 8, 8 and 3. Scored before it, the same rows say everything:
@@ -128,7 +128,7 @@ def test_loss_gradient_and_update_of_a_step_are_those_worked_out_from_the_predic
     )  # fmt: skip
 
 
-def test_each_example_has_dropout_masks_of_its_own(tmp_path: Path) -> None:
+def test_each_example_has_separate_dropout_masks(tmp_path: Path) -> None:
     # All rows are one and the same, so that only the masks can tell one example from another.
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text("a b c d e f\tgood\n" * 8 + ("a\tbad\n" if name == "dev" else ""))
@@ -148,7 +148,7 @@ def test_each_example_has_dropout_masks_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])
-def test_a_gradient_that_is_not_finite_ends_the_run_with_the_weights_of_the_step_before(
+def test_a_gradient_that_is_not_finite_ends_the_run_with_the_previous_weights(
     data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str
 ) -> None:
     options = (*TINY, *data, "trainer.save_interval=1st", "trainer.max_duration=3st")

@@ -1,4 +1,4 @@
-"""Imported by Python itself at the start of a process: has a job wait at a named instant for whoever asks it to stop.
+"""Imported by Python itself at the start of a process: has a job wait at a named instant for a request to stop.
 
 The environment names the instant as that of `signalled_at.py`, the module that jobs run, and the file in which the
 first job to come there writes its process. A job that is started again finds the file, and waits no more.
@@ -34,7 +34,7 @@ def wait_at(file: str, number: int, module: str, function: str) -> None:
             os.close(place)
             deadline_s = time.monotonic() + PATIENCE_S
             while stopping.received() is None:
-                assert time.monotonic() < deadline_s, "nobody asked this job to stop, or it did not hear that"
+                assert time.monotonic() < deadline_s, "no request to stop reached this job"
                 time.sleep(0.02)
         return inner(*arguments, **named)
 
