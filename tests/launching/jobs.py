@@ -1,4 +1,4 @@
-"""What the jobs of these tests do, in processes that can import it from this file's folder alone."""
+"""What the jobs of these tests do, in processes that can import it only from this file's folder."""
 
 import os
 import time
@@ -19,5 +19,5 @@ def sleep(job: Job) -> int:
 
 
 def inherited(job: Job) -> list[str]:
-    """Return the names of what tells a process its place among others."""
+    """Return the names of the variables that give a process its place among others."""
     return sorted(name for name in os.environ if name.startswith(("SLURM_", "MASTER_")) or name.endswith("RANK"))

@@ -71,9 +71,7 @@ def test_what_a_job_returned_is_asked_for_until_the_queue_answers(follow, capfd)
     assert said.count("does not return the results of its jobs (connection refused)") == 1 and "job 1: failed" in said
 
 
-def test_a_queue_that_is_away_when_jobs_are_to_be_cancelled_is_told_and_asked_by_the_next_ctrl_c(
-    follow, capfd, monkeypatch
-):
+def test_an_unreachable_queue_is_named_on_cancel_and_asked_at_the_next_ctrl_c(follow, capfd, monkeypatch):
     monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
     monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: "c")
     assert follow(sleep, failures=1, ctrl_c=2).word == "cancelled"

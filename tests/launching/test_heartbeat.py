@@ -36,15 +36,13 @@ def test_a_job_that_was_missed_is_there_again_once_its_first_task_is(start, tmp_
     assert start(0) == []
 
 
-def test_what_another_task_returned_before_is_no_last_word(start, tmp_path):
+def test_a_start_removes_only_the_earlier_result_of_the_same_task(start, tmp_path):
     (tmp_path / "57_0_result.pkl").touch()
     (tmp_path / "57_1_result.pkl").touch()
     assert start(1) == ["57_0_result.pkl"]
 
 
-def test_a_job_that_is_started_again_shows_another_sign_of_life_also_under_the_same_process_number(
-    start, tmp_path, monkeypatch
-):
+def test_a_restarted_job_has_another_heartbeat_even_with_the_same_process_number(start, tmp_path, monkeypatch):
     signs = []
     for count in ("0", "1"):
         monkeypatch.setenv("SLURM_RESTART_COUNT", count)

@@ -70,7 +70,7 @@ def submit(folder: Path, *numbers: int, queue: str = "slurm", takes: bool = True
     return record
 
 
-def test_each_job_is_listed_by_its_newest_submission_and_only_open_ones_are_asked_for(
+def test_each_job_is_listed_by_its_newest_submission_and_only_open_ones_are_polled(
     tmp_path: Path, queues: dict[Path, Fixed]
 ) -> None:
     first = submit(tmp_path / "a", 2, 0, 1)
@@ -119,7 +119,7 @@ def test_all_open_jobs_of_a_folder_are_cancelled_but_not_those_that_may_be_anoth
     assert cancel_all(tmp_path) == 1 and queue.cancelled == [id % 1]
 
 
-def test_several_queues_are_asked_each_for_its_own_and_what_one_refuses_stops_no_other(tmp_path: Path) -> None:
+def test_each_queue_is_asked_for_its_jobs_and_a_refusal_does_not_stop_the_others(tmp_path: Path) -> None:
     one, other = Fixed("slurm", QueueContext({}, tmp_path)), Fixed("local", QueueContext({}, tmp_path))
     both = CombinedQueue({"1": one, "2": other, "3": one})
     assert both.name == "queue" and CombinedQueue({"1": one, "3": one}).name == "slurm" and both.poll_s == 1.0
@@ -136,7 +136,7 @@ def test_several_queues_are_asked_each_for_its_own_and_what_one_refuses_stops_no
     both.cancel(["1"])
 
 
-def test_what_is_followed_is_open_and_of_the_others_the_ends_are_told_and_the_runs_fetched(
+def test_open_jobs_are_followed_and_ended_ones_are_reported_and_fetched(
     tmp_path: Path, queues: dict[Path, Fixed], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     followed: list[Any] = []

@@ -39,7 +39,7 @@ def other_command() -> tuple[int, Path]:
         return child, Path(told.readline().strip())
 
 
-def test_the_folder_of_a_command_that_was_killed_goes_with_the_next_one_and_that_of_a_living_one_stays(
+def test_a_command_removes_the_folders_of_killed_commands_and_not_of_living_ones(
     top: Path,
 ) -> None:
     killed, left = other_command()
@@ -115,7 +115,7 @@ def test_a_ctrl_c_that_comes_as_processes_are_waited_for_counts_once(monkeypatch
     assert workers.wait() == 0 and not workers._is_killed
 
 
-def test_a_process_that_has_just_ended_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_just_ended_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(pid: int, number: int) -> None:
         asked.append(pid)
         raise ProcessLookupError

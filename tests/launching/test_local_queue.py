@@ -1,4 +1,4 @@
-"""Jobs of this machine outlive whoever submitted them, and are found, looked at and cancelled by others."""
+"""Jobs of this machine outlive the command that submitted them, and are found, looked at and cancelled by others."""
 
 import os
 import pickle
@@ -64,7 +64,7 @@ def test_what_a_job_returned_is_read_by_another_queue_of_the_same_folder(tmp_pat
     assert other.find(jobs(1)) == [None], "another submission"
 
 
-def test_a_job_that_is_cancelled_and_one_that_is_killed_are_told_apart(tmp_path, importable, monkeypatch):
+def test_a_cancelled_job_and_a_killed_one_have_different_states(tmp_path, importable, monkeypatch):
     # This one does not listen, and is killed after a while.
     monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
     watched = queue(tmp_path, sleep)
@@ -92,7 +92,7 @@ def test_a_token_that_begins_like_anothers_is_another_job(tmp_path, importable):
     os.killpg(int(ticket.id.rpartition("/")[2]), signal.SIGKILL)
 
 
-def test_a_job_holds_no_pipe_and_hears_no_ctrl_c_of_whoever_submitted_it(tmp_path, importable):
+def test_a_job_neither_holds_a_pipe_of_its_submitter_nor_gets_its_ctrl_c(tmp_path, importable):
     submitted = queue(tmp_path, sleep)
     (ticket,) = submitted.submit(jobs(1))
     process = int(ticket.id.rpartition("/")[2])
@@ -133,7 +133,7 @@ UNSHARED = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc
 
 @contextmanager
 def job_elsewhere(folder: Path, work: str):
-    """The id of a job that was submitted on another machine: a name, processes and a /proc of its own."""
+    """The id of a job that was submitted on another machine: with a separate host name, processes and /proc."""
     probe = [*UNSHARED, "hostname far"]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
         pytest.skip("this user cannot have a machine of another name")
@@ -188,7 +188,7 @@ def test_a_job_of_a_machine_that_is_gone_is_lost_once_its_beat_has_stood_still(t
     follower = queue(tmp_path)
     for number in range(20):
         beat_of(tmp_path, id).write_text(f"far 0 7 {number}\n")
-        # Commands of which each looks but once, and one that goes on looking.
+        # Commands that poll once each, and one that keeps polling.
         for watching in (queue(tmp_path), follower):
             assert watching.look([id])[id].state is JobState.RUNNING
         time.sleep(0.05)
@@ -225,7 +225,7 @@ def test_a_job_that_is_looked_at_again_costs_no_file_that_cannot_have_changed(tm
     assert len(read) == 1
 
 
-def test_a_machine_that_was_started_again_has_lost_its_jobs_and_one_of_another_start_cannot_tell(tmp_path):
+def test_a_rebooted_machine_has_lost_its_jobs_and_another_container_cannot_know(tmp_path):
     own = local_queue._here()
     id = f"{own['host']}/token/1"
     boot, namespace = own["machine"].split(" ")
@@ -281,7 +281,7 @@ def test_nothing_that_lies_in_a_folder_runs_when_its_jobs_are_listed_and_followe
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_error_of_a_job_is_told_with_its_kind_its_causes_and_without_secrets(tmp_path):
+def test_the_error_of_a_job_keeps_its_type_and_causes_and_hides_secrets(tmp_path):
     try:
         try:
             raise OSError(28, "No space left on device")
@@ -305,7 +305,7 @@ def test_what_a_job_returned_is_read_as_numbers_texts_and_lists(tmp_path, value,
     assert read_outcome(file) == read
 
 
-def test_a_refusal_in_a_job_is_told_as_a_refusal(tmp_path):
+def test_a_user_error_in_a_job_stays_a_user_error(tmp_path):
     file = tmp_path / "57_0_result.pkl"
     file.write_bytes(pickle.dumps(("success", to_plain(failed(UserError("a", "b", summary="c", remedy="d"))))))
     found = read_outcome(file)._return_value
@@ -321,9 +321,7 @@ def test_the_last_lines_of_a_log_hold_no_secret_also_where_it_is_cut(tmp_path):
     assert tail([log], 5) == ["begun", "last: HF_TOKEN=***"]
 
 
-def test_a_job_that_is_started_from_within_another_does_not_take_itself_for_a_part_of_that(
-    tmp_path, importable, monkeypatch
-):
+def test_a_job_that_is_started_within_another_does_not_inherit_its_place(tmp_path, importable, monkeypatch):
     for name in ("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "RANK", "MASTER_ADDR", "SLURM_CONF"):
         monkeypatch.setenv(name, "7")
     watched = queue(tmp_path, inherited)

@@ -1,5 +1,5 @@
 """A signal to a job of this machine in any phase, or to the command that submitted it: each ends with its documented
-status, nothing is left running or submitted twice, and the same command comes to the bytes of one that nobody stopped.
+status, nothing is left running or submitted twice, and the same command comes to the bytes of one that was not stopped.
 
 NLU_EVERY_SIGNAL=1 in the environment adds the other phases, and a grid and a search.
 """
@@ -140,9 +140,9 @@ def test_a_job_asked_to_stop_in_any_phase_saves_its_state_and_continues(
     else:
         os.kill(job, signal.Signals[case.asked])
     # submitit starts a job again whose time is up.
-    goes_on = case.asked == TIME_IS_UP
-    said = end(process, 0 if goes_on else 130 if case.asked == INT else 75)
-    if not goes_on:
+    continues = case.asked == TIME_IS_UP
+    said = end(process, 0 if continues else 130 if case.asked == INT else 75)
+    if not continues:
         assert f": {'cancelled' if case.asked == CANCEL else 'stopped'}" in said, said
         saved = bool(list(folder.rglob("checkpoints/last/COMPLETE")))
         assert saved == (case.phase not in BEFORE_TRAINING)
@@ -151,7 +151,7 @@ def test_a_job_asked_to_stop_in_any_phase_saves_its_state_and_continues(
 
 
 @pytest.mark.parametrize("case", COMMANDS, ids=lambda case: f"{case.kind}-{case.phase.split('.')[-1]}-{case.asked}")
-def test_a_command_that_is_asked_to_stop_leaves_its_jobs_and_the_same_command_collects_them(
+def test_a_stopped_command_leaves_its_jobs_and_the_same_command_collects_them(
     case: Case, start: Start, unbroken: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"

@@ -33,14 +33,14 @@ def folder(tmp_path) -> Path:
     return found
 
 
-def test_without_slurms_commands_no_job_is_submitted_and_the_remedy_is_told(queue, tmp_path):
+def test_without_slurms_commands_a_job_is_refused_with_the_remedy(queue, tmp_path):
     with pytest.raises(
         JobRefused, match="Slurm is not installed here: .*run this where srun and sbatch are on the PATH"
     ):
         queue.submit([Job(0, str(tmp_path), ())])
 
 
-def test_a_refusal_is_told_also_where_the_jobs_before_cannot_be_cancelled(queue, tmp_path, monkeypatch):
+def test_a_refusal_is_reported_even_if_earlier_jobs_cannot_be_cancelled(queue, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
     parts = iter([[Ticket(Job(0, "0", ()), "57")], JobRefused("no such partition")])
 
@@ -72,14 +72,14 @@ def test_a_job_beats_as_long_as_it_works_and_no_beat_is_like_the_one_before(fold
     deadline_s = time.monotonic() + 60
     with beating(beat_file(folder, ID), interval_s=0.01):
         while len(seen) < 3 and time.monotonic() < deadline_s:
-            # It is empty at the moment at which it is written anew.
+            # It is empty for a moment while it is written again.
             beat = beat_file(folder, ID).read_text() if beat_file(folder, ID).exists() else ""
             if beat and beat not in seen[-1:]:
                 seen.append(beat)
     assert len(set(seen)) == 3
 
 
-def test_a_beat_that_stands_still_is_told_by_commands_of_which_each_looks_but_once(queue, folder, monkeypatch):
+def test_a_stopped_heartbeat_is_noticed_even_by_commands_that_poll_once(queue, folder, monkeypatch):
     monkeypatch.setattr(slurm, "SILENCE_S", 0.5)
     beat_file(folder, ID).write_text("n1 0 7 3\n")
     place = QueueContext({}, folder.parents[1])
@@ -90,7 +90,7 @@ def test_a_beat_that_stands_still_is_told_by_commands_of_which_each_looks_but_on
     assert SlurmQueue(place).look([ID])[ID].state is JobState.RUNNING
 
 
-def test_a_job_that_slurm_has_forgotten_is_lost_to_commands_of_which_each_looks_but_once(tmp_path, folder, monkeypatch):
+def test_a_job_that_slurm_has_forgotten_is_lost_even_to_commands_that_poll_once(tmp_path, folder, monkeypatch):
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("squeue", "sacct"):
@@ -129,7 +129,7 @@ def test_what_a_job_returned_counts_more_than_its_beat(queue, folder):
     assert queue.look([ID])[ID].state is JobState.FAILED
 
 
-def test_a_limit_that_ends_by_itself_refuses_no_job_and_withdraws_none_that_was_taken(tmp_path, monkeypatch):
+def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, monkeypatch):
     programs = tmp_path / "programs"
     programs.mkdir()
     said = tmp_path / "said"
@@ -152,7 +152,7 @@ def test_a_limit_that_ends_by_itself_refuses_no_job_and_withdraws_none_that_was_
     assert first is not None and first.id == "57" and second is None
 
 
-def test_a_wrong_setting_is_told_with_those_that_there_are(tmp_path, monkeypatch):
+def test_a_wrong_setting_is_refused_with_the_valid_ones(tmp_path, monkeypatch):
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in ("sbatch", "srun"):

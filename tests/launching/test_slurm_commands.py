@@ -1,4 +1,4 @@
-"""What Slurm's commands are told, and what is made of their answers; scripts stand for them here."""
+"""The arguments of Slurm's commands and the parsing of their answers; scripts stand for them here."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -87,9 +87,7 @@ def test_each_of_many_jobs_is_cancelled_once(tmp_path, programs):
         ({"container": "i.sqsh"}, ["--container-image=i.sqsh", f"--wait={slurm.LAST_TASK_S}"], []),
     ],
 )
-def test_a_job_is_queued_again_and_its_tasks_end_together_unless_the_settings_say_otherwise(
-    tmp_path, programs, settings, has, lacks
-):
+def test_a_job_is_requeued_and_its_tasks_end_together_unless_settings_differ(tmp_path, programs, settings, has, lacks):
     folder = programs()
     queue(tmp_path, **settings).submit(jobs(tmp_path, 1))
     script = (folder / "scripts").read_text()

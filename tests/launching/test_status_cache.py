@@ -86,7 +86,7 @@ def test_jobs_that_have_ended_or_are_forgotten_are_asked_for_no_more(clock):
     assert queue.asked == [3, 2, 2]
 
 
-def test_a_queue_that_does_not_answer_three_times_in_a_row_is_told_once(clock):
+def test_a_queue_that_does_not_answer_three_times_in_a_row_is_reported_once(clock):
     queue, told = Asked(), []
     looks = StatusCache(queue, told.append)
     for is_away in (True, True, False, True, True):

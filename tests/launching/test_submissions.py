@@ -1,4 +1,4 @@
-"""What was submitted is found again in its folder, whenever whoever submitted it was killed; no secret stands there."""
+"""Submitted jobs are found again in their folder after a kill of the command at any time; it holds no secret."""
 
 import errno
 import json
@@ -31,7 +31,7 @@ def submit(record: Submissions, *numbers: int) -> list[Ticket]:
     return [Ticket(job, f"57_{job.number}", f"/log/{job.number}") for job in jobs]
 
 
-def test_a_job_is_known_by_its_ticket_until_somebody_was_told_how_it_ended(tmp_path):
+def test_a_job_keeps_its_ticket_and_its_end_is_recorded(tmp_path):
     record = Submissions(tmp_path)
     tickets = submit(record, 0, 1)
     assert [one.ticket for one in record.read()] == [None, None]
@@ -124,7 +124,7 @@ def test_the_history_has_a_line_for_each_job_with_the_commit_and_is_left_out_of_
     assert "\\n" in rows[0]["command"] and (tmp_path / ".nlu/.gitignore").read_text() == "*\n"
 
 
-def test_the_history_tells_of_files_that_differ_from_the_commit_and_keeps_its_columns(tmp_path, monkeypatch):
+def test_the_history_records_changed_files_and_keeps_its_columns(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code.py").write_text("1")
     who = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -167,7 +167,7 @@ def test_without_locks_jobs_are_written_down_and_nothing_leaves_nothing(tmp_path
     assert not (tmp_path / "nothing").exists()
 
 
-def test_what_changed_since_a_record_was_read_is_told_once(tmp_path):
+def test_changes_since_a_record_was_read_are_returned_once(tmp_path):
     record, other = Submissions(tmp_path), Submissions(tmp_path)
     tickets = submit(other, 0, 1)
     assert [one.job.number for one in record.changed()] == [0, 1] and record.changed() == []
@@ -187,7 +187,7 @@ def test_what_changed_since_a_record_was_read_is_told_once(tmp_path):
     assert record.read() == [] == record.changed()
 
 
-def test_a_line_that_is_no_json_is_named(tmp_path):
+def test_a_line_of_invalid_json_is_named(tmp_path):
     record = Submissions(tmp_path)
     submit(record, 0)
     with open(tmp_path / FOLDER / FILE, "a") as file:
@@ -201,7 +201,7 @@ def test_of_the_overrides_of_a_job_how_it_continues_is_left_out():
     assert without_resume(overrides) == ["data.resume=1", "resumed=2", "a.token=***"]
 
 
-def test_tokens_are_names_of_their_own():
+def test_tokens_are_unique():
     tokens = [*new_tokens(3), *new_tokens(2)]
     assert len(set(tokens)) == 5 and [token.rpartition("-")[2] for token in tokens] == ["0", "1", "2", "0", "1"]
 
@@ -231,4 +231,4 @@ def test_a_history_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, c
     (tmp_path / ".nlu/submissions.tsv").mkdir(parents=True)
     add_to_history("slurm", [Ticket(Job(0, "run", (), "0"), "9")], "train")
     assert "submissions.tsv is not written: Is a directory" in capsys.readouterr().err and read_history() == []
-    assert project_folder(tmp_path / "x") == tmp_path / "x", "where there is no checkout"
+    assert project_folder(tmp_path / "x") == tmp_path / "x", "outside of a checkout"

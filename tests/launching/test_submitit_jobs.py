@@ -18,7 +18,7 @@ SHOWN = "https://***@host/x"
 
 
 def left(tmp_path: Path, returned: Any, how: str = "success") -> Any:
-    """What is read back of what a job returned."""
+    """Return the stored result of a job as it is read back."""
     (tmp_path / "result.pkl").write_bytes(pickle.dumps((how, to_plain(returned) if how == "success" else returned)))
     return read_outcome(tmp_path / "result.pkl")
 
@@ -84,7 +84,7 @@ def test_a_result_that_is_none_is_a_job_that_is_lost(tmp_path: Path) -> None:
     assert str(other) == "the job failed with\nTraceback" and type(other) is not JobLost
 
 
-def test_the_last_lines_of_a_log_are_whole_lines_of_the_first_file_that_says_anything(
+def test_the_end_of_a_log_is_whole_lines_of_the_first_file_that_is_not_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = [tmp_path / name for name in ("absent", "empty", "first", "second")]

@@ -111,7 +111,7 @@ def test_a_pause_lasts_as_long_as_it_is_to_unless_nothing_is_submitted_any_more(
     assert not waiting.pause(1000.0)
 
 
-def test_a_second_search_of_a_process_waits_for_a_full_queue_and_the_threads_of_the_first_do_not(trials, monkeypatch):
+def test_only_the_second_search_of_a_process_waits_for_a_full_queue(trials, monkeypatch):
     queue = Queue(room=0)
     with waiting.of_a_search():
         first = contextvars.copy_context()
