@@ -49,7 +49,7 @@ class Stop(Exception):
 
 
 def climb(config: DictConfig, folder: Path) -> float:
-    """Go on from the saved step to the end or until the trial is pruned; returns the value, result.json has all."""
+    """Continue from the saved step to the end or until the trial is pruned; returns the value, result.json has all."""
     from nlu.sweeps.channel import open_trial
 
     saved = folder / "state.json"
@@ -60,7 +60,7 @@ def climb(config: DictConfig, folder: Path) -> float:
     if (folder.parent / "full").exists():
         Path("/dev/full").write_text("x")
     if config.fail or (config.trial and config.trial.number >= config.fail_from):
-        raise RuntimeError(f"lr {config.lr} is no good" if config.fail else f"no model in {folder}")
+        raise RuntimeError(f"lr {config.lr} is too high" if config.fail else f"no model in {folder}")
     if config.die_once and step == 2 and not (folder / "died").exists():
         (folder / "died").touch()
         os._exit(9)

@@ -17,7 +17,7 @@ def failures(folder: Path, limit: int = 3):
     return Failures(folder, limit)
 
 
-def test_an_error_is_told_in_full_the_first_time_only(tmp_path):
+def test_an_error_is_printed_in_full_only_the_first_time(tmp_path):
     found = failures(tmp_path)
     assert [found.words(number, error) for number, error in ((2, "no"), (2, "no"), (5, "no"), (5, "off"))] == [
         "no", "the same again", "the same as trial 2", "off",
@@ -126,7 +126,7 @@ def test_a_slot_is_idle_from_when_its_trial_ended_not_from_when_that_was_noticed
     idle.changed(0, 1, at_s=6.0)
     idle.changed(1, 0)
     assert idle.share == pytest.approx(4 / 10)
-    # Clocks differ: an end before the beginning, or in the future, is taken for what can be.
+    # Clocks differ: an end before the beginning, or in the future, is moved to the nearest possible time.
     idle.changed(0, 1, at_s=2.0)
     now_s = 20.0
     idle.changed(1, 0, at_s=99.0)
@@ -139,7 +139,7 @@ def job_return(status: JobStatus, value: object) -> JobReturn:
     return found
 
 
-def test_how_a_launch_ended_is_told_by_its_error_or_by_what_its_job_returned():
+def test_the_end_of_a_launch_is_described_by_its_error_or_the_value_of_its_job():
     from hydra_plugins.hyperband_sweeper._slots import REMEDY, Ended
 
     refused = Ended(0, 1, None, JobRefused(f"no such partition{REMEDY}"))

@@ -1,4 +1,4 @@
-"""The same command goes on with a search that was killed: no number twice, nothing lost, the same values drawn."""
+"""The same command continues a search that was killed: no number twice, nothing lost, the same values drawn."""
 
 import os
 import re
@@ -36,14 +36,14 @@ def unbroken(tmp_path_factory):
 @pytest.mark.parametrize(
     "launcher", [pytest.param((), id="here"), pytest.param(LOCAL, id="submitit_local", marks=pytest.mark.thorough)]
 )
-def test_a_killed_search_goes_on_under_the_same_numbers(tmp_path, unbroken, launcher):
+def test_a_killed_search_continues_under_the_same_numbers(tmp_path, unbroken, launcher):
     folder = tmp_path / "s"
     process = start(folder, *ARGUMENTS, *launcher)
     wait_until(lambda: steps_saved(folder) >= 2)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     saved = [(folder / str(number) / "state.json").exists() for number in range(5)]
-    # Jobs in processes of their own live on: the search that goes on must not run their trials a second time.
+    # Jobs in separate processes survive: the continued search must not run their trials a second time.
     search(folder, *ARGUMENTS, *launcher)
     assert states(folder) == ["COMPLETE"] * 5
     drawn, best = unbroken
@@ -86,7 +86,7 @@ def test_a_second_search_in_the_same_folder_is_refused(tmp_path):
     first.communicate()
 
 
-def test_a_folder_that_holds_a_search_takes_no_second_one(tmp_path):
+def test_a_folder_that_holds_a_search_refuses_a_second_one(tmp_path):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", "hydra.sweeper.study_name=k2")
     before = sorted(folder.rglob("*"))
@@ -99,7 +99,7 @@ def test_a_folder_that_holds_a_search_takes_no_second_one(tmp_path):
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_search_goes_on_in_the_folder_that_it_was_moved_to(tmp_path, unbroken):
+def test_a_search_continues_in_the_folder_that_it_was_moved_to(tmp_path, unbroken):
     search(tmp_path / "s", *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
     (tmp_path / "s").rename(tmp_path / "moved")
     search(tmp_path / "moved", *ARGUMENTS, "step_s=0")
@@ -117,7 +117,7 @@ def test_the_same_study_from_another_folder_is_refused(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_terminated_search_ends_its_jobs_and_says_how_to_go_on(tmp_path):
+def test_a_terminated_search_ends_its_jobs_and_says_how_to_continue(tmp_path):
     folder = tmp_path / "s"
     process = start(folder, *ARGUMENTS, *LOCAL)
     wait_until(lambda: steps_saved(folder) >= 2)
@@ -144,7 +144,7 @@ def test_ctrl_c_at_a_terminal_is_for_the_search_which_ends_its_jobs(tmp_path):
 
 
 @pytest.mark.thorough
-def test_another_sampler_or_pruner_is_told_when_a_search_goes_on(tmp_path):
+def test_another_sampler_or_pruner_is_reported_when_a_search_continues(tmp_path):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")
     median = "hydra.sweeper.pruner={name: median, n_startup_trials: "
@@ -181,7 +181,7 @@ def test_a_study_that_was_killed_half_created_is_completed(tmp_path, unbroken):
 
 
 @pytest.mark.thorough
-def test_a_study_that_another_host_runs_is_left_alone_though_the_folder_has_the_same_name(tmp_path):
+def test_a_study_that_another_host_runs_is_refused_even_from_a_folder_of_that_name(tmp_path):
     shared = (f"hydra.sweeper.storage={tmp_path}/journal.log", "hydra.sweeper.study_name=one", "step_s=0")
     search(tmp_path / "s", *ARGUMENTS, *shared, "hydra.sweeper.n_trials=1")
     storage = open_storage(storage_url(f"{tmp_path}/journal.log", tmp_path))

@@ -16,14 +16,14 @@ DRAWN = "lr=choice(0.1,0.2,0.3,0.4)"
 SOME_FAIL = ("hydra.sweeper.n_trials=4", "fail=choice(true,false)", "hydra/sweeper/sampler=grid", "lr=choice(0.1,0.2)")
 
 
-def test_a_failed_trial_is_told_and_the_others_go_on(tmp_path):
+def test_a_failed_trial_is_reported_and_the_others_continue(tmp_path):
     said = search(tmp_path / "s", *SOME_FAIL)
     assert sorted(states(tmp_path / "s")) == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
     failed = [outcome for outcome in outcomes(tmp_path / "s") if outcome["state"] == "failed"]
     for outcome in failed:
         assert "RuntimeError: lr 0." in outcome["error"] and outcome["log"] in said
         log = Path(outcome["log"]).read_text()
-        assert "Traceback (most recent call last)" in log and "is no good" in log
+        assert "Traceback (most recent call last)" in log and "is too high" in log
 
 
 def test_on_failure_stop_stops(tmp_path):
@@ -43,7 +43,7 @@ def test_the_same_failure_of_all_first_trials_ends_the_search(tmp_path):
     assert states(tmp_path / "s") == ["FAIL"] * 3
     assert "the first 3 trials failed with the same error, shown above" in said
     # Once when it happens, and once in the summary.
-    assert said.count("RuntimeError: lr 0.1 is no good") == 2
+    assert said.count("RuntimeError: lr 0.1 is too high") == 2
     assert said.count("the same as trial 0") == 2
     assert "failed: trials 0, 1, 2: " in said and (tmp_path / "s/summary/trials.tsv").read_text().count("failed") >= 3
 
@@ -54,12 +54,12 @@ def test_the_same_failure_again_and_again_ends_a_search_that_had_begun_well(tmp_
     assert states(folder) == ["COMPLETE", "FAIL", "FAIL", "FAIL"]
     ending = f"correct it, and the same command with hydra.sweep.dir={folder} continues with the rest"
     assert f"trials 1, 2, 3 failed one after another with the same error, shown above; {ending}" in said
-    # Whoever goes on believes to have corrected it: what happened before does not count.
+    # The user who continues has corrected something, so earlier failures do not count.
     search(folder, *all_fail, "hydra.sweeper.stop_after_same_failures=2", status=1)
     assert states(folder)[4:] == ["FAIL", "FAIL"]
 
 
-def test_failures_for_different_reasons_end_nothing_until_one_comes_so_often_in_a_row(tmp_path):
+def test_only_repeated_failures_for_the_same_reason_end_a_search(tmp_path):
     from hydra_plugins.hyperband_sweeper._failures import Failures, FailuresEndSearch
 
     failures = Failures(tmp_path, limit=3)
@@ -70,7 +70,7 @@ def test_failures_for_different_reasons_end_nothing_until_one_comes_so_often_in_
 
 
 @pytest.mark.thorough
-def test_a_full_disk_fails_no_trial_and_the_search_goes_on_once_there_is_room(tmp_path):
+def test_a_full_disk_fails_no_trial_and_the_search_continues_once_space_is_free(tmp_path):
     folder = tmp_path / "s"
     search(folder, DRAWN, "hydra.sweeper.n_trials=1")
     (folder / "full").touch()
@@ -144,7 +144,7 @@ def test_a_search_without_any_value_ends_with_1_and_says_so(tmp_path):
     search(tmp_path / "t", "lr=choice(0.1)", "hydra/sweeper/sampler=grid", "fail=choice(true,false)")
 
 
-def test_a_search_of_pruned_trials_alone_has_no_best_one(tmp_path):
+def test_a_search_with_only_pruned_trials_ends_without_a_best_one(tmp_path):
     said = search(
         tmp_path / "s", DRAWN, "hydra.sweeper.pruner={name: threshold, lower: 2}", "hydra.sweeper.n_trials=2", status=1
     )
@@ -153,7 +153,7 @@ def test_a_search_of_pruned_trials_alone_has_no_best_one(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_job_that_dies_goes_on_from_its_checkpoint(tmp_path):
+def test_a_job_that_dies_continues_from_its_checkpoint(tmp_path):
     said = search(tmp_path / "s", DRAWN, *LOCAL, "die_once=true", "hydra.sweeper.n_trials=2")
     assert states(tmp_path / "s") == ["COMPLETE", "COMPLETE"]
     assert [runs(tmp_path / "s", number) for number in (0, 1)] == [[0, 2], [0, 2]]
@@ -173,10 +173,10 @@ def refusing_slurm(tmp_path, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_a_job_that_slurm_refuses_is_one_error_and_the_search_goes_on_once_that_is_mended(tmp_path, refusing_slurm):
+def test_a_job_that_slurm_refuses_is_one_error_and_the_same_command_continues(tmp_path, refusing_slurm):
     folder, drawn = tmp_path / "s", (DRAWN, "hydra.sweeper.n_trials=2", "hydra/sweeper/sampler=grid")
     told = search(folder, *drawn, "hydra/launcher=submitit_slurm", "hydra.sweeper.n_jobs=2", status=1)
-    # Both are launched at once, and either may be told first.
+    # Both are launched at once, and either may be reported first.
     refused = r"trial [01]: Slurm refused the jobs: Batch job submission failed; correct what hydra.launcher sets, and"
     assert re.search(refused, told)
     assert "under way" not in told and "failed:" not in told and states(folder) == ["RUNNING", "RUNNING"]

@@ -52,7 +52,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def holding(folder: Path, *, text: str = SECRET) -> list[str]:
-    """Return the files below a folder that hold a text, whatever they are; of an archive each member is looked at."""
+    """Return all files below a folder that hold a text; of an archive each member is searched."""
     found = []
     for path in folder.rglob("*"):
         if text in path.name or (path.is_file() and _holds(path.read_bytes(), text.encode())):
@@ -76,7 +76,7 @@ def _holds(content: bytes, text: bytes) -> bool:
         for column, kind in enumerate(KINDS)
     ],
 )
-def test_a_command_with_a_secret_is_refused_before_anything_is_written_and_the_secret_is_not_repeated(
+def test_a_command_with_a_secret_is_refused_first_and_the_secret_is_not_repeated(
     project: Path, place: str, kind: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(project.rglob("*"))
@@ -87,7 +87,7 @@ def test_a_command_with_a_secret_is_refused_before_anything_is_written_and_the_s
 
 
 @pytest.mark.thorough
-def test_what_jobs_get_from_the_environment_is_in_no_file_of_a_grid_and_is_not_printed(
+def test_variables_that_jobs_inherit_are_neither_printed_nor_in_files_of_a_grid(
     project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
@@ -104,7 +104,7 @@ def test_what_jobs_get_from_the_environment_is_in_no_file_of_a_grid_and_is_not_p
     assert "***" in (project / "s/multirun.yaml").read_text()
 
 
-def test_a_search_and_its_trials_leave_and_print_no_value_of_a_variable_that_holds_a_secret(
+def test_a_search_and_its_trials_neither_write_nor_print_a_secret_variable(
     project: Path,
 ) -> None:
     arguments = [*sets(project), *SMALL, *SEARCH, "hydra.job.env_copy=[HF_TOKEN]", "tracker=tensorboard"]

@@ -1,4 +1,4 @@
-"""One run, or a grid, over a launcher: what it leaves is what it would leave here; nobody needs to wait for it."""
+"""One run, or a grid, over a launcher: its output equals that of a run here, without waiting for it."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def submitted(folder: Path) -> list:
     return Submissions(folder).read()
 
 
-def test_one_run_is_left_to_a_launcher_and_collected_by_the_same_command_with_the_bytes_of_a_run_here(project, capfd):
+def test_one_run_left_to_a_launcher_and_collected_later_equals_a_run_here(project, capfd):
     own = (*sets(project), *SMALL, "optimizer.lr=3e-3")
     command(*own, LOCAL, LEFT, "hydra.run.dir=there")
     said = capfd.readouterr().err
@@ -61,7 +61,7 @@ def test_one_run_is_left_to_a_launcher_and_collected_by_the_same_command_with_th
     train(*own, f"hydra.run.dir={project}/here")
     for name, values in tensors(project / "here", "best-1/model").items():
         assert (values == tensors(project / "there", "best-1/model")[name]).all()
-    # The records are those of a run that was started here, but for who started it.
+    # The records are those of a run that was started here, except for its launcher.
     assert read_overrides(project / "there") == {
         key: value for key, value in (text.split("=", 1) for text in own) if not key.startswith("hydra")
     }
@@ -279,7 +279,7 @@ def kill_job(folder: Path, number: int) -> None:
 
 
 @pytest.mark.thorough
-def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_again(project, capfd):
+def test_a_lost_job_does_not_affect_other_jobs_of_a_grid_and_runs_again_on_resume(project, capfd):
     folder = project / "grid"
     long = ("trainer.max_duration=4st,100000st", "seed=1")
     grid(project, LEFT, *long)
@@ -294,18 +294,18 @@ def test_a_lost_job_of_a_grid_costs_itself_alone_and_the_same_command_runs_it_ag
     assert re.search(r"nlu: job 1 left no result: local job \S+ ended without a result \(its process ended", said)
     assert "the same command with resume=auto" in said
     assert [job.ended for job in submitted(folder)] == ["done", "lost"]
-    # Both are submitted anew: one has nothing to do, the other goes on until it is cancelled, its state saved.
+    # Both are submitted again: one has nothing to do, the other runs until it is cancelled, its state saved.
     before = rows(folder / "1")
     grid(project, *long, LEFT, "resume=auto")
     until_steps(folder / "1", before)
-    # What was cut short goes on at the first command that resumes, without one that only collects.
+    # A cancelled job continues at the first command that resumes, without one that only collects.
     assert jobs_main([str(folder), "--cancel", "1"]) == 0
     before = rows(folder / "1")
     said = grid(project, *long, LEFT, "resume=auto")
     assert re.search(r"nlu: job 1 \(local \S+\) was cancelled; it continues", said) and "the same command coll" in said
     until_steps(folder / "1", before)
     assert jobs_main([str(folder), "--cancel", "1"]) == 0
-    # All have ended: there is nothing to leave, and they are collected.
+    # All have ended: none is left to run, and they are collected.
     said = grid(project, *long, LEFT, status=75)
     assert "job 1 (trainer.max_duration=100000st): cancelled" in said and "--cancel cancels" not in said
     assert "1 of 2 jobs were stopped, to be continued: 1" in said
@@ -340,7 +340,7 @@ def test_a_signal_without_a_terminal_leaves_the_jobs_and_says_how_to_cancel_them
 
 
 @pytest.mark.thorough
-def test_on_a_terminal_a_table_is_drawn_and_ctrl_c_asks_what_is_to_become_of_the_jobs(project):
+def test_on_a_terminal_a_table_is_drawn_and_ctrl_c_asks_about_the_jobs(project):
     own = [*sets(project), *SMALL, LONG, LOCAL, "hydra.run.dir=run"]
     line = shlex.join([sys.executable, "-m", "nlu.train", *own])
     process, terminal = pty.fork()

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a search is one clear error before any trial: exit 2, no folder left behind."""
+"""Any mistake in a search is one clear error before any trial: exit 2, no folder left behind."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""A trial whose job ends before its end: it starts again, after a pause where it got no further, and not for ever."""
+"""A trial whose job ends early: it starts again, after a pause if it made no progress, and not without limit."""
 
 import signal
 import time
@@ -31,7 +31,7 @@ def test_what_stops_all_jobs_ends_the_search_with_the_reason_and_no_trial_is_los
     assert states(folder) == ["COMPLETE"] * 9
 
 
-def test_the_slots_run_other_trials_while_one_pauses_and_draw_what_they_would_have_drawn(tmp_path):
+def test_other_trials_run_while_one_pauses_and_draw_the_same_values_as_without(tmp_path):
     folder, drawn = tmp_path / "s", ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=4")
     program = ["-c", AT_ONCE.replace("0.01, 0.01", "9999, 9999"), *searches.PROGRAM]
     folder.mkdir()

@@ -31,7 +31,7 @@ def result(folder: Path, number: int) -> dict:
 
 
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_a_run_is_pruned_by_what_it_reports_and_all_its_processes_leave_together(tmp_path, devices):
+def test_a_run_is_pruned_by_its_reports_and_all_its_processes_end_together(tmp_path, devices):
     folder = tmp_path / "s"
     # After 25 steps a rate that learns is far above chance, one of 1e-6 is not.
     search(
@@ -57,7 +57,7 @@ def test_a_trial_is_a_run_like_any_other(tmp_path):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-def test_a_run_that_fails_leaves_its_traceback_in_its_own_log_and_the_search_goes_on(tmp_path):
+def test_a_failing_run_writes_its_traceback_to_its_log_and_the_search_continues(tmp_path):
     folder = tmp_path / "s"
     data, bad = files(tmp_path), tmp_path / "bad.tsv"
     bad.write_text("w1 w2\tneither\n")
@@ -70,7 +70,7 @@ def test_a_run_that_fails_leaves_its_traceback_in_its_own_log_and_the_search_goe
 
 def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp_path):
     folder = tmp_path / "s"
-    # With such a rate the loss is no number a step or two after the first update, whenever it is tried.
+    # With such a rate every attempt gets a NaN loss a step or two after the first update.
     said = search(
         folder, *files(tmp_path), "optimizer.lr=choice(1e30)", "trainer.save_interval=1st", "hydra.sweeper.pruner=none",
         "hydra.sweeper.retries=1", status=1,
@@ -86,7 +86,7 @@ def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param((), id="alone", marks=pytest.mark.thorough),
+        pytest.param((), id="one process", marks=pytest.mark.thorough),
         pytest.param(("trainer.devices=2",), id="two processes", marks=pytest.mark.thorough),
         pytest.param(("folds=2",), id="folds", marks=pytest.mark.thorough),
     ],

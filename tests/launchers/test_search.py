@@ -96,7 +96,7 @@ hydra:
 
 
 @pytest.mark.thorough
-def test_what_hangs_on_a_choice_is_drawn_only_with_it(tmp_path):
+def test_conditional_values_are_drawn_only_with_their_choice(tmp_path):
     (tmp_path / "conf/space").mkdir(parents=True)
     (tmp_path / "conf/space/mine.yaml").write_text(SPACE)
     search(
@@ -108,7 +108,7 @@ def test_what_hangs_on_a_choice_is_drawn_only_with_it(tmp_path):
 
 
 @pytest.mark.thorough
-def test_jobs_of_their_own_keep_the_slots_filled(tmp_path):
+def test_jobs_in_separate_processes_keep_the_slots_filled(tmp_path):
     said = search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=5", "step_s=0.1")
     assert states(tmp_path / "s") == ["COMPLETE"] * 5
     running, most = 0, 0
@@ -120,7 +120,7 @@ def test_jobs_of_their_own_keep_the_slots_filled(tmp_path):
 
 
 @pytest.mark.thorough
-def test_each_job_at_a_time_has_a_device_of_its_own(tmp_path, monkeypatch):
+def test_each_of_two_concurrent_jobs_has_a_separate_device(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "3,5")
     search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=2", "step_s=0.5")
     seen = {(tmp_path / f"s/{number}/runs.txt").read_text().split()[2] for number in (0, 1)}
@@ -186,7 +186,7 @@ def test_slots_for_which_no_trial_remains_are_not_idle(monkeypatch):
     for now_s, running, remaining in ((0.0, 2, 1), (10.0, 1, 1), (14.0, 2, 0), (20.0, 1, 0), (50.0, 0, 0)):
         moments_s.append(now_s)
         idle.changed(running, remaining)
-    # Of 2 x 20 seconds with work for both, and 30 with work for one alone, one slot had none for 4.
+    # Of 2 x 20 seconds with work for both, and 30 with work for only one, one slot had none for 4.
     assert idle.share == pytest.approx(4 / 70)
 
 
@@ -211,7 +211,7 @@ def test_local_trials_have_as_many_gpus_as_devices_and_no_gpu_in_common(tmp_path
     assert free == {"4", "5", "7"}
 
 
-def test_a_local_trial_that_takes_more_gpus_than_there_are_is_refused_before_the_first(tmp_path, monkeypatch):
+def test_a_local_trial_that_needs_too_many_gpus_is_refused_before_the_first_trial(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,5")
     drawn = ("hydra/launcher=submitit_local", "trainer.devices=choice(1,3)")
     said = search(tmp_path / "s", *drawn, status=1)

@@ -35,17 +35,17 @@ def slots_of(tmp_path: Path, count: int, *overrides: str) -> Any:
 
 
 def timeout_min(tmp_path: Path, *overrides: str) -> int:
-    """What submitit is told for a job of such a search."""
+    """The time limit that submitit gets for a job of such a search."""
     return slots_of(tmp_path, 1, *overrides).launcher.params["timeout_min"]
 
 
 def shares(slots: Any, number: int, need: Any) -> dict[str, str]:
-    """What a job is told of its part of the machine."""
+    """The variables that give a job its part of the machine."""
     found = [text.removeprefix("+hydra.job.env_set.").split("=", 1) for text in slots._share_of_machine(number, need)]
     return {name: value.strip("'") for name, value in found}
 
 
-def test_each_of_several_jobs_here_gets_its_part_of_the_cores_and_gpus_of_its_own(tmp_path, primary, monkeypatch):
+def test_each_of_several_jobs_here_gets_its_share_of_cores_and_separate_gpus(tmp_path, primary, monkeypatch):
     primary("x: 1\n")
     from hydra_plugins.hyperband_sweeper import _slots
     from hydra_plugins.hyperband_sweeper._slots import Need
@@ -90,7 +90,7 @@ def primary(tmp_path):
     return (tmp_path / "conf/mine.yaml").write_text
 
 
-def test_a_local_job_has_no_end_unless_somebody_sets_one(tmp_path, primary):
+def test_a_local_job_runs_without_a_time_limit_unless_one_is_set(tmp_path, primary):
     assert timeout_min(tmp_path) == DAYS_60
     assert timeout_min(tmp_path, f"{TIMEOUT}=90") == 90
 
@@ -99,7 +99,7 @@ def test_an_hour_that_is_asked_for_is_an_hour(tmp_path, primary):
     assert timeout_min(tmp_path, f"{TIMEOUT}=60") == 60
     primary("x: 1\nhydra:\n  launcher:\n    timeout_min: 60\n")
     assert timeout_min(tmp_path) == 60
-    # Whoever looked has left submitit's own default as it was.
+    # The checks before did not change submitit's own default.
     primary("x: 1\n")
     assert timeout_min(tmp_path) == DAYS_60
 

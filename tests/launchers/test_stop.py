@@ -91,7 +91,7 @@ def test_ctrl_c_asks_what_becomes_of_jobs_elsewhere(ended, tmp_path, monkeypatch
     board = ended(Slots([]), {4}, signal.SIGINT)
     assert asked == ["trial 4 is under way elsewhere"] and not board.has_bar
     assert board.said[0].startswith(said) and cancelled == ([tmp_path] if answer == "c" else [])
-    assert ended(Slots([]), {4}, signal.SIGTERM).said and len(asked) == 1, "nobody is there to be asked"
+    assert ended(Slots([]), {4}, signal.SIGTERM).said and len(asked) == 1, "no terminal to ask on"
 
 
 def test_jobs_of_this_machine_are_told_to_save_their_state_until_all_have_ended(ended):
@@ -111,7 +111,7 @@ def test_jobs_of_this_machine_that_do_not_end_are_waited_for_a_minute(ended, mon
     assert len(_failures.terminated) == 2
 
 
-def test_of_the_processes_that_were_started_from_here_only_jobs_are_told_to_end():
+def test_only_jobs_are_terminated_among_the_processes_that_were_started_here():
     from hydra_plugins.hyperband_sweeper._slots import terminate_jobs
 
     command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]

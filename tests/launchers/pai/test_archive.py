@@ -95,7 +95,7 @@ def test_too_large_an_archive_names_its_largest_files(project):
         pack(project, limit_mb=0.1)
 
 
-def test_outside_of_a_checkout_nobody_knows_what_is_code(tmp_path):
+def test_packing_outside_of_a_checkout_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"is not a checkout of git .*; start in the folder of your project"):
         pack(tmp_path, limit_mb=1)
 
@@ -105,7 +105,7 @@ def names_in(archive: bytes) -> dict[str, bytes]:
         return {name: opened.read(name) for name in opened.namelist()}
 
 
-def test_files_of_submodules_go_and_one_that_is_not_checked_out_is_told(project, tmp_path):
+def test_files_of_submodules_are_packed_and_missing_submodules_are_listed(project, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     git(other, "init", "-q")
@@ -121,7 +121,7 @@ def test_files_of_submodules_go_and_one_that_is_not_checked_out_is_told(project,
     ]
 
 
-def test_a_link_goes_as_what_it_leads_to_and_one_that_leads_elsewhere_is_told(project):
+def test_a_link_is_packed_as_its_target_and_one_that_leads_elsewhere_is_listed(project):
     (project / "parts/inner").mkdir(parents=True)
     (project / "parts/inner/layer.py").write_text("layer")
     (project / "secrets").mkdir()
@@ -137,7 +137,7 @@ def test_a_link_goes_as_what_it_leads_to_and_one_that_leads_elsewhere_is_told(pr
     assert "jobs will not find link, nowhere, up, links that lead out of" in told
 
 
-def test_a_plain_file_in_a_folder_that_is_called_like_a_secret_stays_here_and_is_told(project):
+def test_files_in_a_folder_named_like_a_secret_stay_here_and_are_listed(project):
     (project / "Secrets").mkdir()
     (project / "Secrets/prod.txt").write_text("geheim")
     for name in ("odps_config.ini", ".ossutilconfig"):
@@ -149,7 +149,7 @@ def test_a_plain_file_in_a_folder_that_is_called_like_a_secret_stays_here_and_is
         assert name in told
 
 
-def test_modules_that_git_does_not_track_are_told_once_unless_they_are_declared(project, capfd, monkeypatch):
+def test_untracked_modules_are_listed_once_unless_they_are_declared(project, capfd, monkeypatch):
     (project / "nlu/mine.py").write_text("")
     (project / "conf").mkdir()
     (project / "conf/mine.yaml").write_text("")

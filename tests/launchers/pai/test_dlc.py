@@ -46,7 +46,7 @@ def specs_of(request: dict) -> list[dict]:
     return [{key: value for key, value in spec.items() if value != []} for spec in request["JobSpecs"]]
 
 
-def test_a_job_asks_for_what_was_set(server, queue_of):
+def test_a_job_requests_its_settings(server, queue_of):
     queue = queue_of(workers=3, priority=4, max_minutes=90, environment={"A": "b"})
     (ticket,) = queue.submit([job(7)])
     request = server.jobs[ticket.id].request
@@ -146,7 +146,7 @@ def test_a_job_that_appears_late_is_stopped(server, queue_of):
 
 
 def test_a_job_that_appears_late_but_works_already_is_the_one_that_stays(server, queue_of, claims, monkeypatch):
-    """Before it is stopped a second job may begin: whichever claimed the submission is followed, not the one that the
+    """Before it is stopped a second job may begin: the one with the claim is followed, not the one that the
     service answered for."""
     created = []
 
@@ -241,7 +241,7 @@ def test_a_refused_job_leaves_none_of_its_submission_in_the_queue(server, queue_
     assert made(server) == [] and len(server.jobs) == 1
 
 
-def test_wrong_keys_name_their_variables_and_are_told_nowhere(server, queue_of, caplog):
+def test_wrong_keys_are_reported_by_their_variables_and_not_repeated(server, queue_of, caplog):
     caplog.set_level(logging.DEBUG)
     queue = queue_of(Credentials("LTAI-of-the-double", "a-wrong-secret"))
     with pytest.raises(JobRefused) as raised:

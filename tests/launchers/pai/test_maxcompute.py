@@ -39,7 +39,7 @@ def job(number: int) -> Job:
     return Job(number, f"oss://bucket/nlu/runs/x/{number}", (f"seed={number}",), f"token{number}")
 
 
-def test_a_job_asks_for_what_was_set(server, queue_of):
+def test_a_job_requests_its_settings(server, queue_of):
     queue = queue_of(workers=3, priority=8, tables=["odps://proj1/tables/a", "odps://proj1/tables/b/pt=1"],
                      role="acs:ram::1:role/nlu")  # fmt: skip
     (ticket,) = queue.submit([job(7)])
@@ -169,7 +169,7 @@ def test_a_refused_job_says_why(server, queue_of):
     assert server.jobs == {}
 
 
-def test_wrong_keys_name_their_variables_and_are_told_nowhere(server, queue_of, capfd):
+def test_wrong_keys_are_reported_by_their_variables_and_not_repeated(server, queue_of, capfd):
     queue = queue_of(Credentials("LTAI-of-the-double", "a-wrong-secret"))
     with pytest.raises(JobRefused) as raised:
         queue.submit([job(0)])

@@ -114,7 +114,7 @@ def test_a_client_that_breaks_is_started_again(server, queue_of, client):
 
 
 @pytest.mark.thorough
-def test_what_the_service_refuses_is_told_once_and_without_keys(server, queue_of, client):
+def test_a_refusal_of_the_service_is_reported_once_and_without_keys(server, queue_of, client):
     with pytest.raises(JobRefused, match="xflow tensorflow is not found"):
         queue_of(framework_version="tensorflow").submit([job(0)])
     with pytest.raises(JobRefused, match="ALIBABA_CLOUD_ACCESS_KEY_SECRET") as raised:

@@ -63,7 +63,7 @@ def attempt_of(server, id: str) -> str:
 
 
 def test_jobs_that_are_handed_over_again_are_not_made_again(opened, server, claims):
-    """Neither the service's list nor its answer told of the first job, which began meanwhile."""
+    """Neither the service's list nor its answer contained the first job, which began meanwhile."""
     created = 0
 
     def fault(method: str, path: str) -> str | None:
@@ -88,7 +88,7 @@ def test_jobs_that_are_handed_over_again_are_not_made_again(opened, server, clai
 
 
 @pytest.mark.parametrize("by_another_command", [False, True])
-def test_a_job_that_left_by_its_claim_is_no_result_and_the_one_that_computes_is_followed(
+def test_the_job_that_holds_the_claim_is_followed_and_the_other_yields_nothing(
     opened, server, claims, project, by_another_command
 ):
     others, queue = opened().submit([job(0)]), opened()
@@ -116,9 +116,7 @@ def test_a_job_that_left_is_not_done_where_none_is_shown_that_computes(opened, s
     assert queue.look([ticket.id])[ticket.id].state is state
 
 
-def test_a_job_whose_worker_is_never_shown_is_lost_to_commands_of_which_each_looks_but_once(
-    opened, server, claims, monkeypatch
-):
+def test_a_job_whose_worker_never_appears_is_lost_even_to_commands_that_poll_once(opened, server, claims, monkeypatch):
     (ticket,) = opened().submit([job(0)])
     holder_after(claims, "token0", "hidden")
     server.jobs[ticket.id].status = "Succeeded"
@@ -152,7 +150,7 @@ def test_that_a_worker_was_missed_for_a_moment_is_over_once_it_was_seen(opened, 
     assert look().state is JobState.RUNNING
     time.sleep(0.6)
     server.jobs.pop(worker.id)
-    assert look().state is JobState.WAITING, "missed anew"
+    assert look().state is JobState.WAITING, "it is missing again"
 
 
 def test_a_job_that_is_not_shown_yet_is_new_to_another_command_too(opened, server, claims, project, monkeypatch):

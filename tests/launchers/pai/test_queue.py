@@ -21,7 +21,7 @@ from nlu.runs.mirror import Mirror
 from nlu.storage.objects import ObjectStore
 from tests.buckets import Server
 
-# Each connects anew, which takes seconds.
+# Each opens a connection, which takes seconds.
 pytestmark = pytest.mark.thorough
 
 
@@ -132,7 +132,7 @@ def test_nothing_is_submitted_where_one_job_is_wrong(opened, server, store, over
     assert server.jobs == {} and objects(store) == []
 
 
-def test_a_problem_of_all_jobs_is_told_once(opened):
+def test_a_problem_of_all_jobs_is_reported_once(opened):
     with pytest.raises(UserError) as raised:
         opened(compose=lambda one: config(train="no.csv", dev="none.csv")).submit([job(0), job(1)])
     assert [problem[:10] for problem in raised.value.problems] == ["data.train", "data.dev i"]
@@ -161,7 +161,7 @@ def test_several_machines_without_a_folder_in_common_are_refused(opened, server)
     assert server.jobs == {}
 
 
-def test_machines_with_a_folder_in_common_keep_the_run_there_and_read_what_is_mounted(opened, server, project):
+def test_machines_with_a_shared_folder_keep_the_run_there_and_read_mounted_files(opened, server, project):
     mounts = [f"d-1:{project.parent}/mnt"]
     shared = f"{project.parent}/mnt/nlu"
     queue = opened(
@@ -208,7 +208,7 @@ def kept_run(url: str, folder: Path) -> None:
     mirror.close()
 
 
-def test_a_mirror_that_holds_a_run_is_refused_unless_the_command_goes_on(opened, server, store, tmp_path):
+def test_a_mirror_that_holds_a_run_is_refused_unless_the_command_resumes(opened, server, store, tmp_path):
     queue = opened()
     kept_run(queue.mirror_of(job(1)), tmp_path / "elsewhere")
     with pytest.raises(UserError, match=r"job 1: .* holds a run; set resume=auto to continue it"):
@@ -227,14 +227,12 @@ def test_a_run_comes_back_also_to_another_command(opened, server, tmp_path, proj
     record.submitted([ticket])
     other = opened()
     assert other.look([ticket.id])[ticket.id].state is JobState.FAILED
-    assert other.outcome(ticket.id) == 0, "its result counts, whatever became of its machine"
+    assert other.outcome(ticket.id) == 0, "its result counts although its machine failed"
     assert json.loads((project / "outputs/grid/0/result.json").read_text()) == {"steps": 6}
     assert other.log_tail(ticket.id, 1) == ["two"]
 
 
-def test_runs_of_several_folders_come_back_each_into_its_own_but_a_list_of_jobs_fetches_none(
-    opened, server, tmp_path, project
-):
+def test_runs_of_several_folders_are_fetched_into_each_but_listing_fetches_none(opened, server, tmp_path, project):
     folders, settings = [project / name for name in "ab"], dict(opened()._context.settings)
     for number, folder in enumerate(folders):
         queue = open_pai(QueueContext(settings, folder, "nlu.train", None, lambda job: config()))
@@ -258,7 +256,7 @@ def test_a_job_without_a_result_has_none(opened, server):
     assert queue.outcome(ticket.id) is None and queue.log_tail(ticket.id) == []
 
 
-def test_wrong_keys_of_the_store_are_told_by_their_variables(opened, monkeypatch):
+def test_wrong_keys_of_the_store_are_reported_by_their_variables(opened, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -281,7 +279,7 @@ def test_nothing_is_opened_without_keys(project, monkeypatch):
         open_pai(QueueContext(settings, project))
 
 
-def test_keys_settings_and_a_checkout_that_are_missing_are_told_at_once(tmp_path, monkeypatch):
+def test_missing_keys_settings_and_checkout_are_reported_together(tmp_path, monkeypatch):
     monkeypatch.delenv(requests.ID, raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as caught:

@@ -30,7 +30,7 @@ def answering(*fates: Fate | str) -> Callable[[], str]:
         ((Fate.NOT_DONE, Fate.UNKNOWN, Fate.NOT_DONE), True),
     ],
 )
-def test_a_lost_answer_is_remembered_whatever_is_answered_after_it(fates: tuple[Fate, ...], may_be_twice: bool) -> None:
+def test_a_lost_answer_is_remembered_after_later_answers(fates: tuple[Fate, ...], may_be_twice: bool) -> None:
     assert done_once(answering(*fates, "job-2"), lambda: None, "submitting") == ("job-2", may_be_twice)
 
 

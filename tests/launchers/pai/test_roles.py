@@ -1,4 +1,4 @@
-"""Short-lived keys that the platform gives a job by its role: a double of OSS takes them, with their token, alone."""
+"""Short-lived keys that the platform gives a job by its role: a double of OSS accepts only them, with their token."""
 
 import os
 import time
@@ -18,7 +18,7 @@ from nlu.storage.objects import ObjectStore
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """An OSS that takes keys with a token alone, and a platform that gives them to this process."""
+    """An OSS that takes keys only with a token, and a platform that gives them to this process."""
     (tmp_path / "pai").mkdir()
     with OssEmulator() as oss, PaiServer(tmp_path / "pai", runs=False) as platform:
         oss.token = "token-1"
@@ -40,7 +40,7 @@ def test_a_role_puts_gets_lists_copies_and_deletes(store):
     assert list(objects.list()) == ["a b/1"]
 
 
-def test_keys_are_asked_for_anew_before_they_expire(store):
+def test_keys_are_renewed_before_they_expire(store):
     oss, platform = store
     soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + environment.RENEWED_EARLY_S - 5))
     platform.role["Expiration"] = soon

@@ -28,7 +28,7 @@ FULL = {
 MAXCOMPUTE = {"backend": "maxcompute", "region": "cn-hangzhou", "project": "p", "oss_folder": "oss://bucket/nlu"}
 
 
-def test_good_settings_have_no_problems():
+def test_valid_settings_pass():
     assert list(setting_problems(PaiSettings(**FULL))) == list(setting_problems(PaiSettings(**MAXCOMPUTE))) == []
 
 
@@ -75,7 +75,7 @@ def test_good_settings_have_no_problems():
         ({"instance_type": "ecs.a"}, "instance_type and hydra.launcher.resource_quota are both set"),
     ],
 )  # fmt: skip
-def test_a_bad_value_is_told_with_its_rule(given, said):
+def test_a_bad_value_is_reported_with_its_rule(given, said):
     problems = list(setting_problems(PaiSettings(**({**FULL, **given} if "backend" not in given else {**given}))))
     assert any(said in problem for problem in problems), problems
     assert all(problem.startswith("hydra.launcher.") for problem in problems)
@@ -94,7 +94,7 @@ def test_a_key_that_there_is_not_names_the_nearest():
         settings_of({"worker": 2})
 
 
-def test_all_missing_keys_are_told_at_once_where_nobody_can_be_asked(tmp_path, monkeypatch):
+def test_all_missing_keys_are_reported_together_without_a_terminal(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", open(os.devnull))
     with pytest.raises(UserError) as raised:
         completed(PaiSettings(gpus=99), tmp_path)
@@ -142,7 +142,7 @@ def test_what_is_missing_is_asked_for_on_a_terminal_and_remembered(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["- a", "dlc: 3", "dlc: {a: 1"])
-def test_a_damaged_memory_is_told(tmp_path, text):
+def test_a_damaged_memory_is_reported(tmp_path, text):
     (tmp_path / ".nlu").mkdir()
     (tmp_path / ".nlu/pai.yaml").write_text(text)
     with pytest.raises(UserError, match=r"pai\.yaml .*correct it, or delete it"):

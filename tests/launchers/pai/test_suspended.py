@@ -8,7 +8,7 @@ from tests.buckets import Server
 from tests.suspending import suspended
 
 
-def test_a_job_on_pai_that_was_suspended_before_it_claimed_leaves_the_submission_to_the_other(
+def test_a_pai_job_suspended_before_its_claim_leaves_the_submission_to_the_other(
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = s3.bucket(monkeypatch) + "/nlu"

@@ -66,7 +66,7 @@ def test_columns_of_an_empty_table_may_stand_in_another_order(project, send):
     assert project.tables["found"].select(ROWS.column_names).equals(ROWS)
 
 
-def test_lists_are_stored_as_lists_of_what_the_service_has() -> None:
+def test_lists_are_stored_with_element_types_of_the_service() -> None:
     inner = pa.struct([("a", pa.uint8()), ("b", pa.large_string())])
     found = tables._stored(pa.large_list(inner))
     assert found == pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())]))
@@ -81,7 +81,7 @@ def test_a_table_with_rows_is_refused_and_kept(project, send):
     assert project.tables["found"].num_rows == 2
 
 
-def test_half_an_upload_is_seen_by_nobody_and_the_next_one_is_whole(project, send):
+def test_half_an_upload_is_not_visible_and_the_next_one_is_complete(project, send):
     blocks = iter(range(99))
     project.fault = lambda method, path: "reset" if method == "PUT" and next(blocks) > 1 else None
     with pytest.raises(DataError, match="cannot be written"):
@@ -103,7 +103,7 @@ def test_a_commit_without_an_answer_is_done_once(project, send, fate):
 
 
 @pytest.mark.parametrize("fate", ["lost", "reset"])
-def test_a_command_that_was_killed_at_its_commit_goes_on(project, send, monkeypatch, fate):
+def test_a_command_that_was_killed_at_its_commit_continues(project, send, monkeypatch, fate):
     def killed(session, blocks):
         if fate == "lost":
             session.commit(blocks)
@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_predicted(project, addr
     assert not project.uploads and not project.statements
 
 
-def test_wrong_keys_are_told_by_their_variables(project, monkeypatch):
+def test_wrong_keys_are_reported_by_their_variables(project, monkeypatch):
     monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", "a-wrong-secret")
     with pytest.raises(DataError, match="cannot be written: .*check ALIBABA_CLOUD_ACCESS_KEY_ID") as raised:
         TableTarget(TABLE, "output").require_free()

@@ -1,4 +1,4 @@
-"""Tables of MaxCompute as data: fetched through the tunnel's double once, and anew when they change."""
+"""Tables of MaxCompute as data: fetched through the tunnel's double once, and again when they change."""
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -30,7 +30,7 @@ def test_a_table_is_a_parquet_file_with_its_rows(project):
     assert parquet.read_table(fetch("odps://p/tables/none")).num_rows == 0
 
 
-def test_a_partition_is_read_alone(project):
+def test_a_partition_is_read_without_the_rest_of_its_table(project):
     assert parquet.read_table(fetch("odps://p/tables/shop/pt=1")).num_rows == 20
 
 
@@ -51,12 +51,12 @@ def test_a_table_is_fetched_again_when_its_data_changed(project):
         ("odps://p/shop", "is not a table; write odps://PROJECT/tables/NAME"),
     ],
 )
-def test_what_is_no_table_is_refused(project, address, said):
+def test_an_address_without_a_table_is_refused(project, address, said):
     with pytest.raises((DataError, UserError), match=said):
         fetch(address, what="data.train")
 
 
-def test_wrong_keys_are_told_by_their_variables(project, monkeypatch):
+def test_wrong_keys_are_reported_by_their_variables(project, monkeypatch):
     monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", "a-wrong-secret")
     with pytest.raises(DataError, match="check ALIBABA_CLOUD_ACCESS_KEY_ID") as raised:
         fetch("odps://p/tables/shop")
