@@ -1,4 +1,4 @@
-"""Run inside a process of its own by test_takeover.py: what a killed or a living other run is to a resume=PATH.
+"""Run in a separate process by test_takeover.py: how resume=PATH treats another run, killed or living.
 
     python taking_over.py FOLDER kills|living OVERRIDE ...
 

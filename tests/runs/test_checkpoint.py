@@ -184,7 +184,7 @@ def test_tensors_that_share_memory_are_saved_and_come_back(tmp_path: Path) -> No
     assert torch.equal(other.part, model.embedding.weight[1:3])
 
 
-def test_a_moving_average_that_was_not_saved_begins_with_the_weights_one_that_was_lost_is_damage(
+def test_an_unsaved_average_starts_at_the_weights_but_a_lost_one_is_damage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="nlu")
@@ -202,7 +202,7 @@ def test_a_moving_average_that_was_not_saved_begins_with_the_weights_one_that_wa
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "average"])
-def test_files_of_two_steps_are_no_state(tmp_path: Path, part: str) -> None:
+def test_files_of_two_steps_are_refused_as_a_state(tmp_path: Path, part: str) -> None:
     model, optimizer = trained_model()
     average = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     last = tmp_path / "checkpoints" / "last"
@@ -214,7 +214,7 @@ def test_files_of_two_steps_are_no_state(tmp_path: Path, part: str) -> None:
         parts(model, optimizer, average).load(last)
 
 
-def test_a_state_with_fields_of_another_version_is_told_to_be_none_of_this_one(tmp_path: Path) -> None:
+def test_a_state_with_fields_of_another_version_is_refused(tmp_path: Path) -> None:
     model, optimizer = trained_model()
     last = tmp_path / "checkpoints" / "last"
     checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(step=3), {})
@@ -261,7 +261,7 @@ def test_the_names_of_the_best_are_on_the_disk_when_they_are_arranged(tmp_path: 
     assert [json.loads((tmp_path / f"best-{place}" / SCORE).read_text())["step"] for place in (1, 2)] == [2, 1]
 
 
-def test_a_state_whose_replacement_was_cut_off_has_its_name_on_the_disk_when_it_is_found(tmp_path: Path) -> None:
+def test_a_state_found_after_an_interrupted_replacement_has_its_name_synced(tmp_path: Path) -> None:
     new = aside(tmp_path / "checkpoints" / "last")
     (new / "state.json").write_text("{}")
     with followed() as disk:
@@ -270,6 +270,6 @@ def test_a_state_whose_replacement_was_cut_off_has_its_name_on_the_disk_when_it_
     disk.require_on_disk()
 
 
-def test_of_what_is_damaged_the_first_line_is_told_or_what_kind_of_error_it_was() -> None:
+def test_damage_is_described_by_the_first_line_or_the_type_of_its_error() -> None:
     for error, said in ((ValueError("first: \nsecond"), "(first)"), (KeyError(), "(KeyError)"), (OSError("x"), "(x)")):
         assert f"path cannot be continued from {said}: it is damaged" in str(damaged("path", error))

@@ -93,7 +93,7 @@ def test_a_path_copies_another_runs_state_into_a_new_folder_only(tmp_path: Path)
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_what_a_start_that_was_killed_left_is_no_obstacle_to_the_same_command(tmp_path: Path) -> None:
+def test_the_same_command_starts_again_after_a_kill_at_its_start(tmp_path: Path) -> None:
     saved_run(tmp_path / "old")
     config = CONFIG | {"resume": str(tmp_path / "old")}
     for left in (".taken/last/half", "log.txt", ".lock", ".config.yaml.0123.tmp"):
@@ -103,7 +103,7 @@ def test_what_a_start_that_was_killed_left_is_no_obstacle_to_the_same_command(tm
     assert taken is not None and {path.name for path in taken.iterdir()} == {"state.json", MARKER}
 
 
-def test_what_a_kill_left_of_a_first_fold_that_had_not_begun_is_no_obstacle(tmp_path: Path) -> None:
+def test_the_same_command_starts_again_after_a_kill_before_the_first_fold(tmp_path: Path) -> None:
     (tmp_path / "seed-1-fold-0").mkdir()
     for left in (".lock", "seed-1-fold-0/.lock"):
         (tmp_path / left).touch()
@@ -145,7 +145,7 @@ def test_a_damaged_state_of_another_run_is_refused_and_not_kept(tmp_path: Path, 
     assert not list((tmp_path / "new").iterdir())
 
 
-def test_the_same_command_goes_on_with_the_run_that_it_began_from_a_path(tmp_path: Path) -> None:
+def test_the_same_command_continues_the_run_that_it_began_from_a_path(tmp_path: Path) -> None:
     saved_run(tmp_path / "old")
     config = CONFIG | {"resume": str(tmp_path / "old")}
     new = tmp_path / "new"
@@ -166,7 +166,7 @@ def test_the_same_command_goes_on_with_the_run_that_it_began_from_a_path(tmp_pat
         checkpoint_to_continue(new, config | {"resume": str(tmp_path / "other")})
 
 
-def test_a_wait_for_a_folder_that_another_process_holds_is_told(
+def test_a_wait_for_a_folder_that_another_process_holds_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(run_folder, "LOCK_WAIT_S", 0.2)
@@ -186,7 +186,7 @@ def test_a_folder_is_held_by_one_process_and_free_when_it_dies(tmp_path: Path, m
         assert (tmp_path / "run" / LOCK).exists()
 
 
-def test_a_folder_in_which_nothing_began_disappears_and_a_foreign_one_stays_as_it_was(tmp_path: Path) -> None:
+def test_an_unused_folder_is_removed_and_a_foreign_one_is_not_changed(tmp_path: Path) -> None:
     with hold(tmp_path / "run"):
         pass
     assert not (tmp_path / "run").exists()
@@ -205,7 +205,7 @@ def test_a_run_of_an_earlier_version_is_not_gone_on_with_which_one_sentence_says
     assert len(caught.value.sentences) == 1
 
 
-def test_whoever_waits_for_a_folder_that_its_holder_takes_away_makes_it_anew(tmp_path: Path) -> None:
+def test_a_process_that_waits_for_a_folder_creates_it_again_if_its_holder_removed_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     holder, is_waiting = hold(folder), threading.Event()
     holder.__enter__()
@@ -231,7 +231,7 @@ def test_whoever_waits_for_a_folder_that_its_holder_takes_away_makes_it_anew(tmp
     assert found == [True] and not folder.exists()
 
 
-def test_a_folder_that_another_holds_is_seen_as_soon_as_it_shows_and_not_waited_for_without_end(
+def test_a_shared_folder_is_seen_as_soon_as_it_appears_within_a_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(lambda count: (tmp_path / LOCK).touch() if count == appears_after else None)
@@ -252,7 +252,7 @@ def test_folds_seeds_and_jobs_are_known_by_their_folders_names(name: str, is_one
     assert run_folder.is_repeat_or_job(Path("/runs", name)) is is_one
 
 
-def test_a_state_that_the_disk_does_not_take_is_told_and_nothing_of_it_stays(
+def test_a_state_that_does_not_fit_on_the_disk_is_reported_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved_run(tmp_path / "old")

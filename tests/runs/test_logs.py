@@ -1,4 +1,4 @@
-"""Logging is set up in processes of its own, because it changes the whole process."""
+"""Logging is set up in separate processes, because it changes the whole process."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ def test_rank_0_logs_to_the_console_plainly_and_to_the_file_with_times(tmp_path)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}[+-]\d{4} INFO read 3 rows\n", (tmp_path / "run/log.txt").read_text())
 
 
-def test_higher_ranks_print_nothing_and_write_a_file_of_their_own(tmp_path):
+def test_higher_ranks_print_nothing_and_write_separate_files(tmp_path):
     done = run(tmp_path, "logs.set_up(folder, 1); log.error('lost'); warnings.warn('slow')")
     assert (done.stdout, done.stderr) == ("", "")
     text = (tmp_path / "log.rank1.txt").read_text()
@@ -65,7 +65,7 @@ def test_warnings_say_that_they_are_and_a_configured_root_repeats_nothing(tmp_pa
     assert slow == "warning: slow" and re.fullmatch(r"warning: .*UserWarning: old", old)
 
 
-def test_a_trials_words_are_in_its_file_from_the_first_on_and_what_comes_after_it_is_heard_again(tmp_path):
+def test_a_trial_logs_to_its_file_from_the_start_and_the_console_works_afterwards(tmp_path):
     done = run(
         tmp_path / "run",
         "logs.begin(folder, 0, standalone=False); log.info('early'); log.warning('odd'); warnings.warn('old')\n"
@@ -78,7 +78,7 @@ def test_a_trials_words_are_in_its_file_from_the_first_on_and_what_comes_after_i
     assert "after" not in text
 
 
-def test_a_run_that_is_no_trial_keeps_its_words_until_its_folder_is_known(tmp_path):
+def test_an_ordinary_run_keeps_its_messages_until_its_folder_is_known(tmp_path):
     done = run(tmp_path / "run", "logs.begin(folder, 0, standalone=True); log.info('early'); print(folder.exists())")
     assert (done.stdout, done.stderr) == ("False\n", "early\n")
     done = run(

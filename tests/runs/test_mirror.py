@@ -1,4 +1,4 @@
-"""A run kept in an object store: what is there at any instant goes on, to the same bytes, from an empty disk."""
+"""A run kept in an object store: its objects of any instant continue, to the same bytes, from an empty disk."""
 
 import json
 import shutil
@@ -95,7 +95,7 @@ def test_the_same_command_on_an_empty_disk_finds_the_run_finished(run: Run, tmp_
 
 
 class Written(ObjectStore):
-    """Notes every change of what the store holds, in order."""
+    """Records every change of the store, in order."""
 
     changes: list[tuple[str, str, bytes | None]]
 
@@ -146,7 +146,7 @@ def put_all(url: str, contents: dict[str, bytes]) -> None:
         boto3.resource("s3").Object(bucket, f"{prefix}/{key}").put(Body=content)
 
 
-def _goes_on_from(
+def assert_continues_from(
     instants: list[dict[str, bytes]], run: Run, tmp_path: Path, url: str, whole: dict[str, bytes],
 ) -> None:  # fmt: skip
     for number, contents in enumerate(instants):
@@ -164,7 +164,7 @@ def test_a_kill_at_some_instants_of_sending_costs_no_byte(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instants = written_by(run, tmp_path / "here", monkeypatch)
-    _goes_on_from(instants[3 :: max(1, len(instants) // 2)], run, tmp_path, url, digests(tmp_path / "here"))
+    assert_continues_from(instants[3 :: max(1, len(instants) // 2)], run, tmp_path, url, digests(tmp_path / "here"))
 
 
 @pytest.mark.thorough
@@ -172,7 +172,7 @@ def test_a_kill_at_a_third_of_all_instants_of_sending_costs_no_byte(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instants = written_by(run, tmp_path / "here", monkeypatch)
-    _goes_on_from(instants[1::3], run, tmp_path, url, digests(tmp_path / "here"))
+    assert_continues_from(instants[1::3], run, tmp_path, url, digests(tmp_path / "here"))
 
 
 @pytest.mark.thorough
@@ -203,7 +203,7 @@ def test_a_folder_that_is_ahead_of_its_mirror_keeps_what_it_has(
     assert saved_step(objects(url)) == 4, "it went on from its own state, and sent that"
 
 
-def test_a_folder_that_is_ahead_of_its_mirror_keeps_what_it_has_however_many_records_failed(
+def test_a_folder_ahead_of_its_mirror_keeps_its_files_after_any_number_of_failures(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with killed_in_backward(3):
@@ -244,7 +244,7 @@ def saved_step(contents: dict[str, bytes]) -> int:
 
 
 @pytest.mark.thorough
-def test_folds_are_kept_and_go_on_too(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folds_are_kept_and_continue_too(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folds = ("folds.count=2", "data.dev=null")
     run(tmp_path / "whole", *folds, kept=False)
     saved, saves = Mirror.saved, []
@@ -298,7 +298,7 @@ def test_a_store_that_is_away_for_a_while_stops_no_training(
 
 
 @pytest.mark.thorough
-def test_a_store_that_stays_away_is_told_at_the_end_with_what_sends_the_rest(
+def test_an_unreachable_store_is_reported_at_the_end_with_the_remedy(
     run: Run, tmp_path: Path, s3: Server, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mirrors, "EXIT_WAIT_S", 0.5)
@@ -341,7 +341,7 @@ def test_a_signal_while_the_rest_is_sent_ends_the_command_and_the_same_one_sends
     ("number", "sends", "limit_s"),
     [(signal.SIGTERM, True, mirrors.EXIT_WAIT_S), (signal.SIGINT, False, 0.5), (None, True, mirrors.FAILED_WAIT_S)],
 )
-def test_a_signal_at_the_end_of_a_run_gives_its_mirror_the_time_of_any_end_and_a_failure_less(
+def test_a_signal_at_the_end_leaves_the_mirror_its_usual_time_and_a_failure_less(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, number: signal.Signals | None, sends: bool,
     limit_s: float,
 ) -> None:  # fmt: skip
@@ -371,7 +371,7 @@ def test_a_signal_at_the_end_of_a_run_gives_its_mirror_the_time_of_any_end_and_a
         else:
             run(tmp_path / "here", status=130 if number == signal.SIGINT else 75)
     assert limits == [limit_s]
-    # What is not there is told, also where a signal decides the status.
+    # Missing objects are reported even if a signal decides the status.
     said = (tmp_path / "here/log.txt").read_text()
     assert ("the same command with resume=auto sends the rest" in said) != sends
 
@@ -402,7 +402,7 @@ def test_a_mirror_that_holds_a_run_is_not_written_over(run: Run, tmp_path: Path,
 
 
 @pytest.mark.thorough
-def test_another_configuration_does_not_go_on_with_it(run: Run, tmp_path: Path, url: str) -> None:
+def test_another_configuration_cannot_continue_a_mirror(run: Run, tmp_path: Path, url: str) -> None:
     run(tmp_path / "here")
     with pytest.raises(UserError, match="another configuration"):
         run(tmp_path / "there", "seed=2", "resume=auto")
@@ -410,7 +410,7 @@ def test_another_configuration_does_not_go_on_with_it(run: Run, tmp_path: Path, 
 
 
 @pytest.mark.thorough
-def test_a_folder_with_a_run_of_its_own_is_not_mixed_with_the_mirror(run: Run, tmp_path: Path) -> None:
+def test_a_folder_with_another_run_is_not_mixed_with_the_mirror(run: Run, tmp_path: Path) -> None:
     run(tmp_path / "here")
     run(tmp_path / "there", "seed=2", kept=False)
     with pytest.raises(UserError, match="both hold a run"):
@@ -425,7 +425,7 @@ def test_a_prefix_that_holds_something_else_is_refused(run: Run, tmp_path: Path,
     assert objects(url) == {"thesis.txt": b"three years of work"}
 
 
-def test_a_damaged_object_is_named_and_nothing_goes_on_from_it(run: Run, tmp_path: Path, url: str) -> None:
+def test_a_damaged_object_is_named_and_not_continued(run: Run, tmp_path: Path, url: str) -> None:
     with killed_in_backward(4):
         run(tmp_path / "here")
     (name,) = (key for key in objects(url) if key.endswith("last-3/model.safetensors"))
@@ -484,7 +484,7 @@ class Lost(ObjectStore):
         return written
 
 
-def test_records_whose_answers_are_lost_take_the_mirror_from_nobody(
+def test_a_holder_keeps_its_mirror_if_answers_to_its_records_are_lost(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirrors, "ObjectStore", Lost)
@@ -511,9 +511,7 @@ def bucket(url: str) -> Bucket:
     return open_bucket("s3", url.removeprefix("s3://").removesuffix("/run"))
 
 
-def test_what_processes_before_had_begun_to_upload_is_given_up_and_nothing_that_others_may_write(
-    url: str, bucket: Bucket
-) -> None:
+def test_uploads_of_earlier_processes_are_aborted_and_those_of_others_are_not(url: str, bucket: Bucket) -> None:
     for key in ("checkpoints/last-3/model", "predictions/test.jsonl"):
         bucket.begin(f"run/{key}")
     kept = {bucket.begin("run/notes"), bucket.begin("run/5/checkpoints/last-3/model")}
@@ -523,7 +521,7 @@ def test_what_processes_before_had_begun_to_upload_is_given_up_and_nothing_that_
 
 
 @pytest.mark.parametrize("begun", [[], ["run/checkpoints/last-3/model"]])
-def test_the_upload_of_a_mirror_below_that_begins_meanwhile_goes_on(
+def test_an_upload_of_a_mirror_below_that_begins_meanwhile_is_not_aborted(
     url: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, begun: list[str]
 ) -> None:
     for key in begun:
@@ -585,7 +583,7 @@ def test_a_search_touches_no_checkpoint_that_a_trial_is_saving(tmp_path: Path, u
     assert new.is_dir() and mirror._pending is not None and mirror._pending.names == {}
 
 
-def test_an_error_of_this_machine_while_sending_does_not_pass_for_a_mirror_that_has_all(
+def test_a_local_error_while_sending_is_reported_as_an_incomplete_mirror(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirrors, "EXIT_WAIT_S", 0.5)
@@ -594,7 +592,7 @@ def test_an_error_of_this_machine_while_sending_does_not_pass_for_a_mirror_that_
         run(tmp_path / "here")
 
 
-def test_a_store_that_is_away_at_the_start_is_told_before_anything_is_written(
+def test_a_store_that_is_unreachable_at_the_start_is_reported_before_any_write(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -604,7 +602,7 @@ def test_a_store_that_is_away_at_the_start_is_told_before_anything_is_written(
     assert not (tmp_path / "here").exists()
 
 
-def test_an_endpoint_that_is_no_address_is_one_sentence_that_names_the_variable(
+def test_an_invalid_endpoint_is_one_sentence_that_names_the_variable(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
@@ -666,14 +664,14 @@ def test_a_run_that_is_still_mirrored_is_read_by_the_names_it_has_in_its_folder(
 
 
 @pytest.mark.thorough
-def test_a_run_that_goes_on_while_it_is_read_is_read_as_one_record_names_it(
+def test_a_run_that_continues_while_it_is_read_is_read_as_of_one_record(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with killed_in_backward(5):
         run(tmp_path / "here")
     gone_on = []
 
-    def first_goes_on(items: list, title: str) -> None:
+    def continue_first(items: list, title: str) -> None:
         if len(gone_on) < 2:
             gone_on.append(title)
             with killed_in_backward(2) if len(gone_on) == 1 else nullcontext():
@@ -681,7 +679,7 @@ def test_a_run_that_goes_on_while_it_is_read_is_read_as_one_record_names_it(
         run_copies(items, title)
 
     run_copies = copies.run_copies
-    monkeypatch.setattr(copies, "run_copies", first_goes_on)
+    monkeypatch.setattr(copies, "run_copies", continue_first)
     monkeypatch.setattr(copies, "AGAIN_S", Pauses(0, 0, 9))
     assert read(url, "best-1") == read(str(tmp_path / "here"), "best-1") and len(gone_on) == 2
     assert read(url, "last", "best-2") == read(str(tmp_path / "here"), "last", "best-2")
@@ -732,9 +730,7 @@ def fetched_from_mirror(tmp_path: Path, url: str) -> Disk:
     return disk
 
 
-def test_what_is_fetched_is_on_the_disk_before_it_is_noted_and_what_makes_it_a_runs_comes_last(
-    tmp_path: Path, url: str
-) -> None:
+def test_fetched_files_are_synced_before_they_are_noted_and_config_yaml_comes_last(tmp_path: Path, url: str) -> None:
     write_state(tmp_path / "here", 3, "weights")
     (tmp_path / "here/predictions").mkdir()
     (tmp_path / "here/predictions/dev.jsonl").write_text("{}")
@@ -746,7 +742,7 @@ def test_what_is_fetched_is_on_the_disk_before_it_is_noted_and_what_makes_it_a_r
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_a_run_that_failed_waits_for_its_mirror_for_a_minute_and_one_that_ended_well_for_long(
+def test_a_failed_run_waits_a_minute_for_its_mirror_and_a_finished_one_longer(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, failed: bool
 ) -> None:
     waits: list[float] = []
@@ -760,7 +756,7 @@ def test_a_run_that_failed_waits_for_its_mirror_for_a_minute_and_one_that_ended_
     assert waits == [60.0 if failed else 1800.0]
 
 
-def test_what_no_record_names_goes_at_the_end_of_a_run_each_time_asked_and_nothing_of_mirrors_below(
+def test_the_end_of_a_run_deletes_unnamed_objects_but_none_of_mirrors_below(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ObjectStore(url, "mirror")
@@ -784,7 +780,7 @@ def test_what_no_record_names_goes_at_the_end_of_a_run_each_time_asked_and_nothi
     assert len(gone) == 2 and all(done[place - 1] == "held" for place in gone)
 
 
-def test_a_wait_for_the_mirror_is_told_every_minute_and_ends_when_it_is_over(
+def test_a_wait_for_the_mirror_is_logged_every_minute_and_ends_in_time(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s, said = [1000.0], list[str]()
@@ -810,7 +806,7 @@ def test_a_wait_for_the_mirror_is_told_every_minute_and_ends_when_it_is_over(
     assert now_s == [1190.0] and said == [f"ended; waiting until all of it is in {url}"] * 2, "after 70 and 140 s"
 
 
-def test_a_folder_that_was_brought_back_is_not_fetched_again_before_the_run_continues(
+def test_a_folder_that_was_fetched_is_not_fetched_again_before_the_run_continues(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_state(tmp_path / "here", 3, "weights")

@@ -95,7 +95,7 @@ def test_a_set_that_was_not_kept_is_named(tmp_path: Path) -> None:
         predictions_of(tmp_path, "dev")
 
 
-def test_of_a_state_that_is_taken_over_only_the_predictions_of_its_best_evaluation_stay(tmp_path: Path) -> None:
+def test_a_copied_state_keeps_only_the_predictions_of_its_best_evaluation(tmp_path: Path) -> None:
     for name, step in (("dev", 3), ("easy", 5), ("old", 5), ("test", 5)):
         write_predictions(tmp_path / "predictions" / f"{name}.jsonl", {"step": step}, records(2))
     keep_predictions_of(tmp_path, ["dev", "easy", "old"], 5)

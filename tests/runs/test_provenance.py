@@ -115,7 +115,7 @@ def test_a_changed_checkout_is_recorded_with_its_diff_less_secret_files(checkout
     assert "hidden value" not in described["diff"] and "secrets.yaml" not in described["diff"]
 
 
-def test_a_clean_checkout_has_no_diff_and_a_huge_diff_is_cut(checkout):
+def test_a_clean_checkout_has_an_empty_diff_and_a_huge_diff_is_cut(checkout):
     (checkout / ".gitignore").write_text("__pycache__\nrun\n")
     git(checkout, "commit", "--quiet", "--all", "--message", "second")
     call(f"{WRITE}; Path('README.md').write_text('ä line\\n' * 100_000); {WRITE}", checkout)
@@ -200,7 +200,7 @@ def test_names_of_secret_files_are_recognised(name, secret):
     assert is_secret_file(name) is secret
 
 
-def test_a_key_that_somebody_wrote_into_code_is_not_in_the_diff_also_where_that_is_cut(checkout):
+def test_a_key_in_the_code_is_hidden_in_the_diff_even_if_the_diff_is_cut(checkout):
     key = "hf_" + "aB3d" * 9
     call(f"Path('README.md').write_text('token = \"{key}\"\\n'); {WRITE}", checkout)
     call(f"Path('README.md').write_text('x' * 199_000 + '\\n' + '{key} ' * 90); {WRITE}", checkout)

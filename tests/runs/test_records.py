@@ -46,7 +46,7 @@ def test_opening_a_table_again_appends_under_one_header(tmp_path):
     assert [row["step"] for row in read_rows(tmp_path / "train.tsv")] == [1, 2, 3]
 
 
-def test_a_row_after_a_cut_line_stands_on_a_line_of_its_own(tmp_path):
+def test_a_row_after_a_cut_line_starts_a_new_line(tmp_path):
     path = tmp_path / "train.tsv"
     fill(path, [1])
     with open(path, "ab") as file:
@@ -119,7 +119,7 @@ def test_json_holds_plain_values_and_null_for_numbers_it_lacks(tmp_path):
     assert read == {"f1": 0.5, "steps": 3, "loss": None, "at": str(tmp_path)}
 
 
-def test_replacing_a_file_leaves_readers_of_the_old_one_undisturbed_and_nothing_else_behind(tmp_path):
+def test_replacing_a_file_neither_disturbs_readers_nor_leaves_temporary_files(tmp_path):
     path = tmp_path / "folder" / "config.yaml"
     write_text(path, "old")
     with open(path) as reader:

@@ -17,7 +17,7 @@ from nlu.runs.state import Window
 from nlu.runs.tallies import BOUNDS_B, EDGES_E, Histogram, Mean, drawn
 
 
-def test_a_mean_is_exact_in_whatever_order_its_numbers_come() -> None:
+def test_a_mean_is_exact_for_every_order_of_its_numbers() -> None:
     rng = random.Random(0)
     values = [rng.choice((-1, 1)) * 10 ** rng.uniform(-30, 12) for _ in range(200)]
     exact = float(sum(map(Fraction, values))) / len(values)
@@ -34,7 +34,7 @@ def test_a_mean_is_exact_in_whatever_order_its_numbers_come() -> None:
 @pytest.mark.parametrize(
     ("values", "mean"), [([math.inf, 1.0], math.inf), ([math.nan, 1.0], math.nan), ([1e308, 1e308], math.inf)]
 )
-def test_a_mean_of_what_is_not_finite_says_so(values: list[float], mean: float) -> None:
+def test_a_mean_of_numbers_that_are_not_finite_is_not_finite(values: list[float], mean: float) -> None:
     tally = Mean()
     for value in values:
         tally.add(value)
@@ -71,7 +71,7 @@ def test_histograms_of_two_parts_together_are_that_of_the_whole_with_its_nans() 
     assert parts[1].nans == 3, "the other one stays as it was"
 
 
-def test_what_is_recorded_where_nobody_listens_is_gone() -> None:
+def test_records_without_a_listener_are_dropped() -> None:
     collector = summary.Collector()
     summary.scalar("before", 1.0)
     with summary.listening(collector):

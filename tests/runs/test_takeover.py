@@ -25,14 +25,14 @@ def ask(folder: Path, what: str, *overrides: str) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
-def test_after_a_kill_at_any_point_of_taking_over_the_same_command_begins_from_the_same_bytes(tmp_path: Path) -> None:
+def test_a_run_killed_while_it_copies_a_state_starts_again_from_the_same_bytes(tmp_path: Path) -> None:
     options = (*OPTIONS, *files(tmp_path, 24, 9), "trainer.eval_interval=2st", "trainer.max_duration=4st")
     found = ask(tmp_path, "kills", *options)
     assert found["wrong"] == [] and found["points"] > 10 and found["last"] == 0 and found["unchanged"]
     assert not found["pruned"], "a run that was pruned trains on from a path"
 
 
-def test_the_state_of_a_living_run_is_of_one_step_with_its_best_weights_and_their_predictions(tmp_path: Path) -> None:
+def test_the_copied_state_of_a_living_run_is_consistent_with_its_best_weights(tmp_path: Path) -> None:
     found = ask(tmp_path, "living", *OPTIONS, *files(tmp_path, 24, 9), "trainer.eval_interval=3st")
     assert found["alive"]
     for began in found["began_at"]:
