@@ -1,4 +1,4 @@
-"""What a job tells its trial, once or again after it was continued, and what it is told."""
+"""What a job reports to its trial, once or again after it was continued, and the answers it gets."""
 
 import errno
 import os
@@ -72,7 +72,7 @@ def test_a_job_killed_between_the_answer_and_its_record_hears_the_same_one(hande
     assert not TrialChannel(**handed(1)).report(100, 0.2), "it was the best when it came"
 
 
-def test_a_closed_trial_is_told_to_leave_and_stays_as_it_is(handed, tmp_path):
+def test_the_job_of_a_closed_trial_is_stopped_and_the_trial_does_not_change(handed, tmp_path):
     job = TrialChannel(**handed(2))
     optuna.load_study(study_name="s", storage=open_storage(handed(2)["storage"])).tell(2, 0.5)
     assert job.is_over and job.report(100, 0.9)
@@ -109,7 +109,7 @@ def test_what_a_run_raises_is_its_outcome_and_in_its_log(handed, tmp_path, error
 
 
 @pytest.mark.parametrize(("status", "state"), [(75, None), (130, None), (1, FAILED)])
-def test_a_run_that_stopped_with_its_state_saved_has_no_outcome(handed, tmp_path, status, state):
+def test_a_run_that_stopped_with_its_state_saved_records_no_outcome(handed, tmp_path, status, state):
     assert run_trial(handed(0), tmp_path / "0", lambda: status) == status
     assert frozen(handed, 0).user_attrs.get(OUTCOME, {}).get("state") == state
 
@@ -134,7 +134,7 @@ def test_the_value_is_the_best_of_the_runs_result(handed, tmp_path):
 
 
 @pytest.mark.parametrize(("value", "shown"), [("null", "None"), ("Infinity", "inf"), ("NaN", "nan")])
-def test_a_run_whose_best_value_is_no_number_has_failed(handed, tmp_path, value, shown):
+def test_a_run_whose_best_value_is_nan_has_failed(handed, tmp_path, value, shown):
     def run():
         (tmp_path / "0").mkdir()
         best = f'{{"metric": "auc", "value": {value}}}'
@@ -214,7 +214,7 @@ def test_the_processes_that_a_job_starts_have_its_claim(handed, tmp_path):
         (RuntimeError("CUDA out of memory"), None),
     ],
 )
-def test_what_the_machine_lacks_gives_the_trial_back_and_is_no_failure_of_it(handed, tmp_path, error, said):
+def test_a_fault_of_the_machine_returns_the_trial_instead_of_failing_it(handed, tmp_path, error, said):
     def fail():
         raise RuntimeError("in other words") from error
 
@@ -339,13 +339,13 @@ def test_a_slurm_job_that_is_to_go_before_its_run_can_save_stops_at_once(handed,
     assert OUTCOME not in frozen(handed, 0).user_attrs
 
 
-def test_a_job_that_runs_in_the_process_of_its_search_stops_that_as_well(handed, tmp_path):
+def test_a_signal_to_a_job_in_the_process_of_its_search_stops_the_search_too(handed, tmp_path):
     with pytest.raises(stopping.Stopped):
         run_trial(handed(0), tmp_path / "0", lambda: signal.raise_signal(signal.SIGTERM))
     assert OUTCOME not in frozen(handed, 0).user_attrs
 
 
-def test_a_job_that_slurm_queues_again_goes_on_also_where_it_had_returned(handed, tmp_path, in_slurm, monkeypatch):
+def test_a_job_that_slurm_requeues_continues_even_after_it_had_returned(handed, tmp_path, in_slurm, monkeypatch):
     in_slurm.parent.mkdir()
     assert run_trial(handed(0), tmp_path / "0", lambda: 75) == 75
     in_slurm.touch()
@@ -355,7 +355,7 @@ def test_a_job_that_slurm_queues_again_goes_on_also_where_it_had_returned(handed
     assert began
 
 
-def test_a_job_that_slurm_queues_again_leaves_a_trial_that_was_launched_anew(handed, tmp_path, in_slurm, monkeypatch):
+def test_a_job_that_slurm_requeues_ends_if_its_trial_was_launched_again(handed, tmp_path, in_slurm, monkeypatch):
     assert run_trial({**handed(0), "launch": 2}, tmp_path / "0", lambda: 75) == 75
     channel._open.cache_clear()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
@@ -383,7 +383,7 @@ def test_only_the_first_process_of_a_job_has_its_trial(handed, tmp_path, over_tw
     RuntimeError("[/x/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"),
     ProcessLost("of another node"),
 ])  # fmt: skip
-def test_a_job_that_loses_a_process_elsewhere_leaves_no_outcome_and_alone_it_is_the_trials(
+def test_a_lost_process_of_another_node_leaves_the_trial_open_unlike_a_local_one(
     handed, tmp_path, over_two_nodes, monkeypatch, error
 ):
     def run():

@@ -95,14 +95,14 @@ def test_brackets_judge_their_trials_apart():
     assert all(seen[number] < 2700 for number in range(12) if number not in firsts.values() and dealt[number] < 3)
 
 
-def test_a_value_that_is_no_number_and_the_first_of_a_bootstrap_do_not_pass():
+def test_nan_and_the_first_trials_of_a_bootstrap_do_not_pass():
     assert search(HALVING, [math.nan, 0.5]) == [100, 2700]
     # Of six that get better and better, the third is the first to come to the second rung, the fifth to the third.
     assert search({**HALVING, "bootstrap_count": 2}, [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]) == [100, 100, 300, 300, 900, 900]
 
 
 @given(st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=40), st.integers(2, 4))
-def test_no_more_than_their_share_and_one_pass_but_for_the_best_so_far(values, factor):
+def test_besides_each_new_best_at_most_the_share_and_one_more_pass(values, factor):
     seen = search({**HALVING, "reduction_factor": factor}, values)
     passed = 0
     for number, (value, examples) in enumerate(zip(values, seen, strict=True)):
@@ -113,7 +113,7 @@ def test_no_more_than_their_share_and_one_pass_but_for_the_best_so_far(values, f
             passed += 1
 
 
-def test_of_trials_that_get_better_and_better_few_more_pass_than_announced_unlike_with_optunas_pruner():
+def test_fewer_improving_trials_pass_than_with_the_pruner_of_optuna():
     rng = random.Random(0)
     values = [number / 200 + rng.gauss(0, 0.2) for number in range(100)]
     study = optuna.create_study(direction="maximize", pruner=optuna.pruners.SuccessiveHalvingPruner(100, 3, 0))
@@ -193,7 +193,7 @@ def test_brackets_are_counted_exactly():
     assert len(brackets({**SPEC, "min_resource": 1, "max_resource": 243})) == 6
 
 
-def test_the_end_of_a_run_is_no_rung_also_where_the_least_resource_was_rounded_down():
+def test_the_end_of_a_run_is_never_a_rung_despite_rounding():
     def rungs(low: int, high: int) -> list[tuple[int, ...]]:
         spec = {"name": "hyperband", "min_resource": low, "max_resource": high, "reduction_factor": 3}
         return [bracket.rungs for bracket in brackets({**spec, "bootstrap_count": 0})]
@@ -205,5 +205,5 @@ def test_the_end_of_a_run_is_no_rung_also_where_the_least_resource_was_rounded_d
     assert [bracket.rungs for bracket in brackets(single)] == [(200,)]
 
 
-def test_without_rungs_there_are_no_brackets():
+def test_pruners_without_rungs_yield_no_brackets():
     assert brackets({"name": "median"}) == []

@@ -1,4 +1,4 @@
-"""A journal file stays readable and free whoever is killed while writing it."""
+"""A journal file stays readable and unlocked after any writer is killed."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def load(path) -> optuna.Study:
     return optuna.load_study(study_name="s", storage=JournalStorage(journal_file(str(path))))
 
 
-def test_a_cut_line_is_removed_by_whoever_writes_next(tmp_path):
+def test_the_next_writer_removes_a_cut_line(tmp_path):
     path = tmp_path / "journal.log"
     study = optuna.create_study(study_name="s", storage=JournalStorage(journal_file(str(path))))
     study.ask()

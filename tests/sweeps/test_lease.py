@@ -69,7 +69,7 @@ def test_a_dead_searchs_study_is_taken_over_once_it_was_silent_for_long(lease):
         assert lease.held()["place"] == "b"
 
 
-def test_a_holder_whose_beat_has_found_another_ends_also_where_its_machine_has_just_started(lease, monkeypatch):
+def test_a_holder_whose_beat_found_another_ends_even_right_after_a_boot(lease, monkeypatch):
     monkeypatch.setattr("nlu.sweeps.lease.elapsed_s", lambda: 0.01)
     first = lease("a").__enter__()
     die(first)
@@ -79,7 +79,7 @@ def test_a_holder_whose_beat_has_found_another_ends_also_where_its_machine_has_j
             first.require()
 
 
-def test_in_its_own_folder_on_its_own_host_a_search_goes_on_at_once(lease):
+def test_a_search_continues_at_once_in_its_folder_on_its_host(lease):
     die(lease("a").__enter__())
     with lease("a"):
         assert lease.said == []

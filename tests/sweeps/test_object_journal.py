@@ -64,7 +64,7 @@ def logs(first: int, stop: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 8, 9, 10, 18, 26, 27, 28, 40])
-def test_whoever_reads_finds_every_entry_once_in_order_with_few_requests(count: int) -> None:
+def test_a_reader_finds_every_entry_once_in_order_with_few_requests(count: int) -> None:
     writer, follower = opened(), opened()
     followed: list[dict[str, Any]] = []
     for number in range(count):
@@ -91,7 +91,7 @@ def test_every_few_batches_are_written_again_as_one_object_of_their_lines() -> N
         **{f"merged-9/{place:010d}.jsonl": b"".join(lines[9 * place :][:9]) for place in range(2)},
     }
     assert {key: body for key, body in Memory.objects.items() if not key.startswith("batches/")} == merged
-    # From these alone all is read, whatever batches they cover.
+    # All is read from these, although most batches that they cover are deleted.
     for number in range(22):
         if number % FAN and number < 21:
             del Memory.objects[f"batches/{number:010d}.jsonl"]
@@ -109,7 +109,7 @@ def test_without_merged_objects_all_is_read_too() -> None:
 
 
 @pytest.mark.parametrize("failure", ["lost", Unreachable("no answer"), "refused"])
-def test_an_entry_is_there_once_whatever_became_of_the_first_tries(failure: Exception | str) -> None:
+def test_an_entry_is_stored_once_after_any_failures_of_the_first_tries(failure: Exception | str) -> None:
     writer, other = opened(), opened()
     other.append_logs(logs(0, 1))
     Memory.failures = [failure, failure]
@@ -134,7 +134,7 @@ def test_a_store_that_takes_nothing_is_away_and_a_mistake_of_the_users_stays_one
 
 
 @pytest.mark.parametrize("body", [b"{}\n", b"[]\n", b"no json\n", b'{"id": "x", "logs": []}', b"{}\n{}\n"])
-def test_what_is_no_part_of_a_journal_is_told(body: bytes) -> None:
+def test_an_object_that_does_not_belong_to_a_journal_is_refused(body: bytes) -> None:
     Memory.objects["batches/0000000000.jsonl"] = body
     with pytest.raises(UserError, match="which is not part of a journal; give the storage of each search a separate"):
         opened().read_logs(0)

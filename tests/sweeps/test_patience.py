@@ -35,7 +35,7 @@ def study(storage):
     return optuna.create_study(storage=open_storage(storage.url), study_name="s", direction="maximize")
 
 
-def test_whatever_a_search_and_its_jobs_ask_is_answered_once_the_storage_is_back(storage, study, tmp_path):
+def test_every_call_of_a_search_and_its_jobs_succeeds_once_the_storage_is_back(storage, study, tmp_path):
     for number in range(2):
         with storage.back_after(AWAY_S):
             assert study.ask({"x": FloatDistribution(0, 1)}).number == number
@@ -57,7 +57,7 @@ def test_whatever_a_search_and_its_jobs_ask_is_answered_once_the_storage_is_back
     assert [trial.user_attrs[OUTCOME]["value"] for trial in found] == [0.0, 0.1]
 
 
-def test_one_that_stays_away_is_one_exception_whatever_its_kind(storage, study):
+def test_an_unreachable_storage_of_any_kind_raises_the_same_exception(storage, study):
     impatient = optuna.load_study(storage=open_storage(storage.url, patience_s=0.2), study_name="s")
     with storage.away():
         for call in (impatient.ask, impatient.get_trials, lambda: impatient.set_user_attr("a", 1)):
@@ -123,7 +123,7 @@ def test_a_trial_that_was_begun_unheard_is_found_and_not_begun_again(forgetful):
     assert study.ask().number == 2 and len(study.get_trials()) == 3
 
 
-def test_a_trial_that_was_closed_unheard_is_closed_and_one_that_others_closed_is_an_error(forgetful):
+def test_a_lost_answer_to_a_close_is_accepted_but_a_close_by_others_is_an_error(forgetful):
     inner, study = forgetful
     study.ask(), study.ask()
     inner.is_lost = True

@@ -1,4 +1,4 @@
-"""Before the first trial: the direction, and every combination of groups with both ends of what is drawn."""
+"""Before the first trial: the direction, and every combination of groups with both ends of every interval."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_of_very_many_combinations_each_choice_is_tried_once():
         ("interval(1.2,1.8)", "int(interval(2,2))"),
     ],
 )
-def test_whole_numbers_from_an_interval_of_fractions_are_told_with_what_draws_them(drawn, written):
+def test_an_interval_of_fractions_for_a_whole_number_is_refused_with_the_remedy(drawn, written):
     space = read_space({"a.n": drawn, "g": "choice(a,b)"}, {"g=a": {"b.n": drawn}}, [])
     for name in ("a.n", "b.n"):
         told = preflight._of_fractions(space, f"{name} is 1.5 but must be an integer >= 1; set it")

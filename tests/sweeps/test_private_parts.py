@@ -109,7 +109,7 @@ def test_only_what_can_be_counted_has_values():
 
 
 @pytest.mark.parametrize("text", OVERRIDES)
-def test_a_value_is_drawn_by_what_optuna_promises_and_stays_when_it_is_asked_for_again(text):
+def test_a_value_is_drawn_from_its_distribution_and_is_the_same_when_asked_again(text):
     distribution = distribution_of(OverridesParser.create().parse_overrides([text])[0])
     trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask()
     value = suggest(trial, "x", distribution)

@@ -33,7 +33,7 @@ def test_means_and_sample_deviations_leave_out_no_run() -> None:
     ]  # fmt: skip
 
 
-def test_one_run_has_no_deviation_and_a_pruned_one_is_told() -> None:
+def test_the_deviation_of_one_run_is_null_and_pruning_is_recorded() -> None:
     found = summarise({"fold-0": result(0.5, pruned=True)})
     assert found["best"]["sd"] is None and found["sd"]["dev"]["accuracy"] is None and found["pruned"]
 
@@ -86,7 +86,7 @@ def write_fold(folder: Path, fold: int | None, ids: list[int], train_examples: i
     return folder
 
 
-def test_folds_are_joined_in_row_order_whatever_the_order_of_their_folders(tmp_path: Path) -> None:
+def test_folds_are_joined_in_row_order_for_any_order_of_their_folders(tmp_path: Path) -> None:
     folders = [write_fold(tmp_path / "a", 1, [3, 0], 3), write_fold(tmp_path / "b", 0, [4, 1, 2], 2)]
     joined = join_folds(folders)
     again = join_folds(folders[::-1])

@@ -25,7 +25,7 @@ def test_steps_count_by_every_batch_size_that_is_drawn():
     assert (found["min_resource"], found["max_resource"]) == (50, 800)
 
 
-def test_what_is_a_power_as_written_keeps_its_last_rung_though_epochs_end_in_short_steps():
+def test_resources_in_whole_powers_keep_their_last_rung_despite_short_steps():
     # 83 examples in steps of 8: the last of an epoch has 3, so that 30 steps see 230 examples, not 240.
     found = resources.pruner_spec(SETTINGS, [config(8, max_duration="30st", eval_interval="10st")], 83)
     assert [bracket.rungs for bracket in brackets(found)] == [(75,), ()]
@@ -133,7 +133,7 @@ def test_folds_and_seeds_lengthen_the_trial():
     assert brackets(found)[0].rungs == (1994, 3988, 7976, 15_952)
 
 
-def test_a_trial_scored_only_at_its_end_has_no_rung():
+def test_a_trial_scored_only_at_its_end_is_never_stopped():
     found = spec([config(eval_interval=0)])
     assert found["min_resource"] == found["max_resource"] == 2000
     told = "\n".join(resources.announced(found, 5, "tpe"))

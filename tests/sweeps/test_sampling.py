@@ -50,8 +50,8 @@ def test_the_parameters_of_a_trial_are_drawn_apart():
 
 def test_a_quasi_random_sequence_is_one_over_all_trials():
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    alone = lambda own: optuna.samplers.RandomSampler(seed=own)  # noqa: E731
-    study = optuna.create_study(sampler=sampler(optuna.samplers.QMCSampler, one_sequence=True, independent=alone))
+    independent = lambda own: optuna.samplers.RandomSampler(seed=own)  # noqa: E731
+    study = optuna.create_study(sampler=sampler(optuna.samplers.QMCSampler, one_sequence=True, independent=independent))
     begun = [study.ask(SPACE).params["x"] for _ in range(3)]
     # The first trial shows the sampler its space; of the sequence's first 8 points each eighth holds one.
     points = sorted([*begun[1:], *(params["x"] for params in draw(study, 6))])
@@ -100,7 +100,7 @@ class Runs:
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_cma_es_goes_on_from_its_state_in_the_study_and_runs_no_command_that_stands_there(tmp_path: Path):
+def test_cma_es_continues_from_its_stored_state_without_executing_stored_code(tmp_path: Path):
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     cma = optuna.samplers.CmaEsSampler
     study = optuna.create_study(sampler=sampler(cma))

@@ -42,7 +42,7 @@ def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
     assert space.draw(first, {"e": "1"}.get)["f"] == 3
 
 
-def test_words_of_any_script_are_drawn_from_yaml_as_from_the_command_line_and_met_by_conditions():
+def test_words_of_any_script_work_in_yaml_on_the_command_line_and_in_conditions():
     params, when = {"a": "choice(甲,乙)"}, {"a=甲": {"c": "choice(丙)"}, "b=x y": {"d": "choice(1)"}}
     space = read_space(params, when, ['b=choice("x y",z)'])
     drawn = space.draw(first, nothing)
@@ -77,7 +77,7 @@ def test_a_misspelt_function_is_refused_with_its_place_and_the_nearest():
         read_space({"x": "intervall(1,2)"}, None, [])
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_together():
     with pytest.raises(UserError) as caught:
         read_space({"a": "interval(2,1)"}, {"b": {"c": 1}}, ["d=tag(log,interval(0,1))"])
     assert len(caught.value.problems) == 3
@@ -99,7 +99,7 @@ def test_spaces_are_compared_key_by_key():
     assert space_differences(before, before) == []
 
 
-def test_a_glob_draws_from_the_choices_of_a_group_and_is_refused_where_none_are_known():
+def test_a_glob_draws_from_the_choices_of_a_group_and_is_refused_without_a_loader():
     with initialize_config_dir(config_dir=str(conf_dir())):
         loader = GlobalHydra.instance().config_loader()
         space = read_space({"optimizer": "glob(adamw*)"}, None, ["scheduler=glob(*,exclude=one*)"], loader)

@@ -32,8 +32,8 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(url):
     assert ("AWS_SECRET_ACCESS_KEY" if url.startswith("s3") else "PGPASSWORD") in problem and "geheim" not in problem
 
 
-def test_a_user_name_is_no_password():
-    # The driver is an extra: without it, that alone is what must be said.
+def test_a_user_name_is_not_taken_for_a_password():
+    # The driver is an extra: without it, that is the only problem to report.
     problems = url_problems("postgresql://me@host/db", 4)
     assert ["driver is not installed" in problem for problem in problems] == ([] if DRIVER else [True])
 

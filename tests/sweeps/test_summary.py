@@ -1,4 +1,4 @@
-"""What a sweep leaves for a reader, whatever became of its trials."""
+"""What a sweep leaves for a reader, for trials in any state."""
 
 import csv
 import json
@@ -61,7 +61,7 @@ def of_18(tmp_path_factory) -> tuple[optuna.Study, Path]:
         ("COMPLETE", 0, set()),
     ],
 )
-def test_a_summary_is_written_whatever_became_of_the_trials(tmp_path, capsys, states, trials, expected):
+def test_a_summary_is_written_for_trials_in_any_state(tmp_path, capsys, states, trials, expected):
     write_summary(study_of(states, trials), tmp_path)
     assert figures(tmp_path) == expected
     rows = (tmp_path / "summary" / "trials.tsv").read_text().splitlines()
@@ -134,7 +134,7 @@ def test_the_best_of_today_keeps_its_own_file_when_another_is_better_tomorrow(tm
 
 
 class References(HTMLParser):
-    """Collects whatever a page would fetch."""
+    """Collects all addresses that a page would fetch."""
 
     def __init__(self):
         super().__init__()
@@ -239,7 +239,7 @@ def test_the_best_trial_of_a_real_run_composes_to_the_same_configuration(tmp_pat
     assert header == ["# @package _global_", f"# {command}"]
     assert command == f"python -m nlu.train --config-dir={tmp_path} experiment=best"
     composed = yaml.safe_load(run(*command.split()[3:], "--cfg=job", "--resolve"))
-    for name in PARTS:  # What preprocess alone takes is not written down for a run.
+    for name in PARTS:  # Keys of preprocess are not recorded for a run.
         assert composed["data"].pop(name) is None
     ran = yaml.safe_load((tmp_path / "0" / "config.yaml").read_text())
     assert ran.pop("choices")["model"] == "bert_tiny"

@@ -21,7 +21,7 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("call", ["set_study_user_attr", "get_study_user_attrs"])
-def test_a_search_that_was_suspended_in_a_beat_leaves_the_lease_to_its_successor_and_ends(url: str, call: str) -> None:
+def test_a_search_suspended_during_a_beat_leaves_the_lease_to_its_successor(url: str, call: str) -> None:
     storage = open_storage(url)
     with suspended("lease", url, "s", call) as holder:
         with Lease(storage, "s", "another folder", print, beat_s=BEAT_S, silence_s=SILENCE_S) as successor:
@@ -33,7 +33,7 @@ def test_a_search_that_was_suspended_in_a_beat_leaves_the_lease_to_its_successor
         assert not held(storage, 0), "the successor gave it back"
 
 
-def test_a_job_that_was_suspended_while_it_reported_leaves_its_trial_to_the_newer_job(url: str, tmp_path: Path) -> None:
+def test_a_job_suspended_during_a_report_leaves_its_trial_to_the_newer_job(url: str, tmp_path: Path) -> None:
     handed = {"storage": url, "study": "s", "number": 0}
     with suspended("trial", json.dumps(handed), tmp_path, "set_trial_intermediate_value") as holder:
         newer = TrialChannel(url, "s", 0, launch=2)
