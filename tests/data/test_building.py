@@ -22,7 +22,7 @@ def refused(open_files, *match, **settings):
     "content",
     ["text\tlabel\n" + "a\t0\nb\t1\n" * 3, "review\tStars\na\tfew\nb\tmany\nc\tfew\n", "x\tverdict\n" + "a\t0\nb\t1\n"],
 )
-def test_a_header_is_no_row_where_fields_are_given_by_number(write, open_files, content):
+def test_a_header_is_refused_as_a_row_if_fields_are_given_by_number(write, open_files, content):
     train = write("train.tsv", content)
     label = content.split("\n")[0].split("\t")[1]
     refused(
@@ -33,7 +33,7 @@ def test_a_header_is_no_row_where_fields_are_given_by_number(write, open_files, 
     assert len(open_files(train=train, dev=train, header=True).labels) == 2
 
 
-def test_a_header_of_a_workbook_is_no_row_either(tmp_path, open_files):
+def test_a_header_of_a_workbook_is_refused_as_a_row_too(tmp_path, open_files):
     book = pytest.importorskip("openpyxl").Workbook()
     for row in [["review", "stars"], ["Does what it says", 5], ["Arrived broken", 1], ["As expected", 5]]:
         book.active.append(row)
@@ -55,7 +55,7 @@ def test_a_first_row_like_the_others_is_a_row(write, open_files, content):
     assert len(open_files(train=train, dev=train, labels=labels).sets["train"]) == rows
 
 
-def test_a_header_of_numbers_to_be_learned_is_told_as_one(write, open_files):
+def test_a_header_above_numeric_labels_is_recognized(write, open_files):
     train = write("train.tsv", "text\thow good\na\t0.5\nb\t1.5\n")
     refused(open_files, "data.header=true", target="nlu.data.targets.Number", train=train, dev=train)
 
@@ -106,7 +106,7 @@ def test_all_bad_rows_are_counted_and_the_first_listed(write, open_files):
     assert len(error.problems) == 20 and error.problems[0].startswith(f"{train}:5001: field text")
 
 
-def test_a_rare_label_is_told(write, open_files):
+def test_a_rare_label_warns(write, open_files):
     train = write("train.tsv", "a\tyes\nb\tno\n" * 1000 + "c\t-\n" * 9)
     told = "\n".join(lines(describe(open_files(train=train, dev=train))))
     assert "data: train: warning: few rows have the label - (9); is it one? If not, set data.labels" in told
@@ -115,7 +115,7 @@ def test_a_rare_label_is_told(write, open_files):
 
 
 @pytest.mark.parametrize(("rows", "told"), [(98, False), (99, True), (4000, True)])
-def test_a_label_of_one_row_is_told_where_there_are_many_rows(write, open_files, rows, told):
+def test_a_label_of_one_row_among_many_warns(write, open_files, rows, told):
     train = write("train.tsv", "a\tyes\n" * rows + "b\tYes\n")
     assert any("the label Yes (1)" in line for line in lines(describe(open_files(train=train, dev=train)))) == told
 

@@ -65,7 +65,7 @@ def test_a_file_that_is_not_here_is_fetched_from_its_url(write, tmp_path, monkey
     assert files.sets()["train"][0].path.read_text() == "x\t1\n"
 
 
-def test_an_unreachable_url_is_told_with_what_to_set_instead(tmp_path, monkeypatch):
+def test_an_unreachable_url_is_reported_with_the_setting_that_helps(tmp_path, monkeypatch):
     monkeypatch.setenv("NLU_DATA", str(tmp_path / "nowhere"))
     gone = (tmp_path / "gone.tsv").as_uri()
     with pytest.raises(DataError, match=r"data\.train is 'corpus/train\.tsv': not here.*set NLU_DATA"):

@@ -44,13 +44,13 @@ def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
 
 
 @pytest.mark.parametrize(("labels", "train", "dev"), [(None, False, True), (["0", "1", "2"], True, True)])
-def test_a_label_without_a_row_is_told_of_each_set(facts_of, labels, train, dev):
+def test_a_label_without_a_row_warns_for_each_set(facts_of, labels, train, dev):
     told = "\n".join(lines(facts_of("a\t0\nb\t1\n" + "c\t2\n" * (labels is None), "a\t0\nb\t1\n", labels=labels)))
     assert ("train: warning: no row has the label 2, so it cannot be learned" in told) == train
     assert ("dev: warning: no row has the label 2, so scores of this set say nothing about it" in told) == dev
 
 
-def test_inner_tags_alone_may_be_missing(facts_of):
+def test_only_inner_tags_may_be_missing(facts_of):
     fields = {"tokens": 0, "tags": 1}
     told = "\n".join(lines(facts_of("a B-X\n\nb B-Y\n", "b B-Y\nc O\n", "units", "conll", fields=fields)))
     assert "dev: warning: no row has the label B-X, " in told
@@ -102,6 +102,6 @@ def test_pairs_that_all_belong_together_lack_nothing(facts_of):
     settings = {"layout": "sides", "suffix": "csv", "target": "nlu.data.targets.Relevance"}
     told = "\n".join(lines(facts_of("text_a,text_b\na,b\nc,d\n", "text_a,text_b\na,b\n", **settings)))
     assert "train: relevant: 2 (100.0%)" in told and "warning" not in told
-    # What no query could find is told all the same.
+    # A set that no query could find still warns.
     none_fits = facts_of("text_a,text_b,label\na,b,1\nc,d,0\n", "text_a,text_b,label\na,b,0\n", **settings)
     assert "dev: warning: no row has the label relevant, so" in "\n".join(lines(none_fits))

@@ -1,4 +1,4 @@
-"""Which fields a task needs, known from class constants alone."""
+"""Which fields a task needs, known only from class constants."""
 
 import pytest
 

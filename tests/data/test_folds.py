@@ -39,7 +39,7 @@ def test_no_text_and_no_group_is_in_two_folds(labels, data):
             continue
         count = data.draw(st.integers(2, min(6, available)))
         fold_N = fold_numbers(cluster_N, np.array(labels), count=count, seed=1)
-        assert set(fold_N) == set(range(count)), "a fold has no rows"
+        assert set(fold_N) == set(range(count)), "a fold is empty"
         for together_N in (text_N, *([group_N] if groups is not None else [])):
             for value in set(together_N):
                 assert len(set(fold_N[together_N == value])) == 1
@@ -75,7 +75,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0
 
 
 @given(PAIRS, st.booleans())
-def test_pairs_are_in_one_cluster_exactly_if_a_chain_of_common_texts_or_groups_joins_them(rows, with_groups):
+def test_pairs_share_a_cluster_exactly_if_common_texts_or_groups_connect_them(rows, with_groups):
     first_N, second_N, group_N = np.array(rows).T
     cluster_N = clusters_of(first_N, second_N, group_N if with_groups else None)
     owned = [{("text", a), ("text", b), *([("group", group)] if with_groups else [])} for a, b, group in rows]
@@ -93,7 +93,7 @@ def test_second_texts_that_each_occur_once_change_no_cluster(firsts):
     assert clusters_of(first_N, second_N).tolist() == clusters_of(first_N).tolist()
 
 
-def test_a_text_that_connects_most_pairs_keeps_none_of_them_together_and_that_is_said(caplog):
+def test_a_text_that_connects_most_pairs_is_ignored_in_grouping_with_a_warning(caplog):
     # Pairs 0 to 5 have the second text 90 in common, the pairs behind them 91 and 92.
     first_N = np.array([0, 0, 1, 2, 3, 4, 5, 6, 7, 8])
     second_N = np.array([90, 90, 90, 90, 90, 90, 91, 91, 92, 92])
@@ -159,7 +159,7 @@ def test_each_of_several_labels_is_spread_as_evenly_as_chance_never_does():
 
 
 def test_the_rarest_label_is_dealt_first_by_hand():
-    # Two rows of the rare label and four of the common one: each fold gets one and two, wherever they stand together.
+    # Two rows of the rare label and four of the common one: each fold gets one and two, at any positions.
     sets = [{0, 1}, {0}, {0, 1}, {0}]
     fold_N = fold_numbers(np.arange(4), *flat(sets), count=2, seed=1)
     assert sorted((fold, tuple(sorted(labels))) for fold, labels in zip(fold_N.tolist(), sets, strict=True)) == [

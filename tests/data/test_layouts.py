@@ -51,7 +51,7 @@ def test_words_have_the_tokens_that_they_have_in_their_sentence(name, words):
     begins = np.cumsum([0, *(len(word) + 1 for word in words)])
     encoded = LAYOUTS["units"].encode(tokenizer, [{"tokens": words}], 512)
     assert encoded.tokens.tolist() == [2, *whole.ids, 3]
-    # A word begins with the space before it, which may be a token of its own.
+    # A word begins with the space before it, which may be a separate token.
     word_of = [int(np.searchsorted(begins - 1, end - 1, side="right")) - 1 for _, end in whole.offsets]
     assert encoded.words.tolist() == [1 + word_of.index(number) for number in range(len(words))]
 
@@ -89,7 +89,7 @@ def sides(write, open_files):
 
 
 @pytest.mark.parametrize("asked", [[7], [0, 24, 4, 20], [3, 15, 18, 19, 1, 2, 11], list(range(25))], ids=len)
-def test_each_text_of_a_pair_is_a_sequence_as_if_it_stood_alone(sides, asked):
+def test_each_text_of_a_pair_is_encoded_like_a_single_text(sides, asked):
     part = sides.sets["train"]
     batch = collate(part, np.array(asked), key=(1, 2))
     assert batch.num_sequences == 2 * len(batch) == 2 * len(asked) and batch.key == (1, 2)
@@ -101,8 +101,8 @@ def test_each_text_of_a_pair_is_a_sequence_as_if_it_stood_alone(sides, asked):
         for side in range(2):
             sequence = int(batch.sequences_KB[side, column])
             start, length = int(batch.starts_S[sequence]), batch.lengths[sequence]
-            alone = LAYOUTS["single"].encode(sides.tokenizer, [{"text": TEXTS[(example // 5, example % 5)[side]]}], 9)
-            assert batch.tokens_T[start : start + length].tolist() == alone.tokens.tolist()
+            single = LAYOUTS["single"].encode(sides.tokenizer, [{"text": TEXTS[(example // 5, example % 5)[side]]}], 9)
+            assert batch.tokens_T[start : start + length].tolist() == single.tokens.tolist()
             assert batch.positions_T[start : start + length].tolist() == list(range(length))
     assert not batch.segments_T.any()
 

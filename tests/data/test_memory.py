@@ -1,4 +1,4 @@
-"""What an opened set takes does not grow with its tokens or units: 0.1 GB for a million rows (docs/guarantees.md)."""
+"""Memory of an opened set does not grow with its tokens or units: 0.1 GB for a million rows (docs/guarantees.md)."""
 
 import tracemalloc
 

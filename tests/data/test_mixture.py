@@ -78,7 +78,7 @@ def test_with_an_alpha_of_one_every_round_takes_every_example_of_every_set_once(
 
 
 @given(SETS, ALPHAS, SIZES)
-def test_within_a_set_the_steps_are_those_of_its_own_order_one_after_another(sizes, alpha, batch_size):
+def test_the_steps_of_a_set_follow_its_order_one_after_another(sizes, alpha, batch_size):
     order, orders = mixture(sizes, alpha=alpha, batch_size=batch_size)
     taken = Counter()
     for step in range(3 * order.steps_per_round):
@@ -90,7 +90,7 @@ def test_within_a_set_the_steps_are_those_of_its_own_order_one_after_another(siz
 
 
 @given(SETS, ALPHAS, st.integers(0, 400), st.data())
-def test_a_step_is_the_same_whatever_was_asked_before(sizes, alpha, step, data):
+def test_a_step_does_not_depend_on_earlier_calls(sizes, alpha, step, data):
     order, _ = mixture(sizes, alpha=alpha)
     for other in data.draw(st.lists(st.integers(0, 400), max_size=5)):
         order.step(other)

@@ -34,7 +34,7 @@ def steps_of(order, lengths_N, batch_size, accumulation):
 
 
 @given(LENGTHS, SIZES, st.integers(1, 4), st.integers(1, 5), st.sampled_from([None, 1, 20, 64]))
-def test_the_ranks_shares_of_all_steps_make_each_epoch_for_any_world_size_accumulation_and_window(
+def test_the_shares_of_all_ranks_and_steps_make_up_each_epoch(
     lengths_N, batch_size, accumulation, world_size, window_rows
 ):
     common = {"seed": 1, "batch_size": batch_size, "accumulation": accumulation, "bucket_batches": 4}

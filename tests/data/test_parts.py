@@ -1,4 +1,4 @@
-"""A store that several jobs build in parts: the same bytes as one job's, whoever comes last and whatever is missing."""
+"""A store that several jobs build in parts: the same bytes as one job's, for any last job and any missing part."""
 
 import json
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_one_command_runs_all_parts(keys: tuple[str, ...], whole: dict[str, byte
 
 
 @pytest.mark.thorough
-def test_a_part_that_never_came_is_built_by_whoever_needs_the_store(
+def test_a_missing_part_is_built_by_the_command_that_needs_the_store(
     keys: tuple[str, ...], whole: dict[str, bytes], empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert built(*keys, "data.parts=4", "data.part=3") == {}

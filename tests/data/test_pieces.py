@@ -47,7 +47,7 @@ def test_any_text_has_the_tokens_of_its_pieces(lowercase: bool) -> None:
 
 
 @pytest.mark.thorough
-def test_memory_does_not_grow_with_the_length_of_what_is_sent() -> None:
+def test_memory_does_not_grow_with_the_length_of_a_text() -> None:
     tokenizer = PieceTokenizer(wordpiece(VOCAB, True, "vocab").backend)
     held_mb = []
     tracemalloc.start()
@@ -65,7 +65,7 @@ def test_memory_does_not_grow_with_the_length_of_what_is_sent() -> None:
 
 
 @pytest.mark.parametrize("lowercase", [True, pytest.param(False, marks=pytest.mark.thorough)])
-def test_every_character_at_which_texts_are_cut_separates_whatever_stands_beside_it(lowercase: bool) -> None:
+def test_every_character_at_which_texts_are_cut_separates_all_its_neighbours(lowercase: bool) -> None:
     separators = [
         chr(code) for code in range(sys.maxunicode + 1)
         if not 0xD800 <= code < 0xE000 and not re.fullmatch(PIECES.pattern.rpartition("|")[2], chr(code))
@@ -84,7 +84,7 @@ def test_special_tokens_of_a_tokenizers_file_are_found_in_the_text_as_it_finds_t
     assert of_pieces(PieceTokenizer(backend), texts) == of_whole_texts(backend, texts)
 
 
-def test_the_special_tokens_that_a_tokenizers_file_puts_around_texts_are_no_tokens_of_pieces() -> None:
+def test_pieces_are_encoded_without_the_special_tokens_of_a_tokenizer_file() -> None:
     backend = wordpiece(VOCAB, True, "vocab").backend
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
@@ -95,7 +95,7 @@ def test_the_special_tokens_that_a_tokenizers_file_puts_around_texts_are_no_toke
     ]
 
 
-def test_tokenizers_that_cut_otherwise_are_left_alone() -> None:
+def test_tokenizers_that_cut_differently_are_not_changed() -> None:
     backend = wordpiece(VOCAB, True, "vocab").backend
     backend.add_tokens([AddedToken("蚂蚁", normalized=True)])
     assert not can_cut(backend)

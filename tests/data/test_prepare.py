@@ -195,7 +195,7 @@ def test_an_unknown_label_in_dev_is_refused_at_its_row(write, open_files):
     )  # fmt: skip
 
 
-def test_a_label_that_max_rows_kept_out_of_the_training_set_is_told_so(write, open_files):
+def test_a_label_that_max_rows_removed_from_the_training_set_is_explained(write, open_files):
     train, dev = write("train.tsv", "a\t0\nb\t1\nc\t2\n"), write("dev.tsv", "c\t2\n")
     refused(open_files, f"{dev}:1: field label", "data.max_rows=2 keeps", train=train, dev=dev, max_rows=2)
     assert open_files(train=train, dev=dev, max_rows=2, labels=["0", "1", "2"]).labels == ["0", "1", "2"]
@@ -247,7 +247,7 @@ def test_tagged_duplicates_are_those_of_equal_text_and_tags(write, open_files):
     assert part.stored.number_N[part.rows_N].tolist() == [1, 4, 10]
 
 
-def test_the_dev_split_goes_by_text_whatever_the_order_of_rows(write, open_files):
+def test_the_dev_split_goes_by_text_for_any_order_of_rows(write, open_files):
     lines = [f"text {i % 150}\t{i % 2}" for i in range(400)]
     sides = []
     for seed in (1, 2):
@@ -587,7 +587,7 @@ def test_a_row_without_a_group_and_a_format_without_columns_are_refused(write, o
         )
 
 
-def test_groups_make_a_store_of_their_own_and_dev_needs_no_such_column(write, open_files):
+def test_groups_make_a_separate_store_and_dev_needs_no_such_column(write, open_files):
     train = write("train.csv", table(["s,one,1", "t,two,0", "u,three,0"], "shop,text,label"))
     settings = {"train": train, "dev": write("dev.csv", table(["one,1"])), "fields": {"text": "text", "label": "label"}}
     with_groups = open_files(group_by="shop", **settings)

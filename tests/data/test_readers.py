@@ -1,4 +1,4 @@
-"""Every format, read from real files, with the place of whatever cannot be used."""
+"""Every format, read from real files, with the place of every value that cannot be used."""
 
 import json
 from typing import get_args, get_type_hints
@@ -53,7 +53,7 @@ def test_tsv_lines_end_at_a_newline_only(write):
     [("a.tsv", "text\tlabel\nx\t1\n"), ("a.csv", "text,label\nx,1\n"), ("a.jsonl", '{"text": "x", "label": "1"}\n'),
      ("a.json", '[{"text": "x", "label": "1"}]')],
 )  # fmt: skip
-def test_a_byte_order_mark_is_no_part_of_what_follows_it(write, name, content):
+def test_a_byte_order_mark_is_removed(write, name, content):
     assert values(read(write(name, f"\ufeff{content}"))) == [("x", "1")]
 
 
@@ -70,7 +70,7 @@ def test_a_column_that_the_header_lacks_is_refused_with_the_header(write):
         read(path)
 
 
-def test_a_header_that_holds_a_row_of_data_is_refused_with_what_reads_a_file_without_one(write):
+def test_a_header_that_looks_like_a_row_is_refused_with_the_option_for_no_header(write):
     path = write("a.csv", f"{'it works ' * 9},5\nbad,1\n")
     with pytest.raises(DataError, match=r"works i\.\.\.', '5'\]; set .* a row of data, set data\.header=false"):
         read(path)
@@ -95,7 +95,7 @@ def test_a_table_of_one_column_is_refused_with_the_separator_that_it_seems_to_ha
 
 
 @pytest.mark.parametrize("header", ["review\n", "a;b,c\n", "a|b,c,d\n"])
-def test_a_table_of_other_columns_is_not_told_of_another_separator(write, header):
+def test_the_error_for_other_columns_does_not_mention_separators(write, header):
     with pytest.raises(DataError, match="set data.fields.text to one of these") as refused:
         read(write("a.csv", header + "x\n"), {"text": "text"})
     assert "separator" not in str(refused.value)
@@ -220,14 +220,12 @@ def test_the_formats_that_may_be_asked_for_are_those_that_are_read():
 
 
 def test_a_bad_row_is_described_by_file_row_field_value_and_rule(tmp_path):
-    said = [BadRow.of(3, "label", value, "is no label").describe(tmp_path) for value in ("5", 5, None, ["é"])]
+    said = [BadRow.of(3, "label", value, "is unknown").describe(tmp_path) for value in ("5", 5, None, ["é"])]
     assert [text.partition(": ")[2] for text in said] == [
-        f"field label: {shown} is no label" for shown in ("'5'", "5", "null", '["é"]')
+        f"field label: {shown} is unknown" for shown in ("'5'", "5", "null", '["é"]')
     ]
     for length, shown in ((80, "x" * 80), (81, "x" * 77 + "...")):
-        assert f"field label: {shown!r} is no label" in BadRow(3, "label", "x" * length, "is no label").describe(
-            tmp_path
-        )
+        assert f"field label: {shown!r} is unknown" in BadRow(3, "label", "x" * length, "is unknown").describe(tmp_path)
     text = BadRow(12, "label", "x" * 100, "is not in the label map").describe(tmp_path / "a.tsv")
     assert text == f"{tmp_path}/a.tsv:12: field label: {'x' * 77 + '...'!r} is not in the label map"
 
@@ -245,7 +243,7 @@ def test_a_cell_may_be_longer_than_a_page(write):
         ("t.csv", "text\tlabel\na,b\t1\n", "\t", [("a,b", "1")]),
     ],
 )
-def test_cells_are_separated_by_what_is_set(tmp_path, name, content, separator, found):
+def test_cells_are_separated_by_the_configured_separator(tmp_path, name, content, separator, found):
     path = tmp_path / name
     path.write_text(content)
     fields, dialect = {"text": "text", "label": "label"}, Dialect(separator)
@@ -254,7 +252,7 @@ def test_cells_are_separated_by_what_is_set(tmp_path, name, content, separator, 
     assert column_names(path, "auto", dialect) == ["text", "label"]
 
 
-def test_a_table_with_another_separator_is_told_how_to_be_read(tmp_path):
+def test_the_error_for_another_separator_names_the_option(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("text;label\na;1\n")
     with pytest.raises(DataError, match=r"seems to be ';': set data\.separator to ';'"):

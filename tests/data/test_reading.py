@@ -52,7 +52,7 @@ def test_pairs_tokens_and_characters_come_back_by_their_fields(write, open_files
     assert texts(store.sets["dev"]) == [{"text": "ab"}]
 
 
-def test_a_row_that_changed_since_has_no_text_and_the_others_have(write, open_files):
+def test_only_a_row_that_changed_since_is_shown_without_its_text(write, open_files):
     train = write("train.tsv", "a\t1\nb\t0\nc\t1\nd\t0\n")
     store = open_files(train=train, dev=train)
     train.write_text("a\t1\nB\t0\nc\t1\n")

@@ -55,7 +55,7 @@ def test_uniform_numbers_are_those_of_splitmix64_in_any_order():
         assert value == (splitmix64(mixed(begin ^ example), place + 1)[place] >> 11) / 2**53
 
 
-def test_uniform_numbers_are_spread_evenly_and_independently_over_examples_places_and_epochs():
+def test_uniform_numbers_are_even_and_independent_over_examples_places_and_epochs():
     examples, places = np.divmod(np.arange(40_000), 40)
     first, second = (uniforms(1, "masks", epoch, example_T=examples, place_T=places) for epoch in (0, 1))
     counts = np.histogram(first, bins=20, range=(0, 1))[0]

@@ -91,7 +91,7 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
 
 @pytest.fixture
 def on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Open the store, or encode a part of it, on a machine with a cache of its own."""
+    """Open the store, or encode a part of it, on a machine with a separate cache."""
     for name, rows in (("train", 9), ("dev", 3)):
         (tmp_path / f"{name}.tsv").write_text("".join(f"text {n}\t{n % 2}\n" for n in range(rows)))
     monkeypatch.setattr("nlu.data.reading.CHUNK_ROWS", 4)

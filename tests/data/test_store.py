@@ -1,4 +1,4 @@
-"""What was written is what is gathered, whatever the shards."""
+"""Gathered rows equal the written ones for any size of shards."""
 
 import numpy as np
 import pyarrow as pa
@@ -63,7 +63,7 @@ def folder(rows, shard_rows, tmp_path_factory):
     return written(tmp_path_factory.mktemp("stored") / "train", rows)
 
 
-def test_shards_are_full_but_for_the_last(folder, shard_rows):
+def test_all_shards_except_the_last_are_full(folder, shard_rows):
     assert len(list(folder.iterdir())) == -(-NUMBER_ROWS // shard_rows)
     assert not list(folder.glob("*.tmp"))
 
@@ -113,7 +113,7 @@ def test_a_target_comes_back_in_the_type_it_was_written_in(rows, shard_rows, tmp
      (pa.float64(), (1 << 53) + 1), (pa.int8(), 1 << 80)],
     ids=["a share", "too large", "no number", "a text", "too large a float", "too many digits", "huge"],
 )  # fmt: skip
-@pytest.mark.parametrize("in_lists", [False, True], ids=["alone", "in lists"])
+@pytest.mark.parametrize("in_lists", [False, True], ids=["scalars", "in lists"])
 def test_a_target_that_its_column_cannot_hold_is_refused_at_its_row(rows, tmp_path, kind, value, in_lists):
     targets = [0, 1, value, value, *[1] * (NUMBER_ROWS - 4)]
     if in_lists:

@@ -1,4 +1,4 @@
-"""From what a row says to what a model is trained on, and back to names."""
+"""From the values of a row to the targets of a model, and back to names."""
 
 import importlib
 import json
@@ -93,7 +93,7 @@ def test_weights_that_were_trained_know_no_other_labels(kind):
 
 
 @pytest.mark.parametrize("value", LABEL_BREAKS)
-def test_what_is_no_label_is_refused(value):
+def test_an_invalid_label_is_refused(value):
     number, (role, rule) = Classes(files()).read({"label": value})
     assert number is None and role == "label" and rule in ("is not a label", "is an empty label")
 
@@ -148,9 +148,7 @@ def test_texts_taken_for_labels_are_refused_with_the_remedy():
     [(20, 20, 10, True), (19, 19, 10, False), (20, 20, 9, False), (21, 41, 10, True), (20, 40, 10, False),
      (2, 40, 30, False)],
 )  # fmt: skip
-def test_labels_are_texts_where_rows_are_many_labels_hardly_ever_come_twice_and_are_long(
-    different, rows, length, are_texts
-):
+def test_many_long_labels_that_hardly_ever_repeat_are_refused_as_texts(different, rows, length, are_texts):
     values = [f"{place % different:02}".rjust(length, "x") for place in range(rows)]
     if are_texts:
         with pytest.raises(DataError, match=f"{different} different labels in {rows} rows, such as 'x+00', so the fie"):
@@ -206,7 +204,7 @@ def test_a_set_of_labels_is_a_list_or_a_cell_with_separators(value, labels):
 
 
 @pytest.mark.parametrize("value", [None, 3, {"a": 1}, ["a", None], ["a", ["b"]], "a|z"])
-def test_what_is_no_set_of_known_labels_is_refused(value):
+def test_an_invalid_set_of_labels_is_refused(value):
     number, (role, rule) = LabelSet(files(labels=["a", "b"])).read({"label": value})
     assert number is None and role == "label" and rule
 
@@ -235,7 +233,7 @@ NO_NUMBERS = ["nan", "inf", "-Infinity", float("nan"), math.inf, None, "", "x", 
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, pytest.param(10**400, id="too large")])
-def test_what_is_no_finite_number_is_refused(value):
+def test_values_other_than_finite_numbers_are_refused(value):
     number, (role, rule) = Number(files()).read({"label": value})
     assert number is None and role == "label" and "number" in rule
 
@@ -272,7 +270,7 @@ def test_what_is_a_tag_of_no_scheme_is_refused_by_name_with_what_is_known(tag):
     assert "BIOES (B I E S)" in rule and "BMES (B M E S)" in rule
 
 
-def test_letters_that_no_one_scheme_has_are_refused_at_the_row_that_mixes_them():
+def test_letters_of_several_schemes_are_refused_at_the_row_that_mixes_them():
     target = Tags(files())
     assert read_tags(target, ["B-X", "M-X", "E-X"])[1] is None
     assert "E, I, M in all rows so far, which no single scheme has" in read_tags(target, ["B-X", "I-X"])[1][1].replace(
@@ -312,10 +310,10 @@ SPANS = st.lists(st.tuples(st.integers(1, 3), st.sampled_from("XY"), st.integers
 
 @given(SPANS, st.sampled_from(["BIO", "BIOES", "BMES", "BILOU"]))
 def test_spans_written_in_any_scheme_are_the_same_tags(spans, scheme):
-    inside, end, alone = {"BIO": "IIB", "BIOES": "IES", "BMES": "MES", "BILOU": "ILU"}[scheme]
+    inside, end, single = {"BIO": "IIB", "BIOES": "IES", "BMES": "MES", "BILOU": "ILU"}[scheme]
     written, bio = [], []
     for length, name, gap in spans:
-        letters = alone if length == 1 else "B" + inside * (length - 2) + end
+        letters = single if length == 1 else "B" + inside * (length - 2) + end
         written += [*((letter, name) for letter in letters), *[("O", "")] * (gap - 1)]
         bio += [("B", name), *[("I", name)] * (length - 1), *[("O", "")] * (gap - 1)]
     assert to_bio(written) == (bio, 0)
@@ -448,7 +446,7 @@ def test_a_target_of_a_users_own_that_was_changed_makes_another_store(write, ope
     assert found == [[1, 3], [100, 300]]
 
 
-def test_equal_sets_of_labels_are_duplicates_in_whatever_order_they_were_first_met(write, open_files):
+def test_equal_sets_of_labels_are_duplicates_in_any_order(write, open_files):
     rows = [("b", ["z"]), ("t", ["z", "a"]), ("t", ["a", "z"]), ("t", ["a"]), ("t", []), ("t", [])]
     path = write("t.jsonl", "".join(json.dumps({"text": text, "label": labels}) + "\n" for text, labels in rows))
     store = open_files(

@@ -128,14 +128,14 @@ def test_the_special_tokens_of_another_kind_of_tokenizer_are_read_off(tmp_path):
     assert words_of(tokenizer, "abz") == ["a", "b", "<unk>"]
 
 
-def test_padding_and_truncation_in_a_tokenizer_file_have_no_effect(tmp_path):
+def test_padding_and_truncation_in_a_tokenizer_file_are_ignored(tmp_path):
     plain = WordPiece().given(roberta_like(tmp_path / "plain.json"), None)
     padded = WordPiece().given(roberta_like(tmp_path / "padded.json", padded=True), None)
     assert (padded.single, padded.pair, padded.digest) == (plain.single, plain.pair, plain.digest)
     assert padded.ids(["abcabcabc"])[1].tolist() == [9]
 
 
-def test_they_have_none_in_a_file_without_special_tokens_of_its_own_either(tmp_path):
+def test_they_are_ignored_in_a_file_without_special_tokens_too(tmp_path):
     backend = wordpiece([*SPECIALS, "a", "b"], True, "here").backend
     backend.enable_padding(length=16, pad_id=0, pad_token="[PAD]")
     backend.enable_truncation(3)
@@ -149,7 +149,7 @@ def test_a_saved_tokenizer_of_another_kind_comes_back_the_same(tmp_path):
     assert load_tokenizer(tmp_path, None).digest == tokenizer.digest
 
 
-def test_a_tokenizer_that_has_no_unknown_token_or_cannot_spell_is_refused(tmp_path):
+def test_a_tokenizer_without_an_unknown_token_or_that_cannot_spell_is_refused(tmp_path):
     backend = Backend(models.BPE({"<s>": 0, "a": 1}, []))
     backend.save(str(tmp_path / "closed.json"))
     with pytest.raises(DataError, match=r"no \[UNK\] or <unk> token, and not every byte is a token"):
@@ -177,7 +177,7 @@ def test_a_vocabulary_of_bytes_needs_no_unknown_token(tmp_path):
     assert counts_N.tolist() == [len(text.encode()) - text.count("th") for text in texts]
     backend.decoder = decoders.ByteLevel()
     assert backend.decode(flat[: counts_N[0]].tolist()) == texts[0]
-    # What stands for a unit of which nothing is left is no unknown text where it is written as such.
+    # The token for a unit of which nothing is left does not count as unknown in a text that contains it.
     assert not tokenizer.is_unknown(tokenizer.ids(["a b"])[0]).any()
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.save(str(tmp_path / "tokenizer.json"))

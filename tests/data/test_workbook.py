@@ -43,7 +43,7 @@ def test_rows_have_the_numbers_of_the_sheet_and_short_ones_empty_cells(tmp_path:
     assert isinstance(found[2], BadRow) and found[2].number == 5 and "makes 3 columns" in found[2].rule
 
 
-def test_columns_may_be_told_by_number_in_a_sheet_without_a_header(tmp_path: Path) -> None:
+def test_columns_may_be_given_by_number_in_a_sheet_without_a_header(tmp_path: Path) -> None:
     path = written(tmp_path / "a.xlsx", ["a", 1], ["b", 2])
     assert [row.values for row in read_rows(path, "xlsx", {"text": 0, "label": 1}, None)] == [
         {"text": "a", "label": "1"}, {"text": "b", "label": "2"},
@@ -55,7 +55,7 @@ def test_a_workbook_may_have_any_name(tmp_path: Path) -> None:
     assert list(read_rows(path, "xlsx", {"text": "text"}, None)) == [Row(2, {"text": "a"})]
 
 
-def test_what_a_cell_cannot_hold_is_told() -> None:
+def test_values_that_a_cell_cannot_hold_are_described() -> None:
     assert rule_of_cell("a" * 32767) is None and rule_of_cell(3) is None and rule_of_cell(["a"]) is None
     assert "32,768 characters" in str(rule_of_cell("a" * 32768))
     assert "binary" in str(rule_of_cell(b"a")) and "15 digits" in str(rule_of_cell(10**16))
@@ -74,7 +74,7 @@ def test_cells_come_back_from_a_line_with_their_types() -> None:
     assert loaded(dumped(cells)) == cells and "\n" not in dumped(cells)
 
 
-def test_a_damaged_workbook_is_told(tmp_path: Path) -> None:
+def test_a_damaged_workbook_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.xlsx", ["text"], ["a"])
     for part in ("xl/worksheets/sheet1.xml", "xl/workbook.xml"):
         damaged = tmp_path / "damaged.xlsx"

@@ -205,7 +205,7 @@ def test_the_least_numbers_are_accepted_and_those_below_refused(capsys: pytest.C
             main(["shop.csv", flag, number])
 
 
-def test_of_many_rows_that_cannot_be_used_the_first_five_are_told() -> None:
+def test_the_first_five_of_many_unusable_rows_are_listed() -> None:
     Path("blank.csv").write_text("text,label\n" + ",a\n" * 6)
     with pytest.raises(UserError) as refused:
         main(["blank.csv", "--fields", "text=text"])

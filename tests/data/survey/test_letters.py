@@ -46,13 +46,13 @@ def test_shares_are_of_all_characters_of_all_rows_and_texts_the_most_frequent_fi
         # Of a hundred words three, then two, are among the common ones of English, of no other language more.
         (["zz " * 97 + "this this with"], "English"), (["zz " * 98 + "this with"], "in Latin letters"),
         (["THIS With"], "English"),
-        # Nine characters of ten, then eight, are of one standard alone; those that both have do not count.
+        # Nine characters of ten, then eight, are of only one standard; those of both do not count.
         (["们" * 9 + "們" + "好" * 50], "Chinese, simplified"),
         (["们" * 8 + "們們"], "Chinese, simplified and traditional"),
         (["們" * 9, "们"], "Chinese, traditional"),
     ],
 )  # fmt: skip
-def test_a_language_is_told_up_to_the_bound_where_it_is_another(texts: list[str], language: str) -> None:
+def test_a_language_is_recognized_up_to_its_bounds(texts: list[str], language: str) -> None:
     assert told(*texts).language() == language
 
 
@@ -65,7 +65,7 @@ def test_a_language_is_told_up_to_the_bound_where_it_is_another(texts: list[str]
         ("het huis is niet van een man en dat weet ze", "Dutch"),
     ],
 )  # fmt: skip
-def test_languages_of_one_script_are_told_by_their_common_words(text: str, language: str) -> None:
+def test_languages_of_one_script_are_recognized_by_their_common_words(text: str, language: str) -> None:
     assert told(text).language() == language
 
 
@@ -77,7 +77,7 @@ def test_two_texts_of_a_row_are_one_text_of_which_no_words_run_together() -> Non
     assert letters.scripts == {"Latin": 4}
 
 
-def test_a_language_is_told_by_the_first_texts_also_where_they_hold_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_language_is_recognized_by_the_first_texts_even_if_they_hold_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nlu.data.survey.letters.SAMPLED_TEXTS", 2)
     assert told("!", "?", "the of and", "the of and", "the of and").language() == "in Latin letters"
     assert told("!", "the of and", "zz zz zz").language() == "English"

@@ -131,7 +131,7 @@ def test_a_max_len_is_suggested_that_leaves_nearly_all_rows_whole(
         assert lost == pytest.approx(sum(max(0, length - max_len) for length in lengths_N) / lengths_N.sum())
 
 
-def test_pairs_of_words_have_three_special_tokens_and_a_max_len_that_was_asked_for_stands() -> None:
+def test_pairs_of_words_have_three_special_tokens_and_a_given_max_len_is_kept() -> None:
     pair = survey("rows", ["x", "y"], tokens=[10, 20], fields={"text_a": "a", "text_b": "b"})
     report = report_of(pair, words=True, max_len=7)
     assert report.lengths(pair).tolist() == [13, 23] and (report.max_len, report.suggested_max_len) == (7, 24)

@@ -156,7 +156,7 @@ def test_spans_and_several_labels_are_counted_one_by_one(capsys: pytest.CaptureF
         (["123 !"], "no letters"),
     ],
 )
-def test_languages_are_told_by_script_and_common_words(texts: list[str], language: str) -> None:
+def test_languages_are_recognized_by_script_and_common_words(texts: list[str], language: str) -> None:
     letters = Letters()
     letters.add([texts])
     assert letters.language() == language

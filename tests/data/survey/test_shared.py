@@ -40,7 +40,7 @@ def places(shown: Shown) -> list[tuple[str, int, str]]:
     return [(one.set, int(one.row.partition(":")[2]), one.label) for one in shown.places]
 
 
-def test_the_first_rows_of_a_text_are_shown_and_of_the_first_thousand_those_with_other_labels() -> None:
+def test_the_first_rows_of_a_repeated_text_and_those_with_other_labels_are_shown() -> None:
     labels = ["a"] * 1100
     labels[MOST_ROWS - 1], labels[MOST_ROWS] = "b", "c"
     labels[500] = labels[501] = "d"
@@ -54,7 +54,7 @@ def test_the_first_rows_of_a_text_are_shown_and_of_the_first_thousand_those_with
     assert one.shown_conflicts == [shown] and (one.duplicates, one.with_same_label, one.conflicts) == (1099, 1096, 1)
 
 
-def test_each_set_has_places_of_its_own_in_what_they_share() -> None:
+def test_each_set_lists_its_own_places_of_a_shared_text() -> None:
     report = report_of(5, train=[("x", "a")] * 8 + [("y", "a"), ("z", "a")], dev=[("y", "a"), ("x", "a"), ("x", "b")])
     (pair,) = report.betweens
     assert (pair.first, pair.second, pair.rows, pair.conflicts) == ("train", "dev", (9, 3), 1)
@@ -64,7 +64,7 @@ def test_each_set_has_places_of_its_own_in_what_they_share() -> None:
     assert places(pair.shown[1]) == [("train", 10, "a"), ("dev", 2, "a")]
 
 
-def test_as_many_texts_are_shown_as_are_asked_for_the_most_frequent_and_the_first_of_the_file() -> None:
+def test_the_requested_number_of_texts_is_shown_the_most_frequent_first() -> None:
     rows = [("b", "1"), ("a", "1"), *[("c", "1")] * 4, ("a", "2"), ("b", "1"), ("d", "1"), ("b", "2")]
     other = [("d", "1"), ("b", "1"), ("a", "2")]
     for count, frequent, conflicts, shared in (

@@ -1,4 +1,4 @@
-"""Which columns are taken for texts and labels where nobody says."""
+"""Which columns are taken for texts and labels without --fields."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_columns_of_a_table(
     assert (found.fields, found.header) == (fields, has_header)
 
 
-def test_the_reason_of_each_column_is_told(tmp_path: Path) -> None:
+def test_the_reason_of_each_column_is_given(tmp_path: Path) -> None:
     found = guess(written(tmp_path, "rows.tsv", table(["n", "words", "stars"], ROWS)), "auto", None)
     assert found.sentence() == "text = words (the longest texts), label = stars (by its name)"
 
@@ -63,7 +63,7 @@ def test_columns_of_records(tmp_path: Path, record: dict[str, object], fields: d
     assert found.fields == fields
 
 
-def test_text_files_are_tables_tags_or_lines_by_what_they_hold(tmp_path: Path) -> None:
+def test_text_files_are_read_as_tables_tags_or_lines_by_their_content(tmp_path: Path) -> None:
     tags = guess(written(tmp_path, "tags.txt", "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n"), "auto", None)
     assert (tags.file_format, tags.fields) == ("conll", {"tokens": 0, "tags": 2})
     lines = guess(written(tmp_path, "lines.txt", "one text\nanother text\n"), "auto", None)
@@ -104,7 +104,7 @@ def test_lists_of_characters_and_their_tags_are_recognised(tmp_path: Path, text:
     assert guess(path, "auto", None).fields == {"tags": tags, "tokens": text}
 
 
-def test_lists_of_labels_are_no_tags(tmp_path: Path) -> None:
+def test_lists_of_labels_are_not_taken_for_tags(tmp_path: Path) -> None:
     rows = [{"text": f"{LONG} {number}", "labels": ["sport", "money"][: number % 3]} for number in range(20)]
     path = written(tmp_path, "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert guess(path, "auto", None).fields["text"] == "text"
@@ -118,7 +118,7 @@ def columns_of(folder: Path, records: list[dict[str, object]]) -> dict[str, str 
 @pytest.mark.parametrize(
     ("first", "second", "fields"),
     [
-        # Two columns of texts are a pair while one is no more than two and a half times as long as the other.
+        # Two columns of texts are a pair while one is at most two and a half times as long as the other.
         (25, 10, {"text_a": "p", "text_b": "q"}), (26, 10, {"text": "p"}), (10, 25, {"text_a": "p", "text_b": "q"}),
         (10, 26, {"text": "q"}),
     ],
@@ -154,7 +154,7 @@ def test_at_most_two_hundred_different_values_are_labels_and_the_fewest_are_take
     ("numbers", "texts", "same", "is_text"),
     [(4, 6, 0, True), (5, 5, 0, False), (0, 4, 6, True), (0, 3, 7, False), (0, 2, 8, False)],
 )
-def test_a_text_is_no_number_and_mostly_another_one(
+def test_a_column_of_texts_is_mostly_not_numbers_and_mostly_different(
     tmp_path: Path, numbers: int, texts: int, same: int, is_text: bool
 ) -> None:
     values = [*(f" {n}.5 " for n in range(numbers)), *(f"{LONG} {n}" for n in range(texts - (same > 0)))]
@@ -193,7 +193,7 @@ def test_a_first_row_is_a_header_by_its_names_or_where_numbers_follow(
         ("\n" + "a O\n" * 10 + "b\n", "conll"), ("\n" + "a O\n" * 9 + "b\n", "lines"),
     ],
 )  # fmt: skip
-def test_a_text_file_is_told_by_its_lines(tmp_path: Path, lines: str, file_format: str) -> None:
+def test_the_format_of_a_text_file_is_recognized_by_its_lines(tmp_path: Path, lines: str, file_format: str) -> None:
     assert guess(written(tmp_path, "rows.txt", lines), "auto", None).file_format == file_format
 
 
@@ -210,7 +210,7 @@ def test_only_a_table_of_three_lines_and_more_is_refused_for_its_separators(tmp_
         guess(written(tmp_path, "three.csv", "a;b\nc;d\ne;f\n"), "auto", None)
 
 
-def test_a_column_that_two_have_the_name_of_is_told_by_its_number(tmp_path: Path) -> None:
+def test_a_column_with_a_repeated_name_is_given_by_its_number(tmp_path: Path) -> None:
     rows = [[str(n), f"{LONG} {n}", f"k{n % 2}"] for n in range(8)]
     found = guess(written(tmp_path, "rows.tsv", table(["x", "text", "x"], rows)), "auto", True)
     assert found.fields == {"text": "text", "label": 2}
@@ -218,7 +218,9 @@ def test_a_column_that_two_have_the_name_of_is_told_by_its_number(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["rows.tsv", "rows.jsonl"])
 @pytest.mark.parametrize(("place", "is_seen"), [(999, True), (1000, False)])
-def test_columns_are_told_by_the_first_thousand_rows(tmp_path: Path, name: str, place: int, is_seen: bool) -> None:
+def test_columns_are_recognized_by_the_first_thousand_rows(
+    tmp_path: Path, name: str, place: int, is_seen: bool
+) -> None:
     rows = [[f"{LONG} {n}", "b" if n == place else "a"] for n in range(1001)]
     text = table(["text", "of it"], rows)
     if name.endswith("jsonl"):

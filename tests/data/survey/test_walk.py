@@ -43,7 +43,7 @@ def of_labels(folder: Path, labels: list[Any]) -> Survey:
         ([str(n) for n in range(51)] * 2, "numbers"),
         ([n / 4 for n in range(1, 11)] * 2, "classes"),
         ([n / 4 for n in range(1, 12)] * 2, "numbers"),
-        # A row that says nothing is no text; one text among numbers makes them classes.
+        # An empty row does not count as a text; one text among numbers makes them classes.
         ([None, *(n / 4 for n in range(20))], "numbers"),
         (["", *(str(n) for n in range(60))], "numbers"),
         (["x", *(str(n) for n in range(60))], "classes"),
@@ -55,7 +55,9 @@ def of_labels(folder: Path, labels: list[Any]) -> Survey:
         ([[], []], "nothing"),
     ],
 )
-def test_the_kind_of_labels_is_told_by_what_they_are_and_how_many(tmp_path: Path, labels: list[Any], kind: str) -> None:
+def test_the_kind_of_labels_is_recognized_by_their_values_and_number(
+    tmp_path: Path, labels: list[Any], kind: str
+) -> None:
     assert of_labels(tmp_path, labels).kind == kind
 
 
@@ -119,7 +121,7 @@ def test_lengths_are_of_all_texts_of_a_row_in_characters_and_words(tmp_path: Pat
 def test_a_bar_knows_how_many_rows_there_are_about_where_a_line_is_a_row(
     tmp_path: Path, name: str, max_rows: int | None, rows: int
 ) -> None:
-    # Blocks of what is read must not matter.
+    # The size of the blocks that are read must not matter.
     (tmp_path / name).write_text("text\n" * 7)
     (source,) = of_files([str(tmp_path / name)], {"text": "text"}, "auto", None, max_rows)
     assert source.rows() == (None if name == "rows.json" else rows)
@@ -147,7 +149,7 @@ def test_unknown_tokens_are_counted_in_all_rows_and_shown_of_the_first(
     assert survey.unknown.pieces == Counter({"u1": 2, "u2": 1, "u3": 1})
 
 
-def test_lines_that_begin_a_document_are_no_rows_and_bad_ones_are_listed_up_to_a_limit(
+def test_lines_that_begin_a_document_are_skipped_and_bad_rows_listed_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "t.conll").write_text("-DOCSTART- O\n\na O\n\n-DOCSTART- O\n\nb B-x\n")
