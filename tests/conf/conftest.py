@@ -42,7 +42,7 @@ class Composer:
         return self.plain(*(f"{group}={name}" for group, name in choices.items()), *given)
 
     def combine(self, first: dict[str, str], second: dict[str, str]) -> dict[str, Any]:
-        """Return what choosing both gives, made of what each one by itself changes in the default configuration.
+        """Return what choosing both gives, composed of the changes that each one makes to the default configuration.
 
         Composing takes a tenth of a second, and there are hundreds of pairs. That both ways give the same is tested.
         """
@@ -76,7 +76,7 @@ class Composer:
         return [text for each in given for text in problems(self._asked(name, each), SCHEMAS[name])]
 
     def _asked(self, name: str, overrides: list[str]) -> dict[str, Any]:
-        """Return the configuration of a command; of an evaluation of a run, that of a run on files of one's own."""
+        """Return the configuration of a command; of an evaluation of a run, that of a run on the files of a user."""
         config = self.plain(*overrides, config_name=name)
         if name != "evaluate" or config["run"] is None:
             return config

@@ -87,7 +87,7 @@ def test_every_model_goes_with_every_data_set(composer, choices):
 
 
 @pytest.mark.thorough
-def test_every_choice_of_every_group_goes_with_the_defaults_or_with_the_task_it_is_for(composer, choices):
+def test_every_choice_of_every_group_fits_the_defaults_or_its_task(composer, choices):
     tried = [group for group in (*WITH_TARGET, *OTHERS) if group not in ("model", "data", "task")]
     for group, name in [(each, name) for each in tried for name in choices(each)]:
         choice = {group: name}
@@ -98,7 +98,7 @@ def test_every_choice_of_every_group_goes_with_the_defaults_or_with_the_task_it_
 
 
 @pytest.mark.thorough
-def test_experiments_and_debugging_go_with_each_other_and_with_every_model_and_data_set(composer, choices):
+def test_experiments_and_debugging_fit_each_other_and_every_model_and_data_set(composer, choices):
     pairs = [("experiment", "debug"), *product(("experiment", "debug"), ("model", "data", "scheduler"))]
     for one, other in pairs:
         for names in product(choices(one), choices(other)):
@@ -107,7 +107,7 @@ def test_experiments_and_debugging_go_with_each_other_and_with_every_model_and_d
             assert found == [], picked
 
 
-def test_every_task_goes_with_the_data_sets_that_have_its_fields_and_is_refused_for_others(composer, choices):
+def test_every_task_fits_exactly_the_data_sets_with_its_fields(composer, choices):
     assert set(choices("task")) == set(FITTING)
     assert {*SINGLE, *PAIRS, *TAGGED, "files"} == set(choices("data"))
     for task, name in product(choices("task"), [*SINGLE, *PAIRS, *TAGGED]):

@@ -95,14 +95,14 @@ def test_the_keys_and_choices_that_the_help_writes_out_exist(composer):
     assert set(re.findall(r"\b(?:trainer|data|model|tokenizer|folds)\.\w+", named)) <= keys
 
 
-def test_preprocessing_has_a_help_of_its_own(composer):
+def test_preprocessing_has_a_separate_help(composer):
     shown = printed_by("nlu.preprocess", "--help")
     assert "Nothing is trained" in shown and "$" not in shown
     named = shown[shown.index("Keys that shape") : shown.index("Every key")]
     assert set(re.findall(r"\w+\.\w+", named)) <= known_keys(composer.plain())
 
 
-def test_the_package_alone_lists_its_commands():
+def test_the_package_without_a_command_lists_its_commands():
     listed = printed_by("nlu", "--help")
     assert re.findall(r"-m nlu\.(\w+) ", listed) == [
         "data",
@@ -128,5 +128,5 @@ def test_a_command_that_there_is_not_is_answered_with_those_that_there_are(name,
     assert "\nusage: python -m nlu.NAME" in said and said.endswith(printed_by("nlu", status=2))
 
 
-def test_a_command_that_is_not_started_as_a_module_is_told_how():
+def test_a_command_that_is_not_started_as_a_module_is_refused_with_the_right_form():
     assert printed_by("nlu", "train", "seed=2", status=2).endswith("write python -m nlu.train seed=2\n")

@@ -42,7 +42,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def query(environment: dict[str, str], typed: str, *prefix: str, program: str = "nlu-train") -> list[str]:
-    """Return what is offered at the end of what is typed; asserts that nothing is said into it."""
+    """Return the completions of a typed text; asserts that nothing else is printed."""
     found = shutil.which(program, path=environment["PATH"])
     arguments, asking = [found or program, "-sc", "query=bash"], {**environment, "COMP_LINE": typed}
     if prefix:
@@ -53,7 +53,7 @@ def query(environment: dict[str, str], typed: str, *prefix: str, program: str = 
     return done.stderr.splitlines() if prefix else done.stdout.split()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
 @pytest.mark.parametrize(
     "installed_by",
     ["nlu-train", pytest.param(f"{shlex.quote(sys.executable)} -m nlu.train", marks=pytest.mark.thorough)],
@@ -72,7 +72,7 @@ def test_bash_completes_choices_and_keys(environment, installed_by):
 
 def test_every_command_is_a_program(environment):
     modules = {f"nlu-{path.stem}": f"nlu.{path.stem}:command" for path in (CHECKOUT / "nlu").glob("[!_]*.py")}
-    # A package may be a command as well.
+    # A package may be a command too.
     modules |= {
         f"nlu-{path.parent.name}": f"nlu.{path.parent.name}.__main__:command"
         for path in (CHECKOUT / "nlu").glob("*/__main__.py")

@@ -17,7 +17,7 @@ def test_the_commands_of_all_pages_compose_and_are_valid(composer):
     commands = {" ".join(command.split()): page.name for page in PAGES for command in commands_of(page)}
     assert len(commands) > 40
     for command, page in commands.items():
-        # What a folder of one's own holds is composed with it in tests/training/test_pages.py.
+        # Commands that need the folder of a user are composed in tests/training/test_pages.py.
         if "--config-dir" not in command:
             assert composer.command_problems(command) == [], f"{page}: {command}"
 

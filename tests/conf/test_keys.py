@@ -25,7 +25,7 @@ from nlu.config.entry.app import find_plugins
 from nlu.config.signature import read_signature
 from nlu.config.targets import TARGET
 
-# Here alone; other tests of the same worker start processes.
+# Only here; other tests of the same worker start processes.
 with mock.patch.dict(os.environ):
     find_plugins()
 ROOT = Path(__file__).parents[2]
@@ -63,14 +63,14 @@ class Page:
 
     @cached_property
     def keys(self) -> list[str]:
-        """Full keys that it sets; of what a search draws, and of values that are mappings, the key that holds them."""
+        """Full keys that it sets; for values that a search draws and for mappings, the key that holds them."""
         own = {key: value for key, value in self.config.items() if key not in (TARGET, "defaults")}
         if not self.is_global:
             return [self.prefix + key for key in own]
         return [key for name, value in own.items() for key in _nested(name, value, 3 if name == "hydra" else 2)]
 
     @property
-    def keys_of_its_own(self) -> list[str]:
+    def own_keys(self) -> list[str]:
         """Those that are not Hydra's."""
         return [key for key in self.keys if _root(key) != "hydra"]
 
@@ -98,7 +98,7 @@ class Page:
     @cached_property
     def annotations(self) -> dict[str, ast.expr]:
         """What each key may be, read from what it configures; none of a file that configures nothing by itself."""
-        if "/" not in self.name and (schema := SCHEMAS.get(Path(self.name).stem)) and self.keys_of_its_own:
+        if "/" not in self.name and (schema := SCHEMAS.get(Path(self.name).stem)) and self.own_keys:
             own = {key: each for key, each in _annotations(schema).items() if key not in {*GROUPS, *PLAIN_GROUPS}}
             if "train" in self.config["defaults"]:
                 # What it takes over is explained there.
@@ -121,10 +121,10 @@ def _annotations(target: str) -> dict[str, ast.expr]:
     signature = read_signature(target)
     if target.startswith("nlu."):
         return {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    # Hydra's plugins take their keys by position as well.
+    # Hydra's plugins take their keys by position too.
     module, _, name = target.rpartition(".")
     plugin = getattr(importlib.import_module(module), name)
-    # A launcher takes whatever keys it is given: those of a dataclass.
+    # A launcher takes all keys that it gets: those of a dataclass.
     constructor = inspect.signature(getattr(plugin, "keys", plugin))
     return {
         key: ast.parse(str(each.annotation), mode="eval").body
@@ -162,7 +162,7 @@ def problems_of(page: Page, pages: Mapping[str, Page]) -> list[str]:
 def statement_problems(key: str, annotation: ast.expr, comment: str, is_full: bool) -> list[str]:
     """Return what is wrong with the values that a comment gives a meaning: none that the key cannot take.
 
-    With `is_full` it must speak of null where the key takes it, of 0 where that is no length, and of each choice.
+    With `is_full` it must explain null if the key accepts it, 0 unless that is a length, and each choice.
     """
     values = MEANS.findall(comment)
     found = [f"{key}: {text} is not set apart" for text in re.findall(r"(\S+) = ", comment) if text not in values]
@@ -187,11 +187,11 @@ PAGES = pages_of(conf_dir())
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_key_of_a_file_is_known_and_explained_and_no_comment_names_a_value_that_is_refused(name):
+def test_every_key_of_a_file_is_known_and_explained_with_valid_values_only(name):
     assert problems_of(PAGES[name], PAGES) == []
 
 
-def test_one_file_alone_explains_the_keys_of_a_constructor():
+def test_exactly_one_file_explains_the_keys_of_a_constructor():
     full = [page for page in PAGES.values() if page.config.get(TARGET) and page.keys and not page.pointers]
     explained = Counter(page.config[TARGET] for page in full)
     with_keys = {page.config[TARGET] for page in PAGES.values() if page.config.get(TARGET) and page.keys}
@@ -206,7 +206,7 @@ def test_the_file_that_explains_a_constructor_states_its_defaults(name):
     defaults = {key: ast.literal_eval(each.value) for key, each in parameters.items() if each.value is not None}
     stated = {key: value for key, value in PAGES[name].config.items() if key in defaults}
     for key, value in stated.items():
-        # None stands for what pretrained weights say; this file is also for training without them.
+        # None stands for the value of pretrained weights; this file is also for training without them.
         if defaults[key] is None and name == "model/bert_tiny.yaml":
             continue
         # YAML reads 2e-4 as a text, and knows no tuples.

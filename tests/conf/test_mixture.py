@@ -34,7 +34,7 @@ def test_the_named_data_sets_and_tasks_can_be_several_of_one_run(composer):
 
 
 @pytest.mark.parametrize("task", FITTING)
-def test_every_task_with_a_loss_of_its_own_can_be_one_of_several(composer, task):
+def test_every_task_with_its_own_loss_can_be_one_of_several(composer, task):
     for loss in ("cross_entropy", *(loss for loss in READERS if task in READERS[loss])):
         config = composer.plain(
             *BOTH, *ONE, f"+data@data.sets.new={FITTING[task][0]}", f"+task@task.tasks.new={task}",

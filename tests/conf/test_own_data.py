@@ -1,4 +1,4 @@
-"""A data YAML of one's own needs only what it sets, and whatever a run's record shows of it can be set."""
+"""A user's data YAML needs only the keys that it sets, and can set every key that the record of a run shows."""
 
 import sys
 from collections.abc import Callable

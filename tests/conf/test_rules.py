@@ -51,7 +51,7 @@ def test_a_value_that_is_refused_by_itself_is_not_held_against_others(problems_o
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-chinese"])
-def test_a_name_of_the_hub_is_told_how_it_is_written(problems_of, name):
+def test_the_error_for_a_bare_hub_name_shows_the_hf_address(problems_of, name):
     (problem,) = problems_of("model=bert", f"model.pretrained={name}")
     assert f"which does not exist here; a model of the hub is written hf://{name}; set it to" in problem
     (problem,) = problems_of("model=bert", "model.pretrained=/no/such/folder")
@@ -62,7 +62,7 @@ def test_a_name_of_the_hub_is_told_how_it_is_written(problems_of, name):
     ("given", "what"),
     [([], "not set"), (["model.pretrained=null"], "null"), (["model.pretrained=3"], "3")],
 )
-def test_an_encoder_of_transformers_without_weights_is_told_what_they_may_be(problems_of, given, what):
+def test_an_encoder_of_transformers_without_weights_is_refused_with_valid_ones(problems_of, given, what):
     (problem,) = problems_of("model=hf", *given)
     rule = "a folder in Hugging Face layout, hf://NAME or RUN/best"
     refused = f"model.pretrained is {what} but must be {rule}; set model.pretrained to such a value"
@@ -82,7 +82,7 @@ def test_a_head_of_ones_own_package_stands_on_any_task(problems_of, tmp_path, mo
     monkeypatch.syspath_prepend(tmp_path)
     chosen = ("trusted_packages=[mypackage]", "head._target_=mypackage.Head")
     assert problems_of(*chosen, "+head.depth=2") == []
-    # Of our own heads it is known what they are made for.
+    # Our heads state the tasks that they fit.
     (problem,) = problems_of("head=crf")
     assert problem == "head is crf, but task=classify takes linear; set head=auto for the task's own"
 

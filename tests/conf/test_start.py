@@ -120,9 +120,7 @@ def test_showing_the_configuration_takes_little_more_than_a_bare_hydra_program(t
         pytest.param("export", "devicee=cpu", REFUSED_RATIO, marks=pytest.mark.thorough),
     ],
 )
-def test_help_takes_what_it_takes_hydra_over_the_same_files_and_a_refused_key_little_more(
-    tmp_path, command, argument, ratio
-):
+def test_help_and_a_refused_key_cost_little_more_than_hydra_over_the_same_files(tmp_path, command, argument, ratio):
     text = BARE.replace('"conf"', repr(str(CHECKOUT / "conf"))).replace('"config"', repr(command))
     (tmp_path / "bare.py").write_text(text)
     bare = calls_of("bare.py", tmp_path, argument, shown=False)
@@ -150,7 +148,7 @@ def test_a_command_that_names_nothing_to_work_on_fetches_nothing(name, expected,
     ],
     ids=lambda arguments: arguments[0],
 )  # fmt: skip
-def test_a_run_that_is_not_there_is_told_before_torch_is_imported(arguments):
+def test_a_missing_run_is_reported_before_torch_is_imported(arguments):
     name, *rest = arguments
     code = f"""
 import atexit, runpy, sys
