@@ -25,7 +25,7 @@ hydra:
   sweep: {dir: ".", subdir: "${hydra:job.num}"}
   output_subdir: null
   help:
-    template: The help of this program alone.
+    template: The help of this program.
 """,
     "conf/hydra/sweeper/basic.yaml": """
 _target_: hydra_plugins.grid_sweeper.grid_sweeper.GridSweeper

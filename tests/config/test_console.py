@@ -1,4 +1,4 @@
-"""An error that ends a process is told with its traceback, and without the secrets of the addresses in it."""
+"""An error that ends a process is shown with its traceback, and without the secrets of the addresses in it."""
 
 import signal
 import subprocess
@@ -13,7 +13,7 @@ def broken() -> int:
     try:
         raise ConnectionError(SAID)
     except ConnectionError as error:
-        raise RuntimeError("this cannot go on") from error
+        raise RuntimeError("this cannot continue") from error
 
 
 def test_a_traceback_holds_no_password_of_an_address():
@@ -25,7 +25,7 @@ def test_a_traceback_holds_no_password_of_an_address():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 1 and "hunter2" not in done.stderr
     assert "ConnectionError: no connection to postgresql://***@host/db" in done.stderr
-    assert done.stderr.rstrip().endswith("RuntimeError: this cannot go on") and "in broken" in done.stderr
+    assert done.stderr.rstrip().endswith("RuntimeError: this cannot continue") and "in broken" in done.stderr
 
 
 @pytest.mark.thorough
@@ -34,7 +34,7 @@ def test_nor_does_that_of_one_of_several_processes(capfd):
 
     assert in_processes(broken, 1) == 1
     said = capfd.readouterr().err
-    assert "postgresql://***@host/db" in said and "hunter2" not in said and "RuntimeError: this cannot go on" in said
+    assert "postgresql://***@host/db" in said and "hunter2" not in said and "RuntimeError: this cannot continue" in said
 
 
 def interrupted() -> int:
@@ -44,7 +44,7 @@ def interrupted() -> int:
         raise KeyboardInterrupt from error
 
 
-def test_nor_that_of_a_thread_or_of_what_was_interrupted():
+def test_nor_that_of_a_thread_or_of_an_interrupt():
     script = (
         "import threading\n"
         "from nlu.config.console import hide_tracebacks\n"
@@ -56,5 +56,5 @@ def test_nor_that_of_a_thread_or_of_what_was_interrupted():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == -signal.SIGINT and "hunter2" not in done.stderr
-    assert "Exception in thread sender:\n" in done.stderr and "RuntimeError: this cannot go on" in done.stderr
+    assert "Exception in thread sender:\n" in done.stderr and "RuntimeError: this cannot continue" in done.stderr
     assert done.stderr.count("postgresql://***@host/db") == 2 and done.stderr.rstrip().endswith("KeyboardInterrupt")

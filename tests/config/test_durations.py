@@ -33,7 +33,7 @@ def test_a_duration_is_an_amount_and_a_unit(text: str, duration: Duration):
 @pytest.mark.parametrize(
     "text", ["0ep", "0.0ep", "-1st", "0.5st", "1.5ex", "3", "ep", "3 ep", "3epochs", "", "\u0663ep", "9" * 5000]
 )
-def test_anything_else_is_no_duration(text: str):
+def test_other_texts_are_refused_as_a_duration(text: str):
     with pytest.raises(UserError, match="must be a duration"):
         parse_duration(text)
 

@@ -81,7 +81,7 @@ def test_every_answer_names_choices_and_keys_that_exist():
             assert any(name in known for known in [*parameters, *plain]), key
 
 
-def test_functions_of_other_search_spaces_are_answered_with_intervals_that_hydra_reads():
+def test_functions_of_other_search_spaces_are_answered_with_intervals_of_hydra():
     for name, example in tables._FUNCTIONS.items():
         assert function_elsewhere(f"{name}(1e-5, 1)") == example
         assert OverridesParser.create().parse_override(f"key={example}").is_sweep_override()

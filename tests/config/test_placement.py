@@ -1,4 +1,4 @@
-"""Who a process is among those of its run, by what each way of starting it leaves in the environment."""
+"""The place of a process among those of its run, from the variables that each way of starting it sets."""
 
 import os
 import re
@@ -25,7 +25,7 @@ def changed(environment: dict[str, str], **values: str | None) -> dict[str, str]
     return {name: value for name, value in {**environment, **values}.items() if value is not None}
 
 
-def test_a_process_of_which_nothing_is_said_is_alone():
+def test_a_process_without_variables_is_the_only_one():
     assert placement({}) == Placement("alone", 0, 1, 0, 1, 0, 1, None)
     assert placement({"HOME": "/", "MASTER_ADDR": "h"}).kind == "alone"
 
@@ -36,14 +36,14 @@ def test_torchruns_variables_count_processes():
     assert placement(few) == Placement("torchrun", 3, 4, 1, 4, 0, 1, "env://")
 
 
-def test_a_task_of_slurm_is_a_rank_and_all_meet_at_the_first_node_at_a_port_of_the_job():
+def test_tasks_of_slurm_are_ranks_that_meet_at_the_first_node_on_a_port_of_the_job():
     assert placement(SLURM) == Placement("slurm", 2, 3, 0, 1, 1, 2, "tcp://gpu07:21234")
     first = changed(SLURM, SLURM_PROCID="1", SLURM_LOCALID="1", SLURM_NODEID="0")
     assert placement(first) == Placement("slurm", 1, 3, 1, 2, 0, 2, "tcp://gpu07:21234")
     assert placement(changed(SLURM, MASTER_ADDR="a", MASTER_PORT="5")).meeting == "tcp://a:5"
 
 
-def test_a_batch_script_and_the_only_task_of_a_step_are_alone():
+def test_a_batch_script_and_the_only_task_of_a_step_are_single_processes():
     script = changed(SLURM, **{name: None for name in SLURM if "STEP" in name})
     assert placement(script) == placement(changed(SLURM, SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0")) == Placement()
 
@@ -58,7 +58,7 @@ def test_without_a_local_rank_the_variables_count_nodes_as_on_pai():
     assert placement({"RANK": "0", "WORLD_SIZE": "1", "NPROC_PER_NODE": "1"}) == Placement("nodes")
 
 
-def test_each_node_starts_its_devices_with_ranks_of_their_own():
+def test_each_node_starts_its_devices_with_separate_ranks():
     workers = placement({**NODES, "NPROC_PER_NODE": "2"}).workers(1)
     assert workers == placement(NODES).workers(2)
     assert workers == [Placement("workers", 2 + local, 4, local, 2, 1, 2, "tcp://master:23456") for local in range(2)]
@@ -101,7 +101,7 @@ def test_devices_that_contradict_what_was_started_are_refused(environment, devic
      "RANK=0, WORLD_SIZE=1 set, but as a task of Slurm this is RANK=2, WORLD_SIZE=3; unset RANK, WORLD_SIZE"),
     (changed(SLURM, SLURM_PROCID=None), "SLURM_PROCID is None, but must be a whole number"),
 ])  # fmt: skip
-def test_an_environment_that_contradicts_itself_is_told_in_a_sentence(environment, told):
+def test_a_contradictory_environment_is_refused_with_one_sentence(environment, told):
     with pytest.raises(UserError, match=re.escape(told)):
         placement(environment)
 
@@ -113,7 +113,7 @@ def test_the_first_of_slurms_list_of_nodes_is_found(names, first):
     assert first_node(names) == first
 
 
-def test_a_host_without_an_address_is_told_with_what_to_set(monkeypatch, tmp_path):
+def test_a_host_without_an_address_is_reported_with_the_variable_to_set(monkeypatch, tmp_path):
     assert reachable("tcp://127.0.0.1:5") == "tcp://127.0.0.1:5" and reachable("env://") == "env://"
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no-such-host.invalid, where the processes .* set MASTER_ADDR"):

@@ -20,7 +20,7 @@ from nlu.config.stopping import Stopped, asked, at_once, exit_code, listening, p
         (signal.SIGINT, 130, "interrupted"),
     ],
 )
-def test_a_signal_raises_at_once_where_nobody_polls(number: signal.Signals, status: int, said: str) -> None:
+def test_a_signal_raises_at_once_unless_it_is_polled(number: signal.Signals, status: int, said: str) -> None:
     before = signal.getsignal(number)
     with listening():
         with pytest.raises(Stopped) as raised:
@@ -92,7 +92,7 @@ def test_another_thread_listens_to_nothing() -> None:
     assert handlers == [before]
 
 
-def test_a_saved_state_is_told_to_whoever_asked_and_to_nobody_else() -> None:
+def test_a_saved_state_calls_the_registered_callback_only() -> None:
     told: list[int] = []
     stopping.tell_saved()
     with stopping.told_when_saved(lambda: told.append(1)):

@@ -20,7 +20,7 @@ def test_a_lost_job_is_named_with_its_state_and_its_folder():
     assert told.startswith("job 57_1 ended without a result (CANCELLED by 0); its output is in /s/.submitit/57_1; ")
 
 
-def test_a_refusal_is_the_last_line_of_what_the_command_said():
+def test_a_refusal_is_the_last_line_of_the_output_of_the_command():
     error = FailedJobError("a\nb")
     error.__cause__ = subprocess.CalledProcessError(1, ["sbatch"], stderr="a\nb\n")
     assert grid_problems(error) == ["the jobs were refused: b; correct what hydra.launcher sets"]
@@ -47,7 +47,7 @@ def asked_again(monkeypatch):
     signal.signal(signal.SIGTERM, before[1])
 
 
-def test_a_job_whose_time_is_up_saves_its_state_before_submitit_is_asked_to_queue_it_again(asked_again):
+def test_a_job_whose_time_is_up_saves_its_state_before_it_asks_to_be_requeued(asked_again):
     def run():
         with stopping.polled():
             signal.raise_signal(signal.SIGUSR2)
@@ -62,7 +62,7 @@ def test_submitit_is_asked_as_soon_as_the_state_is_saved_and_once(asked_again):
         with stopping.polled():
             signal.raise_signal(signal.SIGUSR2)
         stopping.tell_saved()
-        assert asked_again == [signal.SIGUSR2], "it waited for what comes after the save, such as a mirror"
+        assert asked_again == [signal.SIGUSR2], "it waited for later work, such as that of a mirror"
         # Slurm sends it to a job that is queued again.
         signal.raise_signal(signal.SIGTERM)
         return stopping.exit_code()
@@ -70,7 +70,7 @@ def test_submitit_is_asked_as_soon_as_the_state_is_saved_and_once(asked_again):
     assert run_while_time_lasts(run) == 75 and asked_again == [signal.SIGUSR2]
 
 
-def test_a_job_that_was_queued_again_leaves_as_submitit_leaves_only_after_its_own_end(monkeypatch):
+def test_a_requeued_job_exits_like_submitit_only_after_it_has_ended(monkeypatch):
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     ended = []
 

@@ -27,7 +27,7 @@ def test_what_is_built_does_not_share_its_containers_with_the_configuration():
     assert node == {"_target_": "store.parts.Part", "size": 1, "tags": ["a"]}
 
 
-def test_a_node_within_a_node_is_built_first_from_its_own_keys_alone():
+def test_a_node_within_a_node_is_built_first_and_only_from_its_own_keys():
     inner = {"_target_": "store.parts.Part", "size": 1}
     part = build({"_target_": "store.parts.Part", "size": inner, "tags": [1]}, "a", trusted=["store"])
     assert part.given == ("a",) and type(part.size) is type(part)

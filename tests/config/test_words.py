@@ -1,4 +1,4 @@
-"""Copies are called in sentences by what they are copies of, and nothing else is."""
+"""Sentences name the originals of copies, and change nothing else."""
 
 import errno
 import os
@@ -46,7 +46,7 @@ def test_a_path_that_is_another_keeps_its_name(text: str) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS])
-def test_what_is_wrong_with_the_disk_is_told_by_the_path_on_it(code: int) -> None:
+def test_an_error_of_the_disk_names_the_path_on_it(code: int) -> None:
     text = f"cannot write {CACHE}/f/model: {os.strerror(code)}; free some space"
     assert str(UserError(text)) == text
 

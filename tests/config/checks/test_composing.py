@@ -53,7 +53,7 @@ def test_every_interpolation_that_fails_is_named_with_its_full_key():
     assert [problem.split(" but ")[0] for problem in found] == ["a.b[0] is ${x}", "c is ${nope:1}"]
 
 
-def test_a_value_that_is_not_set_is_named_once_and_not_again_by_those_that_point_to_it():
+def test_a_missing_value_is_named_once_and_not_again_by_its_references():
     plain, found = resolve(OmegaConf.create({"a": "???", "b": "${a}"}))
     assert plain == {"a": "???", "b": UNRESOLVED}
     assert found == []

@@ -18,7 +18,7 @@ def find(tree: Path):
     return find
 
 
-def test_a_valid_command_line_has_no_problems(find):
+def test_a_valid_command_line_passes(find):
     assert find(*VALID, "model=large", "model.layers=3", "+model.name=b", "trainer.max_duration=0.5ep") == []
 
 
@@ -40,7 +40,7 @@ def test_a_key_without_its_group_finds_its_full_name(find):
         ("bf16=true", "precision=bf16"),
     ],
 )
-def test_a_name_that_other_programs_have_for_a_key_is_told_what_it_is_called_here(find, override, meant):
+def test_a_key_name_of_other_programs_is_answered_with_ours(find, override, meant):
     (problem,) = find(*VALID, override)
     assert f"unknown key; write {meant}" in problem
 
@@ -72,7 +72,7 @@ def test_what_users_of_other_programs_write_is_answered_with_what_to_write_here(
     assert expected in problem and "expecting {" not in problem
 
 
-def test_a_group_that_this_command_does_not_have_is_no_choice_of_it(find):
+def test_a_group_of_another_command_is_refused(find):
     # The folder of configurations has the group `model` for other commands.
     found = override_problems("predict", [f"file://{conf_dir()}"], ["model=mine"], SCHEMAS["predict"])
     assert found[0] == "model: unknown key; write run=RUN for a trained run"

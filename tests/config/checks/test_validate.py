@@ -28,7 +28,7 @@ def found(**changes: Any) -> list[str]:
     return problems(config(**changes), SCHEMA)
 
 
-def test_a_valid_configuration_has_no_problems():
+def test_a_valid_configuration_passes():
     assert found() == []
 
 
@@ -45,7 +45,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one():
     assert found(seeed=1) == ["seeed: unknown key; nearest: seed"]
 
 
-def test_a_name_that_other_programs_have_for_a_key_is_told_what_it_is_called_here_in_a_yaml_too():
+def test_a_key_name_of_other_programs_is_answered_with_ours_in_a_yaml_too():
     assert found(learning_rate=1.0) == ["learning_rate: unknown key; write optimizer.lr"]
 
 
@@ -95,7 +95,7 @@ def test_a_target_that_names_no_class_is_refused(target: Any, expected: str):
     assert found(model={"_target_": target}) == [expected]
 
 
-def test_a_group_that_is_no_mapping_is_refused():
+def test_a_group_must_be_a_mapping():
     assert found(model=3) == ["model is 3 but must be a choice of its group; set model=NAME_OF_A_CHOICE"]
 
 
@@ -119,7 +119,7 @@ def test_keywords_that_cannot_be_known_are_let_through():
     assert found(model={"_target_": "shop.models.Open", "anything": 1}) == []
 
 
-def test_the_rules_between_groups_add_their_problems_and_may_trip_over_values_already_refused(monkeypatch):
+def test_rules_between_groups_add_problems_and_may_fail_on_refused_values(monkeypatch):
     monkeypatch.setattr(validate, "cross_problems", lambda config: [f"{sorted(config)} do not fit together"])
     rule = problems({"seed": -1, "hydra": {}})[-1]
     assert "seed" in rule and "hydra" not in rule and rule.endswith("do not fit together")
@@ -133,7 +133,7 @@ def test_the_keys_that_may_be_set_include_those_with_defaults():
     assert not any(key.endswith("_target_") for key in keys)
 
 
-def test_a_key_that_may_be_written_short_is_called_so_where_its_value_is_wrong_and_is_a_key_like_others():
+def test_a_group_with_a_short_form_is_named_by_it_and_its_keys_are_checked():
     schema = SCHEMAS["predict"]
     given = {"run": "outputs/mine", "output": "out.csv"}
     assert problems({**given, "input": {"pth": "x"}}, schema) == [

@@ -1,4 +1,4 @@
-"""Values are accepted or refused by the annotation alone."""
+"""The annotation decides whether a value is accepted."""
 
 import ast
 import math

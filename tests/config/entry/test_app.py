@@ -28,8 +28,8 @@ def task(config: DictConfig) -> Any:
     failures = {
         "one": UserError("one problem"),
         "two": UserError("first", "second", "first"),
-        "rows": UserError("row 1", "row 2", remedy="mend these rows"),
-        "row": UserError("row 1", remedy="mend this row"),
+        "rows": UserError("row 1", "row 2", remedy="correct these rows"),
+        "row": UserError("row 1", remedy="correct this row"),
         "space": UserError("a there, b here", summary="another space", remedy="write the same"),
         "bug": RuntimeError("a bug"),
         "value": ValueError("a bug --too"),
@@ -61,7 +61,7 @@ def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def start(tree: Path, tmp_path: Path, body: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program with `body` as its task in a process of its own."""
+    """Run a program with `body` as its task in a separate process."""
     program = tmp_path / "program.py"
     program.write_text(
         "import sys\nfrom pathlib import Path\nfrom nlu.config.entry.app import prepare, run_app\n\n"
@@ -93,7 +93,7 @@ def test_a_wrong_command_line_exits_with_2_and_no_traceback(tree: Path, tmp_path
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_leaves_early_is_no_error(tree: Path, tmp_path: Path):
+def test_a_reader_that_leaves_early_does_not_cause_an_error(tree: Path, tmp_path: Path):
     # A pipe without a reader fails on flush; unbuffered output makes that happen inside the command.
     reading, writing = os.pipe()
     os.close(reading)
@@ -132,8 +132,8 @@ def test_a_users_error_is_printed_without_a_traceback(run):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("rows", "2 problems\n  - row 1\n  - row 2\n  mend these rows"),
-        ("row", "row 1; mend this row"),
+        ("rows", "2 problems\n  - row 1\n  - row 2\n  correct these rows"),
+        ("row", "row 1; correct this row"),
         ("space", "another space\n  - a there, b here\n  write the same"),
     ],
 )
@@ -190,7 +190,7 @@ def test_any_other_error_of_the_task_is_raised_as_it_is(
 
 
 def test_help_is_the_programs_own(run):
-    assert run("--help")[:2] == (0, "The help of this program alone.\n")
+    assert run("--help")[:2] == (0, "The help of this program.\n")
 
 
 def test_the_configuration_is_shown_without_running(run):

@@ -88,7 +88,7 @@ def test_a_file_of_ones_own_needs_no_quotes_for_a_shell(tmp_path: Path):
         read_command_line([f"@{path}"])
 
 
-def test_a_run_is_repeated_with_what_is_given_again_in_the_place_of_what_it_had(tmp_path: Path):
+def test_a_run_is_repeated_with_its_overrides_replaced_by_new_ones(tmp_path: Path):
     write_overrides(tmp_path, ["--config-dir=.", "model=bert_tiny", "optimizer.lr=1e-3", "folds.count=5", "+x.y=1"])
     line = read_command_line(["--rerun", str(tmp_path), "model=textcnn", "folds=2", "x.y=3", "seed=2"])
     assert line.overrides == ["optimizer.lr=1e-3", "model=textcnn", "folds.count=2", "+x.y=3", "seed=2"]

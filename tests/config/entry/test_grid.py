@@ -38,7 +38,7 @@ def test_an_interval_is_for_a_search():
         jobs("a=interval(0,1)")
 
 
-def test_a_job_is_named_by_what_tells_it_from_the_others():
+def test_a_job_is_named_by_the_overrides_that_distinguish_it():
     assert job_name(3, ["++a=1", "b=x"], ["++a"]) == "job 3 (a=1)"
     assert job_name(3, ["a=1"], []) == "job 3"
 
@@ -65,7 +65,7 @@ def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 @pytest.mark.parametrize(
     "size", ["4", *(pytest.param(size, marks=pytest.mark.thorough) for size in ("null", "1", "100"))]
 )
-def test_jobs_run_in_order_whatever_the_size_of_a_batch(run, size):
+def test_jobs_run_in_order_for_every_size_of_a_batch(run, size):
     everything = ["a 1", "a 2", "a 3", "b 1", "b 2", "b 3"]
     assert run("name=a,b", "seed=1,2,3", f"hydra.sweeper.max_batch_size={size}")[:2] == (0, everything)
 
@@ -117,7 +117,7 @@ def test_jobs_that_stopped_with_their_state_saved_are_not_told_as_failed(tmp_pat
 
 
 @pytest.mark.parametrize("unread", [["stdout"], ["stdout", "stderr"]])
-def test_which_jobs_failed_is_said_though_whoever_reads_the_output_has_left(
+def test_failed_jobs_are_reported_although_the_reader_of_the_output_has_left(
     unread: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in unread:

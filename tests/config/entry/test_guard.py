@@ -78,7 +78,7 @@ def test_so_is_that_of_a_grid_or_a_search(train, key: str, sweeper: str):
 
 
 @pytest.mark.filterwarnings("ignore:LogJobReturnCallback")
-def test_and_that_of_one_job_of_a_grid_alone(train, mine: Path):
+def test_and_that_of_a_single_job_of_a_grid(train, mine: Path):
     (mine / "extra/away.yaml").write_text("# @package _global_\nhydra:\n  sweep:\n    dir: s3://bucket/runs\n")
     code, told = train(f"--config-dir={mine}", "--multirun", "+extra=own,away")
     assert code == 2 and "job 1 (extra=away): hydra.sweep.dir is s3://bucket/runs, but" in told
@@ -102,7 +102,7 @@ def test_the_version_is_the_programs_own(train):
     assert code == 0 and told.startswith(f"nlu {nlu.__version__}, Hydra ") and "ran" not in told
 
 
-def test_a_launcher_takes_one_run_as_well_but_neither_a_search_nor_several_values(train):
+def test_a_launcher_also_accepts_one_run_but_neither_a_search_nor_several_values(train):
     code, told = train("hydra/launcher=submitit_local", "hydra/sweeper=hyperband")
     assert code == 2 and "hydra/sweeper is hyperband, but without --multirun the command is one run" in told
     code, told = train("hydra/launcher=submitit_local", "seed=1,2")
@@ -170,7 +170,7 @@ def test_one_that_no_job_of_a_grid_shows_is_refused_by_hydras_whitelist(train, m
         "hydra.sweeper._target_=foreign_package.Thing",
     ],
 )
-def test_wherever_hydra_would_build_it(train, mine: Path, override: str):
+def test_in_every_place_where_hydra_would_build_it(train, mine: Path, override: str):
     code, told = train(override)
     assert code == 2 and "which is outside nlu, Hydra and its installed plugins" in told
     assert "foreign_package" not in sys.modules and list(Path().iterdir()) == []
