@@ -14,7 +14,7 @@ def test_a_sum_over_all_devices_is_right() -> None:
     assert found.mark == "ok" and found.says.startswith("nccl ") and "the sum is right" in found.says
 
 
-def test_devices_and_their_fast_paths_are_told() -> None:
+def test_devices_and_their_fast_paths_are_listed() -> None:
     names = {check.name for check in devices()}
     assert {f"cuda:{number}" for number in range(torch.cuda.device_count())} <= names
     found = {check.name: check for check in cuda()}

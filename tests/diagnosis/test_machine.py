@@ -20,7 +20,7 @@ from nlu.launching.local import in_processes
 from tests import warm
 from tests.training.runs import REPOSITORY, SAME_THREADS
 
-SECRET = "a-value-that-nobody-may-see"
+SECRET = "a-value-to-keep-secret"
 
 
 def test_a_machine_is_looked_at_and_no_secret_is_shown(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_the_extras_that_are_looked_for_are_those_of_users_with_what_they_bring(
         ("diff --git a b\n" * 3, "changes to 3 files"),
     ],
 )
-def test_the_state_of_the_checkout_is_told(monkeypatch: pytest.MonkeyPatch, diff: str, said: str) -> None:
+def test_the_state_of_the_checkout_is_reported(monkeypatch: pytest.MonkeyPatch, diff: str, said: str) -> None:
     git = {"commit": "0123456789abcdef", "dirty": True, "diff": diff, "diff_cut": False}
     monkeypatch.setattr(software, "describe_code", lambda: {"git": git})
     assert software.checkout().says.startswith(f"commit 0123456789ab with {said}; ")
 
 
 @pytest.mark.parametrize(("inside", "mark"), [("reversion", "warning"), ("multi_tensor_apply", "ok")])
-def test_a_package_that_is_only_called_apex_is_told_from_nvidias(
+def test_a_package_that_is_only_called_apex_is_distinguished_from_nvidias(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str, mark: str
 ) -> None:
     (tmp_path / "apex" / inside).mkdir(parents=True)
@@ -101,7 +101,7 @@ def test_a_package_that_is_only_called_apex_is_told_from_nvidias(
     assert software.apex().mark == mark
 
 
-def test_another_nlu_on_the_path_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_nlu_on_the_path_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nlu").mkdir()
     (tmp_path / "nlu/__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
@@ -109,7 +109,7 @@ def test_another_nlu_on_the_path_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert str(tmp_path / "nlu") in found["another nlu"].says and found["another nlu"].mark == "warning"
 
 
-def test_credentials_are_named_and_files_that_others_can_read_are_told(
+def test_credentials_are_named_and_files_that_others_can_read_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_written_is_broken(tmp_path: Path) -> None:
     assert outputs.mark == "broken" and "Permission denied" in outputs.says
 
 
-def test_a_check_that_fails_takes_no_other_along() -> None:
+def test_a_check_that_raises_becomes_a_broken_check() -> None:
     def fails() -> Check:
         raise OSError(5, "Input/output error", "/dev/x")
 

@@ -47,7 +47,7 @@ def test_threads_are_held_against_cores_and_what_a_container_may_use(
 
 
 @pytest.mark.parametrize(("load", "mark"), [(9.5, "warning"), (8.75, "ok")])
-def test_a_load_above_one_and_a_half_of_the_cores_is_told(
+def test_a_load_above_one_and_a_half_of_the_cores_is_reported(
     monkeypatch: pytest.MonkeyPatch, load: float, mark: str
 ) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 6)

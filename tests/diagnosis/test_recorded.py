@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "machine_as_recorded", lambda ranks: MACHINE)
 
 
-def test_ends_scores_and_settings_are_told_as_approved() -> None:
+def test_ends_scores_and_settings_are_described_as_approved() -> None:
     found = []
     held = {
         "plain": {"data__dev": None, "data__dev_fraction": 0.125},
@@ -74,8 +74,8 @@ def test_seeds_beside_a_run_tell_how_much_one_of_them_is_worth() -> None:
         end_run(begin_run(Path(f"all/seed-{seed}"), seed=seed), value)
     run = read_run(Path("all/seed-2"))
     assert recorded._seed(run.folder, run).says == "2; over 3 seeds accuracy is 0.6250 with sd 0.1250"
-    alone = read_run(end_run(begin_run(Path("alone"), seed=7), 0.5))
-    assert recorded._seed(alone.folder, alone).says.startswith(
+    single = read_run(end_run(begin_run(Path("single"), seed=7), 0.5))
+    assert recorded._seed(single.folder, single).says.startswith(
         "only 7; seeds=5 shows how much the score depends on the seed"
     )
 
@@ -141,7 +141,7 @@ def test_what_computes_now_is_held_against_what_computed_then(
     assert precision.startswith("  ok: precision: float32, as trained")
 
 
-def test_records_differ_by_the_largest_distance_of_what_was_predicted() -> None:
+def test_records_differ_by_the_largest_distance_of_their_predictions() -> None:
     assert _distance({"a": 1.0, "b": 2.0}, {"a": 1.5, "b": 1.0}) == 1.0
     assert _distance(1, 0.25) == _distance(0.25, 1) == 0.75
     assert _distance("a", "b") == _distance(1.0, "b") == _distance({"a": 1}, {}) == 1.0

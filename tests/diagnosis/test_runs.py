@@ -72,7 +72,7 @@ def change(path: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("name", few_first(list(TASKS), "tag with a CRF"))
-def test_of_a_run_that_nobody_touched_nothing_differs(name: str, tmp_path: Path) -> None:
+def test_an_unchanged_run_passes_every_check(name: str, tmp_path: Path) -> None:
     found = checks(with_code(trained(TASKS[name], tmp_path)))
     assert {name: check for name, check in found.items() if check.mark != "ok"} == {}
     if name != "retrieve":
@@ -81,7 +81,7 @@ def test_of_a_run_that_nobody_touched_nothing_differs(name: str, tmp_path: Path)
     assert found["rows"].says.endswith("train 13, dev 23")
 
 
-def test_predictions_that_are_not_those_that_were_kept_are_told(run: Path) -> None:
+def test_predictions_that_differ_from_the_kept_ones_are_reported(run: Path) -> None:
     header, first, *others = (run / "predictions/dev.jsonl").read_text().splitlines()
     record = json.loads(first)
     record["probability"] += 0.25
@@ -100,7 +100,7 @@ def predicting_again(run: Path) -> tuple[Callable[[], Iterator[Check]], Trained]
     return partial(predicted_again, located, trained, sets, ranks, "dev"), trained
 
 
-def test_rows_that_hang_on_their_neighbours_are_broken(run: Path) -> None:
+def test_predictions_that_depend_on_neighbours_are_broken(run: Path) -> None:
     predicted, trained = predicting_again(run)
     own = trained.task.forward
 
@@ -113,7 +113,7 @@ def test_rows_that_hang_on_their_neighbours_are_broken(run: Path) -> None:
     assert neighbours.mark == "broken" and neighbours.says.startswith("23 of 23 rows of dev get another prediction")
 
 
-def test_rounding_in_other_company_is_broken_with_the_native_bert_alone(run: Path) -> None:
+def test_rounding_that_depends_on_neighbours_is_broken_only_for_the_native_bert(run: Path) -> None:
     predicted, trained = predicting_again(run)
     own = trained.task.forward
 
@@ -127,7 +127,7 @@ def test_rounding_in_other_company_is_broken_with_the_native_bert_alone(run: Pat
             assert next(predicted()).mark == "ok"
 
 
-def test_rows_that_are_others_now_are_told_and_not_predicted_again(own: Path, tmp_path: Path) -> None:
+def test_changed_rows_are_reported_and_not_predicted_again(own: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(own.parent, tmp_path / "moved"))
     config = (folder / "run/config.yaml").read_text().replace(str(own.parent), str(folder))
     (folder / "run/config.yaml").write_text(config)
@@ -140,7 +140,7 @@ def test_rows_that_are_others_now_are_told_and_not_predicted_again(own: Path, tm
     assert found["rows"].mark == "broken" and "dev.jsonl" in found["rows"].says
 
 
-def test_other_code_is_told_by_module(run: Path) -> None:
+def test_changed_code_is_reported_by_module(run: Path) -> None:
     with zipfile.ZipFile(run / "code.zip") as archive:
         files = {name: archive.read(name) for name in archive.namelist()}
     files["nlu/tasks/classify.py"] += b"\n"
@@ -153,21 +153,21 @@ def test_other_code_is_told_by_module(run: Path) -> None:
     assert found.says == "2 modules not as in code.zip: nlu/doctor.py added, nlu/tasks/classify.py changed"
 
 
-def test_other_versions_and_commits_are_told_with_how_to_have_them_again(run: Path) -> None:
+def test_other_versions_and_commits_are_reported_with_how_to_restore_them(run: Path) -> None:
     change(run / "provenance.json", starts__0__versions__numpy="1.0", starts__0__git={"commit": "abc", "diff": ""})
     found = checks(run)
     assert "numpy 1.0 there" in found["versions"].says and "numpy==1.0" in found["versions"].remedy
     assert found["commit"].mark == "ok" and found["commit"].says.startswith("abc there")
 
 
-def test_another_number_of_threads_or_processes_is_told(run: Path) -> None:
+def test_another_number_of_threads_or_processes_is_reported(run: Path) -> None:
     change(run / "checkpoints/last/state.json", order__machine__threads=7, order__world_size=4)
     found = checks(run)
     assert found["threads"].remedy == "set OMP_NUM_THREADS=7"
     assert found["ranks"].says == "saved by 4 processes, scored by 1"
 
 
-def test_a_run_that_was_continued_elsewhere_is_told(run: Path) -> None:
+def test_a_run_that_was_continued_elsewhere_is_reported(run: Path) -> None:
     starts = json.loads((run / "provenance.json").read_text())["starts"]
     change(run / "provenance.json", starts=[*starts, {**starts[0], "world_size": 2}])
     assert checks(run)["starts"].says.startswith("2 starts, with other world_size")
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_is_not_whole_is_broken(run: Path, damage: str) -> Non
     assert "neighbours" not in checks(run)
 
 
-def test_a_run_that_failed_before_it_had_a_checkpoint_is_told_and_not_refused(run: Path) -> None:
+def test_a_run_that_failed_before_its_first_checkpoint_is_reported_not_refused(run: Path) -> None:
     shutil.rmtree(run / "checkpoints")
     (run / "result.json").unlink()
     with open(run / "log.txt", "a") as log:
@@ -228,7 +228,7 @@ def test_a_run_that_failed_before_it_had_a_checkpoint_is_told_and_not_refused(ru
     assert found["checkpoint"].mark == "broken" and "lacks a checkpoint best" in found["checkpoint"].says
 
 
-def test_a_state_that_lacks_what_is_read_from_it_is_told(run: Path) -> None:
+def test_a_state_that_lacks_a_field_is_reported_as_broken(run: Path) -> None:
     content = json.loads((run / "checkpoints/last/state.json").read_text())
     del content["order"]["machine"]
     (run / "checkpoints/last/state.json").write_text(json.dumps(content))
@@ -261,12 +261,12 @@ def test_a_state_that_lacks_what_is_read_from_it_is_told(run: Path) -> None:
         ),
     ],
 )
-def test_partly_loaded_weights_are_told_from_the_log(tmp_path: Path, lines: list[str], mark: str, words: str) -> None:
+def test_partly_loaded_weights_are_found_in_the_log(tmp_path: Path, lines: list[str], mark: str, words: str) -> None:
     (tmp_path / "log.txt").write_text("".join(f"2026-01-01T00:00:00+0000 {line}\n" for line in lines))
     found = beginning(tmp_path, "x")
     assert found.mark == mark and words in found.says
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="which is not a folder here"):
         of_run(str(tmp_path / "nothing"))

@@ -86,7 +86,7 @@ def test_small_numbers_of_an_axis_have_one_power_of_ten_in_letters() -> None:
     assert "×10⁻⁵" in as_drawn(figure)
 
 
-def test_a_figure_that_cannot_be_drawn_costs_no_other_and_is_told(
+def test_a_figure_that_cannot_be_drawn_is_reported_and_the_others_are_drawn(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> Figure:

@@ -118,7 +118,7 @@ def test_many_configurations_are_columns_of_numbers() -> None:
     assert written[8, 0] == "0.60" and written[1, 2] == "0.05"
 
 
-def test_configurations_of_other_classes_have_a_figure_of_their_own() -> None:
+def test_configurations_of_other_classes_have_a_separate_figure() -> None:
     found = draw_by_class({"a": kept(["x"], {"x": 0.5}), "b": kept(["y", "z"], {}), "c": kept(["x"], {"x": 0.25})})
     assert list(found) == ["by_class", "by_class_1"]
     assert legend_of(found["by_class"]) == ["a", "c"] and legend_of(found["by_class_1"]) == ["b"]

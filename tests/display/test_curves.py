@@ -24,7 +24,7 @@ def test_whole_windows_and_very_few_stay(steps: tuple[int, ...]) -> None:
     assert with_whole_windows(before) == before == rows(*steps)
 
 
-def test_cells_without_a_number_are_no_part_of_a_mean() -> None:
+def test_cells_without_a_number_are_left_out_of_a_mean() -> None:
     given = rows(100, 200, 300, 301)
     given[2]["gnorm"] = None
     assert with_whole_windows(given)[-1]["gnorm"] == 5.0

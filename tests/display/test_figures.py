@@ -50,12 +50,12 @@ def test_the_best_point_is_marked_where_the_metric_is_best(tmp_path, higher_is_b
     assert len(columns) and (columns.max() < 300 if left else columns.min() > 700)
 
 
-def test_values_that_are_no_numbers_are_never_best(tmp_path):
+def test_a_nan_is_never_best(tmp_path):
     run = write_run(tmp_path / "run", 20, accuracy=lambda point: math.nan if point > 3 else 0.5)
     assert best_columns(draw(run)["metric.png"]).max() < 300
 
 
-def test_every_set_has_a_curve_of_its_own_colour(tmp_path):
+def test_every_set_has_a_curve_in_a_separate_colour(tmp_path):
     pictures = draw(write_run(tmp_path / "run", 5, accuracy=lambda point: 0.5))
     for colour in ((0x00, 0x72, 0xB2), (0xE6, 0x9F, 0x00)):
         assert (pictures["loss.png"][..., :3] == colour).all(axis=-1).any()

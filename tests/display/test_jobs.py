@@ -28,7 +28,7 @@ def test_a_row_has_state_node_speed_best_and_the_last_line_which_gives_way_first
     assert first[-1].endswith("…") and second[-1].strip() == "Resources"
 
 
-def test_where_there_is_no_room_those_that_run_are_shown_in_their_order():
+def test_running_jobs_are_shown_first_if_space_is_short():
     rows = [
         JobRow(str(number), state) for number, state in enumerate(["done", "running", "waiting", "lost", "running"])
     ]

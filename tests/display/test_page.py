@@ -1,4 +1,4 @@
-"""The page of a search: what it holds is what was measured, whatever texts there are."""
+"""The page of a search: it holds the measured values, for any texts."""
 
 import json
 import re

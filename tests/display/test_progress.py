@@ -194,7 +194,7 @@ print(time.perf_counter() - start)
     assert re.fullmatch(r"evaluate dev \d+/60  0:\d\d elapsed, 0:\d\d left", lines[-1])
 
 
-def test_through_a_pipe_a_short_run_says_nothing_of_its_progress_and_costs_microseconds():
+def test_through_a_pipe_a_short_run_prints_no_progress_and_costs_microseconds():
     errors, output = run_piped("""
 with Progress() as progress:
     progress.start(100000)
@@ -243,7 +243,7 @@ def test_the_loss_that_is_shown_is_a_running_mean_in_which_old_steps_fade() -> N
     assert shown == pytest.approx(expected, rel=1e-3) and abs(shown - 1.5) < 0.1
 
 
-def test_a_loss_that_is_no_number_is_shown_and_spoils_no_later_one() -> None:
+def test_a_nan_loss_is_shown_and_does_not_spoil_later_ones() -> None:
     with Progress(on_console=False) as progress:
         progress.start(3)
         for step, (loss, shown) in enumerate(((2.0, "loss 2"), (math.nan, "loss nan"), (1.0, "loss 1")), start=1):

@@ -76,7 +76,7 @@ def test_a_result_read_back_from_json_prints_the_same(result, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("printed", ["print_result(result, Path('run'), [])", "print_parts(parts, Path('run'))"])
-def test_a_reader_who_has_seen_enough_is_no_error_and_what_follows_is_done(result, printed):
+def test_a_closed_pipe_is_ignored_and_the_program_continues(result, printed):
     best = {"set": "dev", "metric": "f1", "value": 0.5, "sd": None}
     parts = {"metrics": {"dev": {"f1": 0.5}}, "sd": {"dev": {"f1": None}}, "best": best, "parts": [], "out_of_fold": {}}
     reading, writing = os.pipe()

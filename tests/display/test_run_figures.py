@@ -78,7 +78,7 @@ def test_epochs_stand_where_they_end(run: Path) -> None:
     assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [(one[1], one[5]) for one in TRAIN]
 
 
-def test_norms_say_how_many_steps_were_clipped_and_stand_on_a_logarithmic_axis_beside_a_spike(run: Path) -> None:
+def test_the_figure_of_norms_counts_clipped_steps_and_is_logarithmic_beside_a_spike(run: Path) -> None:
     axes = axes_of(run, "gnorm")
     assert axes.get_title("right") == "25.0% of steps clipped" and axes.get_yscale() == "linear"
     assert [list(line.get_ydata()) for line in axes.lines][0] == [4.0, 2.0, 8.0]
@@ -86,7 +86,7 @@ def test_norms_say_how_many_steps_were_clipped_and_stand_on_a_logarithmic_axis_b
     assert axes_of(run, "gnorm").get_yscale() == "log"
 
 
-def test_cells_that_are_no_numbers_leave_a_gap(run: Path) -> None:
+def test_cells_without_numbers_leave_a_gap(run: Path) -> None:
     Table(run / "train.tsv", TRAIN_COLUMNS).append(step=8, epoch=1, examples=61, loss=math.nan, gnorm=math.inf)
     assert [x for x, _ in curves(axes_of(run, "loss"))["train"]] == [16, 29, 45]
 

@@ -29,7 +29,7 @@ def test_shades_are_shares_of_the_rows_of_a_class_and_numbers_its_rows() -> None
     assert colours["30"] == "white" and colours["2"] == "black"
 
 
-def test_sixty_classes_have_names_that_can_be_read_and_their_large_mistakes_in_percent() -> None:
+def test_sixty_classes_have_readable_names_and_their_large_mistakes_in_percent() -> None:
     names = [f"intent_{number}" for number in range(60)]
     matrix = np.diag(np.full(60, 90))
     matrix[3, 41], matrix[8, 2] = 30, 4
@@ -76,7 +76,7 @@ def test_a_bin_of_the_calibration_stands_at_its_means_as_large_as_its_rows() -> 
     assert list(line.get_xdata()) == [0.55, 0.8] and list(line.get_ydata()) == [0.25, 0.9]
 
 
-def test_without_intervals_there_are_no_columns_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_intervals_their_columns_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     found = SimpleNamespace(rows=7, metrics={"accuracy": 0.5, "ece": 0.25}, by_label=[], intervals={}, confusion=None)
     print_scores({"dev": found}, None)
     head, *lines = capsys.readouterr().out.strip().splitlines()

@@ -1,4 +1,4 @@
-"""The figures of what files hold, read back before they become SVG."""
+"""The figures of a survey of files, read back before they become SVG."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -65,5 +65,5 @@ def test_cuts_and_classes_are_those_of_the_record(axes: dict[str, Axes]) -> None
     train, dev, _ = axes["cuts"].lines
     assert (list(train.get_xdata()), list(train.get_ydata())) == ([2, 4], [0.875, 0.25])
     assert list(dev.get_ydata()) == [0.5, 0.0]
-    assert [one.get_text() for one in axes["classes"].get_yticklabels()] == ["Latin", "space"], "rare ones have no bar"
+    assert [one.get_text() for one in axes["classes"].get_yticklabels()] == ["Latin", "space"], "rare ones are left out"
     assert [bar.get_width() for bar in axes["classes"].containers[0]] == [0.75, 0.2]

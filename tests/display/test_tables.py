@@ -1,4 +1,4 @@
-"""Tables fit the terminal they are printed on, and are whole where there is none."""
+"""Tables fit the terminal they are printed on, and are complete without a terminal."""
 
 import fcntl
 import os

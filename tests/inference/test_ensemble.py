@@ -1,4 +1,4 @@
-"""python -m nlu.predict of a run with several folds: the means of what the folds predict."""
+"""python -m nlu.predict of a run with several folds: the means of the predictions of the folds."""
 
 from itertools import product
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_the_best_legal_sequence_by_mean_probabilities_of_tags_is_found(kind: Ki
         weights = load_file(path := run / f"fold-{fold}/checkpoints/best-1/model.safetensors")
         weights["head.linear.weight"][:] = np.random.default_rng(fold).normal(size=weights["head.linear.weight"].shape)
         save_file(weights, path, {"format": "pt"})
-    # Of a text each letter is a word, with a blank behind it, and spans are told by characters.
+    # Each letter of a text is a word with a blank behind it, and spans are given in characters.
     rows = [{name: units[: 4 * step] for name, units in row.items() if name != "spans"} for row in unlabelled(kind, 9)]
     names = nlu.load(run / "fold-0", device="cpu").labels
     found = together(run, tmp_path, rows)
@@ -103,7 +103,7 @@ def test_the_best_legal_sequence_by_mean_probabilities_of_tags_is_found(kind: Ki
         assert tags == [names[tag] for tag in best]
 
 
-def test_what_has_no_mean_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_without_a_mean_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = folds_of(TASKS["tag with a CRF"], tmp_path)
     write(tmp_path / "new.jsonl", unlabelled(TASKS["tag"], 3))
     asked = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl")

@@ -45,9 +45,7 @@ def test_every_kind_scores_new_rows_as_its_own_to_the_bit(name: str, tmp_path: P
     assert ends and all(low <= high for low, high in ends.values()), ends
 
 
-def test_a_score_that_is_another_is_told_with_what_has_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_score_is_reported_with_the_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(TASKS["classify"], tmp_path)
     rows = read(tmp_path / "dev.jsonl")
     write(tmp_path / "dev.jsonl", rows[:-4])
@@ -78,7 +76,7 @@ def test_intervals_are_those_of_rows_drawn_again(run: Path, tmp_path: Path) -> N
     assert (low, high) == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.02)
 
 
-def test_where_rows_are_too_few_for_an_interval_there_is_none(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_too_few_rows_yield_null_intervals(run: Path, tmp_path: Path, capsys: Any) -> None:
     row = read(run.parent / "dev.jsonl")[0]
     write(tmp_path / "one.jsonl", [row])
     write(tmp_path / "two.jsonl", [{**row, "label": label} for label in ("good", "bad")])
@@ -90,7 +88,7 @@ def test_where_rows_are_too_few_for_an_interval_there_is_none(run: Path, tmp_pat
         assert {metric for metric, ends in intervals.items() if ends is None} == (
             set(intervals) if name == "one" else {"auc", "average_precision"}
         )
-        # Where no metric has an interval, the table has no columns for them.
+        # If every interval is null, the table leaves out their columns.
         shown = r"^average_precision +\S+ +- +-$" if name == "two" else r"^accuracy +1.0000$"
         assert re.search(shown, said, re.MULTILINE)
 
@@ -224,7 +222,7 @@ def test_rows_that_are_left_out_are_counted_aloud(run: Path, tmp_path: Path, cap
     assert "test: left out 1 row that cannot be used" in capsys.readouterr().err
 
 
-def test_rows_that_the_run_was_trained_on_are_told(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_rows_that_the_run_was_trained_on_are_reported(run: Path, tmp_path: Path, capsys: Any) -> None:
     train = OmegaConf.load(run / "config.yaml").data.train
     copy = tmp_path / f"copy{Path(train).suffix}"
     copy.write_bytes(Path(train).read_bytes())

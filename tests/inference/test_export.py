@@ -49,7 +49,7 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", few_first(LINEAR, "match"))
-def test_transformers_alone_computes_the_logits_of_the_run(name: str, tmp_path: Path) -> None:
+def test_transformers_computes_the_logits_of_the_run_without_nlu(name: str, tmp_path: Path) -> None:
     run = trained(TASKS[name], tmp_path)
     export(f"run={run}", "format=huggingface", f"out={tmp_path}/hub")
     rows = rows_of(run)
@@ -173,7 +173,7 @@ def test_the_table_of_a_tagger_compares_what_its_user_gets_with_what_the_run_dec
         ]
         for tokens, spans in zip(rows, own, strict=True)
     ]
-    assert 0 < sum(same) < len(same), "the test wants rows whose best tags are no legal sequence, and others"
+    assert 0 < sum(same) < len(same), "the test needs rows whose best tags are an illegal sequence, and others"
     checked = json.loads((tmp_path / "out/export.json").read_text())["checked"]
     assert {one["format"]: one["same"] for one in checked}[written] == sum(same) / len(same)
 
@@ -205,7 +205,7 @@ def test_an_export_whose_logits_are_wrong_is_refused_and_leaves_no_folder(
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
 
 
-def test_a_run_in_bf16_is_held_to_what_it_computes_in_fp32(tmp_path: Path) -> None:
+def test_an_export_of_a_bf16_run_is_compared_with_its_results_in_fp32(tmp_path: Path) -> None:
     run = trained(TASKS["regress"], tmp_path, "precision=bf16", "model.initializer_range=2")
     export(f"run={run}", "format=torchscript", f"out={tmp_path}/out")
     found = json.loads((tmp_path / "out/export.json").read_text())["checked"][1]
@@ -242,7 +242,7 @@ def test_latencies_have_the_digits_that_are_worth_reading() -> None:
     ]  # fmt: skip
 
 
-def test_a_latency_is_the_median_of_at_least_three_calls_after_one_that_is_not_counted(
+def test_a_latency_is_the_median_of_at_least_three_calls_after_a_warm_up_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = {"s": 100.0}

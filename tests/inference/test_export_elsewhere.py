@@ -50,7 +50,7 @@ def native(kind: Kind, folder: Path) -> Kind:
 
 
 def tensorflow_is(spec: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have it found installed, or not, whatever is so here."""
+    """Pretend that it is installed, or not."""
     found = importlib.util.find_spec
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *more: spec if name == "tensorflow" else found(name, *more)

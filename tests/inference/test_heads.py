@@ -1,4 +1,4 @@
-"""A head of a run over several sets is used like a run of its own: predicted, scored, exported, loaded, served."""
+"""A head of a run over several sets is used like a separate run: predicted, scored, exported, loaded, served."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_rows_get_the_bits_that_the_run_gave_them_when_it_was_scored(name: str, 
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_the_scores_of_its_own_sets_are_equal_to_the_bit(name: str, run: Path, tmp_path: Path) -> None:
+def test_the_scores_of_the_sets_of_a_head_are_equal_to_the_bit(name: str, run: Path, tmp_path: Path) -> None:
     evaluate(f"run={run}", f"head_name={name}", "compare=true", "resamples=0", f"out={tmp_path}/out")
     compared = result(tmp_path / "out")["compare"]
     assert compared["equal"] and compared["sets"] == (["dev"] if name == "first" else ["dev", "test"])
@@ -61,7 +61,7 @@ def test_the_scores_of_its_own_sets_are_equal_to_the_bit(name: str, run: Path, t
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_so_are_those_of_the_same_rows_given_anew(name: str, run: Path, tmp_path: Path) -> None:
+def test_so_are_those_of_the_same_rows_in_a_new_file(name: str, run: Path, tmp_path: Path) -> None:
     rows = run.parent / name / "dev.jsonl"
     evaluate(f"run={run}", f"head_name={name}", f"data.test={rows}", "resamples=0", f"out={tmp_path}/out")
     recorded = result(run)["metrics"][f"dev-{name}"]
@@ -80,7 +80,7 @@ def test_a_program_loads_a_head_by_its_name(run: Path) -> None:
     assert np.array_equal(*vectors)
 
 
-def test_the_last_weights_may_be_used_as_well(run: Path) -> None:
+def test_the_last_weights_may_be_used_too(run: Path) -> None:
     trained = load_trained(locate(str(run), "last").of_head("second"))
     weight = trained.model.state_dict()["head.linear.weight"].numpy()
     assert np.array_equal(weight.astype(np.float64), tensors(run, "last/average")["head.second.linear.weight"])
@@ -116,7 +116,7 @@ def test_a_head_must_be_named_and_be_there(
         nlu.load(run)
 
 
-def test_a_run_with_one_head_takes_no_name(tmp_path: Path) -> None:
+def test_a_run_with_one_head_refuses_a_name(tmp_path: Path) -> None:
     train(*TINY, *sets(tmp_path), "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
     with pytest.raises(UserError, match="has one head only; leave out head_name"):
         nlu.load(tmp_path / "run", head_name="first")

@@ -44,7 +44,7 @@ def test_predictions_and_scores_are_those_of_the_run(name: str, tmp_path: Path) 
     assert scores == {metric: result[metric] for metric in scores}
 
 
-def test_damaged_weights_are_told_as_those_of_the_run(tmp_path: Path) -> None:
+def test_the_error_for_damaged_weights_names_the_run(tmp_path: Path) -> None:
     run = trained(TASKS["classify"], tmp_path)
     weights = run / "checkpoints" / "best-1" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
@@ -67,7 +67,7 @@ def test_what_is_loaded_says_what_it_is_in_a_line(loaded: Loaded) -> None:
 def test_a_row_may_be_a_text_or_have_fields_by_role_beside_others(loaded: Loaded) -> None:
     expected = loaded.predict([{"text": "a b"}])
     assert loaded.predict(["a b"]) == expected
-    assert loaded.predict([{"text": "a b", "id": 3, "label": "nobody reads it"}]) == expected
+    assert loaded.predict([{"text": "a b", "id": 3, "label": "never read"}]) == expected
     assert loaded.predict([]) == []
 
 
@@ -125,7 +125,7 @@ def test_labels_that_the_run_does_not_know_and_no_rows_are_refused(loaded: Loade
         nlu.load("not/there")
 
 
-def test_a_tagger_whose_tokens_are_called_text_takes_texts_as_well(tmp_path: Path) -> None:
+def test_a_tagger_whose_tokens_are_called_text_accepts_texts_too(tmp_path: Path) -> None:
     loaded = nlu.load(trained(TASKS["tag"], tmp_path), device="cpu")
     loaded.trained.config.data["fields"] = {"tokens": "text", "tags": "tags"}
     by_text, by_tokens = loaded.predict([{"text": "abca"}]), loaded.predict([{"text": ["a", "b"]}])
@@ -134,7 +134,7 @@ def test_a_tagger_whose_tokens_are_called_text_takes_texts_as_well(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["classify", "match", "tag", "siamese"])
-def test_vectors_of_texts_hang_on_nothing_but_the_text(name: str, tmp_path: Path) -> None:
+def test_the_vector_of_a_text_depends_only_on_the_text(name: str, tmp_path: Path) -> None:
     loaded = nlu.load(trained(TASKS[name], tmp_path), device="cpu", batch_size=2)
     texts = ["a b", "c", "d e a b", "c a"]
     vectors_ND = loaded.encode(texts)
@@ -154,6 +154,6 @@ def test_vectors_are_what_the_head_turns_into_logits(loaded: Loaded) -> None:
     np.testing.assert_allclose(own_NC, np.array(logits_NC), rtol=1e-5, atol=1e-6)
 
 
-def test_importing_nlu_alone_imports_nothing_heavy() -> None:
+def test_importing_nlu_imports_nothing_heavy() -> None:
     seen = "import sys, nlu; print([name for name in ('torch', 'numpy', 'hydra') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -54,7 +54,7 @@ def test_rows_get_the_bits_that_the_run_gave_them_when_it_was_scored(name: str, 
         ]
 
 
-def test_an_output_that_cannot_be_made_is_told_before_the_run_is_loaded(
+def test_an_impossible_output_is_reported_before_the_run_is_loaded(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 3))
@@ -204,7 +204,7 @@ def test_what_the_output_cannot_hold_is_said_before_anything_is_predicted(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_bytes_that_are_not_utf_8_are_told(run: Path, tmp_path: Path, capsys: Any) -> None:
+def test_bytes_that_are_not_utf_8_are_reported(run: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "new.csv").write_bytes(b"text,n\ncaf\xe9,1\n")
     for fields in ([], ["input.fields={text: text}"]):
         predict(f"run={run}", f"input={tmp_path}/new.csv", *fields, f"output={tmp_path}/o.csv", status=2)
@@ -232,7 +232,7 @@ def test_pieces_without_their_plan_are_never_used(run: Path, tmp_path: Path) -> 
     assert not pieces.exists()
 
 
-def test_a_threshold_that_is_not_known_yet_is_told(tmp_path: Path, capsys: Any) -> None:
+def test_a_threshold_that_is_not_known_yet_is_reported(tmp_path: Path, capsys: Any) -> None:
     run = trained(TASKS["multilabel"], tmp_path)
     path = run / "checkpoints/last/state.json"
     saved = json.loads(path.read_text())
@@ -314,7 +314,7 @@ def test_a_column_of_the_same_name_is_never_written_over(
     assert header == "text,prediction,model_prediction,model_probability" and row.startswith("a b,mine,")
 
 
-def test_it_goes_on_where_it_was_killed_to_the_same_bytes(
+def test_it_continues_after_a_kill_to_the_same_bytes(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prediction, "CHUNK_ROWS", 4)
@@ -341,7 +341,7 @@ def test_it_goes_on_where_it_was_killed_to_the_same_bytes(
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
-def test_another_order_does_not_go_on_with_its_pieces(run: Path, tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_another_command_does_not_continue_with_its_pieces(run: Path, tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 9))
     order = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/b.csv")
     with monkeypatch.context() as patched:
@@ -450,7 +450,7 @@ def test_a_pipe_gets_what_a_file_gets(run: Path, tmp_path: Path) -> None:
     assert piped.stdout.encode() == (tmp_path / "one.jsonl").read_bytes()
 
 
-def test_a_reader_that_leaves_ends_it_without_figures_of_what_it_got(run: Path, tmp_path: Path) -> None:
+def test_a_reader_that_leaves_ends_it_without_a_summary(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 30))
     command = ["-m", "nlu.predict", "device=cpu", f"run={run}", f"input={tmp_path}/new.jsonl", "output=-"]
     process = warm.start(
@@ -510,7 +510,7 @@ def test_a_workbook_takes_durations_decimals_and_moments_of_pandas(run: Path, tm
     assert [row[:5] for row in found] == [
         ("a b", timedelta(hours=30, milliseconds=250), 12.5, moment, 0.5), ("c", None, 3, None, None)
     ]  # fmt: skip
-    # What a cell cannot hold is told before anything is predicted.
+    # A value that does not fit a cell is reported before anything is predicted.
     for cell, rule in ((Decimal("1234567890.1234567"), "more than the 15 digits"), (b"a", "is binary")):
         pq.write_table(pa.table({"text": ["a"], "more": [cell]}), tmp_path / "wrong.parquet")
         predict(f"run={run}", f"input={tmp_path}/wrong.parquet", f"output={tmp_path}/wrong.xlsx", status=2)
@@ -525,7 +525,7 @@ def test_lines_of_json_have_null_for_numbers_that_json_lacks(run: Path, tmp_path
     lines = (tmp_path / "out.jsonl").read_text().splitlines()
 
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} cannot be JSON")
 
     found = [json.loads(line, parse_constant=refuse) for line in lines]
     assert [one["n"] for one in found] == [None, 1.5, None]

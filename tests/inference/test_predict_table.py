@@ -55,7 +55,7 @@ def test_a_table_gets_every_row_with_the_prediction_that_the_run_gave_it(run, pr
     assert project.tables["found,pt=1"].num_rows == 23
 
 
-def test_a_command_that_broke_off_goes_on_with_its_pieces(run, project, tmp_path, monkeypatch):
+def test_an_interrupted_command_continues_with_its_pieces(run, project, tmp_path, monkeypatch):
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 23))
     given = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={TABLE}")
     project.fault = lambda method, path: "403" if method == "POST" and "instances" in path else None

@@ -1,4 +1,4 @@
-"""Run folders as a run leaves them, written in milliseconds, for what the report does with many of them."""
+"""Run folders as a run leaves them, written in milliseconds, for tests of the report with many of them."""
 
 import json
 from collections.abc import Sequence

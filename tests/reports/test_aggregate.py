@@ -1,4 +1,4 @@
-"""Runs of one configuration taken together, ranked, and told apart by what differs."""
+"""Runs of one configuration are combined, ranked, and distinguished by their differences."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_a_configuration_with_a_pruned_fold_does_not_stand_among_the_complete_on
     assert rows[1].values["accuracy"].mean == pytest.approx(0.8)
 
 
-def test_a_run_repeated_with_the_same_seed_and_fold_counts_once_and_is_told(tmp_path):
+def test_a_run_repeated_with_the_same_seed_and_fold_counts_once_with_a_remark(tmp_path):
     end_run(begin_run(tmp_path / "1"), 0.5)
     evaluate(begin_run(tmp_path / "2"), 0.4)
     rows, remarks = table(tmp_path)
@@ -71,7 +71,7 @@ def test_of_two_complete_reruns_the_later_one_counts(tmp_path):
     assert remark.endswith(str(tmp_path / "9"))
 
 
-def test_runs_with_other_deciding_metrics_have_a_table_of_their_own(tmp_path):
+def test_runs_with_other_deciding_metrics_have_a_separate_table(tmp_path):
     end_run(begin_run(tmp_path / "1"), 0.5)
     evaluate(begin_run(tmp_path / "2", trainer__major_metric="loss"), 0.4, metric="loss")
     assert [[row.metric for row in rows] for rows in rows_of(find_runs([tmp_path])[0])[0]] == [["accuracy"], ["loss"]]

@@ -101,7 +101,7 @@ def test_a_run_whose_last_save_was_cut_between_two_renames_is_left_to_a_resume(t
     assert plan_of(read_run(folder)).removable == {}
 
 
-def test_nothing_is_removed_without_a_yes_and_the_total_is_told(tmp_path, capsys):
+def test_nothing_is_removed_without_a_yes_and_the_total_is_printed(tmp_path, capsys):
     for name in ("a", "b"):
         ended(tmp_path / name)
     before = files(tmp_path)

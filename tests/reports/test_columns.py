@@ -53,7 +53,7 @@ def test_very_many_keys_give_way_to_the_folders(tmp_path: Path) -> None:
     assert sorted(labels(tmp_path)) == ["base", "tuned"]
 
 
-def test_trials_with_the_same_values_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_trials_with_the_same_values_are_distinguished_by_their_folders(tmp_path: Path) -> None:
     for number in range(2):
         a_run(tmp_path / str(number), trial={"storage": "s", "study": "t", "number": number})
     assert labels(tmp_path) == ["0", "1"]

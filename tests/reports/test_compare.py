@@ -55,7 +55,7 @@ def test_the_chance_of_as_many_flips_is_that_of_a_fair_coin():
     assert Flips(balance={(0, 0, 0): 1, (1, 0, 1): -1}).test.p_value == Flips().test.p_value == 1.0
 
 
-def test_an_example_that_one_seed_won_and_another_lost_has_no_vote():
+def test_an_example_that_one_seed_won_and_another_lost_does_not_count():
     flips = Flips(balance={(0, 0, 0): 1, (1, 0, 1): 0, (2, 0, 2): -2})
     assert (flips.examples_won, flips.examples_lost) == (1, 1)
 
@@ -116,7 +116,7 @@ def test_where_one_side_lacks_folds_only_the_folds_of_both_are_compared(tmp_path
     found = difference_of(tmp_path / "a", tmp_path / "b")
     first, second = found.metrics["dev/accuracy"]
     assert (first.mean, first.n, second.mean, second.n) == (0.5, 1, 0.4, 1)
-    assert found.config == {}, "seeds and folds are no difference where one side has several"
+    assert found.config == {}, "seeds and folds do not count as a difference if one side has several"
     print_difference(found)
     out = capsys.readouterr().out
     assert "of 3 folds are missing 1 (no run), 2 (no run)" in out and "over the folds that both have" in out
@@ -158,7 +158,7 @@ def test_json_holds_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
-def test_the_text_of_a_flip_is_that_of_whichever_run_kept_it(tmp_path, names):
+def test_the_text_of_a_flip_comes_from_the_run_that_kept_it(tmp_path, names):
     others = [(0, "good", "bad"), *ROWS[1:]]
     for name, rows in zip(names, (ROWS, others), strict=True):
         predict(end_run(begin_run(tmp_path / name), 0.6), rows)

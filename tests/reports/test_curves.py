@@ -112,7 +112,7 @@ def test_the_command_writes_figures_and_a_page_without_other_files(runs: Path, t
     assert len(re.findall(r'id="[^"]+"', page)) == len(set(re.findall(r'id="[^"]+"', page)))
 
 
-def test_what_runs_of_another_task_have_no_figures_of_is_said_in_a_line_a_kind(
+def test_figures_that_runs_of_another_task_lack_are_named_in_one_line_per_kind(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tagger = begin_run(tmp_path / "tagger", task___target_="nlu.tasks.tag.Tag")

@@ -15,7 +15,7 @@ def rows_with_right(right):
 
 
 def three(tmp_path, seeds=(1,)):
-    """A is right in 0-29, B in 0-29 and 30-59 but for five, C as A but for three."""
+    """A is right in 0-29, B in 0-29 and 30-59 except five, C as A except three."""
     sides = {"a": range(30), "b": range(5, 60), "c": range(3, 30)}
     for name, right in sides.items():
         for seed in seeds:

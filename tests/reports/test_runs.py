@@ -1,4 +1,4 @@
-"""What a run folder says of its run, whatever state it was left in."""
+"""What a run folder says about its run, in any state."""
 
 import fcntl
 import json
@@ -99,14 +99,14 @@ def test_a_part_is_running_while_the_whole_is_held(tmp_path):
         assert read_run(part).state == "running"
 
 
-def test_a_job_that_failed_before_it_began_is_told_with_its_error(tmp_path):
+def test_a_job_that_failed_before_it_began_is_reported_with_its_error(tmp_path):
     (tmp_path / "3").mkdir()
-    (tmp_path / "3" / "log.txt").write_text("2026-01-01T00:00:00+0000 ERROR data.train is 'x', which is no file\n")
+    (tmp_path / "3" / "log.txt").write_text("2026-01-01T00:00:00+0000 ERROR data.train is 'x', which does not exist\n")
     runs, unread = find_runs([tmp_path])
-    assert runs == [] and unread == [f"{tmp_path}/3 failed before it began: data.train is 'x', which is no file"]
+    assert runs == [] and unread == [f"{tmp_path}/3 failed before it began: data.train is 'x', which does not exist"]
 
 
-def test_a_damaged_run_is_told_and_the_others_are_read(tmp_path):
+def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path):
     end_run(begin_run(tmp_path / "a"), 0.5)
     damaged = begin_run(tmp_path / "b")
     (damaged / "result.json").write_text("{")
@@ -123,7 +123,7 @@ def unreadable(path):
 
 @pytest.mark.parametrize("name", ["config.yaml", "result.json", "overrides", "log.txt", "train.tsv", "valid.tsv"])
 @pytest.mark.parametrize("damage", ["unreadable", b"\xff\xfe 'x", b"[1, 2]\n"])
-def test_whatever_is_damaged_of_one_run_the_others_are_read(tmp_path, name, damage):
+def test_any_damaged_file_of_one_run_does_not_affect_the_others(tmp_path, name, damage):
     end_run(begin_run(tmp_path / "a"), 0.5)
     folder = evaluate(begin_run(tmp_path / "b"), 0.5)
     if damage == "unreadable":
@@ -139,7 +139,7 @@ def test_whatever_is_damaged_of_one_run_the_others_are_read(tmp_path, name, dama
 
 
 @pytest.mark.parametrize("result", [{"best": 3}, {"metrics": {"dev": 0.5}}, {"metrics": {"dev": {"accuracy": "high"}}}])
-def test_a_result_that_no_run_writes_is_told(tmp_path, result):
+def test_an_invalid_result_is_reported(tmp_path, result):
     folder = begin_run(tmp_path / "a")
     (folder / "result.json").write_text(json.dumps(result))
     runs, (sentence,) = find_runs([tmp_path])

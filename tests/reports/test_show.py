@@ -1,4 +1,4 @@
-"""The table of runs as it is printed where there is no terminal."""
+"""The table of runs as it is printed without a terminal."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ def mixed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("columns", "most"), [(None, 120), ("200", 200), ("none", 120)])
-def test_mixed_runs_take_no_more_than_a_line(mixed, capsys, monkeypatch, columns, most):
+def test_mixed_runs_fit_on_one_line(mixed, capsys, monkeypatch, columns, most):
     if columns:
         monkeypatch.setenv("COLUMNS", columns)
     print_tables(mixed)

@@ -235,7 +235,7 @@ def test_queries_of_retrieval_are_drawn_by_their_kept_values(tmp_path: Path) -> 
     assert found.p_value == pytest.approx((abs(drawn - change.mean()) >= abs(change.mean())).mean(), abs=0.02)
 
 
-def test_only_a_change_beyond_chance_is_called_better_whatever_is_compared(
+def test_only_a_change_beyond_chance_is_called_better_in_every_comparison(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """C is better than A and B; between A and B chance may have decided."""

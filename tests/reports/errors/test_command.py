@@ -25,7 +25,7 @@ def errors(capsys, *arguments):
 
 @pytest.fixture(scope="module")
 def folds(tmp_path_factory) -> Path:
-    """Three folds of rows whose words tell their class, but for five that have the other label."""
+    """Three folds of rows whose words tell their class, except five that have the other label."""
     folder = tmp_path_factory.mktemp("folds")
     lines = write_rows(folder / "train.tsv", 60).read_text().splitlines()
     for place in range(0, 60, 12):
@@ -66,7 +66,7 @@ def test_counts_are_those_of_the_predictions(kind, tmp_path, capsys):
     overlap = {part["name"]: part["rows"] for part in content["by"]["overlap"]}
     near = "a near one in train (0.7 or more)"
     assert sum(overlap[name] for name in ("the same text in train", near, "neither")) == len(records)
-    # What has no probabilities of classes gets none by folds.
+    # Folds cannot add probabilities of classes to other kinds of records.
     advice = "folds=5, then report errors" if "probabilities" in records[0] else "read the first mistakes, those with"
     assert advice in content["remarks"][-1] and content["label_errors"] is None
     place = content["mistakes"][0]["place"]
@@ -170,7 +170,7 @@ def test_of_several_seeds_one_is_taken_and_the_others_are_named(tmp_path, monkey
 
 
 @pytest.mark.thorough
-def test_sets_of_labels_are_suspected_as_well(tmp_path, capsys):
+def test_sets_of_labels_are_suspected_too(tmp_path, capsys):
     pytest.importorskip("cleanlab")
     kind = TASKS["multilabel"]
     options = [one for one in kind.overrides(tmp_path, train_rows=40) if not one.startswith("data.dev=")]

@@ -12,7 +12,7 @@ def jaccard(first, second):
     return len(a & b) / len(a | b)
 
 
-def test_texts_are_compared_by_letters_and_digits_alone():
+def test_texts_are_compared_only_by_letters_and_digits():
     assert normalised("Hello,  World!") == normalised("ｈｅｌｌｏ world") == "helloworld"
     assert normalised("很好，很 强大。") == "很好很强大" and normalised("!!!") == "!!!"
 

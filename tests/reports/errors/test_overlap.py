@@ -40,7 +40,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_same_text_and_a_near_one_are_told_apart_and_placed(here):
+def test_the_same_text_and_a_near_one_are_distinguished_and_located(here):
     (here / "train.tsv").write_text(f"something else\tx\n{LONG}s\ty\nGood, Day\tx\n")
     run = kept_run(here / "run", [(0, "good day!"), (1, LONG), (2, "neither"), (3, "NEITHER")], data__dev="dev.tsv")
     found = found_in(run)
@@ -54,7 +54,7 @@ def test_the_same_text_and_a_near_one_are_told_apart_and_placed(here):
     assert found_in(run, near=0.99).tables["overlap"][1][2].rows == 0
 
 
-def test_the_same_text_with_another_label_in_train_is_told(here):
+def test_the_same_text_with_another_label_in_train_is_reported(here):
     (here / "train.tsv").write_text("first\tx\nFirst\ty\nsecond\tx\nthird\ty\n")
     found = found_in(kept_run(here / "run", [(0, "first"), (1, "second"), (2, "third")], data__dev="dev.tsv"))
     assert found.overlap.is_contrary_N.tolist() == [True, False, True]
@@ -62,10 +62,10 @@ def test_the_same_text_with_another_label_in_train_is_told(here):
     assert (contrary.rows, contrary.wrong) == (2, 1)
 
 
-def test_rows_held_out_of_the_training_files_are_no_training_texts(here):
+def test_rows_held_out_of_the_training_files_do_not_count_as_training_texts(here):
     (here / "train.tsv").write_text("first\tx\nsecond\tx\nSecond!\tx\n")
     found = found_in(kept_run(here / "run", [(0, "first"), (1, "second")], data__dev=None))
-    # What differs in a mark alone is another text, which may be on the other side of the split.
+    # A text that differs only in a mark is another text, which may be on the other side of the split.
     assert found.overlap.place_of(0) is None and found.overlap.place_of(1).endswith("train.tsv:3")
 
 
@@ -94,7 +94,7 @@ def test_of_folds_the_rows_that_others_hold_out_are_training_texts(here):
     assert found.overlap.is_repeated_N.tolist() == [True] * 4
 
 
-def test_files_that_are_gone_or_have_changed_are_told(here):
+def test_files_that_are_gone_or_have_changed_are_reported(here):
     run = kept_run(here / "run", [(0, "first"), (1, "second")], data__dev=None)
     found = found_in(run)
     assert "overlap with training texts: they cannot be read (data.train is 'train.tsv'" in found.remarks[0]

@@ -28,7 +28,7 @@ def test_a_mean_distance_has_that_of_a_normal_mean():
     assert mean("one", distance_N[:1]).low is None
 
 
-def test_without_rows_there_is_no_rate():
+def test_the_rate_of_zero_rows_is_null():
     for is_rate in (True, False):
         empty = slice_of("none", np.zeros(0), is_rate)
         assert (empty.rows, empty.value, empty.low, empty.high) == (0, None, None, None)
@@ -55,7 +55,7 @@ def test_classes_with_most_errors_stand_first_with_what_was_predicted_instead():
     assert (second.name, second.rows, second.wrong, second.more) == ("b", 1, 1, {"predicted instead": "c 1"})
 
 
-def test_what_was_invented_is_no_row_of_a_label():
+def test_an_invented_unit_does_not_count_as_a_row_of_its_label():
     found = parts_of(LabelSetKind(), Unit("x"), Unit("y", "missed"), Unit("x"), Unit("z", "invented", is_gold=False))
     assert {one.name: (one.rows, one.wrong, one.more) for one in found} == {
         "y": (1, 1, {"invented": 0}), "x": (2, 0, {"invented": 0}), "z": (0, 0, {"invented": 1})
