@@ -151,7 +151,7 @@ def problems_of(page: Page, pages: Mapping[str, Page]) -> list[str]:
     found += [f"{key} is unknown" for key in page.keys if key not in known and _root(key) not in ("hydra", "defaults")]
     explaining = sources if sources and not page.is_global else [*sources, page]
     found += [
-        f"{key} has no comment" for key in page.keys if not any(source.comments.get(key) for source in explaining)
+        f"{key} lacks a comment" for key in page.keys if not any(source.comments.get(key) for source in explaining)
     ]
     for key, annotation in page.annotations.items():
         if key in page.comments:
@@ -257,7 +257,7 @@ class_weights: null
     [
         (LOSS + GOOD, []),
         (LOSS + GOOD.replace("  # share of the target that goes to all classes; 0 = off", ""),
-         ["loss.label_smoothing has no comment"]),
+         ["loss.label_smoothing lacks a comment"]),
         (LOSS + GOOD + "gamma: 2.0  # exponent\n", ["loss.gamma is unknown"]),
         (LOSS + GOOD.splitlines()[0] + "\n", ["loss.class_weights is missing"]),
         (LOSS + GOOD.replace("0 = off", "1 = off"),
@@ -268,7 +268,7 @@ class_weights: null
          ["loss.class_weights: nothing is said of inverse_frequency"]),
         (LOSS + "# The keys are explained in conf/loss/full.yaml.\nlabel_smoothing: 0.1\nclass_weights: null\n", []),
         (LOSS + "# The keys are explained in conf/loss/half.yaml.\nlabel_smoothing: 0.1\nclass_weights: null\n",
-         ["loss.class_weights has no comment"]),
+         ["loss.class_weights lacks a comment"]),
         (LOSS + "# The keys are explained in conf/loss/none.yaml.\n" + GOOD, ["loss/none.yaml explains no keys"]),
         ("# @package _global_\n# python -m nlu.train experiment=mine\n"
          "# The keys are explained in conf/loss/full.yaml.\nloss:\n  label_smoothing: 0.1\n  gama: 2  # exponent\n",
@@ -290,14 +290,14 @@ def record_problems(name: str, text: str, recorded: str = RECORDED) -> list[str]
     if list(record) != ["score", "time", "source"]:
         return [f"{name} has lines {list(record)}, not score, time, source"]
     files = [path for path in re.findall(r"[\w/]+\.md", record["source"]) if not (ROOT / path).is_file()]
-    found = [f"{path} is no file" for path in files]
+    found = [f"{path} does not exist" for path in files]
     section = recorded.partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith(f"| {name} |")]
     if record["source"].startswith("none"):
         found += [f"{name} has a row in docs/experiments.md"] * len(rows)
         return found + [f"{key} has a figure" for key in ("score", "time") if re.search(r"\d", record[key])]
     if len(rows) != 1:
-        return [*found, f"docs/experiments.md has no row of {name}"]
+        return [*found, f"docs/experiments.md lacks the row of {name}"]
     figures = re.findall(r"\d\.\d+", record["score"])[:1] + re.findall(r"\d+ min", record["time"])
     found += [f"{name} states no score or no time"] * (len(figures) != 2)
     found += [f"{each} is not in its row" for each in figures if each not in rows[0]]
@@ -321,7 +321,7 @@ RECORD = "# score: dev accuracy 0.75, at 1 of 2 epochs\n# time: 13 min\n# source
         (RECORD.replace("# time", "# wall"), ["mine has lines ['score', 'source'], not score, time, source"]),
         (RECORD.replace("0.75", "0.57"), ["0.57 is not in its row", "0.57 is not in docs/experiments.md"]),
         (RECORD.replace("13 min", "31 min"), ["31 min is not in its row"]),
-        (RECORD.replace("docs/experiments.md", "RESULT.md"), ["RESULT.md is no file"]),
+        (RECORD.replace("docs/experiments.md", "RESULT.md"), ["RESULT.md does not exist"]),
         (RECORD.replace("docs/experiments.md, ", "none; "),
          ["mine has a row in docs/experiments.md", "score has a figure", "time has a figure"]),
     ],
