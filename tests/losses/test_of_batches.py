@@ -1,4 +1,4 @@
-"""Losses in which what a row adds hangs on the others of its micro-batch, against their formulas in numpy."""
+"""Losses in which the term of a row depends on the others of its micro-batch, against their formulas in numpy."""
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ def test_info_nce_is_how_hard_a_text_finds_its_own_among_all():
 
 
 @pytest.mark.parametrize("loss", ALL, ids=lambda loss: f"{type(loss).__name__}")
-def test_the_value_does_not_hang_on_the_order_of_rows_and_repeats(loss):
+def test_the_value_does_not_depend_on_the_order_of_rows_and_is_repeatable(loss):
     logits, labels = inputs_of(loss)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     shuffled = logits[order][:, order] if isinstance(loss, InfoNce) else logits[order]
@@ -105,7 +105,7 @@ def test_the_value_does_not_hang_on_the_order_of_rows_and_repeats(loss):
 
 @pytest.mark.parametrize("loss", ALL, ids=lambda loss: f"{type(loss).__name__}")
 @pytest.mark.parametrize("size", [0.0, 1.0, 100.0])
-def test_gradients_are_finite_even_without_rows_and_with_one_class_alone(loss, size):
+def test_gradients_are_finite_even_without_rows_and_with_only_one_class(loss, size):
     logits, labels = inputs_of(loss)
     for count, given in ((6, labels), (6, labels * 0), (6, labels * 0 + 1), (0, labels[:0])):
         columns = count if isinstance(loss, InfoNce) else logits.shape[1]

@@ -32,7 +32,7 @@ class Parts:
     """the same examples, a batch each"""
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients by parameter, zero where there is none, and forget them."""
+        """Return the gradients by parameter, zero for parameters without one, and forget them."""
         found = {
             name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in self.model.named_parameters()
         }

@@ -76,6 +76,6 @@ def test_of_rdrop_both_its_terms_are_climbed_and_its_two_masks_come_again(parts_
         torch.testing.assert_close(gradient, expected[name], rtol=2e-3, atol=2e-5, msg=name)
 
 
-def test_a_method_that_takes_its_gradient_in_a_way_of_its_own_is_not_climbed() -> None:
+def test_a_method_with_a_special_backward_pass_is_refused() -> None:
     with pytest.raises(UserError, match=r"method.of is FreeLb, .* name a method that derives from nlu.methods.plain"):
         Fgm(of=FreeLb())

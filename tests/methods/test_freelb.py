@@ -80,7 +80,7 @@ def test_the_start_is_in_the_ball_that_the_magnitude_says(parts_of: Any) -> None
     assert 0.4 < starts[1].abs().max() <= 0.5
 
 
-def test_the_start_is_uniform_over_the_size_of_its_own_sequence_whatever_stands_beside_it(parts_of: Any) -> None:
+def test_the_start_is_uniform_over_the_size_of_its_sequence_in_any_batch(parts_of: Any) -> None:
     parts = parts_of()
     embedded_TE = parts.model.backbone.embed(parts.batch)
     tokens, width = embedded_TE.shape

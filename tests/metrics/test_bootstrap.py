@@ -99,7 +99,7 @@ def test_so_does_a_label_of_several() -> None:
 
 
 def test_the_calibration_error_lies_in_its_own_interval() -> None:
-    # As well calibrated as can be, so that every resample is worse.
+    # Perfectly calibrated, so that every resample is worse.
     probability_N = np.repeat(np.linspace(0.5, 0.95, 20), 20)
     right_N = np.concatenate([np.arange(20) < round(20 * p) for p in np.linspace(0.5, 0.95, 20)])
     records = [
@@ -114,7 +114,7 @@ def test_the_calibration_error_lies_in_its_own_interval() -> None:
     assert 0 <= low <= scores["ece"] <= high < scores["ece"] + 0.05 and low < high
 
 
-def test_a_threshold_that_was_chosen_has_no_interval_and_scores_at_it_have() -> None:
+def test_scores_at_a_chosen_threshold_have_intervals_but_the_threshold_has_none() -> None:
     rng = np.random.default_rng(0)
     records = [{"label": NAMES[rng.integers(2)], "similarity": float(rng.normal())} for _ in range(40)]
     found, scores = intervals(lambda: SimilarityScorer(NAMES[:2], 0.25), records)
@@ -127,7 +127,7 @@ def test_few_rows_are_a_block_each(count: int) -> None:
     assert blocks_of(count, seed=0).tolist() == list(range(count))
 
 
-def test_few_groups_are_a_block_each_whatever_their_names() -> None:
+def test_few_groups_are_a_block_each_under_any_names() -> None:
     group_N = np.array(["c", "a", "c", "b", "a", "c"])
     assert blocks_of(6, 0, group_N).tolist() == [2, 0, 2, 1, 0, 2]
 

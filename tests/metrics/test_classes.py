@@ -79,7 +79,7 @@ def test_the_order_of_examples_by_margin_is_seen_where_the_logits_are_large():
 
 @pytest.mark.parametrize("predicted", [0, 1])
 @pytest.mark.parametrize("label", [0, 1])
-def test_labels_of_one_class_have_no_auc_and_warn_of_nothing(label, predicted):
+def test_labels_of_one_class_yield_a_nan_auc_without_warnings(label, predicted):
     scores = classification_scores(logits_of(np.full(4, predicted), 2), np.full(4, label))
     assert math.isnan(scores["auc"]) and math.isnan(scores["average_precision"])
     assert scores["accuracy"] == float(label == predicted) and scores["mcc"] == 0.0
@@ -94,7 +94,7 @@ def test_predictions_of_one_class_only_warn_of_nothing():
         assert (scores["accuracy"], scores["mcc"], scores["f1_macro"]) == pytest.approx((0.5, 0.0, 1 / 3))
 
 
-def test_more_than_two_classes_have_no_scores_of_a_positive_one():
+def test_more_than_two_classes_yield_no_scores_of_a_positive_class():
     assert "f1" not in classification_scores(logits_of(np.array([0, 1]), 3), np.array([0, 1]))
 
 

@@ -41,7 +41,7 @@ def test_sets_of_labels_are_scored_as_by_hand() -> None:
     assert [row["f1"] for row in result.by_label] == pytest.approx([4 / 5, 2 / 3, 0.0])
 
 
-def test_predicted_and_wanted_labels_are_told_apart() -> None:
+def test_predicted_and_wanted_labels_are_distinguished() -> None:
     # Above 0.61 a, a and b are predicted, all of them right, of 4 wanted.
     scores = scored(0.61).result().metrics
     assert (scores["precision_micro"], scores["recall_micro"]) == (1.0, 3 / 4)
@@ -49,7 +49,7 @@ def test_predicted_and_wanted_labels_are_told_apart() -> None:
 
 
 def test_a_probability_that_is_the_threshold_is_enough() -> None:
-    # a of the last row is wrong and has 0.6, which is no number of single precision; b there has 0.7.
+    # a of the last row is wrong and has 0.6, which single precision cannot represent; b there has 0.7.
     assert scored(0.6).result().metrics["precision_micro"] == 3 / 4
     assert scored(0.61).result().metrics["precision_micro"] == 1.0
     assert scored(0.7).result().metrics["recall_micro"] == 3 / 4
@@ -92,7 +92,7 @@ def test_a_tuned_threshold_is_half_way_to_the_next_lower_probability_or_to_nothi
     assert best([1, 1], 0.75, 0.25) == 0.125
     # Of equal scores the lowest: with the first one right of one, or the third of three wanted and predicted.
     assert best([1, 0, 0, 1], 0.75, 0.5, 0.25, 0.125) == 0.0625
-    # Between neighbours of single precision there is nothing.
+    # No number lies between neighbours of single precision.
     above = np.float32(0.75)
     below = np.nextafter(above, np.float32(0))
     # Half way is rounded up to the first of these, and down from the second.

@@ -40,7 +40,7 @@ def test_numbers_that_differ_by_little_have_a_correlation() -> None:
     assert math.isfinite(scores["r2"])
 
 
-def test_a_correlation_with_what_never_changes_is_no_number() -> None:
+def test_a_correlation_with_a_constant_is_nan() -> None:
     scores = scores_of([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
     assert math.isnan(scores["pearson"]) and math.isnan(scores["spearman"])
     assert scores["r2"] == 0.0 and scores["mae"] == pytest.approx(2 / 3)

@@ -47,7 +47,7 @@ def test_all_texts_of_the_set_are_candidates_for_every_query() -> None:
     assert scorer.result().metrics["mrr"] == pytest.approx((1 / 2 + 1 / 2) / 2)
 
 
-def test_the_own_text_of_a_query_is_no_candidate_for_it() -> None:
+def test_a_query_is_not_ranked_against_its_own_text() -> None:
     # Two paraphrases, each the query of the other: what is nearest to a query after itself is right both times.
     scorer = RankingScorer([])
     texts = {"a": [1.0, 0.0], "b": [0.8, 0.6], "c": [0.0, 1.0]}
@@ -55,7 +55,7 @@ def test_the_own_text_of_a_query_is_no_candidate_for_it() -> None:
         scorer.add(record(query, candidate, texts[query], texts[candidate], is_right))
     scores = scorer.result()
     assert scores.metrics["recall_1"] == scores.metrics["mrr"] == scores.metrics["ndcg_10"] == 1.0
-    # A text that is relevant to itself alone is no query.
+    # A text that is relevant only to itself does not count as a query.
     assert len(scores.by_query["mrr"]) == 2
 
 

@@ -1,4 +1,4 @@
-"""Exact sums, and the promise of every scorer: the same bits whatever the order of records and who was told them."""
+"""Exact sums, and the promise of every scorer: the same bits for any order of records and any split of them."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -43,7 +43,7 @@ def test_a_tuned_threshold_is_the_most_accurate() -> None:
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_one_class_alone_is_all_right(label: int) -> None:
+def test_only_one_class_is_accepted(label: int) -> None:
     assert scores_of([(0.3, label), (0.5, label)], None)["accuracy"] == 1.0
 
 

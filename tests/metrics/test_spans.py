@@ -85,13 +85,13 @@ def test_f1_is_the_harmonic_mean_and_everything_is_right_against_itself(pairs):
     assert set(against_itself.scores().values()) == {1.0 if against_itself.wanted else 0.0}
 
 
-def test_an_inside_tag_follows_its_own_type_alone_and_never_begins():
+def test_an_inside_tag_follows_only_its_own_type_and_never_begins():
     follows_CC, begins_C = legal_steps(["O", "B-x", "I-x", "B-y"])
     assert follows_CC[:, 2].tolist() == [False, True, True, False] and follows_CC[:, [0, 1, 3]].all()
     assert begins_C.tolist() == [True, True, False, True]
 
 
-def test_a_row_without_units_has_no_tags():
+def test_a_row_without_units_yields_an_empty_list_of_tags():
     assert legal_tags(np.zeros((0, 3)), ["O", "B-x", "I-x"]).tolist() == []
 
 

@@ -24,7 +24,7 @@ VOCAB_SIZE = 50
 class Corpus:
     """Random examples of one layout in a real stored set, and batches of them.
 
-    A pair of length 1 has no second text. With the layout sides, the texts of a pair are a sequence each.
+    The second text of a pair of length 1 is empty. With the layout sides, the texts of a pair are a sequence each.
     """
 
     def __init__(self, folder: Path, layout: str, lengths: list[int], seed: int = 0):

@@ -1,4 +1,4 @@
-"""The logits of an example depend on that example alone: not on the batch, its size, its order or the threads.
+"""The logits of an example depend only on that example: not on the batch, its size, its order or the threads.
 
 A new encoder is added to ENCODERS, a new head to HEADS.
 """
@@ -72,19 +72,19 @@ SEEDS = [*range(len(EXACT) - 1), pytest.param(len(EXACT) - 1, marks=pytest.mark.
 
 
 def lengths_of(seed: int) -> list[int]:
-    """Ragged, with repetitions, and a longest that is alone."""
+    """Ragged, with repetitions, and a single longest one."""
     return [*np.random.default_rng(seed).integers(2, 40, COUNT - 1).tolist(), 55]
 
 
 def spread_of_logits(model: nn.Module, corpus: Any) -> float:
     """The largest difference of any logit between batch sizes and between neighbours, the largest logit being 1."""
-    alone = corpus.logits(model, 1)
+    single = corpus.logits(model, 1)
     largest = 0.0
     shuffled = np.random.default_rng(5).permutation(len(corpus))
     for batch_size, order in [(7, None), (64, None), (1, shuffled), (7, shuffled), (64, shuffled), (2, shuffled)]:
         found = corpus.logits(model, batch_size, order)
-        largest = max([largest, *((a - b).abs().max().item() for a, b in zip(alone, found, strict=True) if len(a))])
-    return largest / torch.cat(alone).abs().max().item()
+        largest = max([largest, *((a - b).abs().max().item() for a, b in zip(single, found, strict=True) if len(a))])
+    return largest / torch.cat(single).abs().max().item()
 
 
 HEADS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
@@ -92,7 +92,7 @@ HEADS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
     "sides concat": ("sides", lambda width: SidesHead(width, labels(3), features="concat")),
     "sides cosine": ("sides", lambda width: SidesHead(width, labels(3), features="cosine")),
 }
-"""Heads by name, each with the layout that it reads; the linear one has tests of its own."""
+"""Heads by name, each with the layout that it reads; the linear one has separate tests."""
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -154,7 +154,7 @@ class Words(LinearHead):
 
 
 @pytest.mark.parametrize("in_bf16", [False, True])
-def test_scores_of_words_by_the_encoders_own_table_have_the_same_bits_among_any_neighbours(corpus, spread, in_bf16):
+def test_scores_of_words_from_tied_weights_have_the_same_bits_in_any_batch(corpus, spread, in_bf16):
     backbone = bert(**EXACT[0])
     model = spread(TaskModel(backbone, Words(backbone), "units"))
     with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):

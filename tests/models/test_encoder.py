@@ -55,7 +55,7 @@ def test_what_is_not_asked_for_is_none(encoder: Encoder, corpus):
     assert pooled.tokens_TD is None and pooled.pooled_SD.shape == (len(LENGTHS), width)
 
 
-def test_both_at_once_are_what_each_is_alone(encoder: Encoder, corpus):
+def test_both_outputs_together_equal_each_computed_separately(encoder: Encoder, corpus):
     batch = corpus("single", LENGTHS).batch()
     both = encode(encoder, batch, tokens=True, pooled=True)
     torch.testing.assert_close(both.tokens_TD, encode(encoder, batch, tokens=True).tokens_TD)
@@ -68,7 +68,7 @@ def test_word_vectors_are_rows_of_the_table_of_words(encoder: Any, corpus):
     assert torch.equal(encoder.embed(batch), encoder.state_dict()[name][batch.tokens_T])
 
 
-def test_a_change_of_one_word_vector_reaches_its_own_sequence_alone(encoder: Encoder, corpus):
+def test_a_change_of_one_word_vector_reaches_only_its_sequence(encoder: Encoder, corpus):
     batch = corpus("single", LENGTHS).batch()
     x_TD = encoder.embed(batch).detach().requires_grad_()
     # The token in the second place of the third sequence.
@@ -93,11 +93,11 @@ def test_the_texts_of_a_pair_apart_are_encoded_as_two_single_texts(encoder: Enco
     assert together.shape == (8, encoder.width_of("sides"))
     for example in range(4):
         one = sides.batch(batch.examples_B[example : example + 1])
-        alone = encode(encoder, one, pooled=True).pooled_SD
-        torch.testing.assert_close(together[batch.sequences_KB[:, example]], alone[one.sequences_KB[:, 0]])
+        single = encode(encoder, one, pooled=True).pooled_SD
+        torch.testing.assert_close(together[batch.sequences_KB[:, example]], single[one.sequences_KB[:, 0]])
 
 
-def test_the_last_layer_of_bert_computes_first_tokens_alone_where_no_token_is_asked_for(corpus):
+def test_the_last_layer_of_bert_computes_only_first_tokens_unless_others_are_needed(corpus):
     encoder, batch, rows = bert(), corpus("single", [9] * 20).batch(), []
     last = encoder.encoder["layer"][1].intermediate["dense"]
     last.register_forward_hook(lambda module, inputs, output: rows.append(len(inputs[0])))
@@ -117,7 +117,7 @@ def test_on_cuda_the_host_never_waits_for_the_device(corpus, tmp_path, name, lay
     encoder.layout = layout
     batch = corpus(layout, LENGTHS).batch()
     encode(encoder, batch.to(device), tokens=True, pooled=True)
-    # Whatever waits raises from here on, as the last line shows.
+    # Every wait raises from here on, as the last line shows.
     torch.cuda.set_sync_debug_mode("error")
     try:
         encoded = encode(encoder, batch.to(device), tokens=True, pooled=True)

@@ -69,7 +69,7 @@ def test_a_tagging_batch_has_a_row_of_logits_for_each_unit(corpus, spread):
     assert logits.shape == (batch.unit_counts_B.sum(), 3) == (len(batch.targets["labels"]), 3)
 
 
-def test_a_tagging_batch_without_units_has_no_rows(corpus, spread):
+def test_a_tagging_batch_without_units_yields_zero_rows(corpus, spread):
     batch = corpus("units", [3, 4]).batch()
     batch.units_U = batch.units_U[:0]
     assert spread(model_of("units"))(batch).shape == (0, 3)
@@ -83,7 +83,7 @@ def test_the_head_drops_out_in_training_only(corpus, spread):
     assert not torch.equal(model(batch), model(batch))
 
 
-def test_the_encoder_is_told_the_layout_of_its_batches():
+def test_the_encoder_knows_the_layout_of_its_batches():
     assert model_of("pair").backbone.layout == "pair"
 
 
@@ -102,7 +102,7 @@ def test_word_vectors_can_be_given_in_place_of_the_batchs_own(corpus, spread):
     assert not torch.allclose(model.encode(batch, 2 * x_TD).pooled_SD, model.encode(batch).pooled_SD)
 
 
-def test_a_text_that_is_read_from_its_own_sequence_finds_it_wherever_it_stands(corpus, spread):
+def test_a_text_is_read_from_its_sequence_at_any_position(corpus, spread):
     model, batch = spread(model_of("single")), corpus("single", [4, 9, 12]).batch()
     logits = model(batch)
     batch.sequences_KB = torch.tensor([[2, 0, 1]])

@@ -77,13 +77,13 @@ TRANSITIONS = ["head.transitions_CC", "head.start_C", "head.end_C"]
 @pytest.mark.parametrize(
     ("written", "rate"), [({}, 0.01), ({"transitions_lr": 0.5}, 0.5), ({"transitions_lr": None}, 3e-4)]
 )
-def test_scores_of_a_crf_that_begin_at_zero_learn_at_a_rate_of_their_own(model, written, rate):
+def test_scores_of_a_crf_that_begin_at_zero_learn_at_a_separate_rate(model, written, rate):
     crf = TaskModel(model.backbone, CrfHead(16, labels(3, "units"), **written), "units")
     optimizer = AdamW(lr=1e-4, top_lr_ratio=3.0, layer_lr_decay=0.5, weight_decay=0.0).build(crf)
     rates = {name: lr for name, (lr, _) in settings_of(crf, optimizer).items()}
     assert [rates[name] for name in TRANSITIONS] == pytest.approx([rate] * 3)
     assert rates["head.linear.weight"] == rates["head.linear.bias"] == pytest.approx(3e-4)
-    # The rate that is shown is that of the optimizer, whatever the head brings.
+    # The rate that is shown is that of the optimizer, also if the head sets another.
     assert set_learning_rate(optimizer, 0.5) == pytest.approx(1.5e-4)
     step(crf, optimizer)
     # The first step of Adam is as long as the rate.
@@ -172,7 +172,7 @@ OTHERS = {"lr": 1e-2, "betas": (0.7, 0.9), "eps": 1e-3, "weight_decay": 0.1}
 def test_the_updates_are_those_of_torchs_own_fused_adamw_bit_for_bit(model, written):
     other = copy.deepcopy(model)
     optimizer = AdamW(**written).build(model)
-    # Everything that torch's own is told is written here, not read from what is tested.
+    # All arguments of torch's own are written here, not read from the tested code.
     expected = {**DEFAULTS, **written}
     without = [p for name, p in other.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
     decaying = [p for name, p in other.named_parameters() if not (name.endswith("bias") or "LayerNorm" in name)]

@@ -19,7 +19,7 @@ def factors(scheduler, *steps, total=TOTAL):
     return [scheduler.factor(step, total, CLOCK) for step in steps]
 
 
-def test_linear_rises_to_the_peak_at_the_end_of_the_warm_up_and_falls_to_the_last_step():
+def test_linear_rises_to_the_peak_during_warm_up_and_falls_to_the_last_step():
     scheduler = OneCycle(warmup=0.1)
     found = factors(scheduler, 1, 5, 10, 55, 100)
     assert found == pytest.approx([LOW + (1 - LOW) / 10, (1 + LOW) / 2, 1.0, (1 + LOW) / 2, LOW])
@@ -40,7 +40,7 @@ def test_polynomial_falls_by_its_power():
     assert factors(straight, 1, 10, 37, 100) == pytest.approx(factors(OneCycle(warmup=0.1), 1, 10, 37, 100))
 
 
-def test_power_has_no_effect_on_other_annealing():
+def test_power_does_not_change_other_annealing():
     assert factors(OneCycle(power=3.0), 3, 50) == factors(OneCycle(), 3, 50)
 
 
@@ -75,7 +75,7 @@ def test_a_warm_up_written_as_a_duration_equals_the_same_ratio(written):
     st.one_of(st.floats(0, 1), st.sampled_from(["1st", "70st", "2ep", "9999ex"])),
     st.sampled_from(["linear", "cosine", "polynomial"]), st.floats(0.2, 4), st.integers(1, 300),
 )  # fmt: skip
-def test_one_cycle_rises_then_falls_between_its_low_and_its_peak_and_never_reaches_zero(warmup, anneal, power, total):
+def test_one_cycle_rises_then_falls_between_low_and_peak_and_never_reaches_zero(warmup, anneal, power, total):
     found = factors(OneCycle(warmup=warmup, anneal=anneal, power=power), *range(1, total + 1), total=total)
     assert all(LOW * (1 - 1e-9) <= factor <= 1.0 for factor in found)
     peak = found.index(max(found))

@@ -60,7 +60,7 @@ def test_a_label_at_the_threshold_is_kept_as_it_was_scored():
     assert scores["exact_match"] == 1.0 and task.finished(record, scores)["prediction"] == ["x"]
 
 
-def test_two_predictions_diverge_by_half_of_both_divergences_on_the_mean_of_the_labels():
+def test_the_divergence_of_two_predictions_is_the_mean_of_both_directions():
     logits = [np.array([[2.0, -1.0], [0.5, 0.0]]), np.array([[-1.0, 0.5], [0.5, 3.0]])]
     p, q = (np.stack([expit(values), expit(-values)]) for values in logits)
     expected = (rel_entr(p, q) + rel_entr(q, p)).sum() / 2 / 2

@@ -1,4 +1,4 @@
-"""What two texts that are encoded apart are scored by hangs on what their loss reads."""
+"""The loss decides how two texts that are encoded apart are scored."""
 
 from types import SimpleNamespace
 
@@ -34,7 +34,7 @@ def test_a_pair_at_the_threshold_is_kept_as_it_was_scored():
     assert [record["prediction"] for record in kept] == ["yes", "no"]
 
 
-def test_info_nce_takes_no_text_for_wrong_that_is_equal_to_a_right_one(store_of):
+def test_info_nce_does_not_treat_a_duplicate_of_a_right_text_as_wrong(store_of):
     pairs = [
         ("what is it", "an apple", 1), ("where is it", "the moon", 1), ("which fruit", "an apple", 1),
         ("what is it", "a pear", 1), ("what is it", "the sun", 0), ("an apple", "which fruit", 1),
@@ -60,7 +60,7 @@ def test_info_nce_takes_no_text_for_wrong_that_is_equal_to_a_right_one(store_of)
     assert first_BD.grad.isfinite().all() and second_BD.grad.isfinite().all()
 
 
-def test_perfect_pairs_have_no_loss_however_often_one_of_them_stands_in_the_batch(store_of):
+def test_perfect_pairs_have_zero_loss_even_if_repeated_in_a_batch(store_of):
     lines = "".join(f"question {text}\tanswer {text}\t1\n" for text in "abcdeb")
     store = store_of(
         "a.tsv", lines + "question a\tanswer c\t0\n", Siamese, fields={"text_a": 0, "text_b": 1, "label": 2}

@@ -90,12 +90,12 @@ def test_rows_of_which_nothing_fits_are_all_missed(store_of):
     assert metrics["tag_accuracy"] == 1 / 3 and math.isnan(metrics["loss"])
 
 
-def test_legal_decoding_mends_what_greedy_decoding_leaves(store_of):
+def test_legal_decoding_corrects_the_output_of_greedy_decoding(store_of):
     store = store_of("a.conll", sentence("B-X I-X") + sentence("B-Y I-Y"), Tag, **CONLL)
     logits = logits_of(store, ["B-X I-X", "O I-Y"], sure=2.0)
     logits[2, store.labels.index("B-Y")] = 1.9
-    (legal, mended), (greedy, left) = (tagged(store, logits, decode) for decode in ("legal", "greedy"))
-    assert mended[1]["spans"] == [(0, 1, "Y")]
+    (legal, corrected), (greedy, left) = (tagged(store, logits, decode) for decode in ("legal", "greedy"))
+    assert corrected[1]["spans"] == [(0, 1, "Y")]
     assert left[1]["spans"] == [(1, 1, "Y")]
     assert legal.metrics["loss"] == greedy.metrics["loss"]
 

@@ -19,7 +19,7 @@ from nlu.tracking.wandb import _spread
 
 
 class Listening:
-    """Keeps what it is told, in order, and fails or hangs where it is asked to."""
+    """Keeps its calls, in order, and fails or hangs at the requested one."""
 
     def __init__(self, fails_at: str = "", error: BaseException | None = None):
         self.told: list[Any] = []
@@ -67,14 +67,14 @@ EVERY = [
 ]  # fmt: skip
 
 
-def test_a_step_is_told_once_with_all_of_it_and_an_end_once() -> None:
+def test_a_step_is_logged_once_with_all_its_values_and_an_end_once() -> None:
     tracker = Listening()
     all_calls(Guarded(tracker))
     assert tracker.told == EVERY and tracker.threads == {"tracker"}
 
 
 @pytest.mark.parametrize(("what", "last"), [("start", 1), ("log", 2), ("flush", 4), ("end", 6)])
-def test_what_fails_is_told_once_and_is_off_from_then_on(
+def test_a_failing_tracker_is_reported_once_and_switched_off(
     what: str, last: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = Listening(what, ValueError("no\n  disk"))

@@ -97,7 +97,7 @@ def tracker(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def told_by(run_dir: Path, *, precision: float) -> Curves:
+def tables_of(run_dir: Path, *, precision: float) -> Curves:
     """What the run's own tables say."""
     curves: Curves = {}
     for row in read_rows(run_dir / "train.tsv"):
@@ -110,13 +110,13 @@ def told_by(run_dir: Path, *, precision: float) -> Curves:
 
 def test_every_row_of_a_run_is_shown_once_also_after_a_kill(tmp_path: Path, tracker: str) -> None:
     overrides = (*SHORT, *sets(tmp_path), f"tracker={tracker}", f"hydra.run.dir={tmp_path}/run")
-    # Step 6 is saved; step 7 was told, and comes again.
+    # Step 6 is saved; step 7 was logged, and comes again.
     with killed_in_backward(8):
         train(*overrides)
     train(*overrides, "resume=auto")
     run_dir = tmp_path / "run"
     shown = SHOWN[tracker](run_dir / "tracker")
-    told = told_by(run_dir, precision=1e-6)
+    told = tables_of(run_dir, precision=1e-6)
     assert set(told["train/loss"]) == set(range(1, 9)) and set(told["dev/accuracy"]) == {4, 8}
     assert {name: shown[name] for name in told} == told
     assert {steps for name, curve in shown.items() if name.startswith("train/") for steps in curve} == set(range(1, 9))

@@ -271,7 +271,7 @@ def test_a_pair_needs_two_segments():
         task_model(Bert(VOCAB_SIZE, None, pretrained=None, segment_types=1, **OURS), "pair", 2)
 
 
-def test_depth_counts_from_the_embeddings_to_what_lies_above_the_layers():
+def test_depth_counts_from_the_embeddings_to_the_pooler():
     bert = Bert(VOCAB_SIZE, None, pretrained=None, embedding_size=16, pooling="pooler", **OURS)
     found = {name: bert.depth_of(name) for name, _ in bert.named_parameters()}
     assert {depth for name, depth in found.items() if name.startswith("embeddings")} == {0}

@@ -75,7 +75,7 @@ def test_every_vector_is_that_of_the_model_itself(corpus, saved, kind):
     inner, folder = saved(kind)
     backbone = load(folder)
     batch = corpus("pair", [1, 2, 7, 7, 30]).batch()
-    # No text holds the padding, which RoBERTa gives no position of its own where it is told token numbers.
+    # No text contains the padding token, which RoBERTa would give the position of padding.
     batch.tokens_T[batch.tokens_T == (inner.config.pad_token_id or 0)] = 2
     with torch.inference_mode():
         found = tokens_of(backbone, batch).split(batch.lengths)
@@ -137,7 +137,7 @@ def test_an_architecture_that_does_not_show_its_projections_is_refused(corpus, s
         backbone.encode(backbone.embed(batch), batch, inside=Inside(projections=(0,)))
 
 
-def test_the_mean_is_over_real_tokens_alone(corpus, saved):
+def test_the_mean_is_only_over_real_tokens(corpus, saved):
     inner, folder = saved()
     batch = corpus("single", [2, 30]).batch()
     with torch.inference_mode():
@@ -149,7 +149,7 @@ def test_the_mean_is_taken_in_fp32_under_autocast(corpus, saved):
     backbone = load(saved("Electra", embedding_size=16)[1], pooling="mean")
     batch = corpus("single", [60]).batch()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert tokens_of(backbone, batch)[batch.starts_S].dtype == torch.bfloat16, "or there is nothing to show"
+        assert tokens_of(backbone, batch)[batch.starts_S].dtype == torch.bfloat16, "or the test shows nothing"
         assert pooled_of(backbone, batch).dtype == torch.float32
 
 
@@ -279,7 +279,7 @@ def test_what_stands_above_the_layers_has_the_depth_of_the_last_one(saved, kind,
     assert set(depths) <= backbone.inner.state_dict().keys() and backbone.depth == 3
 
 
-def test_transformers_does_not_take_a_run_of_ours_for_one_of_its_own(saved, tmp_path):
+def test_transformers_refuses_a_run_of_nlu(saved, tmp_path):
     run_of(load(saved()[1]), tmp_path / "run")
     with pytest.raises(ValueError, match="nlu-huggingface"):
         transformers.AutoModel.from_pretrained(tmp_path / "run/checkpoints/best-1")
@@ -309,8 +309,8 @@ def test_a_model_whose_first_token_sees_nothing_of_the_text_is_refused_as_its_ve
     backbone = load(folder, pooling="mean")
     batch = corpus("single", [2, 3, 9]).batch()
     with torch.inference_mode():
-        alone = [inner(tokens[None]).last_hidden_state[0].mean(0) for tokens in batch.tokens_T.split(batch.lengths)]
-        torch.testing.assert_close(pooled_of(backbone, batch), torch.stack(alone))
+        separate = [inner(tokens[None]).last_hidden_state[0].mean(0) for tokens in batch.tokens_T.split(batch.lengths)]
+        torch.testing.assert_close(pooled_of(backbone, batch), torch.stack(separate))
     tagger = task_model(HuggingFace(VOCAB_SIZE, open_pretrained(folder), pretrained=folder), "units", 2)
     assert tagger.backbone.is_causal
 
@@ -362,7 +362,7 @@ def test_an_encoder_with_a_decoder_is_refused_before_anything_is_trained(tmp_pat
         load(str(tmp_path))
 
 
-def test_big_bird_attends_to_whole_texts_whatever_came_before(saved):
+def test_big_bird_attends_to_whole_texts_after_any_batch(saved):
     sizes = {"max_position_embeddings": 512, "block_size": 4, "num_random_blocks": 1, "attention_type": "block_sparse"}
     inner, folder = saved("BigBird", **sizes)
     backbone = load(folder)

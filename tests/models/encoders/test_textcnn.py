@@ -39,7 +39,7 @@ def best_of(cnn: TextCnn, tokens: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kernel_sizes", [[1], [3, 5], [9]])
-def test_a_text_among_longer_ones_gives_what_the_formula_gives_for_it_alone(corpus, spread, kernel_sizes):
+def test_the_vector_of_a_text_among_longer_ones_follows_the_formula(corpus, spread, kernel_sizes):
     cnn: Any = model(spread, kernel_sizes=kernel_sizes).backbone
     batch = corpus("single", [1, 2, 2, 6, 40]).batch()
     expected = torch.stack([best_of(cnn, tokens) for tokens in batch.tokens_T.split(batch.lengths)])
@@ -85,7 +85,7 @@ def test_a_pair_of_one_text_twice_has_equal_parts_and_no_distance(corpus, spread
     torch.testing.assert_close(product, first.square())
 
 
-def test_exchanging_the_texts_of_a_pair_exchanges_their_parts_alone(corpus, spread):
+def test_exchanging_the_texts_of_a_pair_exchanges_only_their_parts(corpus, spread):
     cnn: Any = model(spread, "pair").backbone
     batch = corpus("pair", [8]).batch()
     batch.segments_T = torch.tensor([0] * 3 + [1] * 5)
@@ -98,12 +98,12 @@ def test_exchanging_the_texts_of_a_pair_exchanges_their_parts_alone(corpus, spre
 
 def test_a_pair_whose_second_text_is_empty_is_still_a_pair(corpus, spread):
     matcher = model(spread, "pair")
-    alone, among = corpus("pair", [1]).batch(), corpus("pair", [1, 1, 20], seed=0).batch()
-    assert not alone.segments_T.any()
-    logits = matcher(alone)
+    single, among = corpus("pair", [1]).batch(), corpus("pair", [1, 1, 20], seed=0).batch()
+    assert not single.segments_T.any()
+    logits = matcher(single)
     assert logits.shape == (1, 2) and logits.isfinite().all()
     torch.testing.assert_close(matcher(among)[:1], logits)
-    second = pooled_of(matcher.backbone, alone).chunk(4, dim=1)[1]
+    second = pooled_of(matcher.backbone, single).chunk(4, dim=1)[1]
     assert not second.any()
 
 
@@ -118,8 +118,8 @@ def test_tags_are_read_off_at_the_units_places(corpus, spread):
     batch = corpus("units", [3, 7, 7, 20]).batch()
     every = torch.cat([tokens_of(cnn, batch)[torch.tensor([place])] for place in batch.units_U.tolist()])
     torch.testing.assert_close(tokens_of(cnn, batch)[batch.units_U], every)
-    alone = corpus("units", [3]).batch()
-    torch.testing.assert_close(tokens_of(cnn, batch)[:3], tokens_of(cnn, alone)[:3])
+    single = corpus("units", [3]).batch()
+    torch.testing.assert_close(tokens_of(cnn, batch)[:3], tokens_of(cnn, single)[:3])
 
 
 def test_there_must_be_a_kernel():

@@ -155,7 +155,7 @@ def test_what_is_not_used_is_said_once_for_all_folds(tmp_path, messages):
     assert [message for message in messages() if "not used" in message] == ["INFO   not used: cls.* (1)"]
 
 
-def test_transformers_does_not_take_a_run_of_ours_for_one_of_its_own(tmp_path, run):
+def test_transformers_refuses_a_run_of_nlu(tmp_path, run):
     transformers = pytest.importorskip("transformers")
     run(["no", "yes"])
     with pytest.raises(ValueError, match="nlu-bert"):
@@ -171,7 +171,7 @@ def test_a_run_from_before_its_configuration_was_named_as_ours_still_loads(tmp_p
     assert same(best, loaded(str(tmp_path / "run")))
 
 
-def test_a_head_alone_that_is_missing_is_no_warning(tmp_path, messages):
+def test_a_missing_head_is_reported_without_a_warning(tmp_path, messages):
     loaded(write(tmp_path, hub_tensors()))
     assert messages()[1:] == ["INFO   missing: head.linear.weight, head.linear.bias"]
 
@@ -336,7 +336,7 @@ def test_a_former_runs_classifier_is_taken_only_for_its_own_labels(tmp_path, run
     assert sum("its head is not loaded" in message for message in messages()) == 3
 
 
-def test_a_run_of_textcnn_goes_on_as_textcnn_and_is_refused_elsewhere(tmp_path, run):
+def test_a_run_of_textcnn_continues_as_textcnn_and_is_refused_elsewhere(tmp_path, run):
     sizes: dict[str, Any] = {"embedding_size": 8, "hidden_size": 12}
     best, _ = run(["no", "yes"], lambda: TextCnn(VOCAB_SIZE, None, pretrained=None, **sizes))
     source = open_pretrained(str(tmp_path / "run"))

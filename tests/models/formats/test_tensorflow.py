@@ -1,4 +1,4 @@
-"""Checkpoints in TensorFlow's V2 format, written here by a small writer of our own."""
+"""Checkpoints in TensorFlow's V2 format, written here by a small writer."""
 
 import struct
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_the_checksum_of_any_number_of_bytes_is_that_of_each_bit_in_turn(size):
 
 
 @pytest.mark.parametrize("count", [1, 120, pytest.param(400, marks=pytest.mark.thorough)])
-def test_what_is_written_is_read_again_whatever_the_number_of_tensors(tmp_path, count):
+def test_any_number_of_written_tensors_is_read_back(tmp_path, count):
     rng = np.random.default_rng(1)
     tensors = {f"bert/encoder/layer_{row}/kernel": rng.normal(size=(row % 5, 3)).astype("<f4") for row in range(count)}
     tensors["global_step"] = np.array(7)
@@ -66,7 +66,7 @@ def nested(field: int, value: bytes) -> bytes:
 
 
 def block(items: list[tuple[bytes, bytes]], restart_interval: int = 4) -> bytes:
-    """Keys share their prefix with the one before, but for every restart_interval-th."""
+    """Keys share their prefix with the one before, except every restart_interval-th."""
     data, restarts, before = bytearray(), [], b""
     for row, (key, value) in enumerate(items):
         shared = 0

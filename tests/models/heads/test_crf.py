@@ -105,7 +105,7 @@ def test_what_the_scheme_forbids_is_never_decoded_however_high_its_score():
     assert gradient_CC[0, 2] == gradient_CC[3, 2] == gradient_C[2] == 0
 
 
-def test_tags_that_the_scheme_forbids_have_no_likelihood():
+def test_tags_that_the_scheme_forbids_have_zero_likelihood():
     loss_B = crf().negative_log_likelihood(torch.zeros(2, 4), torch.tensor([0, 2]), np.array([2]))
     assert loss_B.tolist() == [math.inf]
 
@@ -135,10 +135,10 @@ def test_an_example_has_the_same_bits_in_any_company(counts, seed, chosen, names
         paths = head.decode(logits_UC, np.array(counts)).split(counts)
         number = chosen % len(counts)
         logits, tags = rows[number]
-        alone_B = head.negative_log_likelihood(logits, tags, np.array([len(tags)]))
+        single_B = head.negative_log_likelihood(logits, tags, np.array([len(tags)]))
         path = head.decode(logits, np.array([len(tags)]))
     assert together_B.dtype == torch.float32
-    assert torch.equal(together_B[number : number + 1], alone_B) and torch.equal(paths[number], path)
+    assert torch.equal(together_B[number : number + 1], single_B) and torch.equal(paths[number], path)
 
 
 def test_emissions_are_a_row_for_each_unit_in_fp32(spread):

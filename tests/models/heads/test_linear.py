@@ -30,7 +30,7 @@ def test_every_unit_gets_an_output_for_each_tag():
     torch.testing.assert_close(head(Encoded(units_UD=vectors_UD), Places()), vectors_UD @ head.linear.weight.T)
 
 
-def test_fresh_weights_are_small_and_there_is_no_bias_yet():
+def test_fresh_weights_are_small_and_the_bias_is_zero():
     torch.manual_seed(0)
     head = LinearHead(400, Target(["a"] * 50))
     assert 0.019 < head.linear.weight.std() < 0.021 and not head.linear.bias.any()

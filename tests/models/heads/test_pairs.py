@@ -63,7 +63,7 @@ def test_cosines_and_similarities_are_fp32_under_autocast():
         assert head_of("concat", 64)(encoded, Places()).dtype == torch.float32
 
 
-def test_exchanging_the_texts_of_all_pairs_exchanges_their_vectors_alone(corpus, spread):
+def test_exchanging_the_texts_of_all_pairs_exchanges_only_their_vectors(corpus, spread):
     backbone = Bert(50, None, pretrained=None, hidden_size=24, layers=1, heads=4, intermediate_size=40)
     model = spread(TaskModel(backbone, head_of("cosine", 24), "sides"))
     batch = corpus("sides", [4, 9, 9, 30]).batch()

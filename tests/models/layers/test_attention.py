@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 
 def packed_by_definition(query, key, value, query_bounds, bounds, longest_query, longest, *, scale):
-    """What torch.nn.attention.varlen.varlen_attn promises, which has no kernel for a CPU."""
+    """The contract of torch.nn.attention.varlen.varlen_attn, which lacks a kernel for a CPU."""
     assert (query.shape[-1] % 8, query_bounds.dtype, bounds.dtype) == (0, torch.int32, torch.int32)
     assert longest_query == query_bounds.diff().max() and longest == bounds.diff().max()
     sizes, query_sizes = bounds.diff().tolist(), query_bounds.diff().tolist()
@@ -94,14 +94,14 @@ def test_all_ways_give_the_formulas_values_and_gradients(lengths, first_only):
 
 
 @pytest.mark.parametrize("first_only", [False, True])
-def test_a_sequence_has_the_same_bits_alone_and_among_others(first_only):
+def test_a_sequence_has_the_same_bits_by_itself_and_among_others(first_only):
     query, key_value = inputs(LENGTHS, first_only)
     together = attend(query, key_value, LENGTHS, first_only=first_only)
     counts = [1] * len(LENGTHS) if first_only else LENGTHS
     parts = zip(LENGTHS, query.split(counts), key_value.split(LENGTHS), together.split(counts), strict=True)
     for length, q, kv, expected in parts:
-        alone = attend(q, kv, [length], first_only=first_only)
-        assert torch.equal(alone, expected)
+        single = attend(q, kv, [length], first_only=first_only)
+        assert torch.equal(single, expected)
 
 
 def test_a_lone_head_of_a_lone_sequence_has_the_same_bits_with_any_number_of_threads(threads):
@@ -118,7 +118,7 @@ def test_a_lone_head_of_a_lone_sequence_has_the_same_bits_with_any_number_of_thr
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.5])
 @pytest.mark.parametrize("first_only", [False, True])
-def test_rows_after_the_last_sequence_take_no_part_and_come_out_as_zeros(first_only, dropout_p):
+def test_rows_after_the_last_sequence_are_ignored_and_come_out_as_zeros(first_only, dropout_p):
     query, key_value = inputs(LENGTHS, first_only)
     longer = [torch.cat([key_value, torch.full((3, 2 * WIDTH), torch.nan)])]
     longer.insert(0, query if first_only else torch.cat([query, torch.full((3, WIDTH), torch.nan)]))
@@ -138,7 +138,7 @@ def test_rows_after_the_last_sequence_take_no_part_and_come_out_as_zeros(first_o
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_padding_takes_no_part_even_where_it_would_weigh_most(way):
+def test_padding_is_ignored_even_where_it_would_weigh_most(way):
     query, key_value = inputs([1, 30], False)
     # A padded key is zero, so it scores 0; all real scores of the short sequence are far below.
     with torch.no_grad():
@@ -190,7 +190,7 @@ def test_in_bf16_attention_is_that_of_fp32_as_closely_as_bf16_can_say(first_only
         torch.testing.assert_close(found.float(), wanted, rtol=0.05, atol=0.05)
 
 
-def test_half_precision_without_dropout_alone_is_read_packed():
+def test_only_half_precision_without_dropout_uses_the_packed_kernel():
     calls = []
 
     def kernel(*arguments, **keywords):
@@ -204,11 +204,11 @@ def test_half_precision_without_dropout_alone_is_read_packed():
     assert len(calls) == 1
 
 
-def test_where_the_packed_kernel_does_not_work_there_is_none():
+def test_a_packed_kernel_that_does_not_work_is_not_used():
     assert packed_kernel(CPU) is None
 
 
-def test_a_packed_kernel_that_works_is_found_whether_the_first_to_ask_trains_or_scores(monkeypatch):
+def test_a_working_packed_kernel_is_found_in_training_and_in_scoring(monkeypatch):
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", packed_by_definition)
     for asking in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with asking():
@@ -293,7 +293,7 @@ def test_attention_that_another_library_calls_is_computed_in_the_strict_mode_too
     assert watch.modes_of("softmax") == {2} and watch.modes_of("pow") == {1}, "strict in attention only"
     with torch.no_grad(), Watch() as watch, repeatable_attention():
         attention()
-    assert watch.modes_of("softmax") == {1}, "where there is no gradient nothing is changed"
+    assert watch.modes_of("softmax") == {1}, "without a gradient nothing is changed"
 
 
 class Failing(torch.autograd.Function):
@@ -420,7 +420,7 @@ def test_a_window_and_a_bias_give_the_formulas_values_and_gradients(name, way, f
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_window_shorter_than_the_padding_leaves_no_value_and_no_gradient_that_is_no_number(way, dtype):
+def test_a_window_shorter_than_the_padding_leaves_values_and_gradients_finite(way, dtype):
     query, key_value = (tensor.detach().to(dtype).requires_grad_() for tensor in inputs([1, 2, 30], False))
     found = attend_by(Pattern(window=1), query, key_value, [1, 2, 30], False, way)
     gradients = torch.autograd.grad(found.float().square().sum(), [query, key_value])

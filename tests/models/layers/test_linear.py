@@ -69,7 +69,7 @@ def test_the_kept_copy_follows_every_change_of_the_weight():
     layer, inputs = Linear(8, 6), torch.randn(20, 8)
     with torch.inference_mode():
         first = low_precision(layer, inputs)
-    # The copy was made while scoring, and must serve training as well.
+    # The copy was made while scoring, and must serve training too.
     low_precision(layer, inputs).float().sum().backward()
     with torch.no_grad():
         layer.weight -= layer.weight.grad
@@ -81,7 +81,7 @@ def test_the_kept_copy_follows_every_change_of_the_weight():
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
-def test_the_kept_copies_follow_whichever_of_weight_and_bias_is_trained(frozen):
+def test_the_kept_copies_follow_the_weight_or_bias_that_is_trained(frozen):
     torch.manual_seed(0)
     layer, inputs = Linear(40, 24), torch.randn(50, 40)
     getattr(layer, frozen).requires_grad_(False)
@@ -95,7 +95,7 @@ def test_the_kept_copies_follow_whichever_of_weight_and_bias_is_trained(frozen):
             torch.testing.assert_close(low_precision(layer, inputs), F.linear(*low))
 
 
-def test_where_no_gradient_is_asked_for_the_values_are_the_same_and_follow_the_weight():
+def test_without_gradients_the_values_are_the_same_and_follow_the_weight():
     torch.manual_seed(0)
     layer, inputs = Linear(40, 24), torch.randn(50, 40)
     for _ in range(2):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from nlu.models.layers.linear import Embedding, Linear, ReusedMemory
 
 
-def test_memory_is_handed_out_again_only_once_nobody_holds_it():
+def test_memory_is_reused_only_after_its_last_holder_is_gone():
     memory, shape = ReusedMemory(), torch.Size((3, 4))
     first = memory.take(shape)
     place = first.data_ptr()

@@ -71,13 +71,13 @@ def test_the_bits_are_those_of_the_generator_of_seed_step_and_example() -> None:
     for _ in range(2):
         streams.bits([6, 0])
     found = streams.bits([6, 9])
-    # A stream goes on by whole words of four numbers.
+    # A stream advances by whole words of four numbers.
     first, second = (generator(example, 0) for example in (7, 4))
     expected = [first.random_raw(6)[4:].view(np.uint16)[:6], second.random_raw(3).view(np.uint16)[:9]]
     assert np.array_equal(found, np.concatenate(expected))
 
 
-def test_texts_of_a_pair_that_are_sequences_of_their_own_have_streams_of_their_own() -> None:
+def test_texts_of_a_pair_in_separate_sequences_have_separate_streams() -> None:
     # The texts of example 5 are sequences 2 and 0, those of example 6 are 1 and 3.
     batch: Any = SimpleNamespace(
         examples_B=np.array([5, 6]), lengths=[3, 3, 3, 3], sequences_KB=torch.tensor([[2, 1], [0, 3]])
@@ -148,14 +148,14 @@ def test_attention_drops_the_same_weights_of_a_sequence_in_any_batch(first_only:
     assert not torch.equal(attention_over([5], heads, torch.device("cpu")).self_attention(rows[3], 0.5), together[3])
 
 
-def test_a_mask_drops_a_share_whatever_decides_it() -> None:
+def test_a_mask_drops_its_share_with_any_generator() -> None:
     with drawing_from(noise(7, 3, 4)):
         mask = dropout_mask(torch.ones(18, 1000), 0.3)
     assert (mask == 0).float().mean().item() == pytest.approx(0.3, abs=0.01)
 
 
 @pytest.mark.parametrize("shape", ["hidden", "attention", "weights"])
-def test_dropout_of_another_library_has_the_same_masks_whatever_pads(shape: str) -> None:
+def test_dropout_of_another_library_has_the_same_masks_with_any_padding(shape: str) -> None:
     torch.manual_seed(0)
     values = {example: torch.randn(2, length, 4) for example, length in LENGTHS.items()}
 
@@ -196,7 +196,7 @@ def test_attention_of_another_library_has_its_mean_and_without_dropout_its_value
     for options in masks:
         expected = F.scaled_dot_product_attention(query, key, value, **options)
         with drawing_from(streams), padded_dropout(torch.ones(2, 5, 4)):
-            # Nothing is below the bound, so that only the scale of what is kept remains.
+            # Nothing is below the bound, so nothing is dropped and only the scale remains.
             found = F.scaled_dot_product_attention(query, key, value, dropout_p=0.5, **options)
             assert torch.equal(F.scaled_dot_product_attention(query, key, value, **options), expected)
         torch.testing.assert_close(found, 2 * expected)

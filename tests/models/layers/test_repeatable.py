@@ -1,4 +1,4 @@
-"""Attention is made repeatable in the library's deterministic mode, and left alone without it."""
+"""Attention is made repeatable in the library's deterministic mode, and not changed without it."""
 
 import pytest
 import torch
