@@ -27,7 +27,7 @@ class Server:
         self.host, self.port = self._server.get_host_and_port()
 
     def stop(self) -> None:
-        """Refuse whoever comes; nobody else gets the port meanwhile."""
+        """Refuse connections and keep the port from others meanwhile."""
         self._server.stop()
         self._kept = socket.socket()
         self._kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

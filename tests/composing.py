@@ -1,6 +1,6 @@
 """Configurations as the command composes them, without composing the choices of groups again and again.
 
-Hydra takes a quarter of a second for those, and tests run hundreds of configurations that differ in values alone.
+Hydra takes a quarter of a second for those, and tests run hundreds of configurations that differ only in values.
 test_composing.py compares both ways.
 """
 

@@ -22,7 +22,7 @@ MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 4 << 30
 
 
 def to_memory() -> tempfile.TemporaryDirectory[str] | None:
-    """Have temporary files lie in memory, where there is enough of it and the environment names no other folder.
+    """Keep temporary files in memory if it is large enough and the environment names no other folder.
 
     A run syncs each file that it leaves: on a disk that takes most of the time of a small one.
     """

@@ -61,7 +61,7 @@ class Failed(Exception):
 
 
 def run(*command: str | Path, folder: Path = ROOT, environment: dict[str, str] | None = None) -> str:
-    """Run a command and return what it printed. Raises Failed, with the end of what it said."""
+    """Run a command and return what it printed. Raises Failed, with the end of its output."""
     line = " ".join([Path(command[0]).name, *map(str, command[1:])])
     print(f"$ {line}", flush=True)
     began = time.monotonic()

@@ -1,7 +1,7 @@
 """OSS as far as transfers and mirrors use it: moto's S3 behind a door that speaks OSS, and checks its signatures.
 
 The door takes requests signed with version 1 (HMAC-SHA1), renames headers (x-oss-* to x-amz-*) and puts answers into
-the form of OSS. It refuses a bulk delete without Content-MD5, as OSS does. It is no OSS: what it accepts, OSS may not.
+the form of OSS. It refuses a bulk delete without Content-MD5, as OSS does. It is not OSS, which may be stricter.
 """
 
 import base64

@@ -12,7 +12,7 @@ LOGGERS = ("nlu", "py.warnings")
 
 @contextmanager
 def process_put_back() -> Iterator[None]:
-    """Put back the environment, the loggers, and how errors that nobody caught are told.
+    """Put back the environment, the loggers, and the handlers of uncaught errors.
 
     The last would hide from pytest a thread of a later test that fails; the loggers, what a later test looks for.
     """

@@ -66,7 +66,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def stop() -> None:
-    """Suspend this process, with all its threads, until it is told to continue."""
+    """Suspend this process, with all its threads, until a signal continues it."""
     # Sent to the process, it would stop this thread a moment later.
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 

@@ -64,7 +64,7 @@ def test_the_measured_side_is_the_command_with_its_own_environment_and_defaults(
     assert list(tmp_path.iterdir()) == [], "the scratch folder is deleted when the process ends"
 
 
-def test_what_cannot_be_measured_is_said_and_the_rest_goes_on(
+def test_a_benchmark_that_cannot_run_is_reported_and_the_others_continue(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     everything, table = script("all"), script("table")

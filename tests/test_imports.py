@@ -21,7 +21,7 @@ FLOORS = (
     ("inference",),
     ("serving", "diagnosis"),
 )
-"""the packages, lowest first: each may import those of its own floor and below"""
+"""the packages, lowest first: each may import those of its floor and below"""
 ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "sweeps", "launching"}
 
 
@@ -34,7 +34,7 @@ def modules(folder: Path, package: str) -> dict[str, Path]:
 
 
 def imported(path: Path, known: dict[str, Path]) -> Iterator[str]:
-    """The modules of ours that a file imports, wherever in it."""
+    """The modules of ours that a file imports, anywhere in it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)

@@ -32,7 +32,7 @@ DISTRIBUTIONS = {
     "odps": "pyodps",
     "tensorflow": "tensorflow-cpu",
 }
-"""Where the name that is imported is not the name that is installed."""
+"""Import names that differ from the names of their packages."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ def pip(*arguments: str, python: str | None = None) -> None:
 
 @pytest.fixture(scope="module")
 def copy_of_checkout(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that makes a copy of what a checkout holds, so that building leaves nothing behind here."""
+    """Return a function that makes a copy of the checkout, so that building leaves nothing behind here."""
 
     def copy(name: str) -> Path:
         target = tmp_path_factory.mktemp(name) / "checkout"
@@ -103,7 +103,7 @@ def wheel(wheel_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Install
 
 @pytest.fixture(scope="module")
 def editable(copy_of_checkout: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """An environment of its own that borrows the packages of this one, and has the copy installed editable."""
+    """A separate environment that borrows the packages of this one, and has the copy installed editable."""
     root, environment = copy_of_checkout("for-editable"), tmp_path_factory.mktemp("venv")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=60)
     paths = sysconfig.get_paths(vars={"base": str(environment), "platbase": str(environment)})

@@ -120,7 +120,7 @@ def test_a_number_that_is_an_axis_is_one_site() -> None:
     assert kinds == ["axis", "axis"]
 
 
-def test_what_no_test_of_behaviour_should_see_is_left_alone() -> None:
+def test_code_without_observable_behaviour_is_not_changed() -> None:
     found = {(site.kind, site.text[site.start : site.end]) for site in drawing.find_sites("nlu/a.py", SOURCE)}
     assert found == {
         ("constant", "20"), ("default", "5"), ("comparison", ">"), ("constant", "7"), ("dropped guard", "least > 7"),
@@ -143,7 +143,7 @@ def test_every_mistake_of_real_files_can_be_read_and_is_another_program() -> Non
             assert mutation.span[0] <= mutation.span[1] <= content.count("\n")
 
 
-def test_drawing_depends_on_the_seed_and_the_code_only_and_takes_no_site_twice() -> None:
+def test_drawing_depends_only_on_seed_and_code_and_never_repeats_a_site() -> None:
     code = "\n".join(f"x{number} = a < {number}" for number in range(12))
     sources = {"nlu/losses/a.py": code, "nlu/data/b.py": code + "\n" + code, "launchers/c.py": code}
     drawn = drawing.draw(sources, 30, 3)
@@ -210,7 +210,7 @@ def names(folder: reached.Folder, line: int, code: str = CODE, limit_s: float = 
     return [test.name.rpartition("::")[2] for test in found]
 
 
-def test_the_tests_that_reach_a_line_are_taken_those_of_its_module_first_then_the_shortest(
+def test_the_tests_that_reach_a_line_run_those_of_its_module_first_then_the_shortest(
     folder: reached.Folder,
 ) -> None:
     measured(folder, TEXTS)
@@ -249,7 +249,7 @@ def test_a_file_of_tests_that_has_changed_is_measured_again_by_itself(folder: re
     assert names(folder, 5, **{TESTS: changed[TESTS]}) == ["test_f", "test_h"]
     folder.keep(TESTS, changed[TESTS], {f"{TESTS}::test_f": [1.0, {FILE: hex(1 << 7)}]}, {FILE: CODE})
     assert names(folder, 7, **{TESTS: changed[TESTS]}) == ["test_f", "test_h"]
-    # Another checkout that shares the folder still has what was measured of its own.
+    # Another checkout that shares the folder keeps its measurements.
     assert names(folder, 7) == ["test_g", "test_h"]
 
 
@@ -262,7 +262,7 @@ def test_a_file_of_tests_that_has_changed_is_measured_again_by_itself(folder: re
         ("ERROR t/test_a.py::test_f[a - b]", "t/test_a.py::test_f[a - b]"),
     ],
 )
-def test_the_first_test_that_failed_is_told_from_its_reason(line: str, name: str) -> None:
+def test_the_first_failed_test_is_parsed_without_its_reason(line: str, name: str) -> None:
     said = f"..F\n=== short test summary info ===\n{line}\n1 failed, 2 passed in 0.1s\n"
     found = mistakes.first_failed(said, ["t/test_a.py::test_f", "t/test_a.py::test_f[a - b]"])
     assert found is not None and found[0] == name

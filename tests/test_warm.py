@@ -1,4 +1,4 @@
-"""What the tests start as forks is as a process that begins anew."""
+"""A fork that the tests start behaves like a fresh process."""
 
 import json
 import os
@@ -30,18 +30,18 @@ def test_a_fork_has_the_arguments_streams_environment_and_status_of_a_process(
     begin = {"text": ["-c", TELL], "script": [str(tmp_path / "telling.py")], "module": ["-m", "telling"]}[way]
     arguments, environment = [*begin, "3", "a b", "喂"], {**os.environ, "HERE": "there"}
     options = {"cwd": tmp_path, "env": environment, "start_new_session": new_session}
-    anew = subprocess.Popen(
+    fresh = subprocess.Popen(
         [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, **options,
     )  # fmt: skip
     forked = warm.start(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-    expected, found = anew.communicate(timeout=60), forked.communicate(timeout=60)
+    expected, found = fresh.communicate(timeout=60), forked.communicate(timeout=60)
     told = [json.loads(said[0] or "") for said in (expected, found)]
     if way == "text":
         # An empty first entry is the working folder.
         told[0]["path"] = str(tmp_path)
     assert told[0] == told[1] and expected[1] == found[1] == "an error\n"
-    assert anew.returncode == forked.returncode == 3
+    assert fresh.returncode == forked.returncode == 3
 
 
 def test_a_traceback_and_a_signal_give_the_status_of_a_process() -> None:
@@ -55,7 +55,7 @@ def test_a_traceback_and_a_signal_give_the_status_of_a_process() -> None:
     assert sleeping.wait(60) == sleeping.poll() == -signal.SIGKILL
 
 
-def test_what_is_read_before_a_program_begins_makes_it_a_process_of_its_own() -> None:
+def test_a_variable_that_is_read_at_the_start_makes_a_separate_process() -> None:
     process = warm.start(
         ["-c", "import os; print(os.environ['OMP_NUM_THREADS'])"], cwd=".", env={**os.environ, "OMP_NUM_THREADS": "2"},
         stdout=subprocess.PIPE,

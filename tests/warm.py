@@ -1,10 +1,10 @@
-"""Commands in processes of their own that start at once: forks of a Python that has imported torch and nlu already.
+"""Commands in separate processes that start at once: forks of a Python that has imported torch and nlu already.
 
 A command that a test starts spends three seconds of a core on imports, and a tenth of that on what is tested. Here the
 first command of a test session pays for them. `run` and `start` do what those of subprocess do with
 [sys.executable, *arguments]: the same module or script as __main__, working folder, environment, streams, session,
-signals and exit status. Its workers on several devices are forks as well, and so is the process in which a search
-prepares its data; the jobs that it starts by submitit begin anew, as they do for a user: submitit counts on the time
+signals and exit status. Its workers on several devices are forks too, and so is the process in which a search
+prepares its data; the jobs that it submits start from scratch, as they do for a user: submitit counts on the time
 that takes.
 
 What a process does before and while it imports is for subprocess to test; so is what the environment changes at

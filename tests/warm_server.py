@@ -51,7 +51,7 @@ class Server:
         self._running: dict[int, tuple[int, socket.socket]] = {}
 
     def serve(self) -> dict[str, Any] | None:
-        """Return None in the server when nobody asks any longer, and the request in each process that it forked."""
+        """Return None in the server when its session ends, and the request in each process that it forked."""
         while True:
             for key, _ in self._selector.select():
                 if key.fd == self._session:
@@ -99,16 +99,16 @@ class Server:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Read a request and the descriptors that came with it. Raises ValueError where whoever asks has died meanwhile."""
+    """Read a request and the descriptors that came with it. Raises ValueError if the client has died meanwhile."""
     head, streams, _, _ = socket.recv_fds(connection, NUMBER.size, 3)
     if len(head) < NUMBER.size:
         raise ValueError("half a request")
-    # Cut, it is no JSON.
+    # A cut request is invalid JSON, which raises ValueError.
     return json.loads(connection.recv(*NUMBER.unpack(head), socket.MSG_WAITALL)), streams
 
 
 def answer(connection: socket.socket, number: int) -> None:
-    """Tell whoever asked, if it is still there."""
+    """Answer the client, if it is still there."""
     try:
         connection.sendall(NUMBER.pack(number))
     except (BrokenPipeError, ConnectionResetError):
@@ -137,7 +137,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     torch.seed()
     if not request["figures"]:
         Figure.savefig = _leave_blank  # type: ignore[method-assign]
-    # Workers of several devices are forks too; in test_kills.py they begin anew.
+    # Workers of several devices are forks too; in test_kills.py they start from scratch.
     of = multiprocessing.get_context
     multiprocessing.get_context = lambda method=None: of("fork" if method == "spawn" else method)  # type: ignore[assignment]
     # So is the process in which a search prepares its data.
@@ -179,7 +179,7 @@ def compose_once() -> None:
 
 
 def main(listening: int, session: int) -> None:
-    """Serve; a process that was forked goes on here as the command."""
+    """Serve; a process that was forked continues here as the command."""
     # The first to be registered is the last to be called.
     status: list[int] = []
     atexit.register(leave_at_once, status)
@@ -189,7 +189,7 @@ def main(listening: int, session: int) -> None:
     import_all()
     compose_once()
     names = [Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")]
-    # jemalloc, which comes with pyarrow, begins its own anew in a fork.
+    # jemalloc, which comes with pyarrow, starts its own again in a fork.
     assert len([name for name in names if name != "jemalloc_bg_thd"]) == 1, f"a fork would lose threads of {names}"
     gc.collect()
     gc.freeze()
@@ -208,7 +208,7 @@ def main(listening: int, session: int) -> None:
 def leave_at_once(status: list[int]) -> None:
     """End the process without taking apart what the server had imported, which takes longer than most commands.
 
-    Threads have ended by then, and whatever else was registered for the end of the process has been called.
+    Threads have ended by then, and everything else that was registered for the end of the process has been called.
     """
     if status:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The addresses of the running servers, and a place of its own on each for every test."""
+"""The addresses of the running servers, and a separate place on each for every test."""
 
 import importlib.util
 import os
@@ -29,7 +29,7 @@ def s3_url() -> str:
 
 @pytest.fixture
 def postgresql_url() -> str:
-    """A database shared by all tests, as sweeps would: they take study names of their own."""
+    """A database shared by all tests, as sweeps would: they take separate study names."""
     return _address("NLU_TEST_POSTGRESQL")
 
 

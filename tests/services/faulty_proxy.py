@@ -12,7 +12,7 @@
     truncated   the answer's head promises all of its body, half of it comes; without a body, half of its head comes
     lost        the store has carried the request out, and its answer is lost
     stale       a listing as it was: the last one that was given to the same question, else without what was put in the
-                last STALE_S. Other requests go through (real stores promise this of old ones alone: OSS and AWS list
+                last STALE_S. Other requests go through (real stores promise this only of old ones: OSS and AWS list
                 at once what was put)
 
 The store sees the requests as they were signed: the head is passed on as it came.
@@ -43,7 +43,7 @@ Choose = Callable[[str, str], str | None]
 
 
 def at_random(share: float, seed: int = 0, kinds: tuple[str, ...] = KINDS) -> Choose:
-    """A fault of these kinds for `share` of all requests, whichever they are."""
+    """A fault of these kinds for `share` of all requests, chosen at random."""
     numbers, lock = random.Random(seed), threading.Lock()
 
     def choose(method: str, target: str) -> str | None:
@@ -86,7 +86,7 @@ class FaultyProxy(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that has gone is no news here; anything else is a mistake of this file."""
+        """Ignore a client that has gone; anything else is a mistake of this file."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 

@@ -2,7 +2,7 @@
 CopyObject, DeleteObject and GetBucket; it stands in for a real OSS.
 
 Signatures (version 1, HMAC-SHA1) are checked. `versioned=True` behaves as the reference says of a versioned bucket: the
-header x-oss-forbid-overwrite has no effect there.
+header x-oss-forbid-overwrite is ignored there.
 """
 
 import base64

@@ -71,7 +71,7 @@ def _create(server: PaiServer, request: dict[str, Any]) -> Answer:
 
 
 def status_of(server: PaiServer, job: Started) -> str:
-    """The status that is shown: by the process where one runs, by what a test set where none does."""
+    """The status that is shown: that of the process if one runs, else the one that a test set."""
     if job.status in ("Stopped", "Succeeded", "Failed"):
         return job.status
     if job.process is None:
@@ -105,7 +105,7 @@ def _listed(server: PaiServer, query: dict[str, str]) -> Answer:
     wanted = json.loads(query["Tags"]) if "Tags" in query else {}
     ids = query["JobIds"].split(",") if "JobIds" in query else None
     with server.lock:
-        # Further nodes of a job are no jobs.
+        # Further nodes of a job do not count as jobs.
         jobs = [job for job in server.jobs.values() if job.id.startswith("dlc") and "-" not in job.id]
     found = [
         job

@@ -56,7 +56,7 @@ def answer(
 
 
 def _table(server: PaiServer, method: str, name: str, query: Mapping[str, str], body: bytes) -> Answer:
-    """What is told of a table, and its rows through the tunnel: framed Arrow batches without their schema."""
+    """The description of a table, and its rows through the tunnel: framed Arrow batches without their schema."""
     key = ",".join([name, *([query["partition"].replace("'", "")] if "partition" in query else [])])
     if "uploads" in query or "uploadid" in query:
         return _upload(server, method, key, query, body)
@@ -107,7 +107,7 @@ def odps_type(kind: Any) -> str:
 
 
 def arrow_type(text: str) -> Any:
-    """The Arrow type of what MaxCompute calls so."""
+    """The Arrow type for a type name of MaxCompute."""
     from odps.tunnel.io.types import odps_type_to_arrow_type
     from odps.types import validate_data_type
 

@@ -1,7 +1,7 @@
 """PAI-DLC and the part of MaxCompute that runs PAI commands, on loopback; they stand in for the real services.
 
 Requests and answers are those that the SDKs send and read (alibabacloud_pai_dlc20201203 1.11.6, PyODPS 0.13.2).
-Signatures are computed here anew, after Alibaba's description of ACS3-HMAC-SHA256 and of MaxCompute's HMAC-SHA1.
+Signatures are computed independently, after Alibaba's description of ACS3-HMAC-SHA256 and of MaxCompute's HMAC-SHA1.
 Nothing here has ever been compared with the real services.
 
 `fault(method, path)` says of each request what becomes of it: None, or "403", "429", "500", "reset" (nothing
@@ -57,7 +57,7 @@ class Started:
 class PaiServer(ThreadingHTTPServer):
     """A context that serves on a free port of 127.0.0.1.
 
-    `environment` is what the image of the jobs has of its own; `program` runs instead of the submitted command where
+    `environment` is what the image of the jobs defines; `program` runs instead of the submitted command where
     it is given, with the request as its argument.
     """
 

@@ -4,8 +4,8 @@
     python tests/services/run.py --shell                      # a shell with the servers' addresses in its environment
     python tests/services/run.py --then COMMAND ...           # any other command
 
-The servers keep their data in a temporary folder, listen on free ports of 127.0.0.1, ask for credentials that are made
-up anew, and end with this process, whatever becomes of the tests. The status is that of the tests.
+The servers keep their data in a temporary folder, listen on free ports of 127.0.0.1, ask for fresh random
+credentials, and end with this process, also if tests fail. The status is that of the tests.
 """
 
 import os

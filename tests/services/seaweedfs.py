@@ -13,7 +13,7 @@ BUCKET = "sweeps"
 
 
 class SeaweedFS(Server):
-    """All its parts (master, volume, filer, gateway) in one process, each on ports of its own."""
+    """All its parts (master, volume, filer, gateway) in one process, each on separate ports."""
 
     name = "SeaweedFS"
     stop_signal = signal.SIGTERM

@@ -1,4 +1,4 @@
-"""A server process of our own: started on loopback, waited for, and stopped by its process id."""
+"""A server process: started on loopback, waited for, and stopped by its process id."""
 
 import fcntl
 import os
@@ -66,7 +66,7 @@ class Server(ABC):
         """Whether it answers; called until it does."""
 
     def launch(self, command: list[str], **options: object) -> None:
-        """Start the process, in a session of its own: a Ctrl-C on the terminal is for the tests."""
+        """Start the process, in a separate session: a Ctrl-C on the terminal is for the tests."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **options
@@ -85,7 +85,7 @@ class Server(ABC):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now, all different."""
+    """Ports of 127.0.0.1 that are free now, all different."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [server.getsockname()[1] for server in sockets]
     for server in sockets:

@@ -106,7 +106,7 @@ def test_training_reads_data_vocabulary_and_weights_from_a_store_and_the_web(
     assert weights(tmp_path / "web").keys() == local.keys()
 
 
-def test_what_is_wrong_with_a_file_of_a_store_is_told_by_its_name_there(
+def test_an_error_in_a_file_of_a_store_names_its_address_there(
     stored: Stored, tmp_path: Path, own_cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": 5, "label": "x"}\n')
@@ -176,7 +176,7 @@ def test_only_the_weights_that_are_used_are_fetched(stored: Stored, tmp_path: Pa
     assert list(found) == list(nlu.load(stored.local / "run").predict([{"text": "a b c"}]))
 
 
-def test_predicting_goes_on_after_the_store_was_away(
+def test_predicting_continues_after_the_store_was_away(
     stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", (0.01,))
@@ -208,7 +208,7 @@ def test_scores_exports_and_figures_are_written_to_a_store(stored: Stored, tmp_p
     assert "index.html" in names(f"{stored.url}/figures")
 
 
-def test_a_folder_that_was_broken_off_is_written_anew_and_another_one_never(
+def test_an_incomplete_folder_is_written_again_but_never_another_one(
     stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())

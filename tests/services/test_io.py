@@ -182,12 +182,12 @@ def killed_copy(source: str, target: str, endpoint: str, after: int, method: str
     return moved
 
 
-def test_a_killed_upload_goes_on_with_the_parts_that_arrived(
+def test_a_killed_upload_continues_with_the_parts_that_arrived(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
     big = write(tmp_path, {"big": os.urandom(31 << 20)}) / "big"
     killed_copy(str(big), f"{s3_url}/big", os.environ["AWS_ENDPOINT_URL"], 4, "PUT")
-    assert main(["exists", f"{s3_url}/big"]) == 1, "nobody sees half a file"
+    assert main(["exists", f"{s3_url}/big"]) == 1, "half a file is not visible"
     put: list[str] = []
     with FaultyProxy.before(
         os.environ["AWS_ENDPOINT_URL"], lambda method, path: put.append(path) if method == "PUT" else None
@@ -205,7 +205,7 @@ def bucket_of(url: str) -> tuple[Bucket, str]:
     return open_bucket(place.scheme, place.bucket), place.path
 
 
-def test_what_killed_uploads_left_goes_once_the_same_object_is_written_and_they_stood_still(
+def test_stalled_parts_of_killed_uploads_are_removed_when_the_object_is_written(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
     big = write(tmp_path, {"big": os.urandom(11 << 20)}) / "big"
@@ -226,7 +226,7 @@ def test_what_killed_uploads_left_goes_once_the_same_object_is_written_and_they_
     assert main(["rm", "--uploads", f"{url}/big-2"]) == 0 and bucket.uploads(f"{key}-2") == []
 
 
-def test_whoever_has_a_mirror_gives_up_what_its_last_holder_had_begun_to_upload(s3_url: str, tmp_path: Path) -> None:
+def test_the_holder_of_a_mirror_aborts_uploads_of_the_last_holder(s3_url: str, tmp_path: Path) -> None:
     bucket, key = bucket_of(s3_url)
     bucket.begin(f"{key}/checkpoints/last-3/model.safetensors")
     below = bucket.begin(f"{key}/5/checkpoints/last-3/model.safetensors")
@@ -248,7 +248,7 @@ def test_whoever_has_a_mirror_gives_up_what_its_last_holder_had_begun_to_upload(
 RELEASED = {"id": "x", "kind": "release", "holder": {}, "content": {}}
 
 
-def test_a_killed_download_goes_on_where_it_was_and_a_changed_source_begins_anew(
+def test_a_killed_download_continues_but_a_changed_source_starts_again(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
     big = write(tmp_path, {"big": os.urandom(31 << 20)}) / "big"
@@ -307,7 +307,7 @@ def test_what_a_configuration_names_is_fetched_under_faults(
         assert sum(proxy.counts.values()) >= 2
 
 
-def test_wrong_credentials_of_what_a_configuration_names_are_named(
+def test_wrong_credentials_are_reported_with_the_key_of_the_configuration(
     s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")

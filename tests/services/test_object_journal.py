@@ -73,7 +73,7 @@ def test_killed_writers_leave_each_entry_as_a_whole_or_not_at_all(s3_url: str) -
     assert entries(s3_url)[: len(found)] == found
 
 
-@pytest.mark.parametrize("in_a_row", [1, 9], ids=["a retry is refused by the own entry", "every retry is lost as well"])
+@pytest.mark.parametrize("in_a_row", [1, 9], ids=["a retry is refused by the own entry", "every retry is lost too"])
 def test_an_entry_whose_reply_was_lost_is_not_written_twice(
     s3_url: str, monkeypatch: pytest.MonkeyPatch, in_a_row: int
 ) -> None:
@@ -123,7 +123,7 @@ def test_any_interleaving_of_readers_and_writers_agrees_with_a_list(script: list
         assert backend.read_logs(0) == expected
 
 
-def test_a_long_journal_opens_with_few_requests_and_reads_the_same_without_merged_objects(
+def test_a_long_journal_opens_with_few_requests_also_without_merged_objects(
     s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = FAN**2 + 2 * FAN + 5

@@ -65,7 +65,7 @@ def test_a_minute_without_the_storage_costs_neither_a_trial_nor_a_report(
     assert [trial.user_attrs[OUTCOME]["value"] for trial in found[:2]] == [0.2, 0.2]
 
 
-def test_a_search_whose_mirror_and_journal_are_away_for_a_while_goes_on_to_its_end(
+def test_a_search_whose_mirror_and_journal_are_away_for_a_while_reaches_its_end(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = urlsplit(os.environ["AWS_ENDPOINT_URL"])

@@ -122,7 +122,7 @@ def test_one_run_trains_there_and_comes_back(project, server, s3_url, backend):
     run = project / "outputs/one"
     result = json.loads((run / "result.json").read_text())
     assert result["steps"] == 6 and list((run / "checkpoints").glob("best-1/*.safetensors"))
-    assert not (run / "checkpoints/last").exists(), "the state to go on from stays in the mirror"
+    assert not (run / "checkpoints/last").exists(), "the state to continue from stays in the mirror"
     assert "run: done" in said
     (job,) = server.jobs.values()
     assert "nlu.preprocess" in job.request.get("UserCommand", "nlu.preprocess")

@@ -1,4 +1,4 @@
-"""Data stores that machines share on a real S3 server; each machine is a cache of its own here."""
+"""Data stores that machines share on a real S3 server; each machine is a separate cache here."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def keys(tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[
 
 
 class Machine:
-    """A cache of its own."""
+    """A separate cache."""
 
     def __init__(self, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         self.cache, self._monkeypatch, self._capsys = cache, monkeypatch, capsys
@@ -65,7 +65,7 @@ def test_parts_on_machines_that_share_nothing_else_become_one_store(
     keys: tuple[str, ...], machines: list[Machine], s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    whole, _ = Machine(tmp_path / "alone", monkeypatch, capsys).preprocess(*keys, "stores=null")
+    whole, _ = Machine(tmp_path / "single", monkeypatch, capsys).preprocess(*keys, "stores=null")
     for number in range(2):
         assert machines[number].preprocess(*keys, "data.parts=3", f"data.part={number}")[0] == {}
     joined, said = machines[2].preprocess(*keys, "data.parts=3", "data.part=2")

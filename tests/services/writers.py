@@ -1,6 +1,6 @@
 """Processes that the tests start, and may kill: `python writers.py URL NAME COUNT` appends to a journal.
 
-After each entry whose append returned, its number is printed: what was printed must be in the journal for ever.
+After each entry whose append returned, its number is printed: what was printed must stay in the journal.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""A server of a run, in a process of its own, and what a client asks it."""
+"""A server of a run in a separate process, and the requests of a client."""
 
 import http.client
 import json
@@ -31,7 +31,7 @@ class Server:
                 break
         else:
             raise AssertionError("".join(self.said))
-        # What nobody reads would block the server.
+        # A full pipe would block the server.
         threading.Thread(target=lambda: self.said.extend(_lines(process.stderr)), daemon=True).start()
 
     def ask(self, path: str, body: Any = None, **headers: str) -> Answer:

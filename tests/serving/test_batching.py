@@ -1,4 +1,4 @@
-"""What the model's thread does with what waits. The predictors count what they are asked, and are no models."""
+"""How the model's thread handles waiting requests. The predictors are doubles that count their calls."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from nlu.serving.requests import Rates, Refused
 
 
 class Doubling:
-    """Answers a number by its double, and waits before each batch until it may go on."""
+    """Answers a number by its double, and waits before each batch until it may continue."""
 
     def __init__(self, *, is_open: bool = True):
         self.batches: list[list[int]] = []
@@ -90,7 +90,7 @@ def test_more_than_may_wait_is_refused_and_a_lone_large_request_is_not() -> None
         assert doubles(first) == [2] and doubles(large) == [4, 6, 8, 10, 12]
 
 
-def test_rows_that_nobody_waits_for_any_more_are_not_computed() -> None:
+def test_rows_of_cancelled_requests_are_not_computed() -> None:
     predictor: Any = Doubling(is_open=False)
     with batcher() as waiting:
         first = waiting.submit(predictor, rows(1))
@@ -104,7 +104,7 @@ def test_rows_that_nobody_waits_for_any_more_are_not_computed() -> None:
     assert predictor.batches == [[1], [3]]
 
 
-def test_a_row_that_cannot_be_computed_costs_its_own_request_alone() -> None:
+def test_a_row_that_cannot_be_computed_fails_only_its_request() -> None:
     predictor: Any = Doubling(is_open=False)
     with batcher() as waiting:
         first = waiting.submit(predictor, rows(1))
@@ -195,11 +195,11 @@ def test_many_rows_delay_longer_work_and_do_not_stop_it() -> None:
         predictor.may_go.set()
         answer.result(20)
         assert doubles(first) == [2]
-    # The batch that was under way when it came counts as well.
+    # The batch that was under way when it came counts too.
     assert [number for number, what in enumerate(order) if what == "part"] == [MOST_BATCHES - 1, 2 * MOST_BATCHES]
 
 
-def test_only_so_much_longer_work_may_wait_and_what_failed_or_was_given_up_takes_no_place() -> None:
+def test_a_limited_number_of_long_calls_may_wait_and_failed_ones_do_not_count() -> None:
     def failing() -> Any:
         yield
         raise ZeroDivisionError
@@ -227,7 +227,7 @@ def test_only_so_much_longer_work_may_wait_and_what_failed_or_was_given_up_takes
         assert waiting.submit_long(short()).result(20) == "found"
 
 
-def test_a_batcher_whose_model_computes_no_row_any_more_is_not_alive_until_one_is_computed() -> None:
+def test_a_batcher_whose_model_fails_every_row_is_not_alive_until_one_succeeds() -> None:
     class Failing(Doubling):
         is_broken = False
 
@@ -248,7 +248,7 @@ def test_a_batcher_whose_model_computes_no_row_any_more_is_not_alive_until_one_i
         assert doubles(waiting.submit(predictor, rows(1))) == [2] and waiting.is_alive
 
 
-def test_what_would_end_the_thread_costs_its_own_request_alone() -> None:
+def test_an_error_that_would_end_the_thread_fails_only_its_request() -> None:
     predictor: Any = Doubling()
     with batcher() as waiting:
         with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""python -m nlu.serve: a server in a process of its own, asked as clients ask it."""
+"""python -m nlu.serve: a server in a separate process, with requests like those of clients."""
 
 import asyncio
 import io
@@ -182,7 +182,7 @@ def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
     assert server.ask("/nothing")[0] == 404
 
 
-def test_a_request_of_the_wrong_kind_is_told_the_right_one(server: Server) -> None:
+def test_a_request_with_the_wrong_method_is_answered_with_the_right_one(server: Server) -> None:
     told = 'GET /predict is not answered; send POST with a body such as {"rows": [{"text": "..."}]}'
     assert server.ask("/predict") == (405, {"detail": told})
     told = 'GET /explain is not answered; send POST with a body such as {"row": {"text": "..."}}'
@@ -208,7 +208,7 @@ def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path
         assert server.ask("/labels", Authorization="Bearer wrong")[0] == 401
         assert server.ask("/labels", Authorization="Bearer s3cret")[0] == 200
         assert server.ask("/health")[0] == server.ask("/")[0] == 200
-        # A browser sends no token by itself, so that a proxy may send whatever Host it likes.
+        # A browser sends no token by itself, so a proxy may send any Host.
         asked = {"Origin": "https://public.example", "Host": "upstream:8000"}
         assert server.ask("/predict", {"rows": ["a"]}, **asked)[0] == 401
         assert server.ask("/predict", {"rows": ["a"]}, **asked, Authorization="Bearer s3cret")[0] == 200
@@ -217,12 +217,12 @@ def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path
         assert status == 401 and "text" not in json.dumps(refused)
         status, refused = server.ask("/predict", Authorization="Bearer s3cret")
         assert status == 405 and '{"rows": [{"text": "..."}]}' in refused["detail"]
-        # Whatever a request says of its own address, its path is what it is.
+        # The Host of a request must not change its path.
         assert server.ask("/labels", Host="x/health?")[0] == server.ask("/openapi.json")[0] == 401
         assert not any("s3cret" in line for line in server.said)
 
 
-def test_a_port_in_use_is_told_before_torch_is_imported(run: Path) -> None:
+def test_a_port_in_use_is_reported_before_torch_is_imported(run: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -232,7 +232,7 @@ def test_a_port_in_use_is_told_before_torch_is_imported(run: Path) -> None:
     assert done.returncode == 2 and "nlu.serving.listener" in imported and "torch" not in imported
 
 
-def test_a_port_in_use_and_a_folder_that_is_no_run_are_refused(run: Path, tmp_path: Path) -> None:
+def test_a_port_in_use_and_a_folder_without_a_run_are_refused(run: Path, tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -247,15 +247,15 @@ def command(run: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     return warm.run(arguments, cwd=REPOSITORY, env=SAME_THREADS)
 
 
-def test_a_client_that_asks_too_often_is_told_when_to_come_back(run: Path) -> None:
+def test_a_client_that_exceeds_its_rate_is_refused(run: Path) -> None:
     with serving(run, "requests_per_s=0.01") as server:
         assert server.ask("/predict", {"rows": ["a"]})[0] == 200
-        # Whoever it claims to ask for, unless it is a proxy that is known.
+        # X-Forwarded-For counts only from a known proxy.
         status, answer = server.ask("/predict", {"rows": ["a"]}, **{"X-Forwarded-For": "203.0.113.7"})
         assert status == 429 and "more than 0.01 requests a second" in answer["detail"]
 
 
-def test_each_client_of_a_known_proxy_has_a_rate_of_its_own(run: Path) -> None:
+def test_each_client_of_a_known_proxy_has_a_separate_rate(run: Path) -> None:
     row = {"rows": ["a"]}
     with serving(run, "requests_per_s=0.01", "proxies=[127.0.0.0/8]") as server:
         for client in ("203.0.113.7", "203.0.113.8"):
@@ -298,7 +298,7 @@ def test_a_damaged_newer_checkpoint_is_passed_over_until_it_is_whole(run: Path, 
         deadline_s = time.monotonic() + 60
         while not any("reload: the newer checkpoint cannot be loaded yet" in line for line in server.said):
             assert time.monotonic() < deadline_s and server.ask("/predict", {"rows": ["a"]})[0] == 200
-        # At once: a file that is empty for a moment would be told of as well.
+        # In one operation: a file that is empty for a moment would be reported too.
         (tmp_path / "labels.json").write_text(whole)
         os.replace(tmp_path / "labels.json", labels)
         while "nlu_reloads_total 1.0" not in server.ask("/metrics")[1]:
@@ -306,7 +306,7 @@ def test_a_damaged_newer_checkpoint_is_passed_over_until_it_is_whole(run: Path, 
     assert sum("reload: the newer checkpoint cannot be loaded yet" in line for line in server.said) == 1
 
 
-def test_a_checkpoint_that_cannot_be_loaded_is_read_again_after_longer_and_longer_waits(
+def test_a_checkpoint_that_cannot_be_loaded_is_retried_after_growing_waits(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy, now_s = tmp_path / "run", 0.0

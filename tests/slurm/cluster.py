@@ -1,8 +1,8 @@
-"""A Slurm cluster of our own: two virtual nodes on loopback, with accounting by slurmdbd and MariaDB or without.
+"""A Slurm cluster for tests: two virtual nodes on loopback, with accounting by slurmdbd and MariaDB or without.
 
 Every daemon runs in the foreground as our child, reads its configuration from a temporary folder (SLURM_CONF) and has
-a munged of its own, so that nothing of a cluster that this machine may belong to is read or changed. Nodes are named
-as Slurm's virtual nodes are, without a line in /etc/hosts: whoever wants their address asks Slurm.
+a separate munged, so that nothing of a cluster that this machine may belong to is read or changed. Nodes are named
+as Slurm's virtual nodes are, without a line in /etc/hosts: programs get their addresses from Slurm.
 """
 
 import os
@@ -201,7 +201,7 @@ class Cluster:
     def _account(self, munge: Path, port: int, database_port: int) -> None:
         data, address = self.folder / "database", self.folder / "database-socket"
         address.mkdir()
-        # Its tables belong to a user of their own: MariaDB does not run as root.
+        # A separate user owns its tables: MariaDB does not run as root.
         shutil.chown(address, "mysql")
         subprocess.run(
             ["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={data}", "--skip-test-db",

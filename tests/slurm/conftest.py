@@ -12,6 +12,6 @@ from tests.slurm.works import jobs_cancelled
 def cluster() -> Iterator[None]:
     """The running cluster, without jobs of a test before."""
     if "NLU_TEST_SLURM" not in os.environ:
-        pytest.fail("NLU_TEST_SLURM is not set: these tests need a Slurm of their own; start it by 'make test-slurm'")
+        pytest.fail("NLU_TEST_SLURM is not set: these tests need a separate Slurm; start it by 'make test-slurm'")
     with jobs_cancelled():
         yield

@@ -5,7 +5,7 @@
     python tests/slurm/run.py --then COMMAND ...              # any other command
     python tests/slurm/run.py --accounting=no ...             # any of these, only without slurmdbd; yes: only with it
 
-The cluster keeps its files in a temporary folder and ends with this process, whatever becomes of the tests. The status
+The cluster keeps its files in a temporary folder and ends with this process, also if tests fail. The status
 is that of the tests.
 """
 
@@ -47,7 +47,7 @@ def tests(arguments: list[str], accounting: bool) -> int:
 
 
 def within(command: list[str], accounting: bool) -> int:
-    """Run a command while a cluster of its own runs; returns its status."""
+    """Run a command while its cluster runs; returns its status."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as name, Cluster(Path(name), accounting) as cluster:
         environment = {**os.environ, **cluster.environment, "NLU_TEST_SLURM": name}
         return subprocess.run(command, env=environment, check=False).returncode

@@ -1,4 +1,4 @@
-"""A method of a user's own whose steps last as long as the environment says, whatever the machine."""
+"""A method of a user's own whose steps last as long as the environment says, on any machine."""
 
 import os
 import time

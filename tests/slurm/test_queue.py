@@ -84,7 +84,7 @@ def test_a_waiting_job_says_why_and_can_be_cancelled(tmp_path):
     until(JobState.CANCELLED, own, ticket)
 
 
-def test_what_slurm_refuses_is_told_in_its_words_and_leaves_no_job(tmp_path):
+def test_a_refusal_of_slurm_is_reported_in_its_words_and_leaves_no_job(tmp_path):
     with pytest.raises(JobRefused, match="refused the jobs: .*Invalid partition name specified; correct what"):
         queue(tmp_path, partition="nowhere").submit(jobs(tmp_path, 2))
     assert ask("squeue", "--noheader") == ""
@@ -215,7 +215,7 @@ def test_a_job_is_found_again_by_its_token_where_its_ticket_was_lost(tmp_path):
     assert queue(tmp_path).find([*jobs(tmp_path, 3), unknown]) == [*tickets, None]
 
 
-def test_without_slurm_on_the_path_the_remedy_is_told(tmp_path, monkeypatch):
+def test_without_slurm_on_the_path_the_error_names_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JobRefused, match="run this where srun and sbatch are on the PATH"):
         queue(tmp_path).submit(jobs(tmp_path, 1))
@@ -253,7 +253,7 @@ def test_without_accounting_jobs_end_and_are_cancelled_and_lost_all_the_same(tmp
 
 
 @pytest.mark.without_accounting
-def test_without_accounting_commands_that_do_not_wait_collect_a_job_that_slurm_has_forgotten(tmp_path, monkeypatch):
+def test_without_accounting_a_forgotten_job_is_lost_to_commands_that_do_not_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "GRACE_S", 1.0)
     id = "987654"
     assert subprocess.run(["squeue", f"--jobs={id}"], capture_output=True).returncode != 0
@@ -265,7 +265,7 @@ def test_without_accounting_commands_that_do_not_wait_collect_a_job_that_slurm_h
     assert queue(tmp_path).look([id])[id].state is JobState.LOST
 
 
-def test_a_job_that_a_job_submits_is_one_of_its_own(tmp_path):
+def test_a_job_that_a_job_submits_is_a_separate_job(tmp_path):
     own = queue(tmp_path, submit_another)
     (ticket,) = own.submit(jobs(tmp_path, 1))
     until(JobState.DONE, own, ticket)

@@ -1,4 +1,4 @@
-"""Runs on a real Slurm that must go, and come back: whatever happens to a job, its run ends in the bytes of one to
+"""Runs on a real Slurm that are stopped and continued: after each event the run of a job ends in the bytes of one to
 which nothing happened.
 """
 
@@ -64,7 +64,7 @@ def outcome(run_dir: Path) -> dict[str, Any]:
 
 def begin(*overrides: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "nlu.train", *overrides]
-    # Whatever the machine, what happens to a job must come before its 400 steps are done.
+    # On any machine an event must reach a job before its 400 steps are done.
     env = {STEP_S: "0.01", **os.environ}
     return subprocess.Popen(
         command, cwd=REPOSITORY, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -141,7 +141,7 @@ EVENTS = {
 
 @pytest.fixture(scope="module")
 def broken(data: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Path, str]]]:
-    """By what happened to a job the folder of its run and its number; all of them side by side."""
+    """The folder of a run and the number of its job by event; all of them side by side."""
     base = tmp_path_factory.mktemp("broken")
     with ThreadPoolExecutor() as pool:
         folders = [base / str(place) for place in range(len(EVENTS))]
@@ -168,7 +168,7 @@ def test_a_job_to_which_this_happens_is_queued_again_and_comes_to_the_same_bytes
     assert restarts(job) == count and outcome(folder) == unbroken
 
 
-def test_a_job_whose_time_is_nearly_up_is_queued_again_although_its_mirror_does_not_answer(
+def test_a_job_whose_time_is_nearly_up_is_requeued_although_its_mirror_is_away(
     data, unbroken, tmp_path, s3, monkeypatch
 ):
     folder, mirror = tmp_path / "run", f"mirror={s3.bucket(monkeypatch)}/run"
@@ -200,9 +200,7 @@ def test_a_signal_to_a_job_ends_it_as_documented_and_the_same_command_continues(
     assert outcome(folder) == unbroken
 
 
-def test_a_job_that_is_cancelled_is_told_and_the_same_command_with_resume_goes_on_to_the_same_bytes(
-    broken, data, unbroken
-):
+def test_a_cancelled_job_is_reported_and_resume_continues_to_the_same_bytes(broken, data, unbroken):
     folder, _ = broken["scancel"]
     assert "run: stopped" in run(*data, *SLURM, f"hydra.run.dir={folder}", status=75)
     run(*data, *SLURM, f"hydra.run.dir={folder}", "resume=auto")
@@ -272,7 +270,7 @@ def test_a_run_over_two_nodes_to_which_this_happens_comes_to_the_same_bytes(data
     assert restarts(job) == 1 and outcome(folder) == unbroken_in_two
 
 
-def test_a_node_that_goes_down_takes_the_processes_of_the_other_along_and_both_begin_again(data, tmp_path):
+def test_a_lost_node_ends_the_processes_of_the_other_and_both_start_again(data, tmp_path):
     folder = tmp_path / "run"
     two_each = (*data, "trainer.max_duration=200st", "trainer.eval_interval=100st", "trainer.save_interval=20st")
     on_both = ("hydra.launcher.nodes=2", "trainer.devices=2")

@@ -90,7 +90,7 @@ def test_without_accounting_a_search_waits_for_no_job_that_is_gone(tmp_path):
     assert "trial 0: its job" in said and "trial 1: its job" in said
 
 
-def test_trials_over_two_nodes_are_told_by_their_first_process_alone(tmp_path):
+def test_only_the_first_process_reports_a_trial_over_two_nodes(tmp_path):
     data, folder = (*files(tmp_path), *TINY, *LENGTH), tmp_path / "s"
     short = ("trainer.max_duration=20st", "trainer.eval_interval=10st", "hydra.launcher.nodes=2")
     process = search(folder, *data, *short, "optimizer.lr=choice(1e-3,2e-3)", "hydra.sweeper.n_jobs=2")

@@ -1,5 +1,5 @@
 """A signal to a job of a real Slurm in any phase, or to the command that follows it: each ends with its documented
-status, and the same command comes to the bytes of one that nobody stopped.
+status, and the same command comes to the bytes of one that was not stopped.
 
 NLU_EVERY_SIGNAL=1 in the environment adds the other phases.
 """
@@ -90,7 +90,7 @@ def test_a_job_asked_to_stop_in_any_phase_saves_its_state_and_continues(
 @pytest.mark.parametrize(
     ("waits", "name", "status"), [(True, "SIGTERM", 75), (False, "SIGINT", 130)], ids=["waiting", "running"]
 )
-def test_a_command_that_is_asked_to_stop_leaves_its_job_waiting_or_running_and_the_same_command_collects_it(
+def test_a_stopped_command_leaves_its_job_and_the_same_command_collects_it(
     data: Data, unbroken: dict[str, bytes], tmp_path: Path, waits: bool, name: str, status: int
 ) -> None:
     folder = tmp_path / "run"

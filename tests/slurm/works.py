@@ -1,4 +1,4 @@
-"""What the jobs of these tests do, and how a test waits for what Slurm does with them."""
+"""What the jobs of these tests do, and how a test waits for Slurm."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ PATIENCE_S = 120.0
 
 @contextmanager
 def jobs_cancelled() -> Iterator[None]:
-    """Leave no job of this cluster behind, whatever a test makes of the environment."""
+    """Leave no job of this cluster behind, even if a test changes the environment."""
     environment, scancel = dict(os.environ), shutil.which("scancel")
     try:
         yield
@@ -86,7 +86,7 @@ def jobs(folder: Path, count: int, seconds: float = 0.0) -> list[Job]:
 
 
 def queue(folder: Path, work: Callable[[Job], Any] = sleep, **settings: Any) -> SlurmQueue:
-    """The queue of the running cluster, with a folder of its own."""
+    """The queue of the running cluster, with a separate folder."""
     return SlurmQueue(QueueContext({"timeout_min": 60, **settings}, folder, work=work))
 
 
