@@ -72,7 +72,7 @@ def native_run(size: str, *overrides: str) -> Any:
 
 
 def built(config: Any) -> Any:
-    """Return the run of a configuration, built by what nlu's command builds it with, in a scratch folder."""
+    """Return the run of a configuration, built with the functions of nlu's command, in a scratch folder."""
     from nlu.display.progress import Progress
     from nlu.runs.records import TRAIN_COLUMNS, Table
     from nlu.training.build import build_run

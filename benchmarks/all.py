@@ -66,7 +66,7 @@ def commit() -> str:
 
 
 def profile(threads: int) -> str:
-    """Return the profile of one training step, from a process of its own, or why there is none."""
+    """Return the profile of one training step, from a separate process, or why it is missing."""
     try:
         announce()
     except DataError as error:

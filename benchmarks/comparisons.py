@@ -8,8 +8,8 @@
     python benchmarks/comparisons.py all --seeds 1 --override data.max_rows=500          # whether it works at all
 
 Each run is the command that a user would type, with SimBERT-tiny, bf16 and two epochs; its time is that of its training
-loop, evaluations included. For pairs of texts the speed of scoring stands beside: pairs a second, by what each
-evaluation goes through, and for texts encoded apart, where the vectors of the second texts are known already, as in
+loop, evaluations included. For pairs of texts the speed of scoring stands beside: pairs a second, as in each
+evaluation, and for texts encoded apart, where the vectors of the second texts are known already, as in
 search, the pairs a second of encoding the first texts and comparing.
 """
 

@@ -2,12 +2,12 @@
 
     python benchmarks/cuda.py                    # prints
     python benchmarks/cuda.py --write            # and writes benchmarks/CUDA.md
-    python benchmarks/cuda.py --parts tests      # the tests alone
+    python benchmarks/cuda.py --parts tests      # only the tests
 
 First the tests that need a device: every method and head gives the same bytes twice and waits for the device in no
 step, attention is that of the CPU. Then training and prediction of BERT-base and of 4 layers of 312 in bf16 against
-transformers, as `train.py` and `predict.py` measure them. Each part runs in processes of its own and is ended, with a
-sentence, where it takes longer than its share; the others go on. Nothing is fetched: where AFQMC is not in NLU_DATA,
+transformers, as `train.py` and `predict.py` measure them. Each part runs in separate processes and is ended, with a
+sentence, if it takes longer than its share; the others continue. Nothing is fetched: where AFQMC is not in NLU_DATA,
 synthetic pairs of its lengths stand in. Without a device it says so in one sentence and ends with status 0.
 """
 
@@ -51,7 +51,7 @@ bf16, the same token rows, padded to the longest of a batch on the peer's side. 
 
 
 def device_name() -> str | None:
-    """Return what device there is, asked in a process of its own; None where there is none that torch can use."""
+    """Return the name of the device, asked in a separate process; None without a device that torch can use."""
     ask = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
     command = [sys.executable, "-c", ask]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -61,7 +61,7 @@ def device_name() -> str | None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of all parts: this checkout, a cache of their own, and data that need not be fetched."""
+    """Return the environment of all parts: this checkout, a separate cache, and data that need not be fetched."""
     paths = [str(ROOT), str(ROOT / "launchers"), *filter(None, [os.environ.get("PYTHONPATH")])]
     found = {
         **os.environ, "PYTHONPATH": os.pathsep.join(paths), "NLU_CACHE": str(folder / "cache"),

@@ -2,7 +2,7 @@
 
 A site is a place in the text with what may stand there instead. Sites are found for comparisons, boolean operators,
 calls and guards that are left out, arguments and statements that change places, constants, keys, axes, defaults of
-parameters and arithmetic. Left alone is what no test of behaviour should see: docstrings, annotations, what only type
+parameters and arithmetic. Not changed is what no test of behaviour should see: docstrings, annotations, what only type
 checkers read, errors' and logs' texts, log.debug, assertions, of which zip's strict=True is one, and what stands in
 f-strings, whose positions Python 3.11 does not know.
 """
@@ -113,7 +113,7 @@ class Finder:
             self._span, self._names = before
 
     def visit(self, node: ast.AST) -> None:
-        if operators.is_left_alone(node):
+        if operators.is_exempt(node):
             return
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self._visit_function(node)
@@ -235,7 +235,7 @@ class Equivalent:
 
 
 def unfit(equivalents: Sequence[Equivalent], sources: Mapping[str, str]) -> list[Equivalent]:
-    """Return those that fit no site any more, or give no argument."""
+    """Return those that fit no site any more, or lack an argument."""
     possible = {
         (mutation.file, mutation.before, mutation.after)
         for file in {entry.file for entry in equivalents} & sources.keys()

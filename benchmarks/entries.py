@@ -84,9 +84,9 @@ def measure(*given: str) -> list[Row]:
         for words in commands():
             script = bare_of(words)
             wrong = ["--metrc=x", "."] if script == "bare.py" else ["devicee=cpu"]
-            for what, rest in (("help", ["--help"]), ("refused", wrong)):
-                sides[" ".join(words), what] = ["-m", *words, *rest]
-                sides[script, what] = [script, *rest]
+            for kind, rest in (("help", ["--help"]), ("refused", wrong)):
+                sides[" ".join(words), kind] = ["-m", *words, *rest]
+                sides[script, kind] = [script, *rest]
         found: dict[tuple[str, str], list[float]] = {side: [] for side in sides}
         for turn in range(arguments.turns + 1):
             for side, rest in sides.items():

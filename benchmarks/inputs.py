@@ -1,7 +1,7 @@
 """What the benchmarks read, and what stands in for it where it cannot be had.
 
 AFQMC, TNEWS and BERT's Chinese vocabulary are looked for in NLU_DATA, the data sets in the cache and behind their
-public URLs as well. Where one is nowhere, what `make train` fetches from a package index takes its place: the reviews,
+public URLs too. If one is missing, what `make train` fetches from a package index takes its place: the reviews,
 and the vocabulary of SimBERT-tiny. `announce` decides once for all processes of a benchmark and says so.
 """
 
@@ -46,7 +46,7 @@ def training_files(choice: str) -> tuple[tuple[Path, str | None], ...]:
 
 @cache
 def _looked_for(choice: str) -> tuple[tuple[Path, str | None], ...] | DataError:
-    """The files, or why there are none: what does not answer is asked once."""
+    """The files, or why they are missing: each server is asked once."""
     from nlu.data.dataset import Files
 
     settings = composed("data", choice)
@@ -60,7 +60,7 @@ def _looked_for(choice: str) -> tuple[tuple[Path, str | None], ...] | DataError:
 def vocab_path() -> Path:
     """Return the vocabulary that both sides use: BERT's, or SimBERT-tiny's. Raises DataError where neither is there.
 
-    Processes that are started later take the one that was found first, wherever their own cache is.
+    Processes that are started later take the one that was found first, even with another cache.
     """
     if VOCAB not in os.environ:
         path = (data_folder() / "bert_base_chinese_vocab" / "vocab.txt").resolve()
@@ -80,7 +80,7 @@ def _vocab_of_simbert() -> Path:
 
 
 def announce() -> None:
-    """Choose the data for this process and those that it starts, and print what stands in for what, and why.
+    """Choose the data for this process and those that it starts, and print which data stand in for which, and why.
 
     Raises DataError where nothing can be had.
     """

@@ -8,7 +8,7 @@
     python tests/services/run.py --then python benchmarks/kill.py --kills 20 --mirror --faults 0.1
 
 Each cycle starts a run in a fresh folder, sends SIGKILL after a random time (to the whole process group, or to the
-parent alone), runs the same command again, and so on until the run ends; then the weights, the optimizer, the best
+parent only), runs the same command again, and so on until the run ends; then the weights, the optimizer, the best
 checkpoint and the tables must equal those of the unbroken run, byte for byte (speed columns aside). A state is saved
 after every step, so that kills fall into saves as often as into steps.
 
@@ -107,7 +107,7 @@ def compare(
         shutil.rmtree(run_dir)
     print(
         f"{kind} {' '.join(own)}: {kills} kills in {cycles} runs, all bytes equal to the "
-        f"unbroken run ({whole_s:.1f} s)" + (f"; {moves} times from the mirror alone" if mirror else ""),
+        f"unbroken run ({whole_s:.1f} s)" + (f"; {moves} times from the mirror only" if mirror else ""),
         flush=True,
     )
     return kills
@@ -124,7 +124,8 @@ def main() -> None:
     parser.add_argument("--override", nargs="*", default=[], help="further overrides of the runs")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     parser.add_argument(
-        "--mirror", nargs="?", const=os.environ.get("NLU_TEST_S3"), help="folder of a bucket; alone: that of the tests"
+        "--mirror", nargs="?", const=os.environ.get("NLU_TEST_S3"),
+        help="folder of a bucket; without a value: that of the tests",
     )
     parser.add_argument("--faults", type=float, default=0.0, help="share of the requests to the mirror's store")
     arguments = parser.parse_args()

@@ -83,7 +83,7 @@ def description(threads: int) -> str:
 
 
 def versions() -> str:
-    """Return the versions of what is compared."""
+    """Return the versions of the compared packages."""
     names = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "pyarrow")
     return ", ".join([f"Python {platform.python_version()}", *map(_named, names)])
 

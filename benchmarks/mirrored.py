@@ -1,4 +1,4 @@
-"""Speed of a run that an object store keeps, against the same run on a local disk alone.
+"""Speed of a run that an object store keeps, against the same run only on a local disk.
 
     python tests/services/run.py --then python benchmarks/mirrored.py
 
@@ -39,7 +39,7 @@ class Turn(NamedTuple):
     train_s: float
     whole_s: float
     cpu_s: float
-    """of its process alone"""
+    """of its process only"""
     weights: str
     """digest of the last ones"""
 

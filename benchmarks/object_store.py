@@ -1,4 +1,4 @@
-"""A large file to an object store and back by nlu.io cp, against s3fs alone on the same server, in turns.
+"""A large file to an object store and back by nlu.io cp, against plain s3fs on the same server, in turns.
 
     python tests/services/run.py --then python benchmarks/object_store.py
 

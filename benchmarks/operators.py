@@ -82,7 +82,7 @@ def is_log_call(node: ast.AST) -> bool:
     )
 
 
-def is_left_alone(node: ast.AST) -> bool:
+def is_exempt(node: ast.AST) -> bool:
     """Whether nothing in a node is for tests of behaviour."""
     if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
         return True

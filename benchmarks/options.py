@@ -25,5 +25,5 @@ def precision(parser: argparse.ArgumentParser) -> None:
     """Give a parser --precision, of both sides."""
     parser.add_argument(
         "--precision", choices=("bf16", "fp32"), default=fast_precision(),
-        help="by default bf16, but fp32 on a CPU that has no bf16 products (default %(default)s)",
+        help="by default bf16, but fp32 on a CPU without bf16 products (default %(default)s)",
     )  # fmt: skip

@@ -9,7 +9,7 @@ records of all rows and all metrics are computed too; the peer's by `Trainer.pre
 same batch size. Three configurations of the peer are measured: as in training (bf16 by autocast, rows in file order),
 the same with rows grouped by length (which returns predictions in another order than the rows'), and weights cast to
 bf16 (`bf16_full_eval`) with grouped rows, its fastest. The first is what a user of the Trainer has; the target is held
-against it. On a CPU that has no bf16 products both sides compute in fp32, and the third is left out.
+against it. On a CPU without bf16 products both sides compute in fp32, and the third is left out.
 """
 
 import argparse

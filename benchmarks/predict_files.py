@@ -4,9 +4,10 @@
     python benchmarks/predict_files.py --sizes "4 x 312" --rows 1000
 
 A turn reads the same pairs from a file and writes them with prediction and probability; models are loaded before. Ours
-is what `python -m nlu.predict` does, which also looks for rows that cannot be used, and keeps what a kill would want to
-go on from. The peers have the same weights, exported by `nlu.export`: `pipeline(batch_size=32)`, and `Trainer.predict`
-behind its tokenizer, with the same batch. All sides say what they predict for the first rows, which must agree.
+is what `python -m nlu.predict` does, which also looks for rows that cannot be used, and keeps pieces from which it can
+continue after a kill. The peers have the same weights, exported by `nlu.export`: `pipeline(batch_size=32)`, and
+`Trainer.predict` behind its tokenizer, with the same batch. All sides say what they predict for the first rows, which
+must agree.
 """
 
 import argparse

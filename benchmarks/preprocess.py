@@ -39,7 +39,7 @@ FIELDS = {
 }
 SETS = {"afqmc.json": "afqmc", "tnews.csv": "tnews", "reviews.csv": "reviews"}
 REVIEWS = "reviews.csv"
-"""stands in for what cannot be had"""
+"""stands in for missing sets"""
 
 
 def write_files(folder: Path, names: list[str], rows: int) -> list[Path]:

@@ -29,7 +29,7 @@ CLASSES = {
     "embeddings": r"embedding|index_select|\bindex\b|index_put|index_add|gather|scatter",
     "copies and casts": r"copy_|_to_copy|\bto\b|contiguous|clone|\bcat\b|split|transpose|\bt\b|view|reshape|as_strided",
 }
-"""operator names, the first class that fits; batched products (bmm) occur in attention alone"""
+"""operator names, the first class that fits; batched products (bmm) occur only in attention"""
 LISTED = 8
 
 
@@ -82,7 +82,7 @@ def profile(size: str, arguments: argparse.Namespace) -> None:
 
 
 def own_seconds(event: Any, on_cuda: bool) -> float:
-    """Return the time that an operator spent in itself, on the device where there is one."""
+    """Return the time that an operator spent in itself, on the device if it ran there."""
     return (event.self_device_time_total if on_cuda else event.self_cpu_time_total) / 1e6
 
 

@@ -81,7 +81,7 @@ class Folder:
         return (self.path / "sources" / key).read_text(encoding="utf-8")
 
     def keep(self, file: str, content: str, told: Mapping[str, list], sources: Mapping[str, str]) -> None:
-        """Keep what the plugin told of the tests of one file."""
+        """Keep the output of the plugin for the tests of one file."""
         of_file = {test: part for test, part in told.items() if test.partition("::")[0] == file}
         reached = {name for _, lines in of_file.values() for name in lines if name in sources}
         for name in reached:
@@ -154,9 +154,9 @@ class Reached:
         ]
 
     def tests_of(self, mutation: Mutation, limit_s: float) -> list[Test]:
-        """Return the tests that meet a mutation: those of its own module and package first, then the shortest.
+        """Return the tests that meet a mutation: those of its module and package first, then the shortest.
 
-        Together they take at most `limit_s`, or are one. Those of a file stay together, for what they set up.
+        Together they take at most `limit_s`, or are one. Those of a file stay together, because they share fixtures.
         """
         found = self._all_of(mutation)
         rank = {test.name: nearness(test.file, mutation.file) for test in found}
@@ -177,7 +177,7 @@ class Reached:
             others = [test for file in self._named_like(mutation.file) for test in self._of_file(file)]
             others += self._of_file(READ_DEFAULTS) if mutation.kind == "default" else []
             return found + [test for test in others if test not in found]
-        # Its line runs at imports only; whoever reads what it binds meets it.
+        # Its line runs at imports only; tests that read the name it binds meet it.
         for where in (self._mentions(mutation), {mutation.file: set(range(1, self._length(mutation.file) + 1))}):
             if found := self._reaching(where):
                 return found

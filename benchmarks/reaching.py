@@ -3,7 +3,7 @@
     NLU_REACHING=FOLDER python -m pytest -p benchmarks.reaching tests/losses
 
 In the process of the tests each test is a context of coverage's. A process that a test starts, or that is forked for
-it, writes a file of its own when it ends; a file belongs to the test after which it is first seen. At the end
+it, writes a separate file when it ends; a file belongs to the test after which it is first seen. At the end
 FOLDER/reached.json has {test: [seconds, {file: mask}]} of those that passed. Bit n of a mask, in hexadecimal, is
 line n.
 """

@@ -3,7 +3,7 @@
     python benchmarks/resume.py
 
 Each side trains a very small model on 200,000 synthetic rows, batch 2 (100,000 steps an epoch), for 50 real steps and
-saves its state. The late state is a copy of it in which the number of the step alone is edited, to 50,000 (state.json
+saves its state. The late state is a copy of it in which only the number of the step is edited, to 50,000 (state.json
 on our side, trainer_state.json on the peer's); weights and optimizer have the same size at any step. Then a new process
 continues, from the early and the late state in turn, and the time from its start until one more step is done is
 measured. The peer is `Trainer.train(resume_from_checkpoint=...)`, which skips the batches that were seen.
@@ -83,7 +83,7 @@ def native(folder: Path, step: int, environment: dict[str, str]) -> float:
 
 
 def run_peer(folder: Path, step: int) -> None:
-    """The peer's script: train up to a state and leave it (step 0), or go on from one and leave a mark."""
+    """The peer's script: train up to a state and leave it (step 0), or continue one and leave a mark."""
     import datasets
     from afqmc import PadTo
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments

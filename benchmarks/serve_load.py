@@ -174,15 +174,15 @@ def compare(
     count = arguments.requests
     for port in (ours_port, *peer_ports):
         load(port, bodies, None, 8, 64)
-    alone, together, peers = [], [], []
+    single, together, peers = [], [], []
     for _ in range(arguments.turns):
-        alone.append(load(ours_port, bodies, expected, 1, min(500, max(50, count // 10))))
+        single.append(load(ours_port, bodies, expected, 1, min(500, max(50, count // 10))))
         together.append(load(ours_port, bodies, expected, CLIENTS, count))
         peers.append([load(port, bodies, None, CLIENTS, max(200, count // 4)) for port in peer_ports])
     print(f"{claim}: of {count * arguments.turns:,} requests no answer was lost, another's or other bits", flush=True)
     ours_per_s = _median(together, "per_s")
     found = [
-        Row(claim, "one request at a time", "requests/s", _median(alone, "per_s"), ours_per_s,
+        Row(claim, "one request at a time", "requests/s", _median(single, "per_s"), ours_per_s,
             TARGETS["one request at a time"]),
         Row(f"{claim}, p99", "p50, of ours", "ms", _median(together, "p50_ms"), _median(together, "p99_ms"),
             compared=False),

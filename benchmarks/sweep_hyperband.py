@@ -1,7 +1,7 @@
 """What pruning saves and what it costs: HyperBand against random search without pruning, on real data.
 
     python benchmarks/sweep_hyperband.py                                # three seeds of the search, 24 trials each
-    python benchmarks/sweep_hyperband.py --seeds 1 --folder outputs/hyperband     # given again, it goes on
+    python benchmarks/sweep_hyperband.py --seeds 1 --folder outputs/hyperband     # given again, it continues
 
 Both search four parameters of SimBERT-tiny on the same 8,000 rows of TNEWS (2,000 for dev), at most two epochs
 a trial, scored every 0.13 epochs, where the first rung lies. HyperBand's best dev accuracy should lie within 0.3

@@ -4,7 +4,7 @@
     python benchmarks/sweep_idle.py --means 2 --trials 16
     python tests/slurm/run.py --then python benchmarks/sweep_idle.py --launcher slurm --slots 8 --trials 32 --means 20
 
-The trials are processes of submitit's local launcher that sleep, each for a length of its own, and note when they were
+The trials are processes of submitit's local launcher that sleep, each for a different time, and note when they were
 launched and when they ended. From the first launch until the last trial is launched every slot should be taken, and
 afterwards those of the trials that still run: of that time, the share without a job is idle. In the second column a
 slot counts as idle also while its job starts up (interpreter, Hydra), so until its trial's own work begins.
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--launcher", choices=("submitit_local", "slurm"), default="submitit_local")
     arguments = parser.parse_args()
-    # The stock sweeper waits for a batch whatever the launcher, and is compared where it was written for.
+    # The stock sweeper waits for a batch with every launcher, and is compared on the one that it was written for.
     sweepers = SWEEPERS if arguments.launcher == "submitit_local" else SWEEPERS[:1]
     trials, slots = arguments.trials, arguments.slots
     print(f"{trials} trials, {slots} slots\n\nmean s  sweeper    idle   idle or starting  wall s  least wall s")

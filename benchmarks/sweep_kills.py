@@ -26,7 +26,7 @@ from pathlib import Path
 from tiny_run import overrides, write_data
 
 MARK = "NLU_SWEEP_KILLS"
-"""Environment variable by which the processes of a sweep are found, whoever their parent is by now."""
+"""Environment variable by which the processes of a sweep are found, also after their parent has died."""
 JOB = "submitit.core._submit"
 """is in the command of every process of a job"""
 TRIALS = 6

@@ -41,7 +41,7 @@ def first_step_s(arguments: list[str], table: Path) -> tuple[float, float]:
     while not (table.exists() and table.read_text().count("\n") > 1):
         if process.poll() is not None or time.time() - began_s > LIMIT_S:
             process.kill()
-            sys.exit(f"{table} has no step; the command ended with:\n{process.communicate()[1][-3000:]}")
+            sys.exit(f"{table} is still without a step; the command ended with:\n{process.communicate()[1][-3000:]}")
         time.sleep(POLL_S)
     reached_s = time.time()
     if process.wait() != 0:

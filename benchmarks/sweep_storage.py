@@ -5,7 +5,7 @@
 
 One process asks for trials of 4 parameters and reports 20 times in each, asking the pruner after every report, which
 lets all of them pass. Then a new process would open the study, as every job does: that is the last column. The journal
-file is the peer; every other storage's times stand as multiples of its own.
+file is the peer; every other storage's times are multiples of the journal's.
 """
 
 import argparse

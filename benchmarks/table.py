@@ -7,7 +7,7 @@ HEADINGS = ("claim", "peer", "unit", "peer's", "ours", "ratio", "target", "met",
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. `ratio` is how many times better ours is, whichever way better lies."""
+    """One comparison. `ratio` is how many times better ours is, also if lower is better."""
 
     claim: str
     peer: str
@@ -33,7 +33,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether every bound holds; None where there is none."""
+        """Whether every bound holds; None without a bound."""
         verdicts = []
         if self.limit is not None:
             verdicts.append(self.ours <= self.limit)

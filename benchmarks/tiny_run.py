@@ -1,4 +1,4 @@
-"""A run so small that it is over in seconds, for benchmarks of what happens around training, for each kind of task."""
+"""A run so small that it is over in seconds, for benchmarks of the work around training, for each kind of task."""
 
 import json
 import random

@@ -1,7 +1,7 @@
-"""Sides of a comparison: each in a long-lived process of its own, measured in turns, never two at a time.
+"""Sides of a comparison: each in a separate long-lived process, measured in turns, never two at a time.
 
 A side is a function `work(turns, **settings)` that imports and builds what it needs, warms up, and then does one
-measured segment for each turn it is given. Between its turns it waits and takes no processor time.
+measured segment for each turn it is given. Between its turns it waits without using a processor.
 """
 
 import multiprocessing
@@ -23,7 +23,7 @@ class Turns:
         self._connection = connection
 
     def wait(self) -> None:
-        """Say that this side is ready and return when its turn comes; ends the process when there is none to come."""
+        """Say that this side is ready and return when its turn comes; ends the process after the last turn."""
         try:
             self._connection.send("ready")
             self._connection.recv()
@@ -37,7 +37,7 @@ class Turns:
 class StepPacer:
     """Cuts a training loop that runs on by itself into turns: it blocks the loop at the end of a step.
 
-    A segment reaches from the end of one step to the end of a later one, so that fetching data, logging and whatever
+    A segment reaches from the end of one step to the end of a later one, so that fetching data, logging and everything
     else the loop does between steps counts.
     """
 
