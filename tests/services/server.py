@@ -98,7 +98,7 @@ def install(what: str, packages: list[str], remedy: str, *options: str) -> None:
     if os.geteuid() != 0:
         sys.exit(f"{what} is not installed, and only root may install it; {remedy}, then run this again")
     if shutil.which("apt-get") is None:
-        sys.exit(f"{what} is not installed and there is no apt-get here; {remedy}, then run this again")
+        sys.exit(f"{what} is not installed and apt-get is missing; {remedy}, then run this again")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     policy = Path("/usr/sbin/policy-rc.d")
     # apt-get update fails while another one runs, and the tests on several servers start at the same time.

@@ -314,6 +314,6 @@ def _parent(pid: int) -> int:
 def install_slurm() -> None:
     """Install Slurm from Debian if one of its programs is missing. Ends the program if that is not possible."""
     if os.geteuid() != 0:
-        sys.exit("a Slurm of one's own has nodes, users and a database, which only root may start; run this as root")
+        sys.exit("a test Slurm has nodes, users and a database, which only root may start; run this as root")
     if not all(shutil.which(program) for program in PROGRAMS):
         install("Slurm", PACKAGES, f"run 'apt-get install {' '.join(PACKAGES)}' as root")
