@@ -128,7 +128,7 @@ def test_a_loss_goes_with_the_tasks_whose_outputs_it_reads_and_is_refused_for_ot
         assert bool(found) == (task not in READERS[loss]), f"task={task} loss={loss}: {found}"
 
 
-def test_what_the_command_line_chooses_stands_above_what_a_choice_overrides(composer, choices):
+def test_choices_on_the_command_line_win_over_overrides_of_a_choice(composer, choices):
     for optimizer, model in product(choices("optimizer"), choices("model")):
         chosen = composer.choose(model=model, optimizer=optimizer)["optimizer"]
         assert chosen == composer.plain(f"optimizer={optimizer}")["optimizer"]
@@ -196,7 +196,7 @@ def test_choices_that_leave_a_size_to_the_weights_bring_weights(composer, choice
             assert (node["hidden_size"] is None) == (node["pretrained"] is not None), name
 
 
-def test_what_a_choice_leaves_to_the_user_is_one_problem_each(composer):
+def test_each_key_that_a_choice_leaves_to_the_user_is_one_problem(composer):
     for choice, keys in ({"data": "files"}, ["data.train"]), ({"model": "hf"}, ["model.pretrained"]):
         config = composer.plain(*(f"{group}={name}" for group, name in choice.items()))
         assert [text.partition("; set it to")[0] for text in composer.problems_of(config)] == [
@@ -221,7 +221,7 @@ def test_no_file_holds_a_path_of_one_machine():
         assert [text for text in absolute if not text.startswith("/task@")] == [], path
 
 
-def test_what_a_data_set_fetches_is_pinned_by_a_digest(composer, choices):
+def test_files_that_a_data_set_fetches_are_pinned_by_a_digest(composer, choices):
     for name in choices("data"):
         data = composer.choose(data=name)["data"]
         sources = [*(data["urls"] or {}).values(), *(data["train"].values() if isinstance(data["train"], dict) else [])]

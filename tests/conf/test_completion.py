@@ -90,7 +90,7 @@ def test_each_program_completes_its_own_configuration(environment):
 
 
 @pytest.mark.thorough
-def test_what_is_typed_before_may_have_quotes_and_flags_and_short_forms_of_ours(environment, tmp_path):
+def test_completion_understands_earlier_quotes_flags_and_short_forms(environment, tmp_path):
     before = "nlu-train -m 'data.fields={text: a, label: b}' folds=5 optimizer.lr=1,2 "
     assert query(environment, f"{before} data=files trainer.bat") == ["trainer.batch_size="]
     (tmp_path / "given").write_text("# once\nloss=bce\n")
@@ -113,7 +113,7 @@ def test_choices_in_a_folder_of_ones_own_are_offered(environment, tmp_path):
         "nlu-train hydra.run.dir=",
     ],
 )  # fmt: skip
-def test_where_nothing_can_be_offered_nothing_is_said(environment, typed):
+def test_completion_prints_nothing_if_it_has_nothing_to_offer(environment, typed):
     assert query(environment, typed) == []
 
 

@@ -32,7 +32,7 @@ def test_the_number_of_folds_has_a_short_form(written, meant):
         ("data=files data.train=split* 'data.fields={text: 0, label: 1}'", "data.train is 'split*', which no file"),
     ],
 )
-def test_what_does_not_fit_is_refused(composer, arguments, problem):
+def test_wrong_folds_and_seeds_are_refused(composer, arguments, problem):
     (found,) = composer.command_problems(f"-m nlu.train {arguments}")
     assert problem in found
 
@@ -46,5 +46,5 @@ def test_what_does_not_fit_is_refused(composer, arguments, problem):
         "data=files data.train=my.* 'data.fields={text: 0, label: 1}'",
     ],
 )  # fmt: skip
-def test_what_fits_is_not(composer, arguments):
+def test_valid_folds_and_seeds_pass(composer, arguments):
     assert [text for text in composer.command_problems(f"-m nlu.train {arguments}") if "AFQMC" not in text] == []

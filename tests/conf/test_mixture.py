@@ -93,7 +93,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_what_does_not_fit_is_said_by_the_key_of_the_set(composer, name):
+def test_problems_of_a_set_name_its_key(composer, name):
     overrides, expected = PROBLEMS[name]
     found = composer.problems_of(composer.plain(*overrides))
     assert len(found) == len(expected), found

@@ -48,14 +48,14 @@ def test_a_key_that_it_does_not_have_is_refused_with_the_nearest(train):
     assert "data.max_row: unknown key; nearest: data.max_rows" in train()[1]
 
 
-def test_what_it_leaves_out_can_be_set_without_a_plus(train):
+def test_keys_that_a_data_yaml_leaves_out_can_be_set_without_a_plus(train):
     out, said = train("data.max_rows=3", "data.fields={text: 0, label: 1}", "+data.max_len=64")
     assert said == ""
     data = yaml.safe_load(out)["data"]
     assert (data["max_rows"], data["fields"], data["max_len"]) == (3, {"text": 0, "label": 1}, 64)
 
 
-def test_so_it_can_be_shown_and_be_given_several_values(train):
+def test_keys_that_a_data_yaml_leaves_out_can_be_shown_and_swept(train):
     out, _ = train("data.max_rows=3", "--cfg", "job")
     assert OmegaConf.create(out).data.max_rows == 3
     out, _ = train("--multirun", "data.max_rows=3,4", "hydra.sweep.dir=runs", "hydra.sweeper.max_batch_size=1")

@@ -157,7 +157,7 @@ AT_THE_LIMIT = [
 
 
 @pytest.mark.parametrize(("fits", "refused", "said"), AT_THE_LIMIT)
-def test_what_is_at_a_limit_fits_and_what_is_beyond_it_is_refused_by_one_rule(
+def test_values_at_a_limit_pass_and_values_beyond_it_break_one_rule(
     problems_of, tmp_path, monkeypatch, fits, refused, said
 ):
     monkeypatch.chdir(tmp_path)

@@ -29,7 +29,7 @@ def test_a_traceback_holds_no_password_of_an_address():
 
 
 @pytest.mark.thorough
-def test_nor_does_that_of_one_of_several_processes(capfd):
+def test_a_traceback_of_one_of_several_processes_holds_no_password(capfd):
     from nlu.launching.local import in_processes
 
     assert in_processes(broken, 1) == 1
@@ -44,7 +44,7 @@ def interrupted() -> int:
         raise KeyboardInterrupt from error
 
 
-def test_nor_that_of_a_thread_or_of_an_interrupt():
+def test_a_traceback_of_a_thread_or_an_interrupt_holds_no_password():
     script = (
         "import threading\n"
         "from nlu.config.console import hide_tracebacks\n"

@@ -101,7 +101,7 @@ def test_the_steps_of_a_duration_are_the_fewest_that_reach_it(clock: Clock, dura
 
 
 @given(clocks, durations, st.integers(1, 300))
-def test_it_is_time_exactly_when_a_step_completes_a_further_interval(clock: Clock, interval: Duration, step: int):
+def test_the_clock_is_due_exactly_when_a_step_completes_another_interval(clock: Clock, interval: Duration, step: int):
     crosses = progress(clock, interval, step) // 1 > progress(clock, interval, step - 1) // 1
     assert clock.is_time(interval, step) == crosses
 
@@ -120,7 +120,7 @@ def test_tenths_of_an_epoch_are_met_exactly_at_first_and_last():
     assert [step for step in range(1, 12) if clock.is_time(Duration(0.3, "ep"), step)] == [3, 6, 9]
 
 
-def test_it_is_never_time_without_an_interval_or_before_the_first_step():
+def test_the_clock_is_never_due_without_an_interval_or_before_the_first_step():
     clock = Clock(num_examples=10, examples_per_step=3)
     assert not any(clock.is_time(None, step) for step in range(20))
     assert not clock.is_time(Duration(1, "st"), 0)

@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from nlu.config.hydra_private import hide_saved_configs
 
 
-def test_what_hydra_saves_of_a_job_holds_no_secrets(tmp_path):
+def test_files_that_hydra_saves_for_a_job_hold_no_secrets(tmp_path):
     hide_saved_configs()
     given = {
         "hydra": {

@@ -60,7 +60,7 @@ def test_a_choice_of_another_program_is_answered_with_ours(group: str, choice: s
 @pytest.mark.parametrize(
     ("group", "choice"), [("task", "clasify"), ("data", "tnewz"), ("model", "brt"), ("no", "cosine")]
 )
-def test_of_a_slip_nothing_is_known(group: str, choice: str):
+def test_a_misspelled_choice_has_an_unknown_equivalent(group: str, choice: str):
     assert choice_elsewhere(group, choice) is None
 
 

@@ -48,7 +48,7 @@ def test_a_batch_script_and_the_only_task_of_a_step_are_single_processes():
     assert placement(script) == placement(changed(SLURM, SLURM_STEP_NUM_TASKS="1", SLURM_PROCID="0")) == Placement()
 
 
-def test_what_torchrun_starts_in_a_task_of_slurm_is_torchruns():
+def test_torchrun_within_a_task_of_slurm_decides_the_placement():
     assert placement({**SLURM, **TORCHRUN}) == placement(TORCHRUN)
 
 

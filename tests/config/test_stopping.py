@@ -29,7 +29,7 @@ def test_a_signal_raises_at_once_unless_it_is_polled(number: signal.Signals, sta
     assert signal.getsignal(number) is before and received() is None
 
 
-def test_where_somebody_polls_the_first_ctrl_c_is_noted_and_the_second_raises() -> None:
+def test_a_polled_ctrl_c_is_recorded_and_the_second_one_raises() -> None:
     with polled():
         assert not asked()
         signal.raise_signal(signal.SIGINT)

@@ -21,7 +21,7 @@ def test_a_composed_node_is_resolved_to_plain_containers():
     assert type(part.tags) is list
 
 
-def test_what_is_built_does_not_share_its_containers_with_the_configuration():
+def test_a_built_object_does_not_share_containers_with_the_configuration():
     node = {"_target_": "store.parts.Part", "size": 1, "tags": ["a"]}
     build(node, trusted=["store"]).tags.append("b")
     assert node == {"_target_": "store.parts.Part", "size": 1, "tags": ["a"]}

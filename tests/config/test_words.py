@@ -51,7 +51,7 @@ def test_an_error_of_the_disk_names_the_path_on_it(code: int) -> None:
     assert str(UserError(text)) == text
 
 
-def test_of_a_copy_that_several_share_all_are_named() -> None:
+def test_a_copy_of_several_originals_names_all_of_them() -> None:
     show_as(Path(f"{CACHE}/f"), "s3://b/f")
     show_as(Path(f"{CACHE}/f"), "http://h/dev/rows.csv")
     assert called(Path(f"{CACHE}/f")) == path_text(Path(f"{CACHE}/f")) == "s3://b/f or http://h/dev/rows.csv"

@@ -63,7 +63,7 @@ def test_the_first_layout_all_of_whose_texts_are_there_is_chosen(layouts, fields
      (("units",), ("tags", "spans"), {"text", "spans"}, "jsonl", []),
      (("single",), ("label",), {}, "lines", []), (("pair",), ("label",), {}, "lines", ["text_a", "text_b"])],
 )  # fmt: skip
-def test_what_is_missing_is_what_the_nearest_layout_and_the_target_lack(
+def test_missing_fields_are_those_of_the_nearest_layout_and_the_target(
     layouts, targets, fields, file_format, missing
 ):  # fmt: skip
     assert missing_roles(layouts, targets, fields, file_format) == missing

@@ -88,7 +88,7 @@ def test_a_store_is_found_again_and_not_built_again(write, open_files):
     assert {path: path.stat().st_mtime_ns for path in second.folder.rglob("*")} == files
 
 
-def test_it_is_said_whether_a_store_was_found_or_built(write, open_files, caplog, monkeypatch):
+def test_the_log_says_whether_a_store_was_found_or_built(write, open_files, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("nlu"), "propagate", True)
     caplog.set_level(logging.INFO, "nlu")
     settings = {"train": write("train.tsv", TRAIN + "once more\t1\n"), "dev": write("dev.tsv", DEV)}
@@ -126,7 +126,7 @@ def test_bars_count_every_row_of_the_vocabulary_and_of_each_set(write, monkeypat
      {"tokenizing": WordPiece(min_count=1, lowercase=False)}],
     ids=["max_len", "labels", "label_separator", "on_bad_row", "max_rows", "fields", "min_count", "lowercase"],
 )  # fmt: skip
-def test_what_shapes_the_rows_makes_another_store(write, open_files, change):
+def test_settings_that_shape_the_rows_make_another_store(write, open_files, change):
     settings = {"train": write("train.tsv", "good\t1\nbad\t0\nfine\t1\n"), "dev": write("dev.tsv", "good\t1\n")}
     if "fields" in change:
         settings["dev"] = settings["train"]
@@ -156,7 +156,7 @@ def test_an_unknown_token_that_no_training_row_trains_is_warned_of(write, open_f
     assert ("the vector of [UNK]" in caplog.text) != is_trained
 
 
-def test_what_only_chooses_among_the_rows_opens_the_same_store(write, open_files):
+def test_settings_that_only_select_rows_open_the_same_store(write, open_files):
     train = write("train.tsv", "".join(f"text {i}\t{i % 2}\n" for i in range(60)))
     opened = [open_files(train=train, **choice) for choice in ({}, {"dev_fraction": 0.5}, {"drop_duplicates": True})]
     assert len({store.folder for store in opened}) == 1
@@ -495,7 +495,7 @@ def test_a_row_of_tokens_that_cannot_be_used_is_refused_at_its_row(write, open_f
             dev=train, fields={"tokens": "t", "tags": "g"})  # fmt: skip
 
 
-def test_what_a_killed_build_left_does_not_hinder_the_next(write, open_files, empty_cache):
+def test_files_of_a_killed_build_do_not_hinder_the_next_one(write, open_files, empty_cache):
     left = empty_cache / "staging" / "left"
     (left / "store" / "train").mkdir(parents=True)
     store = open_files(train=write("train.tsv", TRAIN), dev=write("dev.tsv", DEV))

@@ -117,7 +117,7 @@ def files_of(store: Store) -> dict[str, bytes]:
     }  # fmt: skip
 
 
-def test_what_one_machine_built_another_fetches_file_by_file(
+def test_a_machine_fetches_a_store_that_another_built_file_by_file(
     on_machine: Callable[..., Any], bucket: Objects, said: Callable[[], list[str]]
 ) -> None:
     built = on_machine("a")
@@ -150,7 +150,7 @@ def test_what_one_machine_built_another_fetches_file_by_file(
          "meta.json is damaged: its sha256 is"),
     ],
 )  # fmt: skip
-def test_what_is_shared_and_damaged_is_built_here(
+def test_a_damaged_shared_store_is_built_here(
     on_machine: Callable[..., Any], bucket: Objects, said: Callable[[], list[str]], tmp_path: Path,
     harm: Callable[[dict[str, Any]], bytes], reason: str,
 ) -> None:  # fmt: skip
@@ -183,7 +183,7 @@ def test_a_store_that_is_away_costs_two_warnings(
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["another came first", "the answer was lost"])
-def test_of_two_that_build_at_once_one_counts_and_the_other_takes_its_files_away(
+def test_one_of_two_concurrent_builds_counts_and_the_other_removes_its_files(
     tmp_path: Path, bucket: Objects, said: Callable[[], list[str]], is_lost: bool
 ) -> None:
     (tmp_path / "mine/train").mkdir(parents=True)

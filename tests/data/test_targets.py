@@ -263,7 +263,7 @@ def test_given_types_keep_their_order():
 
 
 @pytest.mark.parametrize("tag", ["B", "B-", "X-PER", "PER", "o", "O-PER", "PER-B", None])
-def test_what_is_a_tag_of_no_scheme_is_refused_by_name_with_what_is_known(tag):
+def test_a_tag_of_an_unknown_scheme_is_refused_with_the_known_schemes(tag):
     numbers, (role, rule) = read_tags(Tags(files()), ["O", tag])
     assert numbers is None and role == "tags"
     assert rule.startswith("is a tag of no known scheme (known are O and") and rule.endswith(f": {tag!r}")

@@ -135,7 +135,7 @@ def test_padding_and_truncation_in_a_tokenizer_file_are_ignored(tmp_path):
     assert padded.ids(["abcabcabc"])[1].tolist() == [9]
 
 
-def test_they_are_ignored_in_a_file_without_special_tokens_too(tmp_path):
+def test_padding_is_ignored_in_a_tokenizer_file_without_special_tokens_too(tmp_path):
     backend = wordpiece([*SPECIALS, "a", "b"], True, "here").backend
     backend.enable_padding(length=16, pad_id=0, pad_token="[PAD]")
     backend.enable_truncation(3)

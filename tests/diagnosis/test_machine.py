@@ -39,7 +39,7 @@ def test_a_machine_is_looked_at_and_no_secret_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_broken_ends_with_status_1_and_its_remedy(tmp_path: Path) -> None:
+def test_a_broken_check_ends_with_status_1_and_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     environment = {**SAME_THREADS, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/launchers", "AWS_ACCESS_KEY_ID": SECRET}
     environment.pop("AWS_SECRET_ACCESS_KEY", None)

@@ -124,7 +124,7 @@ def test_versions_commits_and_starts_are_those_that_were_written_down(starts: li
         ({"cpu": "avx512"}, 1, ["warning: kernels: saved with another CPU's kernels (avx512), scored with avx2 ->"]),
     ],
 )  # fmt: skip
-def test_what_computes_now_is_held_against_what_computed_then(
+def test_the_present_device_and_threads_are_compared_with_the_recorded_ones(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], world_size: int, lines: list[str]
 ) -> None:
     last = Path("run/checkpoints/last")

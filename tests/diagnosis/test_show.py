@@ -21,6 +21,6 @@ def test_each_check_has_a_line_a_remedy_where_it_needs_one_and_the_end_counts(
     ]  # fmt: skip
 
 
-def test_where_nothing_is_broken_the_end_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_says_that_nothing_is_broken(capsys: pytest.CaptureFixture[str]) -> None:
     print_sections([Section("machine", [Check("python", "3.11.7")])])
     assert "nothing broken, 0 warnings, 1 ok" in capsys.readouterr().out

@@ -362,7 +362,7 @@ def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.Monkey
     assert_approved(APPROVED / "pages.txt", "\n".join(pages))
 
 
-def test_what_a_figure_is_made_of_is_in_its_svg_without_names_that_two_figures_share(tmp_path: Path) -> None:
+def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> None:
     found = search.draw_figures(a_search(maximize=True), {"lr": 1.0})
     svg = canvas.svg_of("history", found["history"])
     assert set(re.findall(r'data-trial="(\d+)"', svg)) == {"0", "1", "2", "3", "4", "5", "6"}

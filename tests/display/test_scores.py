@@ -44,7 +44,7 @@ def test_sixty_classes_have_readable_names_and_their_large_mistakes_in_percent()
     assert all(one.get_window_extent().y1 <= figure.bbox.y1 and one.get_window_extent().y0 >= 0 for one in inside)
 
 
-def test_of_very_many_classes_those_confused_most_are_shown_and_the_rest_added_up() -> None:
+def test_the_most_confused_of_many_classes_are_shown_and_the_rest_is_summed() -> None:
     rng = np.random.default_rng(3)
     matrix = np.diag(np.full(150, 50))
     for line, column in zip(rng.permutation(150)[:40], rng.permutation(150)[:40], strict=True):

@@ -67,7 +67,7 @@ def test_attributions_add_up_to_the_difference_of_the_scores(name: str, tmp_path
         assert found.score == pytest.approx(own["similarity"], rel=1e-5)
 
 
-def test_of_a_model_that_is_linear_in_its_words_each_gets_its_own_share(tmp_path: Path) -> None:
+def test_each_word_gets_its_exact_share_in_a_linear_model(tmp_path: Path) -> None:
     loaded = run_of("regress", tmp_path)
     model: Any = loaded.trained.model
     weights_D = torch.linspace(-1, 1, 8)

@@ -155,7 +155,7 @@ def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path,
         (["data.test=IN", "group_by=queries", "out=DIR/out"], ["group_by"]),
     ],
 )
-def test_what_cannot_be_scored_is_said(
+def test_data_that_cannot_be_scored_are_refused_with_the_reason(
     run: Path, tmp_path: Path, capsys: Any, orders: list[str], words: list[str]
 ) -> None:
     write(tmp_path / "in.jsonl", read(run.parent / "dev.jsonl"))
@@ -169,7 +169,7 @@ def test_what_cannot_be_scored_is_said(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "new.jsonl"]
 
 
-def test_what_was_left_out_of_training_is_scored_with_the_length_that_was_trained(tmp_path: Path) -> None:
+def test_limits_on_training_rows_do_not_apply_to_scoring_but_max_len_does(tmp_path: Path) -> None:
     run = trained(TASKS["classify"], tmp_path, "data.max_rows=12", "data.max_len=8")
     rows = read(tmp_path / "dev.jsonl")
     evaluate(f"run={run}", f"data.test={tmp_path}/dev.jsonl", f"out={tmp_path}/a", "resamples=0")

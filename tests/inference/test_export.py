@@ -298,7 +298,9 @@ def test_several_formats_get_a_folder_each_and_the_table_has_all(tmp_path: Path,
         (Kind((), classes, model=TEXTCNN), "huggingface", "TextCnn"),
     ],
 )  # fmt: skip
-def test_what_a_format_cannot_hold_is_said_and_nothing_is_left(kind, written, words, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_an_export_that_a_format_cannot_hold_is_refused_and_leaves_no_files(
+    kind, written, words, tmp_path, capsys
+) -> None:  # type: ignore[no-untyped-def]
     run = trained(kind, tmp_path)
     before = sorted(tmp_path.iterdir())
     export(f"run={run}", f"format={written}", f"out={tmp_path}/out", status=2)

@@ -183,7 +183,7 @@ def test_a_siamese_encoder_of_transformers_gives_its_similarities(architecture: 
         (None, (), "tf_checkpoint", "TextCnn; export it as onnx, torch_export or torchscript"),
     ],
 )
-def test_what_an_encoder_cannot_become_is_said_with_what_it_can(
+def test_a_format_that_does_not_fit_an_encoder_is_refused_with_those_that_do(
     model: str | None, options: tuple[str, ...], written: str, words: str, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     kind = of_transformers(TASKS["classify"], saved(tmp_path / "hub", model)) if model else Kind((), classes, TEXTCNN)

@@ -61,7 +61,7 @@ def test_the_scores_of_the_sets_of_a_head_are_equal_to_the_bit(name: str, run: P
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-def test_so_are_those_of_the_same_rows_in_a_new_file(name: str, run: Path, tmp_path: Path) -> None:
+def test_the_scores_of_the_same_rows_in_a_new_file_are_equal_too(name: str, run: Path, tmp_path: Path) -> None:
     rows = run.parent / name / "dev.jsonl"
     evaluate(f"run={run}", f"head_name={name}", f"data.test={rows}", "resamples=0", f"out={tmp_path}/out")
     recorded = result(run)["metrics"][f"dev-{name}"]

@@ -59,7 +59,7 @@ def test_a_last_checkpoint_whose_moving_average_is_missing_is_refused(tmp_path: 
         nlu.load(run / "last", device="cpu")
 
 
-def test_what_is_loaded_says_what_it_is_in_a_line(loaded: Loaded) -> None:
+def test_a_loaded_model_describes_itself_in_one_line(loaded: Loaded) -> None:
     place = loaded.trained.located.checkpoint
     assert repr(loaded) == f"<nlu.load '{place}': Classify by Bert, 2 labels, cpu>"
 

@@ -195,7 +195,7 @@ def test_conll_lines_come_back_with_marks_wide_spaces_and_bad_ones(tmp_path: Pat
         ("a.csv", "id,text\n1,a\n2\n", "o.jsonl", "has 1 column where"),
     ],
 )
-def test_what_the_output_cannot_hold_is_said_before_anything_is_predicted(
+def test_rows_that_the_output_cannot_hold_are_refused_before_predicting(
     run: Path, tmp_path: Path, capsys: Any, name: str, content: str, output: str, words: str
 ) -> None:
     (tmp_path / name).write_text(content)
@@ -289,7 +289,7 @@ def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, t
         (["output=OUT/o.csv", "devics=2"], ["devics: unknown key; nearest: devices"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said_and_nothing_is_written(run, tmp_path, capsys, orders, words) -> None:  # type: ignore[no-untyped-def]
+def test_an_impossible_command_is_refused_and_writes_nothing(run, tmp_path, capsys, orders, words) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "new.csv").write_text("text,n\na b,1\n")
     before = sorted(tmp_path.iterdir())
     given = [order.replace("OUT", str(tmp_path)).replace("IN", f"{tmp_path}/new.csv") for order in orders]
@@ -314,7 +314,7 @@ def test_a_column_of_the_same_name_is_never_written_over(
     assert header == "text,prediction,model_prediction,model_probability" and row.startswith("a b,mine,")
 
 
-def test_it_continues_after_a_kill_to_the_same_bytes(
+def test_a_killed_prediction_continues_to_the_same_bytes(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prediction, "CHUNK_ROWS", 4)
@@ -417,7 +417,7 @@ def test_a_file_that_another_makes_while_rows_are_predicted_is_not_written_over(
     assert len(output.read_text().splitlines()) == 10
 
 
-def test_of_a_search_the_best_trial_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_trial_of_a_search_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search = tmp_path / "search"
     for number, steps in enumerate((1, 12, 3)):
         overrides = TASKS["classify"].overrides(tmp_path / "rows")

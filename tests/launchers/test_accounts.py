@@ -47,7 +47,7 @@ def test_a_trial_that_ends_well_and_another_error_begin_the_count_again(tmp_path
         never.failed(number, "no", number + 1)
 
 
-def test_what_a_run_or_a_fold_of_it_saves_changes_its_mark(tmp_path):
+def test_each_saved_state_of_a_run_or_a_fold_changes_its_mark(tmp_path):
     from hydra_plugins.hyperband_sweeper._failures import saved_mark
 
     marks = [saved_mark(tmp_path)]

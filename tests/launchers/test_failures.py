@@ -186,7 +186,7 @@ def test_a_job_that_slurm_refuses_is_one_error_and_the_same_command_continues(tm
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("jobs", [("--multirun", "seed=1,2", "hydra.sweep.dir=g"), ("hydra.run.dir=g",)])
-def test_what_slurm_refuses_is_one_error_without_a_traceback_and_leaves_nothing(tmp_path, refusing_slurm, jobs):
+def test_a_refusal_of_slurm_is_one_error_without_a_traceback_or_files(tmp_path, refusing_slurm, jobs):
     command = ["-m", "nlu.train", "hydra/launcher=submitit_slurm", *jobs]
     done = warm.run(command, env=searches.ENVIRONMENT, cwd=tmp_path)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr

@@ -72,7 +72,7 @@ def test_one_run_left_to_a_launcher_and_collected_later_equals_a_run_here(projec
     assert jobs_main(["--history"]) == 0 and capfd.readouterr().out.count("hydra.run.dir=there") == 1
 
 
-def test_what_its_job_would_refuse_is_refused_before_it_is_submitted(project, capfd):
+def test_a_run_that_its_job_would_refuse_is_refused_before_submission(project, capfd):
     own = (*sets(project), *SMALL, LOCAL)
     (project / "taken").mkdir()
     (project / "taken/config.yaml").write_text("{}")

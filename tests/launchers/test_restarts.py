@@ -16,7 +16,7 @@ QUICKLY = ["-c", AT_ONCE, *searches.PROGRAM]
 DRAWN = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
 
 
-def test_what_stops_all_jobs_ends_the_search_with_the_reason_and_no_trial_is_lost(tmp_path):
+def test_a_cause_that_stops_all_jobs_ends_the_search_and_no_trial_is_lost(tmp_path):
     folder = tmp_path / "s"
     folder.mkdir()
     (folder / "away").touch()

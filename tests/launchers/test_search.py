@@ -169,7 +169,7 @@ def test_an_infinite_number_of_another_program_is_a_failure(tmp_path):
     assert sorted(states(tmp_path / "s")) == ["COMPLETE", "FAIL"] and "its value is inf" in said
 
 
-def test_what_remains_are_the_trials_that_wait_and_those_that_were_never_asked_for():
+def test_the_remaining_trials_are_the_waiting_and_the_unasked_ones():
     from hydra_plugins.hyperband_sweeper._impl import Search
 
     for waiting, n_trials, asked, remaining in (([4, 5], 9, 6, 5), ([4], 6, 6, 1), ([], 6, 8, 0)):

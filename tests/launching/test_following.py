@@ -65,7 +65,7 @@ def follow(tmp_path, monkeypatch):
     return ended
 
 
-def test_what_a_job_returned_is_asked_for_until_the_queue_answers(follow, capfd):
+def test_the_result_of_a_job_is_requested_until_the_queue_answers(follow, capfd):
     assert follow(number_of, failures=3).status == 1
     said = capfd.readouterr().err
     assert said.count("does not return the results of its jobs (connection refused)") == 1 and "job 1: failed" in said
@@ -130,13 +130,13 @@ def test_the_status_of_a_job_is_what_it_returned(state, outcome, status):
     assert JobEnd(Look(state), outcome).status == status
 
 
-def test_of_jobs_that_are_left_it_is_said_how_to_find_them_again(tmp_path):
+def test_a_sentence_says_how_to_find_detached_jobs_again(tmp_path):
     one, two = (left_sentence(count, tmp_path / "a b") for count in (1, 2))
     assert one.startswith("1 job continues; ") and two.startswith("2 jobs continue; ")
     assert f"nlu.report --follow '{tmp_path}/a b' follows" in one and f"nlu.jobs '{tmp_path}/a b' --cancel" in one
 
 
-def test_what_a_job_says_of_itself_is_its_last_line(tmp_path):
+def test_the_progress_of_a_job_is_the_last_line_of_its_log(tmp_path):
     assert progress_of(tmp_path) == JobRow()
     (tmp_path / "log.txt").write_text("first\n2026-01-01T00:00:00+0000 INFO read 3 rows\n")
     assert progress_of(tmp_path) == JobRow(last_line="read 3 rows")

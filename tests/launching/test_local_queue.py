@@ -55,7 +55,7 @@ def importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
-def test_what_a_job_returned_is_read_by_another_queue_of_the_same_folder(tmp_path, importable):
+def test_another_queue_of_the_same_folder_reads_the_result_of_a_job(tmp_path, importable):
     tickets = queue(tmp_path, number_of).submit(jobs(2))
     other, ids = queue(tmp_path), [ticket.id for ticket in tickets]
     assert [look.state for look in until_ended(other, ids).values()] == [JobState.DONE] * 2
@@ -103,7 +103,7 @@ def test_a_job_neither_holds_a_pipe_of_its_submitter_nor_gets_its_ctrl_c(tmp_pat
         os.killpg(process, signal.SIGKILL)
 
 
-def test_what_submitit_does_not_take_is_refused_with_what_it_says(tmp_path):
+def test_a_setting_that_submitit_refuses_is_reported_with_its_words(tmp_path):
     with pytest.raises(JobRefused, match="submitit cannot start jobs here: .*correct what hydra.launcher sets"):
         queue(tmp_path, number_of, nodes=2).submit(jobs(1))
 
@@ -161,7 +161,7 @@ def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tm
         assert [ticket.id for ticket in queue(tmp_path).find([Job(0, "/0", (), id.split("/")[1])])] == [id]
 
 
-def test_what_a_job_of_another_machine_returned_counts_here(tmp_path, importable):
+def test_the_result_of_a_job_of_another_machine_counts_here(tmp_path, importable):
     with job_elsewhere(tmp_path, "number_of") as id:
         assert queue(tmp_path).look([id])[id].state is JobState.DONE and queue(tmp_path).outcome(id) == 0
 
@@ -200,7 +200,7 @@ def test_a_job_of_a_machine_that_is_gone_is_lost_once_its_beat_has_stood_still(t
     assert queue(tmp_path).look([id])[id].state is JobState.CANCELLED
 
 
-def test_of_two_machines_jobs_those_of_this_one_are_cancelled_and_the_others_named(tmp_path, importable, monkeypatch):
+def test_only_jobs_of_this_machine_are_cancelled_and_the_others_named(tmp_path, importable, monkeypatch):
     # This one does not listen, and is killed.
     monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.0)
     own = queue(tmp_path, sleep)
@@ -237,7 +237,7 @@ def test_a_rebooted_machine_has_lost_its_jobs_and_another_container_cannot_know(
         assert queue(tmp_path).look([id])[id].state is state
 
 
-def test_what_another_machine_was_about_to_start_is_not_taken_for_absent(tmp_path):
+def test_a_job_that_another_machine_was_about_to_start_is_not_submitted_again(tmp_path):
     write_json(tmp_path / ".submitit/token/machine.json", {"host": "far", "machine": "other pid:[1]"})
     told = "run the same command there; where far is gone, run python -m nlu.jobs .* --forget 3"
     with pytest.raises(UserError, match=f"far was about to start job 3 .* {told}"):
@@ -299,7 +299,7 @@ def test_the_error_of_a_job_keeps_its_type_and_causes_and_hides_secrets(tmp_path
 
 
 @pytest.mark.parametrize(("value", "read"), [(np.float32(0.5), 0.5), ([1, {"a": None}], [1, {"a": None}]), (75, 75)])
-def test_what_a_job_returned_is_read_as_numbers_texts_and_lists(tmp_path, value, read):
+def test_the_result_of_a_job_is_read_as_numbers_texts_and_lists(tmp_path, value, read):
     file = tmp_path / "57_0_result.pkl"
     file.write_bytes(pickle.dumps(("success", to_plain(value))))
     assert read_outcome(file) == read

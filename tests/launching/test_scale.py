@@ -107,7 +107,7 @@ def events(record: Submissions, number: int) -> Ticket:
     return ticket
 
 
-def test_of_a_record_only_what_was_added_is_read_again(tmp_path):
+def test_only_the_new_lines_of_a_record_are_read_again(tmp_path):
     writer, reader = Submissions(tmp_path), Submissions(tmp_path)
     tickets = [events(writer, number) for number in range(3)]
     assert [one.ticket for one in reader.changed()] == tickets and reader.changed() == []

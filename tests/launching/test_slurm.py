@@ -113,7 +113,7 @@ def test_a_job_that_slurm_has_forgotten_is_lost_even_to_commands_that_poll_once(
     assert {path.name for path in folder.iterdir()} == {f"{ID}{SUBMITTED}", f"{ID}_missed"}
 
 
-def test_what_a_command_missed_is_over_once_another_that_follows_the_job_has_seen_it(tmp_path):
+def test_a_missing_job_counts_as_present_once_another_command_has_seen_it(tmp_path):
     mark, follower, other = tmp_path / "57_missed", Marks(again_s=0.0), Marks()
     follower.end(mark)
     assert other.still_s(mark) < 1
@@ -123,7 +123,7 @@ def test_what_a_command_missed_is_over_once_another_that_follows_the_job_has_see
     assert Marks().still_s(mark) < 1
 
 
-def test_what_a_job_returned_counts_more_than_its_beat(queue, folder):
+def test_the_result_of_a_job_counts_more_than_its_heartbeat(queue, folder):
     with beating(beat_file(folder, ID)):
         (folder / f"{ID}_0_result.pkl").write_bytes(cloudpickle.dumps(("error", "ValueError: no")))
     assert queue.look([ID])[ID].state is JobState.FAILED

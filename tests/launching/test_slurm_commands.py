@@ -49,7 +49,7 @@ def test_a_job_that_was_cancelled_after_it_had_ended_well_is_done(tmp_path, prog
     assert looks["59"].reason == "TIMEOUT"
 
 
-def test_what_only_the_accounting_knows_is_asked_of_it(tmp_path, programs):
+def test_states_that_only_the_accounting_knows_are_requested_there(tmp_path, programs):
     folder = programs(
         squeue="echo '57_0|RUNNING|n1|None'",
         sacct="echo '57_1|CANCELLED by 1000|n1|0:15'; echo '57_2|NODE_FAIL|None assigned|1:0'",

@@ -42,7 +42,7 @@ def test_a_job_keeps_its_ticket_and_its_end_is_recorded(tmp_path):
     assert found[0].settings == {"partition": "gpu"} and found[0].command == "train seed=1"
 
 
-def test_what_is_about_to_be_submitted_is_on_the_disk_before_it_is(tmp_path):
+def test_a_record_of_jobs_is_synced_before_they_are_submitted(tmp_path):
     record = Submissions(tmp_path)
     with followed() as disk:
         tickets = submit(record, 0, 1)
@@ -51,7 +51,7 @@ def test_what_is_about_to_be_submitted_is_on_the_disk_before_it_is(tmp_path):
         assert disk.is_synced(tmp_path / FOLDER / FILE)
 
 
-def test_what_was_refused_is_not_there_any_more(tmp_path):
+def test_refused_jobs_are_removed_from_the_record(tmp_path):
     record = Submissions(tmp_path)
     record.refused([ticket.job for ticket in submit(record, 0, 1)])
     record.submitted(submit(record, 2))
@@ -104,7 +104,7 @@ def test_no_secret_is_written_down_anywhere(tmp_path, monkeypatch):
         "hydra.launcher={setup: [export X=hunter2]}",
     ],
 )  # fmt: skip
-def test_what_may_hold_anything_is_in_no_command(argument):
+def test_values_of_free_text_are_left_out_of_the_shown_command(argument):
     shown = command_text(["train", argument, "optimizer.lr=3e-5"])
     assert "hunter2" not in shown and argument.partition("=")[0] in shown and "lr=3e-5" in shown
 
@@ -196,7 +196,7 @@ def test_a_line_of_invalid_json_is_named(tmp_path):
         record.read()
 
 
-def test_of_the_overrides_of_a_job_how_it_continues_is_left_out():
+def test_the_overrides_of_a_job_are_compared_without_resume():
     overrides = ["resume=auto", "+resume=x", "++resume=y", "data.resume=1", "resumed=2", "a.token=abc"]
     assert without_resume(overrides) == ["data.resume=1", "resumed=2", "a.token=***"]
 

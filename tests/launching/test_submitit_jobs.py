@@ -30,7 +30,7 @@ def left(tmp_path: Path, returned: Any, how: str = "success") -> Any:
         (SECRET, SHOWN), ({"a": (1, SECRET), 2: None}, {"a": [1, SHOWN], "2": None}), (Path("/x"), "PosixPath('/x')"),
     ],
 )  # fmt: skip
-def test_what_a_job_returned_comes_back_as_plain_data_without_secrets(
+def test_the_result_of_a_job_comes_back_as_plain_data_without_secrets(
     tmp_path: Path, returned: Any, found: Any
 ) -> None:
     assert left(tmp_path, returned) == found and type(left(tmp_path, returned)) is type(found)
@@ -54,7 +54,7 @@ def raised(error: Exception, cause: Exception | None = None, *, hides: bool = Fa
         return found
 
 
-def test_what_a_job_raised_comes_back_with_its_kind_its_cause_and_where(tmp_path: Path) -> None:
+def test_an_error_of_a_job_comes_back_with_its_type_cause_and_place(tmp_path: Path) -> None:
     inner = raised(ValueError(f"no {SECRET}"), KeyError("deep"))
     found = left(tmp_path, failed(inner))
     assert found.status == JobStatus.FAILED

@@ -197,7 +197,7 @@ def test_balanced_weights_make_every_class_weigh_alike_in_all():
     assert values_N.sum().item() == pytest.approx(40 * math.log(2))
 
 
-def test_what_a_loss_cannot_be_used_for_is_refused():
+def test_a_loss_refuses_classes_and_heads_that_it_does_not_fit():
     with pytest.raises(UserError, match="loss=bce rejects rows to the first class, but the only class is a"):
         Bce().bind(["a"])
     Bce().bind(["a", "b"])

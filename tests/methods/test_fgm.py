@@ -42,7 +42,7 @@ def test_the_gradient_is_that_of_both_losses_written_out(parts_of: Any) -> None:
         torch.testing.assert_close(found[name], gradient, rtol=2e-4, atol=2e-6, msg=name)
 
 
-def test_of_rdrop_both_its_terms_are_climbed_and_its_two_masks_come_again(parts_of: Any) -> None:
+def test_fgm_climbs_both_terms_of_rdrop_with_the_same_two_masks(parts_of: Any) -> None:
     parts, epsilon, weight, alpha = parts_of(dropout=0.3), 0.4, 0.7, 4.0
     labels, model, rows = parts.batch.targets["labels"], parts.model, len(parts.batch)
 

@@ -64,7 +64,7 @@ def test_without_dropout_and_divergence_the_gradient_is_that_of_one_pass(parts_o
         torch.testing.assert_close(twice[name], gradient, rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_where_each_class_is_decided_by_itself_so_is_the_divergence() -> None:
+def test_the_divergence_of_independent_classes_is_taken_class_by_class() -> None:
     task = Classify(Bce(), SimpleNamespace(names=["none", "x", "y"]))  # type: ignore[arg-type]
     first, second = ({"logits": torch.tensor([[unread, 2.0, -1.0]])} for unread in (9.0, -9.0))
     batch: Any = None
@@ -75,7 +75,7 @@ def test_where_each_class_is_decided_by_itself_so_is_the_divergence() -> None:
     assert task.divergence(batch, first, third).item() == pytest.approx(expected)
 
 
-def test_of_a_loss_over_some_pairs_the_divergence_is_a_mean_over_all_of_them() -> None:
+def test_the_divergence_is_a_mean_over_all_pairs_even_if_the_loss_skips_some() -> None:
     task = Siamese(InfoNce(), SimpleNamespace(names=["no", "yes"]))  # type: ignore[arg-type]
     batch: Any = SimpleNamespace(targets={"labels": torch.tensor([1, 0, 1, 0])})
     cosines = ((0.1, 0.9, 0.2), (0.3, -0.9, 0.8))

@@ -63,7 +63,7 @@ def test_a_class_that_a_resample_lacks_keeps_its_score_in_macro_averages() -> No
     assert found["f1_macro"][1] < 0.8, "with the missing class left out of the average it would be more"
 
 
-def test_so_does_a_label_of_several() -> None:
+def test_a_label_that_a_resample_lacks_keeps_its_score_in_macro_averages_too() -> None:
     rng = np.random.default_rng(0)
     label_NC = rng.random((60, 3)) < [0.5, 0.5, 0.0]
     label_NC[0, 2] = True
@@ -150,7 +150,7 @@ def test_a_group_is_never_divided_among_blocks() -> None:
     assert sorted(set(groups)) == [2, 3]
 
 
-def test_of_means_over_queries_the_queries_are_drawn() -> None:
+def test_intervals_of_means_over_queries_resample_the_queries() -> None:
     rng = np.random.default_rng(1)
     by_query, done = {"mrr": rng.random(30).tolist(), "recall_1": rng.random(30).tolist()}, list[int]()
     found = intervals_of_means(by_query, RESAMPLES, SEED, done.append)

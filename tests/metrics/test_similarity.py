@@ -30,7 +30,7 @@ def test_a_similarity_that_is_the_threshold_is_enough() -> None:
     assert scores["recall"] == 1.0 and scores["precision"] == 2 / 3
 
 
-def test_of_equally_good_thresholds_the_highest_counts_even_where_it_takes_nothing() -> None:
+def test_the_highest_of_equally_good_thresholds_counts_even_if_it_accepts_nothing() -> None:
     # None as positive: one right. Both: one right. The first only: none.
     assert most_accurate_cut(np.array([0.8, 0.9]), np.array([1, 0])) == pytest.approx(1.4)
     assert most_accurate_cut(np.array([0.8, 0.9, 0.7]), np.array([1, 0, 1])) == pytest.approx(0.2)

@@ -46,7 +46,7 @@ def encode(encoder: Any, batch: Any, **asked: bool) -> Encoded:
     return encoder.encode(encoder.embed(batch), batch, **asked)
 
 
-def test_what_is_not_asked_for_is_none(encoder: Encoder, corpus):
+def test_outputs_that_are_not_requested_are_none(encoder: Encoder, corpus):
     batch = corpus("single", LENGTHS).batch()
     assert encode(encoder, batch) == Encoded(None, None)
     tokens, pooled = encode(encoder, batch, tokens=True), encode(encoder, batch, pooled=True)

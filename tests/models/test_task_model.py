@@ -109,7 +109,7 @@ def test_a_text_is_read_from_its_sequence_at_any_position(corpus, spread):
     assert torch.equal(model(batch), logits[[2, 0, 1]])
 
 
-def test_what_is_inside_the_encoder_is_seen_for_each_pass_of_a_block(corpus, spread):
+def test_hidden_states_and_attention_are_recorded_for_each_pass_in_a_block(corpus, spread):
     model, batch = spread(model_of("single")), corpus("single", [4, 9]).batch()
     plain = model(batch)
     with model.watching(Inside(hidden=True, attention=(-1,))) as seen:

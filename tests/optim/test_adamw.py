@@ -131,7 +131,7 @@ def test_frozen_weights_do_not_move_and_all_others_do(model):
     assert all(group["params"] for group in optimizer.param_groups)
 
 
-def test_what_a_model_froze_itself_stays_frozen(model):
+def test_parameters_that_a_model_froze_stay_frozen(model):
     model.backbone.embeddings.word_embeddings.weight.requires_grad_(False)
     settings = settings_of(model, AdamW(freeze=["head.*"]).build(model))
     assert [name for name, found in settings.items() if found is None] == [

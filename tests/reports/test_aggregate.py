@@ -63,7 +63,7 @@ def test_a_run_repeated_with_the_same_seed_and_fold_counts_once_with_a_remark(tm
     assert [run.folder.name for run in rows[0].runs] == ["1"] and "2" in remarks[0]
 
 
-def test_of_two_complete_reruns_the_later_one_counts(tmp_path):
+def test_the_later_of_two_complete_reruns_counts(tmp_path):
     for name, value in (("9", 0.5), ("10", 0.6)):
         end_run(begin_run(tmp_path / name), value)
     (row,), (remark,) = table(tmp_path)
@@ -174,7 +174,7 @@ def test_a_cross_validation_broken_off_is_not_complete_and_stands_behind_a_whole
     assert broken.values["accuracy"].mean == 0.9 and broken.values["accuracy"].n == 1
 
 
-def test_of_seeds_with_folds_only_the_whole_ones_are_averaged(tmp_path):
+def test_only_seeds_with_all_folds_are_averaged(tmp_path):
     for seed, complete in ((1, 2), (2, 1)):
         for fold in range(complete):
             run = begin_run(tmp_path / f"seed-{seed}-fold-{fold}", seed=seed, folds__count=2, fold=fold)

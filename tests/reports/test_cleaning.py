@@ -29,7 +29,7 @@ def removed(plan):
 
 
 @pytest.mark.parametrize("pruned", [False, True])
-def test_of_an_ended_run_go_further_best_checkpoints_and_the_optimizer(tmp_path, pruned):
+def test_further_best_checkpoints_and_the_optimizer_of_an_ended_run_are_removable(tmp_path, pruned):
     folder = checkpoints(end_run(begin_run(tmp_path / "a"), 0.5, pruned=pruned), best=3)
     plan = plan_of(read_run(folder))
     assert removed(plan) == ["best-2", "best-3", "last/optimizer.safetensors"] and plan.size_bytes == 4000
@@ -44,7 +44,7 @@ def test_a_cleaned_run_predicts_from_last_what_it_predicted_before(tmp_path):
     assert nlu.load(run / "last", device="cpu").predict(rows, logits=True) == before
 
 
-def test_what_a_kill_leaves_of_a_folder_is_not_called_whole(tmp_path, monkeypatch):
+def test_a_folder_that_is_half_removed_by_a_kill_is_unmarked(tmp_path, monkeypatch):
     plan = plan_of(read_run(ended(tmp_path / "a")))
     whole = [path for path in plan.removable if (path / MARKER).is_file()]
     assert whole, "the test wants a checkpoint that is marked"
@@ -63,19 +63,19 @@ def test_more_can_be_kept(tmp_path):
     assert removed(plan) == ["best-3"]
 
 
-def test_what_saves_that_were_cut_short_left_goes(tmp_path):
+def test_files_of_interrupted_saves_are_removable(tmp_path):
     folder = ended(tmp_path / "a")
     (folder / "checkpoints" / ".last.new").mkdir()
     (folder / "checkpoints" / ".last.new" / "model.safetensors").write_bytes(b"m" * 7)
     assert ".last.new" in removed(plan_of(read_run(folder)))
 
 
-def test_of_an_unfinished_run_nothing_goes(tmp_path):
+def test_an_unfinished_run_is_kept_completely(tmp_path):
     plan = plan_of(read_run(checkpoints(evaluate(begin_run(tmp_path / "a"), 0.5), best=2)))
     assert plan.removable == {} and "a resume needs all of it" in plan.kept_because
 
 
-def test_of_a_run_that_is_held_nothing_goes_even_if_it_was_free_before(tmp_path):
+def test_a_run_that_is_held_is_kept_completely_even_if_it_was_free_before(tmp_path):
     folder = ended(tmp_path / "a")
     plan = plan_of(read_run(folder))
     with open(folder / ".lock", "w") as lock:

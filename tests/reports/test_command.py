@@ -107,7 +107,7 @@ def test_a_mistake_exits_with_2(tmp_path):
     assert "nearest: diff" in report("dif", "a", "b", status=2, cwd=tmp_path)
 
 
-def test_what_the_system_refuses_costs_a_sentence(tmp_path):
+def test_an_error_of_the_operating_system_is_one_sentence(tmp_path):
     for fold in (0, 1):
         run = predict(
             end_run(begin_run(tmp_path / f"{fold}", folds__count=2, fold=fold), 0.5), [(fold, "good", "good")]

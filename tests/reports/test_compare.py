@@ -101,7 +101,7 @@ def test_rows_of_other_data_are_not_compared(tmp_path, others):
     assert found.flips == {} and "scored different rows as dev" in found.remarks[0]
 
 
-def test_of_seeds_those_of_the_same_number_are_compared(tmp_path):
+def test_runs_of_the_same_seed_are_compared(tmp_path):
     for name, seeds in (("a", (1, 2)), ("b", (2, 3))):
         for seed in seeds:
             predict(end_run(begin_run(tmp_path / name / str(seed), seed=seed), 0.5), ROWS)
@@ -109,7 +109,7 @@ def test_of_seeds_those_of_the_same_number_are_compared(tmp_path):
     assert found.flips["dev"].rows == len(ROWS) and found.config == {}
 
 
-def test_where_one_side_lacks_folds_only_the_folds_of_both_are_compared(tmp_path, capsys):
+def test_only_folds_that_both_sides_have_are_compared(tmp_path, capsys):
     for name, values in (("a", (0.5, 0.6, 0.7)), ("b", (0.4,))):
         for fold, value in enumerate(values):
             end_run(begin_run(tmp_path / name / f"fold-{fold}", folds__count=3, fold=fold), value)
@@ -141,7 +141,7 @@ def test_an_example_comes_with_its_text_as_long_as_the_file_says_the_same(tmp_pa
     assert texts_of(lost, "dev") == {}
 
 
-def test_what_is_printed_names_flips_and_calls_no_single_flip_better(tmp_path, capsys):
+def test_the_output_names_flips_and_does_not_call_a_single_flip_better(tmp_path, capsys):
     print_difference(pair(tmp_path, [(0, "good", "bad"), *ROWS[1:]]))
     out = capsys.readouterr().out
     assert "1 only right in A" in out and "optimizer.lr" in out

@@ -138,7 +138,9 @@ def test_figures_that_runs_of_another_task_lack_are_named_in_one_line_per_kind(
         (["RUNS/nothing", "--out", "OUT"], "is not a folder"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(runs: Path, tmp_path: Path, words: list[str], said: str) -> None:
+def test_runs_that_cannot_be_drawn_are_refused_with_the_reason(
+    runs: Path, tmp_path: Path, words: list[str], said: str
+) -> None:
     given = [word.replace("RUNS", str(runs)).replace("OUT", str(tmp_path / "out")) for word in words]
     with pytest.raises(UserError, match=re.escape(said)):
         main(given)

@@ -54,7 +54,7 @@ def test_an_example_has_one_vote_however_many_seeds_scored_it(tmp_path, capsys):
     assert "oftener right in the first" in capsys.readouterr().out
 
 
-def test_what_cannot_be_compared_is_said_of_the_pair(tmp_path):
+def test_a_pair_that_cannot_be_compared_is_named_with_the_reason(tmp_path):
     folders = three(tmp_path)
     predict(end_run(begin_run(tmp_path / "d"), 0.5), [(0, "good", "good")])
     found = differences_of([*folders[:2], tmp_path / "d"])
@@ -64,7 +64,7 @@ def test_what_cannot_be_compared_is_said_of_the_pair(tmp_path):
     assert found.remarks[0].startswith("A and C: ") and "scored different rows as dev" in found.remarks[0]
 
 
-def test_of_folds_the_same_ones_are_compared_and_what_is_missing_is_said(tmp_path):
+def test_the_same_folds_are_compared_and_missing_ones_are_named(tmp_path):
     for name, folds in (("a", (0, 1)), ("b", (0, 1)), ("c", (0,))):
         for fold in folds:
             run = begin_run(tmp_path / name / f"fold-{fold}", folds__count=2, fold=fold, optimizer__lr=ord(name))

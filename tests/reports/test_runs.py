@@ -84,7 +84,7 @@ def test_runs_are_found_at_any_depth_once_and_in_numeric_order(tmp_path):
     assert unread == []
 
 
-def test_of_folds_and_seeds_the_parts_are_the_runs(tmp_path):
+def test_the_parts_of_folds_and_seeds_are_listed_as_runs(tmp_path):
     whole = end_run(begin_run(tmp_path / "run", seeds=2, folds__count=2), 0.5)
     for name in ("seed-1-fold-0", "seed-1-fold-1"):
         end_run(begin_run(whole / name, folds__count=2), 0.5)

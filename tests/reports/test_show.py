@@ -37,7 +37,7 @@ def test_mixed_runs_fit_on_one_line(mixed, capsys, monkeypatch, columns, most):
     assert "outputs/run-13" in table[1] and "0.6500" in table[1]
 
 
-def test_what_is_left_out_is_named_and_stands_in_the_csv(mixed, capsys):
+def test_columns_that_are_left_out_are_named_and_are_in_the_csv(mixed, capsys):
     print_tables(mixed)
     header, *lines = capsys.readouterr().out.splitlines()
     (said,) = [line for line in lines if line.startswith("too wide to show: ")]

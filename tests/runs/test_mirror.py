@@ -176,7 +176,7 @@ def test_a_kill_at_a_third_of_all_instants_of_sending_costs_no_byte(
 
 
 @pytest.mark.thorough
-def test_of_two_folders_the_one_that_was_overtaken_takes_what_the_mirror_holds(run: Run, tmp_path: Path) -> None:
+def test_the_overtaken_one_of_two_folders_fetches_the_mirror(run: Run, tmp_path: Path) -> None:
     with killed_in_backward(5):
         run(tmp_path / "here")
     run(tmp_path / "elsewhere", "resume=auto")
@@ -494,9 +494,7 @@ def test_a_holder_keeps_its_mirror_if_answers_to_its_records_are_lost(
 
 
 @pytest.mark.thorough
-def test_what_a_run_cleans_up_at_its_end_is_nothing_of_mirrors_below_its_own(
-    run: Run, tmp_path: Path, url: str
-) -> None:
+def test_the_clean_up_at_the_end_of_a_run_spares_mirrors_below_its_mirror(run: Run, tmp_path: Path, url: str) -> None:
     with killed_in_backward(6):
         run(tmp_path / "here")
     run(tmp_path / "below", f"mirror={url}/below", kept=False)
@@ -563,7 +561,7 @@ def test_a_mirror_that_cannot_be_cleaned_up_is_given_back(
     assert newest is not None and newest.kind == RELEASE
 
 
-def test_of_a_search_the_folders_of_its_jobs_are_left_to_them(tmp_path: Path) -> None:
+def test_a_search_does_not_mirror_the_folders_of_its_jobs(tmp_path: Path) -> None:
     for place in ("search.json", "3/config.yaml", "3/log.txt", "summary/trials.tsv"):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text("x")
@@ -612,7 +610,7 @@ def test_an_invalid_endpoint_is_one_sentence_that_names_the_variable(
         ObjectJournalBackend(url)
 
 
-def test_what_an_interrupted_fetch_left_does_not_get_into_the_folder(tmp_path: Path, url: str) -> None:
+def test_partial_files_of_an_interrupted_fetch_do_not_get_into_the_folder(tmp_path: Path, url: str) -> None:
     store = ObjectStore(url, "mirror")
     store.put("log.txt", b"begun")
     ledger = mirrors.Ledger(store)
@@ -704,7 +702,7 @@ def test_a_result_that_no_record_names_yet_does_not_make_a_run_complete(run: Run
 
 
 @pytest.mark.thorough
-def test_of_a_folder_of_mirrors_each_is_read_as_its_own_record_names_it(run: Run, tmp_path: Path, url: str) -> None:
+def test_each_mirror_of_a_folder_is_read_as_named_by_its_record(run: Run, tmp_path: Path, url: str) -> None:
     run(tmp_path / "0", f"mirror={url}/0", kept=False)
     with killed_in_backward(5):
         run(tmp_path / "1", f"mirror={url}/1", kept=False)

@@ -23,7 +23,7 @@ def records(count: int) -> list[dict[str, object]]:
     ]
 
 
-def test_what_is_written_is_a_header_and_a_line_for_each_record_and_is_read_back(tmp_path: Path) -> None:
+def test_predictions_are_a_header_and_a_line_per_record_and_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "predictions" / "dev.jsonl"
     write_predictions(path, HEADER, iter(records(3)))
     lines = path.read_text(encoding="utf-8").split("\n")

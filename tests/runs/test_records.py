@@ -156,7 +156,7 @@ def test_a_value_that_cannot_be_written_leaves_the_old_file(tmp_path):
     assert json.loads((tmp_path / "result.json").read_text()) == {"steps": 1}
 
 
-def test_of_several_writers_of_one_file_one_wins_whole(tmp_path):
+def test_one_of_several_writers_of_a_file_wins_completely(tmp_path):
     path = tmp_path / "result.json"
 
     def write(writer: int) -> None:

@@ -96,7 +96,7 @@ def test_records_without_a_listener_are_dropped() -> None:
         (lambda: summary.histogram("gate", [1.0]), "was given a list; give a tensor"),
     ],
 )
-def test_what_no_table_can_hold_is_refused(call, said: str) -> None:
+def test_values_that_a_table_cannot_hold_are_refused(call, said: str) -> None:
     with summary.listening(summary.Collector()), pytest.raises(UserError, match=said):
         call()
 

@@ -101,7 +101,7 @@ def test_files_and_folders_move_and_go(url: str, tmp_path: Path, capsysbinary: p
     assert main(["rm", f"{url}/b.txt"]) == 0 and main(["exists", f"{url}/b.txt"]) == 1
 
 
-def test_what_goes_behind_a_slash_is_found_there_and_may_be_moved_there(
+def test_files_copied_behind_a_slash_are_recognized_and_may_be_moved_there(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = str(write(tmp_path, {"a": b"a", "folder/b": b"b"}) / "a")
@@ -294,7 +294,7 @@ def test_under_faults_nothing_is_lost_and_nothing_comes_half(
     assert contents(tmp_path / "back") == files
 
 
-def test_what_a_configuration_names_is_fetched_under_faults(
+def test_data_of_a_configuration_are_fetched_despite_faults(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
     files = {f"{number:02d}": os.urandom(1000 + number) for number in range(20)} | {"big": os.urandom(22 << 20)}
@@ -326,7 +326,7 @@ def test_wrong_credentials_are_reported_with_the_key_of_the_configuration(
         ("oss", "OSS_ENDPOINT", "", "set OSS_ENDPOINT"),
     ],
 )
-def test_what_is_wrong_in_the_environment_is_one_sentence_that_names_the_variable(
+def test_a_wrong_environment_is_one_sentence_that_names_the_variable(
     scheme: str, variable: str, value: str, says: str, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", (0.01,))

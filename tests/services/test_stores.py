@@ -74,7 +74,7 @@ def test_parts_on_machines_that_share_nothing_else_become_one_store(
     assert machines[0].preprocess(*keys)[0] == whole
 
 
-def test_of_two_that_build_at_once_one_counts_and_nothing_of_the_other_stays(tmp_path: Path, s3_url: str) -> None:
+def test_one_of_several_concurrent_builds_counts_and_the_others_are_removed(tmp_path: Path, s3_url: str) -> None:
     folders = [tmp_path / str(number) for number in range(4)]
     for folder in folders:
         (folder / "train").mkdir(parents=True)

@@ -55,7 +55,7 @@ def batcher(batch_size: int = 4, most_waiting: int = 100) -> Iterator[Batcher]:
     made.close()
 
 
-def test_what_waits_shares_batches_in_the_order_in_which_it_came() -> None:
+def test_waiting_requests_share_batches_in_order_of_arrival() -> None:
     predictor: Any = Doubling(is_open=False)
     with batcher() as waiting:
         first = waiting.submit(predictor, rows(1))

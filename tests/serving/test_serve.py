@@ -106,9 +106,7 @@ def test_a_row_may_be_a_text_or_have_the_names_of_roles(server: Server, loaded: 
         (b" " * 10_000_000, 413, "the body is larger than 8 KB"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_answered_is_refused_in_a_sentence(
-    server: Server, body: Any, status: int, sentence: str
-) -> None:
+def test_a_bad_request_is_refused_in_one_sentence(server: Server, body: Any, status: int, sentence: str) -> None:
     found, answer = server.ask("/predict", body)
     assert (found, sentence in answer["detail"]) == (status, True), answer
     assert server.ask("/predict", {"rows": ["a"]})[0] == 200

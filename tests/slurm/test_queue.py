@@ -90,7 +90,7 @@ def test_a_refusal_of_slurm_is_reported_in_its_words_and_leaves_no_job(tmp_path)
     assert ask("squeue", "--noheader") == ""
 
 
-def test_what_submitit_does_not_know_is_refused(tmp_path):
+def test_an_unknown_setting_of_submitit_is_refused(tmp_path):
     with pytest.raises(JobRefused, match="correct what hydra.launcher sets"):
         queue(tmp_path, colour="red").submit(jobs(tmp_path, 1))
 

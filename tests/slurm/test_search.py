@@ -47,7 +47,7 @@ def search(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=REPOSITORY, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def test_of_a_search_one_job_is_cancelled_one_pushed_aside_and_one_loses_its_node(tmp_path):
+def test_a_search_survives_a_cancelled_a_requeued_and_a_lost_job(tmp_path):
     data, folder = (*files(tmp_path), *TINY, *LENGTH), tmp_path / "s"
     process = search(folder, *data, f"optimizer.lr=choice({','.join(map(str, RATES))})")
     try:

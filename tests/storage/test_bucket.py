@@ -91,7 +91,7 @@ def test_an_object_is_put_looked_at_read_copied_and_deleted(bucket: Bucket) -> N
     assert bucket.head("a/x") is None and bucket.head("a/z") is not None
 
 
-def test_where_an_object_stands_none_is_put_on_that_condition(bucket: Bucket) -> None:
+def test_a_conditional_put_does_not_replace_an_object(bucket: Bucket) -> None:
     assert bucket.put_new("a", b"first") is True
     assert bucket.put_new("a", b"second") is False and bucket.get("a") == b"first"
 
@@ -155,7 +155,7 @@ def test_an_upload_in_parts_is_begun_found_again_and_becomes_an_object(
     assert list(bucket.uploads_below("big")) == [] and bucket.head("bigger") is None
 
 
-def test_of_several_uploads_of_a_key_the_newest_comes_last(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_of_several_uploads_of_a_key_comes_last(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = [Upload("a", "new", 3.0), Upload("ab", "other", 0.0), Upload("a", "old", 1.0), Upload("a", "mid", 2.0)]
     with monkeypatch.context() as listing:
         listing.setattr(type(bucket), "uploads_below", lambda self, prefix: iter(begun))
@@ -258,7 +258,7 @@ LASTING = (400, 405, 409, 411, 416, 501)
 PASSING = (399, 408, 410, 429, 500, 502, 503, 504)
 
 
-def test_what_may_pass_is_tried_again_and_what_lasts_is_not(patient: tuple[Bucket, list[float]]) -> None:
+def test_temporary_errors_are_retried_and_lasting_ones_are_not(patient: tuple[Bucket, list[float]]) -> None:
     bucket, slept = patient
     assert set(LASTING) | {CHANGED} == LASTING_STATUS
     lasting = [answer(status) for status in (*LASTING, 401, 403, 412)]
@@ -275,7 +275,7 @@ def test_what_may_pass_is_tried_again_and_what_lasts_is_not(patient: tuple[Bucke
                 assert bucket.tried("written", "k", verb) == "done" and slept == [0.25, 0.5], error
 
 
-def test_what_fails_to_the_end_says_what_could_not_be_done(patient: tuple[Bucket, list[float]]) -> None:
+def test_the_error_after_the_last_try_names_the_failed_operation(patient: tuple[Bucket, list[float]]) -> None:
     bucket, slept = patient
     verb, tries = failing([OSError("a broken pipe.\nmore")] * 9)
     with pytest.raises(Unreachable, match="^the mirror cannot be written: a broken pipe; check AWS_ENDPOINT_URL, "):

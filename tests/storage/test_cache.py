@@ -152,7 +152,7 @@ def test_a_filled_entry_is_found_again_with_its_content():
     assert Entry.of("files", "b").find() is None and Entry.of("others", "a").find() is None
 
 
-def test_of_two_that_fill_one_entry_at_once_the_first_stands_and_both_succeed(cache):
+def test_the_first_of_two_that_fill_an_entry_wins_and_both_succeed(cache):
     entry = Entry.of("files", "a")
 
     def overtaken(folder: Path) -> Path:

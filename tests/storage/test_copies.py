@@ -47,7 +47,7 @@ class Run:
         self._ledger.append(SAVE, {"id": f"save-{step}", "fixed": {key: entry}, "loose": {"log.txt": 6}})
 
 
-def test_what_another_process_brought_since_stays(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_another_process_fetched_meanwhile_stay(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Run(f"{url}/0"), Run(f"{url}/1")
     first.save(1)
     second.save(1)
@@ -73,7 +73,7 @@ def test_an_object_that_is_gone_for_good_is_damage(url: str) -> None:
         records_of(url, "runs")
 
 
-def test_of_each_mirror_in_a_folder_two_records_are_asked_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_records_are_requested_for_each_mirror_in_a_folder(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         run = Run(f"{url}/{number}")
         run.save(1)
@@ -115,7 +115,7 @@ def test_an_address_without_runs_is_refused_and_a_local_folder_is_used_unchanged
     assert copies.place_text(top) == url and copies.place_text(top / "a") == f"{url}/a"
 
 
-def test_of_a_copy_what_differs_is_brought_again_and_what_is_gone_goes(url: str) -> None:
+def test_changed_files_of_a_copy_are_fetched_again_and_deleted_ones_are_removed(url: str) -> None:
     store = ObjectStore(url, "mirror")
     for name in ("a/same.txt", "a/changed.txt", "a/gone.txt", "a/checkpoints/w.bin", "a/checkpoints/x.json", ".begun"):
         store.put(name, b"first")

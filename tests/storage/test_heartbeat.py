@@ -90,7 +90,7 @@ def test_a_process_without_beats_counts_as_silent_exactly_after_the_limit(clock:
     assert not falls_silent(lambda: "beat 7" if clock.now_s < began_s + 59 else "beat 8", 60.0)
 
 
-def test_of_commands_that_look_once_each_the_later_ones_know_what_the_first_saw(tmp_path: Path) -> None:
+def test_commands_that_poll_once_share_their_observations(tmp_path: Path) -> None:
     mark, sign = tmp_path / "mark", tmp_path / "sign"
     sign.write_text("n1 0 7 3\n")
     assert Marks().still_s(mark, sign.read_text) < 1
@@ -107,7 +107,7 @@ def test_a_beat_that_comes_while_a_command_looks_at_the_mark_counts(tmp_path: Pa
     assert Marks().still_s(mark, lambda: next(reads)) == 0.0
 
 
-def test_where_no_mark_can_be_written_a_command_counts_for_itself(tmp_path: Path, clock: Clock) -> None:
+def test_a_command_that_cannot_write_a_mark_counts_for_itself(tmp_path: Path, clock: Clock) -> None:
     marks = Marks()
     assert marks.still_s(tmp_path / "absent" / "mark") == 0.0
     clock.sleep(90.0)

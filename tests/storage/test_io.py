@@ -91,7 +91,7 @@ def test_a_file_keeps_its_name_in_a_folder_and_removing_a_link_keeps_its_target(
         (["exists", ""], "is empty"),
     ],
 )
-def test_what_is_refused_is_one_sentence(
+def test_a_refusal_is_one_sentence(
     arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, {"nlu/a": b"", "setup.cfg": b""})
@@ -204,7 +204,7 @@ def test_etags_of_objects_in_parts_are_worked_out(tmp_path: Path) -> None:
     assert part_bytes_of(10**12) * 9000 >= 10**12 and part_bytes_of(1) == 16 * MIB
 
 
-def test_what_is_moved_onto_itself_is_not_removed(tmp_path, monkeypatch):
+def test_a_file_that_is_moved_onto_itself_is_not_removed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/file").write_text("x")

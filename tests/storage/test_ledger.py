@@ -49,7 +49,7 @@ def test_a_holder_that_is_heard_of_keeps_others_out_however_long_they_wait(url: 
     holder.release()
 
 
-def test_of_a_silent_holder_the_folder_is_taken_and_it_can_add_nothing_when_it_wakes(url: str) -> None:
+def test_the_folder_of_a_silent_holder_is_taken_and_it_adds_nothing_when_it_wakes(url: str) -> None:
     sleeper = claimed(Elsewhere(url))
     sleeper.append(SAVE, {"state": 1})
     sleeper.stop_beating()
@@ -192,7 +192,7 @@ def test_the_folder_of_a_process_of_this_machine_that_was_killed_is_free_at_once
     claimed(waiting).release()
 
 
-def test_of_two_that_claim_at_once_one_learns_that_it_was_later(url: str) -> None:
+def test_the_later_of_two_concurrent_claims_fails(url: str) -> None:
     first, second = (Ledger(ObjectStore(url, "mirror")) for _ in range(2))
     seen = [first.newest(), second.newest()]
     first.claim(lambda text: None, seen[0])

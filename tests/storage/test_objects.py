@@ -96,7 +96,7 @@ def test_a_store_that_overwrites_is_refused(url: str, monkeypatch: pytest.Monkey
         ObjectStore(f"{url}/run", "mirror").prove_conditional_put("proof")
 
 
-def test_what_is_written_to_a_bucket_that_is_not_there_says_so(url: str, tmp_path: Path) -> None:
+def test_writing_to_a_missing_bucket_is_reported(url: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = ObjectStore(f"{url}-none/run", "mirror")
     for write in (

@@ -56,7 +56,7 @@ def test_a_file_needs_a_name(url: str) -> None:
             pass
 
 
-def test_what_goes_behind_a_slash_is_found_there_and_may_be_moved_there(
+def test_files_copied_behind_a_slash_are_recognized_and_may_be_moved_there(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a").write_text("a")

@@ -40,7 +40,7 @@ def store(bucket: Bucket) -> ObjectStore:
     return ObjectStore(f"s3://{bucket.name}/run", "mirror")
 
 
-def test_what_another_wrote_meanwhile_does_not_pass_for_the_file(
+def test_an_object_of_another_writer_is_not_accepted_as_the_file(
     store: ObjectStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overtaken(self: S3Bucket, key: str, upload: str, parts: list[UploadPart]) -> None:
@@ -206,7 +206,7 @@ OLD, NEW = b"of the older", b"OF THE NEWER"
     ],
     ids=["etag", "time", "time beside an etag"],
 )
-def test_what_came_of_one_version_is_never_completed_by_another_of_the_same_size(
+def test_a_partial_download_is_never_completed_from_another_version(
     tmp_path: Path, then: FileInfo, now: FileInfo
 ) -> None:
     target = tmp_path / "file"
@@ -218,7 +218,7 @@ def test_what_came_of_one_version_is_never_completed_by_another_of_the_same_size
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_what_came_of_the_same_version_is_not_read_again(tmp_path: Path) -> None:
+def test_a_partial_download_of_the_same_version_is_continued(tmp_path: Path) -> None:
     found, read = FileInfo(False, 12, etag="one-3"), []
     with pytest.raises(Unreachable):
         fetch_into(Version(OLD, parts=2), PLACE, found, tmp_path / "file", lambda size: None)

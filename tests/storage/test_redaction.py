@@ -267,7 +267,7 @@ def test_assigned_names_are_found_anywhere_in_a_text_but_not_in_prose() -> None:
         assert hide(text) == (shown or text)
 
 
-def test_of_the_settings_of_a_launcher_the_lines_are_hidden_and_the_others_shown() -> None:
+def test_shell_lines_in_the_settings_of_a_launcher_are_hidden_and_others_shown() -> None:
     launcher = {
         "setup": ["export X=abc"],
         "srun_args": ["a"],

@@ -172,7 +172,7 @@ def test_a_read_only_cache_that_others_filled_serves_its_files(bucket, cache, ca
     assert fetch(f"s3://{bucket.name}/a.txt") == path
 
 
-def test_what_is_cached_and_unchanged_is_not_noted_again(bucket, cache):
+def test_an_unchanged_cached_file_is_not_recorded_again(bucket, cache):
     bucket.put_object(Key="a.txt", Body=b"abc")
     fetch(f"s3://{bucket.name}/a.txt")
     (note,) = (cache / "latest").iterdir()

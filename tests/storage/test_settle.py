@@ -213,7 +213,7 @@ def test_the_first_of_several_writers_settles_a_place_even_over_a_broken_folder(
         assert left == {"place"} | {f"new-{number}" for number in range(4)} - {stands[0]}
 
 
-def test_what_occupies_the_place_without_being_whole_goes_also_a_file(tmp_path: Path) -> None:
+def test_an_incomplete_folder_or_a_file_in_the_place_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "place").write_text("a file where a folder should be")
     assert settle(write(tmp_path / "new", "x"), tmp_path / "place") and content(tmp_path / "place") == "x"
     assert [path.name for path in tmp_path.iterdir()] == ["place"]

@@ -54,11 +54,11 @@ def test_a_missing_answer_is_temporary_in_the_errors_of_every_library(error: Exc
 @pytest.mark.parametrize(
     "error", [UserError("a wrong value"), TakenOver("x"), OSError(errno.ENOSPC, "full"), KeyError()]
 )
-def test_what_somebody_must_change_is_final(error: Exception) -> None:
+def test_an_error_that_a_user_must_correct_is_final(error: Exception) -> None:
     assert not is_temporary(error)
 
 
-def test_what_was_only_handled_meanwhile_makes_no_error_temporary() -> None:
+def test_a_handled_temporary_error_does_not_make_a_later_error_temporary() -> None:
     with pytest.raises(UserError) as raised:
         try:
             raise Unreachable("a moment")

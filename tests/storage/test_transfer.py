@@ -83,7 +83,7 @@ ETAG, TWO = "a" * 32, "b" * 32
         (LOCAL, FileInfo(False, 3, None, 5.0), OBJECT, FileInfo(False, 3, "no-digest", 6.0), True),
     ],
 )  # fmt: skip
-def test_what_lies_there_is_the_same_by_its_digest_or_by_size_and_time(
+def test_files_are_the_same_by_digest_or_by_size_and_time(
     source: Place, found: FileInfo, target: Place, there: FileInfo | None, same: bool
 ) -> None:
     assert is_same(Item(source, found, target, there)) is same
@@ -211,7 +211,7 @@ def test_a_move_removes_nothing_where_one_of_its_copies_is_not_as_it_was_written
     assert objects(url) == {}
 
 
-def test_what_would_overwrite_itself_or_something_of_another_kind_is_refused(url: str, tmp_path: Path) -> None:
+def test_a_copy_onto_itself_or_onto_another_kind_is_refused(url: str, tmp_path: Path) -> None:
     write(tmp_path, {"folder/a": b"", "file": b"", "into/file/x": b"", "inner/folder": b""})
     put(url, {"folder/a": b"", "file": b"", "folders/b": b""})
     local = str(tmp_path)
@@ -253,7 +253,7 @@ def test_a_copy_to_a_path_with_a_slash_keeps_the_folder_name_and_lists_extra_fil
     assert TransferPlan([unknown], [], []).size is None and TransferPlan([], [unknown], []).size == 0
 
 
-def test_what_a_disk_refuses_is_a_sentence_with_the_file(tmp_path: Path) -> None:
+def test_an_error_of_a_disk_is_one_sentence_with_the_file(tmp_path: Path) -> None:
     place, cases = parse_place(str(tmp_path)), [
         (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "^/x/y: No space left on device; "),
         (OSError(errno.ENOSPC, "No space left on device"), f"^{tmp_path}: No space left on device; "),

@@ -77,7 +77,7 @@ RANGE = {"Content-Range": "bytes 0-0/10"}
         (200, {"ETag": "W/x"}, FileInfo(False, None, "W/x")),
     ],
 )
-def test_what_lies_there_is_what_the_answer_to_the_first_byte_says(
+def test_a_file_is_described_by_the_answer_for_its_first_byte(
     server: Server, place: Place, status: int, headers: dict[str, str], found: FileInfo
 ) -> None:
     server.answers = [(status, headers, b"0")]

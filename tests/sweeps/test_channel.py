@@ -93,7 +93,7 @@ def test_an_outcome_ends_its_attempt_and_not_the_next(handed, tmp_path):
         (UserError("a is 1", "b is 2"), "a is 1; b is 2", "b is 2"),
     ],
 )
-def test_what_a_run_raises_is_its_outcome_and_in_its_log(handed, tmp_path, error, told, logged):
+def test_an_error_of_a_run_is_its_outcome_and_in_its_log(handed, tmp_path, error, told, logged):
     def fail():
         raise error
 
@@ -171,7 +171,7 @@ def test_a_job_that_begins_late_leaves_to_the_later_launch_what_that_has_begun(h
     assert OUTCOME not in frozen(handed, 0).user_attrs
 
 
-def test_of_two_launches_with_one_number_the_one_that_claimed_last_stays(handed):
+def test_the_last_claim_of_two_launches_with_one_number_wins(handed):
     first, second = job(handed, 0, launch=1), job(handed, 0, launch=1)
     with pytest.raises(Superseded):
         first.report(100, 0.5)

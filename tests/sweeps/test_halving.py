@@ -68,11 +68,11 @@ def test_less_is_better_where_it_is_minimized():
     assert search(HALVING, [0.7, 0.6, 0.5, 0.9, 0.9, 0.55], direction="minimize")[-1] == 100
 
 
-def test_of_equal_trials_no_more_pass_than_of_others():
+def test_equal_trials_pass_no_more_often_than_others():
     assert sum(examples > 100 for examples in search(HALVING, [0.69] * 12)) == 12 // 3 + 1
 
 
-def test_where_the_settings_changed_trials_are_compared_at_the_same_examples():
+def test_trials_with_other_settings_are_compared_at_equal_examples():
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(storage=storage, direction="maximize", pruner=pruning.build(HALVING, storage))
     first, second = study.ask(), study.ask()
@@ -134,7 +134,7 @@ PASSED = {1: 1, 2: 3 / 2, 3: 11 / 6, 5: 137 / 60, 6: 137 / 60 + 97 / 360}
 
 
 @pytest.mark.parametrize("n_trials", PASSED)
-def test_of_all_orders_of_a_few_trials_as_many_pass_a_rung_as_by_hand(n_trials):
+def test_the_trials_that_pass_a_rung_over_all_orders_match_a_count_by_hand(n_trials):
     passed = 0
     for order in itertools.permutations(range(n_trials)):
         rung = Rung()
@@ -159,7 +159,7 @@ def test_the_announced_cost_of_two_rungs_is_that_by_hand():
     assert cost(Bracket(0, (300, 900), 1), 2, HALVING) == pytest.approx(by_hand, abs=0.02)
 
 
-def test_of_many_trials_the_announced_cost_is_that_of_a_third_at_each_rung():
+def test_the_announced_cost_of_many_trials_keeps_a_third_at_each_rung():
     # 1/27 of a run for all, 2/27 more for a third, 6/27 for a ninth, 18/27 for the 27th part. The cost of one trial
     # deviates by 0.2 from its mean, so that of 3,000 by 0.004.
     by_hand = (1 + 2 / 3 + 6 / 9 + 18 / 27) / 27

@@ -140,7 +140,7 @@ def test_an_object_that_does_not_belong_to_a_journal_is_refused(body: bytes) -> 
         opened().read_logs(0)
 
 
-def test_what_cannot_be_read_or_opened_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_cannot_be_read_or_opened_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: Memory, *arguments: Any) -> Any:
         raise Denied("no right")
 

@@ -29,7 +29,7 @@ def test_every_choice_of_a_group_meets_every_other_and_every_end_is_tried():
     assert not any("y=" in override for override in list(preflight.probes(space, {"g": "b"}, lambda key: None))[0])
 
 
-def test_of_very_many_combinations_each_choice_is_tried_once():
+def test_each_choice_is_tried_once_if_combinations_are_too_many():
     space = read_space(dict.fromkeys("pqrs", "choice(a,b,c,d,e,f)"), None, [])
     tried = preflight.combinations(space, lambda key: True)
     assert len(tried) == 24

@@ -94,7 +94,7 @@ def test_sweeps_are_read_as_hydras_own_sweeper_reads_them(text):
 
 
 @pytest.mark.parametrize("text", ["x=range(3,3)", "x=range(1,4,0)"])
-def test_what_draws_nothing_is_refused(text):
+def test_an_empty_range_is_refused(text):
     (override,) = OverridesParser.create().parse_overrides([text])
     with pytest.raises(ValueError, match="the range"):
         distribution_of(override)

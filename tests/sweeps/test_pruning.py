@@ -34,7 +34,7 @@ def test_a_name_or_a_mapping():
         ({"name": "threshold", "lower": "low"}, 'pruner.lower is "low" but must be a number or null'),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_key_and_the_nearest(written, said):
+def test_a_wrong_pruner_is_refused_with_its_key_and_the_nearest(written, said):
     with pytest.raises(UserError, match=said):
         pruning.read(written)
 

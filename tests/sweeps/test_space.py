@@ -67,7 +67,7 @@ def test_words_of_any_script_work_in_yaml_on_the_command_line_and_in_conditions(
         ({"b": "choice(1)"}, {"a=1": {"b": "choice(1)"}}, [], "also drawn without a condition"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(params, when, arguments, said):
+def test_a_space_that_cannot_be_drawn_is_refused(params, when, arguments, said):
     with pytest.raises(UserError, match=said):
         read_space(params, when, arguments)
 

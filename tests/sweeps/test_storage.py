@@ -70,12 +70,12 @@ def test_a_storage_that_is_not_there_is_one_clear_error(url, reason):
         ("journal:///proc", "cannot be written: Is a directory"),
     ],
 )
-def test_what_cannot_work_is_seen_without_opening_it(url, reason):
+def test_an_unusable_storage_is_found_without_opening_it(url, reason):
     (problem,) = url_problems(url, 1)
     assert reason in problem and ("pip install" not in problem)
 
 
-def test_whether_a_journal_can_be_written_is_tried_without_a_trace(tmp_path):
+def test_the_check_that_a_journal_is_writable_leaves_no_trace(tmp_path):
     (tmp_path / "held.log").write_text("held")
     assert url_problems(f"journal://{tmp_path}/new/folder/journal.log", 1) == []
     assert url_problems(f"journal://{tmp_path}/held.log", 1) == []

@@ -86,7 +86,7 @@ def test_a_failing_tracker_is_reported_once_and_switched_off(
 
 
 @pytest.mark.parametrize(("what", "limit"), [("start", "START_LIMIT_S"), ("flush", "LIMIT_S")])
-def test_what_hangs_is_left_after_its_limit(
+def test_a_hanging_tracker_is_abandoned_after_its_limit(
     what: str, limit: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(guarded, limit, 0.05)

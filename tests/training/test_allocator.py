@@ -42,5 +42,5 @@ def test_a_batch_takes_the_memory_of_the_one_before() -> None:
     assert kept and count < 10_000
 
 
-def test_what_the_environment_sets_stays() -> None:
+def test_settings_of_the_environment_are_kept() -> None:
     assert not faults(MALLOC_MMAP_THRESHOLD_="65536")[0]

@@ -130,7 +130,7 @@ def test_a_killed_run_continues_to_the_same_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_what_two_ranks_record_is_added_up(tmp_path: Path, package: Path) -> None:
+def test_records_of_two_ranks_are_summed(tmp_path: Path, package: Path) -> None:
     single, folder = run_of(tmp_path, "single"), tmp_path / "two"
     known = yaml.safe_load((single / "config.yaml").read_text())["data"]["train"]
     command = [
@@ -216,7 +216,7 @@ def test_a_tracker_whose_package_is_missing_is_named_with_what_installs_it(
 
 
 @pytest.mark.thorough
-def test_what_was_recorded_can_be_drawn_over_runs(tmp_path: Path) -> None:
+def test_recorded_values_can_be_drawn_over_runs(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, f"run-{seed}", f"seed={seed}") for seed in (1, 2)]
     (table,), _ = rows_of(find_runs([tmp_path])[0])
     drawing = drawings_of(table, "steps", ["summary/tokens"])[0]

@@ -47,7 +47,7 @@ def test_a_run_of_any_kind_killed_in_every_step_ends_with_the_same_bytes(kind: K
 
 
 @pytest.mark.thorough
-def test_so_does_freelb_of_a_model_of_the_transformers_library(tmp_path: Path) -> None:
+def test_a_killed_run_of_freelb_with_a_transformers_model_continues_exactly(tmp_path: Path) -> None:
     model = transformers_model(tmp_path / "weights")
     assert_kills_change_nothing(Kind(("method=freelb",), classes, model, passes=3), tmp_path)
 

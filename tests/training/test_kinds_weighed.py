@@ -94,12 +94,12 @@ WITH_DROPOUT = {
     "kind",
     few_first(WITH_DROPOUT, "tag with a CRF", "siamese with contrastive loss", "freelb of a TextCNN", "fgm of R-Drop"),
 )
-def test_so_do_they_with_dropout_whose_masks_belong_to_examples(kind: Kind, tmp_path: Path) -> None:
+def test_parts_of_a_step_with_dropout_masks_by_example_equal_the_whole(kind: Kind, tmp_path: Path) -> None:
     assert_divided_as_one(kind, tmp_path)
 
 
 @pytest.mark.thorough
-def test_so_do_they_with_dropout_of_the_transformers_library(tmp_path: Path) -> None:
+def test_parts_of_a_step_with_dropout_of_transformers_equal_the_whole(tmp_path: Path) -> None:
     model = transformers_model(tmp_path / "weights")
     assert_divided_as_one(Kind((), classes, model), tmp_path)
 

@@ -289,7 +289,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_what_does_not_fit_is_refused_by_the_key_of_its_set(problem: str, tmp_path: Path) -> None:
+def test_a_setting_that_does_not_fit_is_refused_with_the_key_of_its_set(problem: str, tmp_path: Path) -> None:
     more, said = PROBLEMS[problem]
     with pytest.raises(UserError) as refused:
         composed(*mixture(tmp_path, MEMBERS, *more))

@@ -73,7 +73,7 @@ def test_a_part_of_ones_own_trains_and_is_scored(package: Path, chosen: tuple[st
     assert len(list(predictions_of(package / "run", "dev"))) > 0
 
 
-def test_what_is_made_for_units_tags_them(package: Path) -> None:
+def test_an_encoder_and_a_head_for_units_can_tag(package: Path) -> None:
     train(*SHOP[:2], "data=files", "data.train=spans.jsonl", "task=tag", "model=bag", "head=mlp", "loss=hinge", *SHORT)
     assert "span_f1" in json.loads((package / "run" / "result.json").read_text())["metrics"]["dev"]
 
@@ -220,7 +220,7 @@ def test_on_two_processes_too(package: Path) -> None:
     assert not [name for name in files if found[name] != expected[name]]
 
 
-def test_what_a_method_owns_is_in_no_prediction_and_goes_when_a_run_is_cleaned(package: Path) -> None:
+def test_parameters_of_a_method_are_unused_in_predictions_and_removable(package: Path) -> None:
     train(*SHOP, *MODEL, "method=hint")
     removable = plan_of(read_run(package / "run")).removable
     assert {path.name for path in removable} == {"method.safetensors", "optimizer.safetensors"}
@@ -276,7 +276,7 @@ def saved_state(run_dir: Path) -> dict[str, Any]:
     return json.loads((run_dir / "checkpoints/last/state.json").read_text())["state"]
 
 
-def test_where_gradients_overflow_at_the_least_scale_the_run_ends_with_the_rows(
+def test_an_overflow_at_the_least_scale_ends_the_run_and_names_rows(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("precision=half", "precision.start=268435456", "precision.least=134217728")

@@ -197,7 +197,7 @@ def test_spans_are_joined_over_folds_without_a_dev_set(tmp_path: Path) -> None:
     assert joined["tag_accuracy"] == pytest.approx(right / sum(row["units"] for row in rows))
 
 
-def test_what_the_data_refuse_leaves_no_folder(data: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_run_that_its_data_refuse_leaves_no_folder(data: tuple[str, ...], tmp_path: Path) -> None:
     message = run(*OPTIONS, *data, f"folds={ROWS + 1}", f"hydra.run.dir={tmp_path}/run", status=2)
     assert f"folds.count is {ROWS + 1}, but the training set has" in message and "Traceback" not in message
     assert not (tmp_path / "run").exists()

@@ -213,7 +213,7 @@ def test_a_row_is_named_whose_loss_is_finite_but_not_its_gradient(examples: Exam
         parts.step(examples, [np.arange(5), np.arange(5, ROWS)], 1, False).result()
 
 
-def test_where_every_row_is_at_fault_their_number_is_named(examples: Examples) -> None:
+def test_the_error_names_the_number_of_rows_if_all_are_at_fault(examples: Examples) -> None:
     parts = stepper()
     with torch.no_grad():
         parts.model.head.linear.weight.fill_(torch.nan)

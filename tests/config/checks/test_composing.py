@@ -14,7 +14,7 @@ from nlu.config.choices import conf_dir
 from nlu.config.entry.app import find_plugins
 
 
-def test_what_was_composed_with_hydras_node_or_failed_is_not_composed_again():
+def test_a_configuration_is_composed_once_with_or_without_hydras_node():
     find_plugins()
     with (
         mock.patch("hydra.compose", wraps=hydra.compose) as composed,

@@ -63,7 +63,7 @@ def test_a_key_name_of_other_programs_is_answered_with_ours(find, override, mean
         ("rows.csv", "rows.csv is a file, but its key is missing; write input=rows.csv for rows to predict"),
     ],
 )
-def test_what_users_of_other_programs_write_is_answered_with_what_to_write_here(
+def test_the_syntax_of_other_programs_is_answered_with_ours(
     find, tmp_path: Path, monkeypatch, override: str, expected: str
 ):
     monkeypatch.chdir(tmp_path)

@@ -113,7 +113,7 @@ def test_an_integer_that_the_task_returns_is_the_exit_code(run):
     assert run("task=tag", "name=metric")[0] == 0
 
 
-def test_of_several_jobs_the_largest_exit_code_counts_and_all_of_them_run(run):
+def test_all_jobs_of_a_grid_run_and_the_largest_exit_code_counts(run):
     code, out, err = run("-m", "task=tag", "name='1',one,fine")
     assert code == 2
     assert [line for line in out.splitlines() if line.startswith("ran")] == ["ran 1", "ran one", "ran fine"]
@@ -137,7 +137,7 @@ def test_a_users_error_is_printed_without_a_traceback(run):
         ("space", "another space\n  - a there, b here\n  write the same"),
     ],
 )
-def test_what_problems_have_in_common_is_said_once_and_not_counted(run, name: str, told: str):
+def test_a_summary_of_problems_is_printed_once_and_not_counted(run, name: str, told: str):
     assert run("task=tag", f"name={name}")[2] == f"nlu: error: {told}\n"
 
 
@@ -147,7 +147,7 @@ def test_an_invalid_value_is_refused_before_the_task_does_anything(run):
     assert "trainer.batch_size is 0 but" in err and 'model.hidden_size is "x" but' in err
 
 
-def test_what_is_temporary_exits_with_75_so_that_a_queue_starts_the_command_again(run):
+def test_a_temporary_failure_exits_with_75_so_that_a_queue_retries(run):
     assert run("task=tag", "name=away")[::2] == (75, "nlu: error: the store does not answer\n")
     code, _, told = run("--multirun", "task=tag", "name=one,away,fine")
     assert code == 75 and "job 0 (name=one): one problem" in told and "job 1 (name=away): the store does not" in told

@@ -26,7 +26,7 @@ def test_the_flags_are_hydras():
     assert set(re.findall(r"(?<![\w-])--[a-z-]+", done.stdout)) - {"--experimental-rerun"} == FLAGS
 
 
-def test_what_hydra_reads_is_what_was_written():
+def test_hydra_gets_the_arguments_of_the_command_line():
     line = read_command_line(["-m", "seed=1,2", "--config-dir", ".", "folds=5"])
     assert line.arguments == ["--config-dir=.", "--multirun", "seed=1,2", "folds.count=5"]
     assert line.is_multirun and line.runs_jobs and line.config_dir == "."

@@ -71,14 +71,14 @@ def test_a_run_folder_that_is_an_address_is_refused_before_anything_is_written(t
 
 @pytest.mark.parametrize("key", ["hydra.sweep.dir", "hydra.sweep.subdir"])
 @pytest.mark.parametrize("sweeper", ["basic", "hyperband"])
-def test_so_is_that_of_a_grid_or_a_search(train, key: str, sweeper: str):
+def test_a_remote_folder_of_a_grid_or_a_search_is_refused(train, key: str, sweeper: str):
     code, told = train("--multirun", f"hydra/sweeper={sweeper}", "seed=1,2", f"{key}=s3://bucket/runs")
     assert code == 2 and f"{key} is s3://bucket/runs, but" in told
     assert list(Path().iterdir()) == []
 
 
 @pytest.mark.filterwarnings("ignore:LogJobReturnCallback")
-def test_and_that_of_a_single_job_of_a_grid(train, mine: Path):
+def test_a_remote_folder_of_a_single_job_of_a_grid_is_refused(train, mine: Path):
     (mine / "extra/away.yaml").write_text("# @package _global_\nhydra:\n  sweep:\n    dir: s3://bucket/runs\n")
     code, told = train(f"--config-dir={mine}", "--multirun", "+extra=own,away")
     assert code == 2 and "job 1 (extra=away): hydra.sweep.dir is s3://bucket/runs, but" in told
@@ -114,7 +114,7 @@ def test_a_launcher_also_accepts_one_run_but_neither_a_search_nor_several_values
 
 
 @pytest.mark.filterwarnings("ignore:hydra.utils.instantiate")
-def test_what_a_users_own_program_builds_is_not_held_against_hydras_whitelist(monkeypatch, tmp_path: Path):
+def test_the_whitelist_of_hydra_does_not_apply_to_a_users_own_program(monkeypatch, tmp_path: Path):
     built = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["train", "hydra.run.dir=run"])

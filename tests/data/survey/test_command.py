@@ -109,7 +109,7 @@ def test_files_of_one_label_each_are_one_set(capsys: pytest.CaptureFixture[str])
     assert "'data.train={negative: bad.txt, positive: good.txt}'" in said
 
 
-def test_what_is_there_once_is_one_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_of_one_are_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
     Path("one.csv").write_text("text,label\nfine thing,1\n")
     Path("bad.csv").write_text("text,label\n,1\nfine thing,0\n")
     assert main(["train=one.csv", "dev=bad.csv", "--fields", "text=text", "label=label", "--out", "page.html"]) == 0
@@ -127,7 +127,7 @@ def test_a_named_data_set_is_read_as_its_yaml_says(here: Path, capsys: pytest.Ca
     assert "as afqmc.yaml says" in said and "data=afqmc" in said and re.search(r"train +dev +3 +3 +0", said)
 
 
-def test_it_runs_as_a_module_with_status_0_and_2(here: Path) -> None:
+def test_the_survey_runs_as_a_module_with_status_0_and_2(here: Path) -> None:
     environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY)}
     done = warm.run(["-m", "nlu.data", "shop.csv", "--fields", "text=review"], cwd=here, env=environment)
     assert done.returncode == 0 and "text = review (as given)" in done.stdout

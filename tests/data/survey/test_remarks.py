@@ -79,13 +79,13 @@ FINE = ["x", "y"] * 50
         ({"labels": FINE, "letters": "a\u200b"}, ["1 invisible or control character; tokenizers drop them"]),
     ],
 )  # fmt: skip
-def test_what_is_worth_a_look_is_said_of_a_set_and_nothing_else(one: dict[str, Any], said: list[str]) -> None:
+def test_remarks_on_a_set_name_only_its_anomalies(one: dict[str, Any], said: list[str]) -> None:
     found = remarks(report_of(survey("rows", **one)))
     assert len(found) == len(said)
     assert all(text.startswith("rows: ") and part in text for text, part in zip(found, said, strict=True))
 
 
-def test_what_sets_share_is_said_first_and_then_what_each_one_has_and_lacks() -> None:
+def test_remarks_name_shared_texts_first_and_then_anomalies_of_each_set() -> None:
     train = survey("train", ["x", "y", "x"], texts=[1, 2, 3])
     dev = survey("dev", ["x", "y", "z", "(none)"], texts=[1, 3, 4, 5])
     test = survey("test", ["y", "y"], texts=[6, 7])

@@ -59,7 +59,7 @@ def test_a_tar_holds_the_same_and_is_the_same_each_time(project):
         assert sorted(opened.getnames()) == ["nlu/train.py", "nlu_pai_claim.py", "nlu_pai_entry.py", "数据.csv"]
 
 
-def test_what_is_declared_goes_along(project):
+def test_declared_folders_are_packed_too(project):
     with zipfile.ZipFile(io.BytesIO(pack(project, ["data"], limit_mb=1).content)) as opened:
         assert "data/rows.csv" in opened.namelist()
 
@@ -83,7 +83,7 @@ def test_a_project_with_an_installed_nlu_takes_it_along(tmp_path):
         (["data/none"], r"include holds data/none, which does not exist"),
     ],
 )
-def test_what_cannot_go_is_refused(project, include, said):
+def test_folders_that_cannot_be_packed_are_refused(project, include, said):
     with pytest.raises(UserError, match=said):
         pack(project, include, limit_mb=1)
 

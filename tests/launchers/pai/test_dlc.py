@@ -180,7 +180,7 @@ def test_another_command_finds_the_job_that_works_of_two(server, queue_of, claim
     assert [started.id for started in made(server)] == [tickets[1].id]
 
 
-def test_what_appears_of_a_withdrawn_submission_leaves_without_computing(server, queue_of, claims, two_attempts):
+def test_a_late_job_of_a_withdrawn_submission_ends_without_computing(server, queue_of, claims, two_attempts):
     fates = iter(["late", "403"])
     server.fault = lambda method, path: next(fates) if method == "POST" and path.endswith("jobs") else None
     with pytest.raises(JobRefused, match="did not take job 0"):

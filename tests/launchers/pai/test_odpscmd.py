@@ -78,7 +78,7 @@ def test_a_command_is_one_line_of_ascii_and_the_client_reads_every_value_as_it_w
 
 
 @pytest.mark.parametrize("value", ['say "hi"', "file:///etc/passwd"])
-def test_what_the_client_would_change_is_refused(value):
+def test_a_value_that_the_client_would_change_is_refused(value):
     with pytest.raises(RequestFailure, match="cannot pass on k="):
         pai_command("x", "y", {"k": value}, None)
 

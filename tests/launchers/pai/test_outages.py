@@ -132,7 +132,7 @@ def test_a_job_whose_worker_never_appears_is_lost_even_to_commands_that_poll_onc
     assert look().state is JobState.LOST
 
 
-def test_that_a_worker_was_missed_for_a_moment_is_over_once_it_was_seen(opened, server, claims, monkeypatch):
+def test_a_worker_that_reappears_is_no_longer_counted_as_missing(opened, server, claims, monkeypatch):
     (worker,) = opened().submit([job(0)])
     (ticket,) = opened().submit([job(0)])
     holder_after(claims, "token0", attempt_of(server, worker.id))

@@ -143,7 +143,7 @@ def test_a_declared_file_goes_along(opened, server):
     assert len(queue.submit([job(0)])) == 1
 
 
-def test_what_is_fetched_by_the_job_itself_needs_no_file_here(opened):
+def test_data_that_the_job_fetches_need_no_local_file(opened):
     urls = config(train="far.csv", dev=["oss://b/dev.csv"], urls={"far.csv": "https://x/far.csv"})
     assert len(opened(compose=lambda one: urls).submit([job(0)])) == 1
 

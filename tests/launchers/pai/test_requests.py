@@ -34,7 +34,7 @@ def test_a_lost_answer_is_remembered_after_later_answers(fates: tuple[Fate, ...]
     assert done_once(answering(*fates, "job-2"), lambda: None, "submitting") == ("job-2", may_be_twice)
 
 
-def test_what_was_done_without_an_answer_is_found_also_after_another_failure() -> None:
+def test_a_call_that_succeeded_without_an_answer_is_found_after_another_failure() -> None:
     shown = iter([None, "job-1"])
     made = done_once(answering(Fate.UNKNOWN, Fate.NOT_DONE, "job-2"), lambda: next(shown), "submitting")
     assert made == ("job-1", False)

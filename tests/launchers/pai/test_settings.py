@@ -115,7 +115,7 @@ print("FOUND", found.workspace, found.image, found.oss_folder, found.instance_ty
 """
 
 
-def test_what_is_missing_is_asked_for_on_a_terminal_and_remembered(tmp_path):
+def test_missing_settings_are_asked_for_on_a_terminal_and_remembered(tmp_path):
     parent, child = pty.openpty()
     process = subprocess.Popen([sys.executable, "-c", ASKING, str(tmp_path)], stdin=child, stdout=child, stderr=child)
     os.close(child)

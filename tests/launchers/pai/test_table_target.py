@@ -142,7 +142,7 @@ def test_an_upload_that_is_forgotten_is_judged_by_the_rows(project, send):
         ("odps://p/tables/parted", pa.table({"note": ["a"]}), "the table has the partitions /pt=VALUE"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_is_predicted(project, address, rows, said):
+def test_rows_that_do_not_fit_a_table_are_refused_before_predicting(project, address, rows, said):
     project.tables |= {"shop": pa.table({"note": pa.array([], pa.string())}), "parted,pt=1": pa.table({"note": ["a"]})}
     with pytest.raises(UserError, match=said):
         TableTarget(address, "output").storable(rows.schema)

@@ -119,7 +119,7 @@ def test_hidden_states_projections_and_attention_are_those_of_transformers(corpu
                 assert (part.split(batch.lengths)[number] - wanted).abs().max() < 2e-5
 
 
-def test_what_is_read_of_the_layers_has_the_gradient_of_the_layers(corpus, spread):
+def test_hidden_states_and_attention_carry_the_gradient_of_the_layers(corpus, spread):
     bert, batch = spread(Bert(VOCAB_SIZE, None, pretrained=None, **OURS)), corpus("single", [3, 5, 5]).batch()
 
     def loss(inside: Inside) -> torch.Tensor:
@@ -236,7 +236,7 @@ def test_all_written_sizes_that_contradict_the_weights_are_listed():
     ]
 
 
-def test_what_weights_without_a_configuration_do_not_show_must_be_written():
+def test_sizes_that_weights_do_not_show_must_be_set():
     with pytest.raises(UserError) as caught:
         Bert(VOCAB_SIZE, source({}), pretrained="weights", hidden_size=24, layers=3)
     assert [problem.partition(",")[0] for problem in caught.value.problems] == [

@@ -270,7 +270,7 @@ def test_an_architecture_that_does_not_read_words_or_their_vectors_is_refused(tm
         ("Electra", {"embeddings_project.weight": 0, "encoder.layer.1.output.dense.weight": 2}),
     ],
 )
-def test_what_stands_above_the_layers_has_the_depth_of_the_last_one(saved, kind, depths):
+def test_parameters_above_the_layers_have_the_depth_of_the_last_one(saved, kind, depths):
     changes = {"Esm": {"emb_layer_norm_before": True, "mask_token_id": 4, "pad_token_id": 0},
                "DebertaV2": {"relative_attention": True, "norm_rel_ebd": "layer_norm"},
                "Electra": {"embedding_size": 16}}  # fmt: skip
@@ -344,7 +344,7 @@ def test_a_model_is_causal_where_only_later_tokens_see_earlier_ones(mix, is_caus
     assert huggingface._is_causal(inner, None) == is_causal and inner.training
 
 
-def test_what_is_above_the_layers_is_what_comes_after_the_last_of_them():
+def test_parameters_after_the_last_layer_count_as_above_the_layers():
     def above(*names):
         return huggingface._names_above_layers(list(names))
 

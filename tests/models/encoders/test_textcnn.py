@@ -46,7 +46,7 @@ def test_the_vector_of_a_text_among_longer_ones_follows_the_formula(corpus, spre
     torch.testing.assert_close(pooled_of(cnn, batch), expected)
 
 
-def test_what_is_not_asked_for_is_not_given(corpus, spread):
+def test_outputs_that_are_not_requested_are_left_out(corpus, spread):
     cnn: Any = model(spread).backbone
     batch = corpus("single", [2, 3]).batch()
     for tokens in (True, False):

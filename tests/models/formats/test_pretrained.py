@@ -133,7 +133,7 @@ def test_half_precision_weights_become_fp32(tmp_path):
     assert torch.equal(found[QKV], qkv(tensors).half().float())
 
 
-def test_what_is_missing_unexpected_or_of_another_shape_is_logged(tmp_path, messages):
+def test_missing_unexpected_and_mismatched_tensors_are_logged(tmp_path, messages):
     tensors = hub_tensors()
     del tensors["bert.encoder.layer.1.output.dense.bias"]
     tensors["bert.embeddings.position_embeddings.weight"] = torch.zeros(32, 24)
@@ -148,7 +148,7 @@ def test_what_is_missing_unexpected_or_of_another_shape_is_logged(tmp_path, mess
     ]
 
 
-def test_what_is_not_used_is_said_once_for_all_folds(tmp_path, messages):
+def test_unused_tensors_are_logged_once_for_all_folds(tmp_path, messages):
     reference = write(tmp_path, hub_tensors() | {"cls.predictions.bias": torch.zeros(5)})
     for _ in range(3):
         loaded(reference)

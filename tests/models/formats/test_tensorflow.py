@@ -148,7 +148,7 @@ def test_every_type_of_numbers_is_read(tmp_path):
         assert read[name].dtype == values.dtype and np.array_equal(read[name], values)
 
 
-def test_what_protocol_buffers_leave_out_is_what_it_is_by_default(tmp_path):
+def test_fields_that_protocol_buffers_leave_out_have_their_defaults(tmp_path):
     # A size of 0, the first data file, the first byte, and one data file in all.
     absent = number(1, 1) + nested(2, nested(2, b"") + nested(2, number(1, 3)))
     first = number(1, 1) + nested(2, nested(2, number(1, 2))) + number(5, 8)
@@ -202,7 +202,7 @@ def test_a_missing_or_foreign_index_is_refused(tmp_path):
         read_checkpoint(tmp_path / "model")
 
 
-def test_what_is_not_supported_is_said(tmp_path):
+def test_unsupported_checkpoints_are_refused_with_the_reason(tmp_path):
     values = {"w": np.ones(2, dtype=np.float32)}
     sliced = {b"p": entry(values["w"], 0, 0) + nested(7, b"")}
     refused = {

@@ -92,7 +92,7 @@ def test_without_learned_scores_the_decoded_tags_are_the_best_legal_ones():
     assert head.decode(logits_UC, np.array([40])).tolist() == legal_tags(logits_UC.numpy(), MANY).tolist()
 
 
-def test_what_the_scheme_forbids_is_never_decoded_however_high_its_score():
+def test_forbidden_tags_are_never_decoded_however_high_their_scores():
     head = crf()
     with torch.no_grad():
         head.transitions_CC[0, 2] = head.start_C[2] = 1e4

@@ -255,7 +255,7 @@ def test_attention_and_its_gradient_are_computed_in_the_strict_mode_where_any_is
     assert torch.get_deterministic_debug_mode() == 1
 
 
-def test_what_attention_holds_for_its_gradient_goes_with_the_backward_pass(deterministic):
+def test_attention_frees_its_saved_tensors_in_the_backward_pass(deterministic):
     query = torch.randn(2, 1, 5, 8, requires_grad=True)
     held = []
 

@@ -8,7 +8,7 @@ from nlu.models.layers.linear import MIN_ROWS, MIN_ROWS_PER_THREAD, Linear, min_
 
 
 @pytest.mark.parametrize("rows", [0, 1, MIN_ROWS - 1, MIN_ROWS, 100])
-def test_it_is_the_linear_map_for_any_number_of_rows(rows):
+def test_the_layer_is_the_linear_map_for_any_number_of_rows(rows):
     torch.manual_seed(rows)
     layer, inputs = Linear(7, 5), torch.randn(rows, 7)
     torch.testing.assert_close(layer(inputs), F.linear(inputs, layer.weight, layer.bias))

@@ -158,7 +158,7 @@ def test_folds_that_are_not_all_complete_are_refused(folds, tmp_path):
         main(["errors", str(tmp_path / "run")])
 
 
-def test_of_several_seeds_one_is_taken_and_the_others_are_named(tmp_path, monkeypatch, capsys):
+def test_one_of_several_seeds_is_used_and_the_others_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for seed, right in ((1, 3), (2, 1)):
         rows = [(number, "good", "good" if number < right else "bad") for number in range(4)]
@@ -184,7 +184,7 @@ def test_sets_of_labels_are_suspected_too(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "words"), [("tag", "the largest loss of the right tags"), ("regress", "the largest distance")]
 )
-def test_where_no_label_can_be_suspected_a_sentence_says_why(name, words, tmp_path, capsys):
+def test_a_sentence_says_why_label_errors_cannot_be_estimated(name, words, tmp_path, capsys):
     options = [one for one in TASKS[name].overrides(tmp_path, train_rows=20) if not one.startswith("data.dev=")]
     train(*options, "folds.count=2", "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
     assert words in errors(capsys, tmp_path / "run", "--by", "class")

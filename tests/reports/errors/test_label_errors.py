@@ -56,7 +56,7 @@ def test_the_confident_joint_is_that_of_the_paper(rank_by):
     assert scores == sorted(scores)
 
 
-def test_it_is_what_cleanlab_finds_and_estimates():
+def test_label_errors_equal_those_of_cleanlab():
     filters, counts = pytest.importorskip("cleanlab.filter"), pytest.importorskip("cleanlab.count")
     label_N, values_NC = noisy(seed=1)
     found = find_label_errors(known_of([NAMES[label] for label in label_N], values_NC), "self-confidence", False)
@@ -81,7 +81,7 @@ def test_a_class_without_rows_and_probabilities_that_do_not_add_up_do_no_harm():
     assert [one.number for one in plain.suspects] == [one.number for one in halved.suspects] != []
 
 
-def test_of_sets_each_label_is_looked_at_by_itself():
+def test_each_label_of_a_set_is_checked_separately():
     pytest.importorskip("cleanlab")
     rng = np.random.default_rng(0)
     has_NC = rng.random((200, 3)) < 0.5

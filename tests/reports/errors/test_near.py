@@ -18,7 +18,7 @@ def test_texts_are_compared_only_by_letters_and_digits():
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.7, 0.9, 1.0])
-def test_what_is_near_is_found_and_nothing_else(threshold):
+def test_exactly_the_near_texts_are_found(threshold):
     """Half of the texts that go by are kept ones with a few letters changed, so that all similarities occur."""
     rng = random.Random(0)
     kept = ["".join(rng.choices("abcd", k=rng.randint(1, 30))) for _ in range(120)]

@@ -81,7 +81,7 @@ def test_a_test_set_is_held_to_training_rows_without_the_held_out_ones(here):
     assert found.overlap.place_of(0) is None and found.overlap.is_exact_N.tolist() == [False, True]
 
 
-def test_of_folds_the_rows_that_others_hold_out_are_training_texts(here):
+def test_rows_that_other_folds_hold_out_count_as_training_texts(here):
     (here / "train.tsv").write_text("first\tx\nsecond\tx\nFirst\tx\nSecond\tx\n")
     for fold, texts in enumerate(([(0, "first"), (1, "second"), (3, "Second")], [(2, "First")])):
         run = kept_run(here / "run" / f"fold-{fold}", texts, folds__count=2, fold=fold)
