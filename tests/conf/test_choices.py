@@ -77,7 +77,7 @@ def test_the_top_level_keys_and_the_groups_are_these(composer):
     assert groups == {*WITH_TARGET, *OTHERS, "hydra"}
 
 
-def test_every_model_goes_with_every_data_set(composer, choices):
+def test_every_model_fits_every_data_set(composer, choices):
     found = {
         (model, data): composer.problems_of(composer.combine({"data": data}, {"model": model}))
         for model, data in product(choices("model"), choices("data"))
@@ -115,13 +115,13 @@ def test_every_task_fits_exactly_the_data_sets_with_its_fields(composer, choices
         assert bool(found) == (name not in FITTING[task]), f"task={task} data={name}"
 
 
-def test_every_task_goes_with_every_method(composer, choices):
+def test_every_task_fits_every_method(composer, choices):
     for task, method in product(choices("task"), choices("method")):
         config = composer.combine({"task": task, "data": FITTING[task][0]}, {"method": method})
         assert composer.problems_of(config) == [], f"task={task} method={method}"
 
 
-def test_a_loss_goes_with_the_tasks_whose_outputs_it_reads_and_is_refused_for_others(composer, choices):
+def test_a_loss_fits_exactly_the_tasks_whose_outputs_it_reads(composer, choices):
     assert set(choices("loss")) == set(READERS)
     for task, loss in product(choices("task"), choices("loss")):
         found = composer.problems_of(composer.combine({"task": task, "data": FITTING[task][0]}, {"loss": loss}))

@@ -326,6 +326,6 @@ RECORD = "# score: dev accuracy 0.75, at 1 of 2 epochs\n# time: 13 min\n# source
          ["mine has a row in docs/experiments.md", "score has a figure", "time has a figure"]),
     ],
 )  # fmt: skip
-def test_a_record_that_says_otherwise_than_the_page_would_be_noticed(text, problems):
+def test_a_record_that_contradicts_the_page_is_noticed(text, problems):
     page = "# Recorded experiments\n\n| mine | accuracy 0.75 | 1 epoch | 13 min | |\n\n## Next\n\n0.57\n"
     assert record_problems("mine", text, page) == problems

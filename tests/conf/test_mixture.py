@@ -46,7 +46,7 @@ def test_every_task_with_its_own_loss_can_be_one_of_several(composer, task):
 
 
 @pytest.mark.parametrize("method", ["plain", "rdrop", "fgm", "freelb"])
-def test_every_method_goes_with_several_sets(composer, method):
+def test_every_method_fits_several_sets(composer, method):
     assert composer.problems_of(composer.plain(*BOTH, *ONE, *OTHER, f"method={method}")) == []
 
 

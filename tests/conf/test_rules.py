@@ -75,7 +75,7 @@ def test_braces_that_the_shell_took_away_are_named(problems_of):
     assert problem.endswith("shells take {a:b,c:d} apart, so quote the whole: 'data.fields={a: b, c: d}'")
 
 
-def test_a_head_of_ones_own_package_stands_on_any_task(problems_of, tmp_path, monkeypatch):
+def test_a_head_of_a_users_package_fits_any_task(problems_of, tmp_path, monkeypatch):
     (tmp_path / "mypackage.py").write_text(
         "class Head:\n    def __init__(self, width, target, *, depth: int = 1): ...\n"
     )

@@ -67,7 +67,7 @@ def test_each_node_starts_its_devices_with_separate_ranks():
     assert [worker.meeting for worker in Placement().workers(2)] == [None, None]
 
 
-def test_a_process_that_is_one_of_its_node_starts_none():
+def test_one_of_several_processes_of_a_node_starts_no_others():
     for environment in (TORCHRUN, changed(SLURM, SLURM_NODEID="0")):
         assert placement(environment).workers(1) == placement(environment).workers(2) == []
     assert Placement().workers(1) == placement(NODES).workers(1) == []

@@ -100,7 +100,7 @@ def test_a_job_that_another_signal_stopped_is_not_queued_again_by_submitit(asked
     assert run_while_time_lasts(run) == 75 and not asked_again
 
 
-def test_a_job_that_has_nothing_to_save_yet_leaves_it_to_submitit(asked_again):
+def test_a_job_whose_time_is_up_before_its_first_state_ends_with_the_reason(asked_again):
     with pytest.raises(UncompletedJobError) as raised:
         run_while_time_lasts(lambda: signal.raise_signal(signal.SIGUSR2))
     assert grid_problems(raised.value)[0].startswith("a job reached its time limit before it had anything to save")

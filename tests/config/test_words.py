@@ -30,7 +30,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> None:
         ("data.train=~/f", "data.train=s3://b/f"), ("~/f", "s3://b/f"), ("", ""),
     ],
 )  # fmt: skip
-def test_a_copy_and_what_lies_below_it_is_called_by_its_origin(text: str, told: str) -> None:
+def test_a_copy_and_its_files_are_named_by_their_origin(text: str, told: str) -> None:
     assert with_origins(text.replace("~", CACHE)) == told.replace("~", CACHE)
 
 
@@ -41,7 +41,7 @@ def test_a_copy_and_what_lies_below_it_is_called_by_its_origin(text: str, told: 
         "~/f/../other", "~/g",
     ],
 )  # fmt: skip
-def test_a_path_that_is_another_keeps_its_name(text: str) -> None:
+def test_a_similar_path_keeps_its_name(text: str) -> None:
     assert with_origins(text.replace("~", CACHE)) == text.replace("~", CACHE)
 
 
@@ -57,7 +57,7 @@ def test_a_copy_of_several_originals_names_all_of_them() -> None:
     assert called(Path(f"{CACHE}/f")) == path_text(Path(f"{CACHE}/f")) == "s3://b/f or http://h/dev/rows.csv"
 
 
-def test_thousands_of_copies_cost_a_sentence_microseconds() -> None:
+def test_a_message_takes_microseconds_with_thousands_of_copies() -> None:
     for number in range(5000):
         show_as(Path(f"{CACHE}/copies/{number:05d}/rows.csv"), f"s3://b/{number}")
     text = f"{CACHE}/copies/04999/rows.csv:3: bad"

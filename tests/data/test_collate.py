@@ -161,7 +161,7 @@ def test_another_epoch_has_other_masks_and_scoring_always_the_same(words):
     assert all(masks_of([once]) != masks for masks in epochs)
 
 
-def test_masking_leaves_the_stored_tokens_as_they_are(words):
+def test_masking_does_not_change_the_stored_tokens(words):
     before = words.stored.tokens(words.rows_N).tolist()
     collate(words, np.arange(50), (5, 0))
     assert words.stored.tokens(words.rows_N).tolist() == before

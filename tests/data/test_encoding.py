@@ -26,7 +26,7 @@ def rows(flat, counts_N):
 
 
 @given(COUNTS, COUNTS, st.integers(4, 40))
-def test_a_pair_is_cut_no_more_than_needed_and_by_the_rule_of_halves(count_a, count_b, room):
+def test_a_pair_is_cut_only_as_needed_and_by_the_rule_of_halves(count_a, count_b, room):
     keep_a, keep_b = (int(keep_N[0]) for keep_N in cut_pair(np.array([count_a]), np.array([count_b]), room))
     assert keep_a + keep_b == min(count_a + count_b, room)
     assert 0 <= keep_a <= count_a and 0 <= keep_b <= count_b
@@ -91,7 +91,7 @@ def test_units_are_encoded_as_written_row_by_row(tokenizer, unit_rows, max_len):
     assert encoded.cut_N.tolist() == cut
 
 
-def test_a_unit_that_the_tokenizer_drops_stands_as_the_unknown_token():
+def test_a_unit_that_the_tokenizer_drops_becomes_the_unknown_token():
     encoded = encode_units(WORDPIECE, [["a", " ", "\u200b", "b"]], 16)
     assert encoded.tokens.tolist() == [2, 5, 1, 1, 6, 3]
     assert encoded.words.tolist() == [1, 2, 3, 4]

@@ -46,7 +46,7 @@ def test_no_text_and_no_group_is_in_two_folds(labels, data):
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=12, max_size=40), st.integers(2, 5))
-def test_texts_that_stand_several_times_move_a_label_by_at_most_the_largest(texts, count):
+def test_repeated_texts_unbalance_a_label_by_at_most_their_largest_group(texts, count):
     cluster_N = np.repeat(np.arange(len(texts)), [copies for _, copies in texts])
     label_N = np.repeat([label for label, _ in texts], [copies for _, copies in texts])
     fold_N = fold_numbers(cluster_N, label_N, count=count, seed=3)
@@ -56,7 +56,7 @@ def test_texts_that_stand_several_times_move_a_label_by_at_most_the_largest(text
             assert spread(np.bincount(fold_N[label_N == label], minlength=count)) <= largest
 
 
-def test_single_rows_level_what_texts_that_stand_several_times_left_uneven():
+def test_single_rows_balance_the_folds_after_repeated_texts():
     cluster_N = np.concatenate([np.zeros(4, int), np.full(3, 1), np.arange(2, 40)])
     fold_N = fold_numbers(cluster_N, np.arange(len(cluster_N)) // 7 % 1, count=5, seed=1)
     assert np.bincount(fold_N).tolist() == [9, 9, 9, 9, 9]
@@ -114,7 +114,7 @@ def test_large_clusters_are_dealt_before_small_ones():
         assert np.bincount(fold_numbers(cluster_N, np.zeros(12, int), count=2, seed=seed)).tolist() == [6, 6]
 
 
-def test_the_same_seed_splits_the_same_way_and_another_one_otherwise():
+def test_the_same_seed_splits_the_same_way_and_another_seed_differently():
     cluster_N, label_N = np.arange(60), np.arange(60) % 3
     first, again, other = (fold_numbers(cluster_N, label_N, count=5, seed=seed) for seed in (1, 1, 2))
     assert (first == again).all() and (first != other).any()

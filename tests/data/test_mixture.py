@@ -65,7 +65,7 @@ def test_the_quotas_of_a_round_are_the_exact_shares_rounded_up_or_down(sizes, al
 
 
 @given(SETS, SIZES, st.integers(1, 3))
-def test_with_an_alpha_of_one_every_round_takes_every_example_of_every_set_once(sizes, batch_size, accumulation):
+def test_with_an_alpha_of_one_every_round_has_each_example_of_each_set_once(sizes, batch_size, accumulation):
     order, _ = mixture(sizes, batch_size=batch_size, accumulation=accumulation)
     for number in range(2):
         seen = Counter()

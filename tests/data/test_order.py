@@ -179,7 +179,7 @@ def test_bucketing_pads_far_less_than_none():
     assert padding(lengths_N, order_of(lengths_N, 16, bucket_batches=64), 16) < 0.1 * plain
 
 
-def test_bucketing_leaves_the_batches_in_no_order_of_length():
+def test_bucketing_does_not_order_batches_by_length():
     lengths_N = np.random.default_rng(0).integers(1, 100, 3200)
     means = lengths_N[order_of(lengths_N, 16, bucket_batches=64)].reshape(-1, 16).mean(1)
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.2

@@ -212,7 +212,7 @@ def test_a_suffix_that_tells_no_format_is_refused(write):
         read(write("a.dat", "x"))
 
 
-def test_the_formats_that_may_be_asked_for_are_those_that_are_read():
+def test_every_accepted_format_is_read():
     # Where a configuration is checked nothing is imported that reads, so each names them.
     of_data = get_type_hints(Files.__init__)["format"], get_type_hints(Input)["format"]
     assert set(FORMATS) == {"auto", *READERS} and all(get_args(kind) == FORMATS for kind in of_data)

@@ -166,7 +166,7 @@ def test_a_damaged_shared_store_is_built_here(
     assert not list((tmp_path / "b/staging").iterdir()) and not list(tmp_path.rglob("x"))
 
 
-def test_a_store_that_is_away_costs_two_warnings(
+def test_an_unreachable_shared_store_causes_two_warnings(
     on_machine: Callable[..., Any], bucket: Objects, said: Callable[[], list[str]]
 ) -> None:
     bucket.is_away = True

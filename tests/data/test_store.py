@@ -78,7 +78,7 @@ def test_the_columns_come_back_in_file_order(folder, rows):
 
 
 @given(picked=st.lists(st.integers(0, NUMBER_ROWS - 1), max_size=12))
-def test_any_rows_are_gathered_in_the_order_asked_for(folder, rows, picked):
+def test_any_rows_are_gathered_in_the_requested_order(folder, rows, picked):
     stored, rows_B = StoredSet.open(folder), np.array(picked, np.int64)
     assert stored.tokens(rows_B).tolist() == flat([rows[i]["tokens"] for i in picked])[0].tolist()
     assert stored.boundaries(rows_B).tolist() == [rows[i]["boundary"] for i in picked]
@@ -96,7 +96,7 @@ def test_any_rows_are_gathered_in_the_order_asked_for(folder, rows, picked):
      (pa.list_(pa.int64()), lambda i: [i << 40]), (pa.list_(pa.float32()), lambda i: [0.5, i / 4])],
     ids=["a number", "several", "a large number", "shares", "large numbers", "small shares"],
 )  # fmt: skip
-def test_a_target_comes_back_in_the_type_it_was_written_in(rows, shard_rows, tmp_path, kind, of_row):
+def test_a_target_is_read_in_the_type_in_which_it_was_written(rows, shard_rows, tmp_path, kind, of_row):
     targets = [of_row(i) for i in range(NUMBER_ROWS)]
     made = [{**row, "target": target} for row, target in zip(rows, targets, strict=True)]
     stored, rows_B = StoredSet.open(written(tmp_path / "train", made, kind)), np.array([38, 0, 8, 7, 39])

@@ -75,7 +75,7 @@ def test_a_built_vocabulary_leaves_out_rare_words_and_keeps_its_size():
     assert vocabulary(built(texts, max_size=2)) == SPECIALS
 
 
-def test_rare_words_train_the_unknown_token_unless_said_otherwise():
+def test_rare_words_train_the_unknown_token_by_default():
     texts = ["good film", "good day", "bad film", "dull"]
     tokenizing = WordPiece()
     whole = tokenizing.build([texts])
@@ -90,7 +90,7 @@ def test_a_word_outside_the_vocabulary_becomes_the_unknown_token():
     assert words_of(built(["Good day"]), "GOOD night, day") == ["good", "[UNK]", "[UNK]", "day"]
 
 
-def test_case_is_kept_where_the_setting_says_so():
+def test_case_is_kept_if_configured():
     assert words_of(built(["Good day"], lowercase=False), "Good good") == ["Good", "[UNK]"]
 
 
@@ -99,13 +99,13 @@ def test_special_tokens_written_in_a_text_are_plain_text():
     assert "[SEP]" not in words_of(tokenizer, "a [SEP] b")
 
 
-def test_ids_of_many_texts_stand_side_by_side_with_their_counts():
+def test_ids_of_many_texts_are_concatenated_with_their_counts():
     flat, counts_N = built(["a b c"]).ids(["a b", "", "c", "\u200b"])
     assert flat.tolist() == [5, 6, 7]
     assert counts_N.tolist() == [2, 0, 1, 0]
 
 
-def test_a_saved_tokenizer_comes_back_the_same(tmp_path):
+def test_a_saved_tokenizer_is_loaded_unchanged(tmp_path):
     for lowercase in (True, False):
         tokenizer = built(["Größe b c 中文"], lowercase=lowercase)
         tokenizer.save(tmp_path)
@@ -143,7 +143,7 @@ def test_padding_is_ignored_in_a_tokenizer_file_without_special_tokens_too(tmp_p
     assert words_of(load_tokenizer(tmp_path, None), "a b a b a") == ["a", "b", "a", "b", "a"]
 
 
-def test_a_saved_tokenizer_of_another_kind_comes_back_the_same(tmp_path):
+def test_a_saved_tokenizer_of_another_kind_is_loaded_unchanged(tmp_path):
     tokenizer = WordPiece().given(roberta_like(tmp_path / "given.json"), None)
     tokenizer.save(tmp_path)
     assert load_tokenizer(tmp_path, None).digest == tokenizer.digest

@@ -65,7 +65,7 @@ def test_each_requirement_of_the_checkout_is_looked_at() -> None:
     assert {"torch", "hydra-core", "tokenizers", "pyyaml"} <= names
 
 
-def test_the_extras_that_are_looked_for_are_those_of_users_with_what_they_bring() -> None:
+def test_doctor_checks_the_extras_of_users_and_their_packages() -> None:
     settings = ConfigParser()
     settings.read(REPOSITORY / "setup.cfg")
     declared = {

@@ -96,7 +96,7 @@ def test_seeds_beside_a_run_tell_how_much_one_of_them_is_worth() -> None:
         ([{**START, "git": None}], ["the same", "None there, abc here", "one"]),
     ],
 )  # fmt: skip
-def test_versions_commits_and_starts_are_those_that_were_written_down(starts: list[Any], checks: list[str]) -> None:
+def test_versions_commits_and_starts_equal_the_recorded_ones(starts: list[Any], checks: list[str]) -> None:
     Path("run").mkdir()
     if starts:
         Path("run/provenance.json").write_text(json.dumps({"starts": starts}))

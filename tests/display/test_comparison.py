@@ -87,7 +87,7 @@ def test_a_legend_of_any_length_hides_no_curve(count: int) -> None:
     assert len({line.get_color() + str(line.get_linestyle()) for line in axes.lines}) == count
 
 
-def test_classes_stand_by_their_mean_f1_with_the_deviation_over_runs() -> None:
+def test_classes_are_sorted_by_mean_f1_with_the_deviation_over_runs() -> None:
     names = ["a", "b", "c"]
     one = kept(names, {"a": 0.5, "b": 0.9, "c": 0.75}, runs=4)
     two = kept(names, {"a": 0.6, "b": None, "c": 0.95})

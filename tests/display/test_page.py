@@ -75,7 +75,7 @@ def test_trials_on_their_way_are_what_they_reported(summary: Summary) -> None:
     assert sorted(labels) == ["best (trial 2)", "complete", "pruned"]
 
 
-def test_parameters_stand_where_their_values_are_on_their_axes(summary: Summary) -> None:
+def test_parameters_are_drawn_at_their_values_on_their_axes(summary: Summary) -> None:
     (axes,) = draw_figures(summary, {})["parallel"].axes
     lines = by_label(axes)
     places = {0: (0.0, 0.6), 1: (1.0, 0.0), 2: (0.5, 1.0), 4: (0.6505149978, 0.8)}

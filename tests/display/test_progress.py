@@ -79,7 +79,7 @@ def run_piped(code: str) -> tuple[str, str]:
     return done.stderr, done.stdout
 
 
-def test_log_lines_stand_above_one_live_bar_and_neither_tears_the_other():
+def test_log_lines_are_printed_above_one_live_bar_without_tearing():
     sent, _ = run_on_terminal("""
 with Progress() as progress:
     progress.start(1200, 1000)

@@ -45,7 +45,7 @@ def curves(axes: Axes) -> dict[str, list[tuple[float, float]]]:
     }
 
 
-def test_losses_of_training_and_of_each_set_stand_at_their_examples(run: Path) -> None:
+def test_losses_of_training_and_of_each_set_are_drawn_at_their_examples(run: Path) -> None:
     axes = axes_of(run, "loss")
     assert curves(axes) == {
         "train": [(examples, loss) for _, examples, loss, *_ in TRAIN],
@@ -69,7 +69,7 @@ def test_the_best_point_of_the_deciding_set_is_marked_with_its_value(
     assert curves(axes)["test"] == [(45, 0.25 if metric == "accuracy" else 1.1)] and axes.get_ylabel() == metric
 
 
-def test_epochs_stand_where_they_end(run: Path) -> None:
+def test_epochs_are_drawn_where_they_end(run: Path) -> None:
     axes = axes_of(run, "lr")
     dashed = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
     assert dashed == [13, 26, 39, 52]

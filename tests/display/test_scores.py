@@ -64,7 +64,7 @@ def test_the_most_confused_of_many_classes_are_shown_and_the_rest_is_summed() ->
     assert shares[-1, -1] == pytest.approx(matrix[np.ix_(others, others)].sum() / matrix[others].sum())
 
 
-def test_a_bin_of_the_calibration_stands_at_its_means_as_large_as_its_rows() -> None:
+def test_a_bin_of_the_calibration_is_drawn_at_its_means_in_the_size_of_its_rows() -> None:
     _, axes = new_figure()
     bins = [{"probability": 0.55, "right": 0.25, "rows": 10}, {"probability": 0.8, "right": 0.9, "rows": 40}]
     draw_calibration(axes, bins)

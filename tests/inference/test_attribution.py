@@ -111,7 +111,7 @@ def test_a_span_is_explained_by_the_odds_of_its_tags(tmp_path: Path) -> None:
         explain(loaded.predictor, row, None, (90, 91))
 
 
-def test_another_label_may_be_asked_for_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
+def test_another_label_may_be_requested_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
     loaded = run_of("classify", tmp_path)
     bad, good = (explain(loaded.predictor, {"text": "a b"}, label, None) for label in ("bad", "good"))
     assert bad.score == pytest.approx(-good.score, abs=1e-5)

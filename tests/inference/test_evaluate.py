@@ -184,7 +184,7 @@ def test_limits_on_training_rows_do_not_apply_to_scoring_but_max_len_does(tmp_pa
 @pytest.mark.parametrize(
     "way", [("data.fields={text: review, label: y}",), ("+data.fields.text=review", "+data.fields.label=y")]
 )
-def test_columns_that_are_named_are_those_that_are_scored(run: Path, tmp_path: Path, way: tuple[str, ...]) -> None:
+def test_named_columns_are_scored(run: Path, tmp_path: Path, way: tuple[str, ...]) -> None:
     own = kept(run)
     lines = [f"a,{one['text']},{one['prediction']},{one['label']}" for one in own]
     (tmp_path / "new.csv").write_text("\n".join(["text,review,label,y", *lines]) + "\n")
@@ -193,7 +193,7 @@ def test_columns_that_are_named_are_those_that_are_scored(run: Path, tmp_path: P
     assert result(tmp_path / "out")["metrics"]["test"]["accuracy"] == wanted
 
 
-def test_scores_are_compared_only_where_the_weights_are_those_that_were_scored(tmp_path: Path, capsys: Any) -> None:
+def test_scores_are_compared_only_for_the_weights_that_were_scored(tmp_path: Path, capsys: Any) -> None:
     run = trained(TASKS["classify"], tmp_path)
     evaluate(f"run={run}", "compare=true", "checkpoint=last", "resamples=0")
     path = run / "checkpoints/last/state.json"
@@ -240,7 +240,7 @@ def test_an_empty_file_is_called_empty(run: Path, tmp_path: Path, capsys: Any) -
     assert "new.csv is empty; give a file with rows" in capsys.readouterr().err
 
 
-def test_a_figure_that_cannot_be_drawn_costs_no_score(
+def test_a_figure_that_cannot_be_drawn_does_not_affect_the_scores(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*unused: Any) -> None:

@@ -274,7 +274,7 @@ def test_the_table_of_an_export_has_a_line_for_each_and_says_what_decides(capsys
     assert said == "onnx: the largest logit; docs/exporting.md explains the differences from the run"
 
 
-def test_the_formats_that_may_be_asked_for_are_those_that_are_written() -> None:
+def test_every_accepted_format_is_written() -> None:
     one, several = get_args(get_type_hints(Export)["format"])
     assert get_args(one) == get_args(get_args(several)[0]) == tuple(FORMATS)
 

@@ -136,7 +136,7 @@ def test_a_missing_tensorflow_is_named_with_what_installs_it(
         "pair",
     ),
 )  # fmt: skip
-def test_a_textcnn_goes_where_a_graph_can_go(kind: Kind, written: str, tmp_path: Path) -> None:
+def test_a_textcnn_is_exported_to_the_formats_of_graphs(kind: Kind, written: str, tmp_path: Path) -> None:
     if written == "onnx":
         pytest.importorskip("onnxruntime")
     options = ("task=regress",) if kind.row is number else ()
@@ -194,7 +194,7 @@ def test_a_format_that_does_not_fit_an_encoder_is_refused_with_those_that_do(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tagger_that_transformers_computes_otherwise_is_refused(tmp_path: Path, capsys: Any) -> None:
+def test_a_tagger_that_transformers_computes_differently_is_refused(tmp_path: Path, capsys: Any) -> None:
     # ModernBertForTokenClassification has a layer with a norm before its classifier.
     kind = of_transformers(TASKS["tag"], saved(tmp_path / "hub", "ModernBert", **MODERN))
     run = trained(kind, tmp_path)
@@ -220,7 +220,7 @@ def test_weights_of_transformers_come_back_with_the_same_bytes(model: str, tmp_p
         assert after[f"electra.{name}"].tobytes() == value.tobytes(), name
 
 
-def test_a_tf1_checkpoint_comes_back_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_tf1_checkpoint_is_read_back_with_the_same_bytes(tmp_path: Path) -> None:
     source, rng = tmp_path / "source", np.random.default_rng(0)
     named = load_file(saved(tmp_path / "hub") / "model.safetensors")
     tensors = tensorflow_names(named, "bert")

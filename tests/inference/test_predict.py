@@ -62,7 +62,7 @@ def test_an_impossible_output_is_reported_before_the_run_is_loaded(
     assert "output is /proc/z.jsonl, but nothing can be created in /proc" in capsys.readouterr().err
 
 
-def test_scores_and_logits_are_those_that_the_probabilities_come_from(run: Path, tmp_path: Path) -> None:
+def test_scores_and_logits_are_consistent_with_the_probabilities(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 23))
     predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/o.jsonl", "scores=true", "logits=true")
     for one, own in zip(read(tmp_path / "o.jsonl"), kept(run), strict=True):

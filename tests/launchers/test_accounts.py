@@ -61,7 +61,7 @@ def test_each_saved_state_of_a_run_or_a_fold_changes_its_mark(tmp_path):
     assert all(mark not in marks[:place] for place, mark in enumerate(marks))
 
 
-def test_a_state_that_another_takes_the_place_of_just_now_is_passed_over(tmp_path):
+def test_a_state_that_is_being_replaced_is_skipped(tmp_path):
     from hydra_plugins.hyperband_sweeper._failures import saved_mark
 
     class Vanishing(type(tmp_path)):
@@ -71,7 +71,7 @@ def test_a_state_that_another_takes_the_place_of_just_now_is_passed_over(tmp_pat
     assert saved_mark(Vanishing(tmp_path)) == {}
 
 
-def test_a_full_disk_costs_a_search_its_log_and_one_sentence(tmp_path, capfd):
+def test_a_search_on_a_full_disk_loses_its_log_and_prints_one_sentence(tmp_path, capfd):
     from hydra_plugins.hyperband_sweeper._board import LOG, Board
 
     (tmp_path / LOG).symlink_to("/dev/full")

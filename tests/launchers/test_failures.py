@@ -84,7 +84,7 @@ def test_a_full_disk_fails_no_trial_and_the_search_continues_once_space_is_free(
 
 
 @pytest.mark.thorough
-def test_a_storage_that_is_away_for_a_while_costs_a_search_and_its_jobs_nothing(tmp_path):
+def test_a_search_and_its_jobs_survive_a_storage_that_is_away_for_a_while(tmp_path):
     folder, held = tmp_path / "s", tmp_path / "mounted"
     held.mkdir()
     drawn = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=3", "step_s=0.2", *LOCAL)

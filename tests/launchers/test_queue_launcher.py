@@ -107,7 +107,7 @@ def test_a_submission_that_was_cut_off_is_not_repeated_silently(project, capfd):
 
 
 @pytest.mark.thorough
-def test_a_queue_that_finds_its_jobs_is_asked_for_one_whose_submission_was_cut_off(project, capfd):
+def test_a_queue_is_asked_for_a_job_whose_submission_was_interrupted(project, capfd):
     own = (*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
     cut_off(project / "run", "local")
     command(*own)

@@ -103,7 +103,7 @@ def test_the_trials_of_other_numbers_count_for_themselves(restarts):
         assert restarts.at_fault(number, got_further=False) is not None
 
 
-def test_a_trial_whose_machine_is_at_fault_again_and_again_starts_no_more(restarts):
+def test_a_trial_on_a_repeatedly_failing_machine_is_not_started_again(restarts):
     for _ in range(2):
         assert restarts.at_fault(1, got_further=False) > 0
         assert restarts.at_fault(1, got_further=False) > 0

@@ -39,7 +39,7 @@ def test_a_hopeless_trial_is_pruned_at_a_rung_and_the_cost_is_announced(tmp_path
     assert "expected cost:" in said
 
 
-def test_the_pruner_that_is_asked_for_is_the_one_that_stops_trials(tmp_path):
+def test_the_configured_pruner_stops_trials(tmp_path):
     """A trial reports value * step / 4 at 100 to 400 examples, so that its curve follows from what it drew."""
     search(
         tmp_path / "s", "lr=choice(0.1,0.3,0.5,0.7,0.9)", "hydra/sweeper/sampler=grid",

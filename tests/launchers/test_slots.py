@@ -95,7 +95,7 @@ def test_a_local_job_runs_without_a_time_limit_unless_one_is_set(tmp_path, prima
     assert timeout_min(tmp_path, f"{TIMEOUT}=90") == 90
 
 
-def test_an_hour_that_is_asked_for_is_an_hour(tmp_path, primary):
+def test_a_configured_hour_is_an_hour(tmp_path, primary):
     assert timeout_min(tmp_path, f"{TIMEOUT}=60") == 60
     primary("x: 1\nhydra:\n  launcher:\n    timeout_min: 60\n")
     assert timeout_min(tmp_path) == 60
@@ -145,7 +145,7 @@ def test_a_launcher_that_exits_in_its_thread_gives_its_slot_back(tmp_path, prima
     assert (ended.number, ended.launch, ended.never_began, ended.reason) == (4, 1, True, "SystemExit: 3")
 
 
-def test_two_that_come_as_a_third_leaves_do_not_both_hold_the_folder(tmp_path):
+def test_two_processes_that_arrive_as_a_third_leaves_do_not_both_hold_the_folder(tmp_path):
     """The second opens the lock before the first removes it, and locks what is no longer there."""
     from hydra_plugins.hyperband_sweeper import _folder
 

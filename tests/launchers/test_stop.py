@@ -67,7 +67,7 @@ def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(e
     assert ended(Slots([]), {7}).said == ["trial 7 is under way elsewhere, and continues there"]
 
 
-def test_nothing_is_said_of_jobs_that_end_and_of_those_of_this_process(ended):
+def test_jobs_that_end_and_those_of_this_process_are_not_mentioned(ended):
     assert ended(Slots([1, 3, 2]), {1, 2, 3}).said == []
     assert ended(Slots([], is_threaded=False), {1}).said == []
 

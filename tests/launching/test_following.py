@@ -78,7 +78,7 @@ def test_an_unreachable_queue_is_named_on_cancel_and_asked_at_the_next_ctrl_c(fo
     assert "local does not answer (connection refused), so jobs may continue; Ctrl-C asks" in capfd.readouterr().err
 
 
-def test_who_presses_ctrl_c_is_asked_each_time_and_may_leave_the_jobs(follow, capfd, monkeypatch):
+def test_ctrl_c_asks_each_time_and_offers_to_leave_the_jobs(follow, capfd, monkeypatch):
     monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
     asked, given = [], iter(["g", "c", "l"])
     monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: asked.append(question) or next(given))

@@ -30,7 +30,7 @@ def test_a_result_that_was_cut_off_is_removed(start, tmp_path, task):
     assert start(task) == []
 
 
-def test_a_job_that_was_missed_is_there_again_once_its_first_task_is(start, tmp_path):
+def test_a_missing_job_is_present_again_once_its_first_task_starts(start, tmp_path):
     missed_file(tmp_path, "57").touch()
     assert start(1) == ["57_missed"]
     assert start(0) == []

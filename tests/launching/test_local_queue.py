@@ -85,7 +85,7 @@ def test_a_cancelled_job_and_a_killed_one_have_different_states(tmp_path, import
     assert other.outcome(first) is other.outcome(second) is None
 
 
-def test_a_token_that_begins_like_anothers_is_another_job(tmp_path, importable):
+def test_a_token_that_begins_like_another_one_names_another_job(tmp_path, importable):
     watched, token = queue(tmp_path, sleep), new_tokens(1)[0]
     (ticket,) = watched.submit([Job(10, "/10", (), f"{token}-10")])
     assert queue(tmp_path).find([Job(1, "/1", (), f"{token}-1")]) == [None]

@@ -109,7 +109,7 @@ def test_nothing_is_removed_without_a_yes_and_the_total_is_printed(tmp_path, cap
     assert files(tmp_path) == before and "nothing was removed: add --yes" in capsys.readouterr().out
 
 
-def test_with_a_yes_it_goes_and_only_that(tmp_path, capsys):
+def test_a_yes_removes_exactly_the_listed_files(tmp_path, capsys):
     folder = ended(tmp_path / "a")
     before = files(folder)
     assert clean_runs(find_runs([tmp_path])[0], 1, False, confirmed=True) == []

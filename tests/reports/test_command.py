@@ -88,7 +88,7 @@ def test_help_tells_the_sub_commands_and_each_has_its_own():
         (["errors", ".", "more"], "more: one argument too many"),
     ],
 )
-def test_mistakes_cost_a_sentence(tmp_path, monkeypatch, arguments, words):
+def test_mistakes_are_reported_in_one_sentence(tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError) as raised:
         main(arguments)

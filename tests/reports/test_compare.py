@@ -128,7 +128,7 @@ def test_a_folder_with_several_configurations_is_refused(tmp_path):
         difference_of(tmp_path, tmp_path / "a")
 
 
-def test_an_example_comes_with_its_text_as_long_as_the_file_says_the_same(tmp_path, monkeypatch):
+def test_an_example_is_shown_with_its_text_if_the_file_is_unchanged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     others = [(0, "good", "bad"), *ROWS[1:]]
     fields = {"data__fields": {"text": 0, "label": 1}, "data__format": "auto", "data__header": None}

@@ -152,7 +152,7 @@ def test_folders_that_do_not_exist_are_named_all_at_once(tmp_path):
     assert len(caught.value.problems) == 2
 
 
-def test_reading_runs_costs_no_torch(tmp_path):
+def test_reading_runs_does_not_import_torch(tmp_path):
     end_run(begin_run(tmp_path / "a"), 0.5)
     code = (
         "import sys\nfrom pathlib import Path\nfrom nlu.reports.runs import find_runs\nfrom nlu.reports.show import *\n"

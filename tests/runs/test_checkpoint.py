@@ -136,7 +136,7 @@ def in_which_no_field_has_its_default() -> State:
     return state
 
 
-def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_a_state_is_restored_to_the_bit(tmp_path: Path) -> None:
     model, optimizer = trained_model()
     state = in_which_no_field_has_its_default()
     average = {name: parameter.detach() * 2 for name, parameter in model.named_parameters()}

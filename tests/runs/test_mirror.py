@@ -76,7 +76,7 @@ def objects(url: str) -> dict[str, bytes]:
     return {entry.key.removeprefix(f"{prefix}/"): entry.get()["Body"].read() for entry in found}
 
 
-def test_a_finished_run_lies_there_as_it_lies_here(run: Run, tmp_path: Path, url: str) -> None:
+def test_a_finished_run_is_mirrored_completely(run: Run, tmp_path: Path, url: str) -> None:
     run(tmp_path / "here")
     here = {
         path.relative_to(tmp_path / "here").as_posix(): path.read_bytes()
@@ -160,7 +160,7 @@ def assert_continues_from(
         shutil.rmtree(folder)
 
 
-def test_a_kill_at_some_instants_of_sending_costs_no_byte(
+def test_a_kill_at_some_instants_of_sending_loses_nothing(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instants = written_by(run, tmp_path / "here", monkeypatch)
@@ -168,7 +168,7 @@ def test_a_kill_at_some_instants_of_sending_costs_no_byte(
 
 
 @pytest.mark.thorough
-def test_a_kill_at_a_third_of_all_instants_of_sending_costs_no_byte(
+def test_a_kill_at_a_third_of_all_instants_of_sending_loses_nothing(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instants = written_by(run, tmp_path / "here", monkeypatch)
@@ -265,7 +265,7 @@ def test_folds_are_kept_and_continue_too(run: Run, tmp_path: Path, monkeypatch: 
         assert (tmp_path / "elsewhere" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_store_that_is_away_for_a_while_stops_no_training(
+def test_training_continues_while_the_store_is_unreachable(
     run: Run, tmp_path: Path, s3: Server, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(mirrors, "PAUSE_S", 0.05)

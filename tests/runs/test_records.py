@@ -24,7 +24,7 @@ def fill(path, steps):
     return table
 
 
-def test_a_row_comes_back_with_the_same_numbers_and_empty_cells(tmp_path):
+def test_a_row_is_read_back_with_the_same_numbers_and_empty_cells(tmp_path):
     table = Table(tmp_path / "train.tsv", TRAIN_COLUMNS)
     table.append(step=10, loss=0.1 + 0.2, gnorm=math.nan, clipped=True, lr=np.float32(0.1), epoch=None)
     (row,) = read_rows(tmp_path / "train.tsv")
@@ -169,7 +169,7 @@ def test_one_of_several_writers_of_a_file_wins_completely(tmp_path):
     assert os.listdir(tmp_path) == ["result.json"]
 
 
-def test_rows_are_synced_when_asked_for(tmp_path, monkeypatch):
+def test_rows_are_synced_on_request(tmp_path, monkeypatch):
     table = Table(tmp_path / "t.tsv", ("step",))
     table.append(step=1)
     synced = []

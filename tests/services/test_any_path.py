@@ -156,7 +156,7 @@ def test_a_run_starts_from_the_state_of_one_in_a_store(stored: Stored, tmp_path:
     assert all((found[0][name] == found[1][name]).all() for name in found[0])
 
 
-def test_a_run_in_a_store_predicts_and_the_output_lies_there(stored: Stored, tmp_path: Path) -> None:
+def test_a_run_in_a_store_predicts_into_the_store(stored: Stored, tmp_path: Path) -> None:
     predict(f"run={stored.run}", f"input={stored.url}/dev.jsonl", f"output={stored.url}/out/p.jsonl")
     predict(f"run={stored.local}/run", f"input={stored.local}/dev.jsonl", f"output={tmp_path}/p.jsonl")
     out = fetched(f"{stored.url}/out", tmp_path)

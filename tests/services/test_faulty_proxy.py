@@ -42,7 +42,7 @@ def store(s3_url: str) -> Iterator[Store]:
         yield made
 
 
-def test_without_faults_everything_goes_through(store: Store) -> None:
+def test_without_faults_every_request_succeeds(store: Store) -> None:
     content = os.urandom(3_000_000)
     store.put("größe 1", content)
     assert store.get("größe 1") == content and store.names() == ["größe 1"]

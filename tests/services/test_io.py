@@ -60,7 +60,7 @@ def names(url: str) -> list[str]:
 FILES = {"a.txt": b"a", "deep/größe 1.bin": bytes(range(256)) * 40, "deep/empty": b"", "COMPLETE": b"yes"}
 
 
-def test_a_folder_goes_there_and_back_and_is_not_copied_twice(
+def test_a_folder_is_copied_there_and_back_and_not_copied_twice(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = write(tmp_path / "here", FILES)
@@ -277,7 +277,7 @@ def test_a_killed_download_continues_but_a_changed_source_starts_again(
     assert back.read_bytes() == big.read_bytes()
 
 
-def test_under_faults_nothing_is_lost_and_nothing_comes_half(
+def test_copies_under_faults_are_complete(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
     files = {f"{number:02d}": os.urandom(1000 + number) for number in range(40)} | {"big": os.urandom(22 << 20)}
@@ -350,7 +350,7 @@ def test_without_any_credentials_both_variables_are_named(s3_url: str, monkeypat
         main(["exists", f"{s3_url}/a"])
 
 
-def test_a_bucket_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_bucket_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     with OssServer() as server, pytest.MonkeyPatch.context() as patched:
         adopt(patched, server.environment)

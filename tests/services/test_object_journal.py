@@ -48,7 +48,7 @@ def test_eight_processes_append_at_once_and_no_entry_is_lost_or_doubled(s3_url: 
     assert followed == found, "a reader that followed from the start saw the same order as one that came later"
 
 
-def test_killed_writers_leave_each_entry_as_a_whole_or_not_at_all(s3_url: str) -> None:
+def test_killed_writers_leave_each_entry_completely_or_not_at_all(s3_url: str) -> None:
     rng = random.Random(0)
     acknowledged: dict[str, int] = {}
     for generation in range(3):

@@ -91,7 +91,7 @@ def test_one_of_several_concurrent_builds_counts_and_the_others_are_removed(tmp_
     assert content in [(folder / "train/0.arrow").read_bytes() for folder in folders]
 
 
-def test_a_store_that_is_away_costs_no_more_than_building(
+def test_without_the_shared_store_the_data_are_built_here(
     keys: tuple[str, ...], machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

@@ -129,7 +129,7 @@ def test_a_wrong_question_for_reasons_is_refused(server: Server, body: Any, sent
     assert (status, sentence in answer["detail"]) == (422, True), answer
 
 
-def test_reasons_are_those_of_the_label_that_is_asked_for(server: Server) -> None:
+def test_explanations_are_for_the_requested_label(server: Server) -> None:
     """Of two labels the log-odds are each other's opposite."""
     answers = [server.ask("/explain", {"row": "a b", "label": label}) for label in ("good", "bad")]
     assert [status for status, _ in answers] == [200, 200], answers

@@ -29,7 +29,7 @@ from tests.slurm.works import (
 pytestmark = [pytest.mark.slurm]
 
 
-def test_a_job_runs_on_a_node_and_leaves_what_it_returned_and_said(tmp_path):
+def test_a_job_runs_on_a_node_and_leaves_its_result_and_output(tmp_path):
     own = queue(tmp_path, wait)
     (ticket,) = own.submit(jobs(tmp_path, 1))
     (look,) = until(JobState.RUNNING, own, ticket)
@@ -95,7 +95,7 @@ def test_an_unknown_setting_of_submitit_is_refused(tmp_path):
         queue(tmp_path, colour="red").submit(jobs(tmp_path, 1))
 
 
-def test_a_part_that_is_refused_takes_the_parts_before_with_it(tmp_path, monkeypatch):
+def test_a_refused_part_cancels_the_earlier_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
     own = queue(tmp_path, additional_parameters={"hold": True})
     executor, asked = own._executor, []
@@ -152,7 +152,7 @@ def test_a_job_whose_process_dies_without_a_word_is_lost(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_job_whose_node_goes_down_is_queued_again_or_where_that_is_forbidden_lost(tmp_path):
+def test_a_job_whose_node_goes_down_is_requeued_or_lost_if_that_is_forbidden(tmp_path):
     own = queue(tmp_path, wait, additional_parameters={"nodelist": "n2"})
     fixed = queue(tmp_path / "fixed", wait, additional_parameters={"nodelist": "n2", "no-requeue": True})
     (again,), (gone,) = own.submit(jobs(tmp_path, 1)), fixed.submit(jobs(tmp_path, 1))

@@ -162,7 +162,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("event", "count"), [("nothing", 0), ("USR2", 1), ("scontrol requeue", 1)])
-def test_a_job_to_which_this_happens_is_queued_again_and_comes_to_the_same_bytes(broken, data, unbroken, event, count):
+def test_a_job_with_this_event_is_requeued_and_reaches_the_same_bytes(broken, data, unbroken, event, count):
     folder, job = broken[event]
     run(*data, *SLURM, f"hydra.run.dir={folder}")
     assert restarts(job) == count and outcome(folder) == unbroken
@@ -207,7 +207,7 @@ def test_a_cancelled_job_is_reported_and_resume_continues_to_the_same_bytes(brok
     assert outcome(folder) == unbroken
 
 
-def test_a_run_that_a_more_urgent_job_pushes_aside_comes_to_the_same_bytes(data, unbroken, tmp_path):
+def test_a_run_that_is_preempted_reaches_the_same_bytes(data, unbroken, tmp_path):
     folder = tmp_path / "run"
     job = submit(folder, *data, "+hydra.launcher.additional_parameters={nodelist: n1}")
     has_begun(folder)
@@ -216,7 +216,7 @@ def test_a_run_that_a_more_urgent_job_pushes_aside_comes_to_the_same_bytes(data,
     assert restarts(job) == 1 and outcome(folder) == unbroken
 
 
-def test_a_run_whose_node_goes_down_comes_to_the_same_bytes_on_another(data, unbroken, tmp_path):
+def test_a_run_whose_node_goes_down_reaches_the_same_bytes_on_another(data, unbroken, tmp_path):
     folder = tmp_path / "run"
     job = submit(folder, *data)
     has_begun(folder)
@@ -229,7 +229,7 @@ def test_a_run_whose_node_goes_down_comes_to_the_same_bytes_on_another(data, unb
     assert restarts(job) == 1 and outcome(folder) == unbroken
 
 
-def test_a_run_that_takes_longer_than_its_time_comes_to_the_same_bytes_in_turns(data, tmp_path, monkeypatch):
+def test_a_run_longer_than_its_time_limit_reaches_the_same_bytes_in_several_jobs(data, tmp_path, monkeypatch):
     # Slurm counts in minutes, and asks this job to go 10 to 40 seconds after its start: the steps take 50.
     often = (*data, "trainer.save_interval=20st")
     train(*often, f"hydra.run.dir={tmp_path}/unbroken")
@@ -241,7 +241,7 @@ def test_a_run_that_takes_longer_than_its_time_comes_to_the_same_bytes_in_turns(
     assert restarts(job_of(folder)) >= 1
 
 
-def test_a_run_over_two_nodes_is_that_of_two_processes_of_one(data, unbroken_in_two, tmp_path):
+def test_a_run_over_two_nodes_equals_one_of_two_processes_on_one_node(data, unbroken_in_two, tmp_path):
     run(*data, *SLURM, f"hydra.run.dir={tmp_path}/run", "hydra.launcher.nodes=2")
     assert outcome(tmp_path / "run") == unbroken_in_two
 
@@ -258,7 +258,7 @@ def test_each_of_two_nodes_starts_its_devices(data, tmp_path):
 
 
 @pytest.mark.parametrize("event", ["USR2", "scontrol requeue", "node"])
-def test_a_run_over_two_nodes_to_which_this_happens_comes_to_the_same_bytes(data, unbroken_in_two, tmp_path, event):
+def test_a_run_over_two_nodes_with_this_event_reaches_the_same_bytes(data, unbroken_in_two, tmp_path, event):
     folder = tmp_path / "run"
     job = submit(folder, *data, "hydra.launcher.nodes=2")
     has_begun(folder)

@@ -299,7 +299,7 @@ def test_the_error_after_the_last_try_names_the_failed_operation(patient: tuple[
 
 
 @pytest.mark.parametrize(("status", "written"), [(409, False), (412, False), (400, None), (405, None)])
-def test_only_an_object_that_stands_makes_a_put_on_condition_false(status: int, written: bool | None) -> None:
+def test_a_conditional_put_fails_only_if_the_object_exists(status: int, written: bool | None) -> None:
     class Refusing(S3Bucket):
         def put(self, key: str, content: bytes, *, only_new: bool = False) -> None:
             self.tried("written", key, failing([answer(status)])[0])

@@ -122,7 +122,7 @@ def test_a_cache_that_cannot_be_made_is_named_with_its_variable(tmp_path, monkey
         pass
 
 
-def test_the_lock_of_a_staging_folder_goes_after_what_is_in_it(cache, monkeypatch):
+def test_the_lock_of_a_staging_folder_is_removed_after_its_files(cache, monkeypatch):
     old, rmtree, locked = leave(cache, "old", 25 * 3600), shutil.rmtree, []
 
     def removing(folder, **options):

@@ -59,7 +59,7 @@ def test_transient_failures_are_retried(server):
     assert server.requests["/data.txt"] == 4
 
 
-def test_a_connection_that_always_ends_early_is_an_error_and_leaves_nothing(server, cached_files):
+def test_a_connection_that_always_ends_early_raises_and_leaves_no_files(server, cached_files):
     server.files["/data.txt"] = CONTENT
     server.faults["/data.txt"] = ["cut"] * 9
     with pytest.raises(DataError, match=f"ended after {len(CONTENT) // 2} of {len(CONTENT)} bytes"):
@@ -78,7 +78,7 @@ def test_a_server_that_is_not_there_is_a_data_error():
         fetch("http://127.0.0.1:9/data.txt")
 
 
-def test_a_process_killed_halfway_leaves_nothing_that_passes_for_complete(server, cache, cached_files):
+def test_a_process_killed_halfway_leaves_no_complete_entry(server, cache, cached_files):
     server.files["/data.txt"] = CONTENT * 200
     server.faults["/data.txt"] = ["stall"]
     code = f"from nlu.storage.resources import fetch; fetch({server.url('/data.txt')!r})"

@@ -54,7 +54,7 @@ def test_a_heart_beats_at_once_and_through_errors_until_it_is_stopped() -> None:
     assert known == list(range(len(known))) and not heart._thread.is_alive()
 
 
-def test_a_heart_whose_beat_says_so_beats_no_more() -> None:
+def test_a_heartbeat_stops_when_its_function_says_so() -> None:
     counts: list[int] = []
     heart = Heartbeat(lambda count: counts.append(count) or count < 2, name="test", interval_s=0.001)  # type: ignore[func-returns-value]
     heart.start()

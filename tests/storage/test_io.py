@@ -192,7 +192,7 @@ def test_a_broken_download_from_a_web_server_continues_where_it_stopped(
     assert server.answered == [1, MIB, MIB]
 
 
-def test_etags_of_objects_in_parts_are_worked_out(tmp_path: Path) -> None:
+def test_etags_of_objects_in_parts_are_computed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * (16 * MIB) + b"y")
     digests = [hashlib.md5(b"x" * (16 * MIB)).digest(), hashlib.md5(b"y").digest()]

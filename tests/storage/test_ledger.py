@@ -38,7 +38,7 @@ def claimed(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def test_a_holder_that_is_heard_of_keeps_others_out_however_long_they_wait(url: str) -> None:
+def test_a_beating_holder_keeps_others_out_however_long_they_wait(url: str) -> None:
     holder = claimed(Elsewhere(url))
     told: list[str] = []
     second = Ledger(ObjectStore(url, "mirror"), beat_s=0.05, silence_s=30)
@@ -278,7 +278,7 @@ def test_an_invalid_record_is_refused_and_not_changed(url: str) -> None:
     assert json.loads(store.get(".ledger/0000000001.json")) == {"other": "program"}
 
 
-def test_a_store_that_does_not_answer_says_so_and_names_the_variables(
+def test_the_error_of_a_store_that_does_not_answer_names_the_variables(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
@@ -370,7 +370,7 @@ def test_the_error_names_a_store_that_refuses_a_record_that_it_does_not_have(url
 
 
 @pytest.mark.parametrize("arrives", [False, True])
-def test_a_claim_is_tried_again_where_the_store_does_not_answer_and_stands_once(
+def test_a_claim_is_retried_without_an_answer_and_stored_once(
     url: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
     monkeypatch.setattr(ledger, "CLAIM_AGAIN_S", Pauses(0, 0, 4))

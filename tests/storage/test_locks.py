@@ -17,7 +17,7 @@ from nlu.storage.locks import Locked, NoLocks, hold_lock, is_locked
 from tests.waits import Clock, held_elsewhere
 
 
-def test_a_lock_keeps_another_process_out_and_goes_with_the_one_that_dies(tmp_path: Path) -> None:
+def test_a_lock_keeps_another_process_out_until_its_holder_dies(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with held_elsewhere("from nlu.storage.locks import hold_lock", "hold_lock(path, wait_s=0)", path):
         assert is_locked(path)
@@ -124,7 +124,7 @@ def test_a_file_system_without_locks_raises_only_if_the_lock_is_required(tmp_pat
     assert ran == ["optional"] and not is_locked(tmp_path / "lock")
 
 
-def test_any_other_error_of_a_lock_is_raised_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_error_of_a_lock_is_raised_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(descriptor: int, operation: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 

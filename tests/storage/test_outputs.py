@@ -30,7 +30,7 @@ def names(url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_a_file_that_lies_there_is_never_written_over(url: str, slash: str) -> None:
+def test_an_existing_file_is_never_overwritten(url: str, slash: str) -> None:
     with output_files(f"{url}{slash}", "--out") as folder:
         (folder / "a.png").write_text("first")
     with pytest.raises(UserError, match=r"--out is s3://\S+/there/a.png, which exists; nothing was written"):
@@ -80,6 +80,6 @@ def test_a_folder_that_cannot_be_created_is_refused_before_anything_is_computed(
         require_free(out, "out")
 
 
-def test_looking_whether_a_folder_can_be_made_leaves_nothing(tmp_path: Path) -> None:
+def test_checking_whether_a_folder_can_be_created_leaves_nothing_behind(tmp_path: Path) -> None:
     require_free(tmp_path / "a/b", "out")
     assert list(tmp_path.iterdir()) == []

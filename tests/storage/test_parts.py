@@ -237,7 +237,7 @@ def test_a_fetched_file_is_synced_before_it_gets_its_name_and_then_the_name_is(t
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("begun", [0, 2])
-def test_the_digest_is_that_of_all_of_the_file_also_where_some_of_it_came_before(tmp_path: Path, begun: int) -> None:
+def test_the_digest_covers_the_whole_file_even_if_a_part_came_earlier(tmp_path: Path, begun: int) -> None:
     found = FileInfo(False, 12, etag="one-3", modified_s=1e9)
     with pytest.raises(Unreachable):
         fetch_into(Version(NEW, parts=begun), PLACE, found, tmp_path / "file", lambda size: None)
@@ -277,6 +277,6 @@ def test_a_file_that_another_process_fetches_or_that_was_removed_is_refused(tmp_
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_without_locks_a_file_comes_all_the_same(tmp_path: Path, without_locks: None) -> None:
+def test_a_file_is_fetched_without_locks_too(tmp_path: Path, without_locks: None) -> None:
     fetch_into(Version(NEW), PLACE, FileInfo(False, 12), tmp_path / "file", lambda size: None)
     assert (tmp_path / "file").read_bytes() == NEW

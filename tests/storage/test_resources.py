@@ -21,7 +21,7 @@ from nlu.storage.resources import fetch
 from tests.buckets import Server
 
 
-def test_a_local_path_is_returned_as_it_is_and_never_copied(tmp_path, monkeypatch, cache):
+def test_a_local_path_is_returned_unchanged_and_never_copied(tmp_path, monkeypatch, cache):
     (tmp_path / "data.txt").write_text("x")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -132,7 +132,7 @@ def test_a_missing_object_is_reported(bucket):
         fetch(f"s3://{bucket.name}/no.bin", what="weights")
 
 
-def test_an_object_that_came_in_part_is_refused_and_leaves_nothing(bucket, cached_files, monkeypatch):
+def test_a_truncated_object_is_refused_and_leaves_no_files(bucket, cached_files, monkeypatch):
     bucket.put_object(Key="a.bin", Body=b"abcdef")
     monkeypatch.setattr(resources, "fetch_into", lambda store, place, found, path, advance: path.write_bytes(b"abc"))
     with pytest.raises(DataError, match=r"a\.bin came with 3 of 6 bytes"):

@@ -158,7 +158,7 @@ def test_a_kill_while_replacing_leaves_the_old_or_the_new_folder(tmp_path: Path)
     assert left == {"old", "new"}
 
 
-def test_the_older_one_stands_where_the_last_rename_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_old_folder_stays_if_the_last_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, real = tmp_path / "place", os.rename
     replace(write(aside(place), "old"), place)
     new = write(aside(place), "new")
@@ -227,7 +227,7 @@ def test_a_marked_folder_that_lost_a_file_is_replaced_if_the_caller_checks_it(tm
     assert content(tmp_path / "place") == "y"
 
 
-def test_a_place_that_is_not_whole_never_takes_the_older_whole_one_along(tmp_path: Path) -> None:
+def test_an_incomplete_folder_gives_way_to_its_complete_older_version(tmp_path: Path) -> None:
     write(tmp_path / "place", "half")
     mark_whole(write(tmp_path / ".place.old", "old"))
     aside(tmp_path / "place")

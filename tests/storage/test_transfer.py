@@ -166,7 +166,7 @@ def test_a_file_that_differs_from_its_record_is_removed(url: str, tmp_path: Path
     assert (tmp_path / "file").read_bytes() == b"content"
 
 
-def test_the_mark_of_a_folder_goes_first_and_of_a_disk_the_folders_too(
+def test_removing_a_folder_starts_with_its_mark_and_ends_with_empty_folders(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "here", FILES)
@@ -342,7 +342,7 @@ def test_an_output_in_a_store_is_marked_first_and_completed_by_its_last_file(
     assert objects(url) == before
 
 
-def test_an_output_on_this_machine_is_there_as_a_whole_with_the_rights_of_new_files(tmp_path: Path) -> None:
+def test_a_local_output_appears_at_once_with_the_rights_of_new_files(tmp_path: Path) -> None:
     with pytest.raises(KeyError), output_folder(tmp_path / "new/deep", "out", last="x") as folder:
         (folder / "x").touch()
         raise KeyError

@@ -108,7 +108,7 @@ def test_a_missing_file_and_an_unreadable_one_raise_different_errors(server: Ser
     assert Web().stat(place) == FileInfo(False, 10)
 
 
-def test_a_range_is_all_of_it_or_asked_for_again(server: Server, place: Place, tmp_path: Path) -> None:
+def test_a_range_is_complete_or_requested_again(server: Server, place: Place, tmp_path: Path) -> None:
     server.answers = [(206, {}, CONTENT[2:4]), (206, {}, CONTENT[2:6]), (206, {}, CONTENT[2:5])]
     assert Web().read(place, 2, 5, FileInfo(False, 10)) == b"234" and server.asked == ["bytes=2-4"] * 3
     server.answers = [(200, {}, CONTENT)]

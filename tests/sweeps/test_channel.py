@@ -59,7 +59,7 @@ def test_a_continued_job_gets_the_answers_that_it_got_before(handed):
     assert not good.report(50, 0.1) and not good.report(100, 0.9)
 
 
-def test_a_job_killed_between_the_answer_and_its_record_hears_the_same_one(handed, monkeypatch):
+def test_a_job_killed_before_it_recorded_an_answer_gets_the_same_one(handed, monkeypatch):
     killed = TrialChannel(**handed(1))
 
     def die(name, value):
@@ -241,7 +241,7 @@ def test_a_full_disk_is_known_from_the_system_itself(handed, tmp_path):
     assert "No space left on device" in (tmp_path / "0/log.txt").read_text()
 
 
-def test_a_job_whose_storage_stays_away_leaves_its_trial_to_be_gone_on_with(handed, tmp_path):
+def test_a_job_whose_storage_is_unreachable_leaves_its_trial_to_be_continued(handed, tmp_path):
     def run():
         raise StorageUnavailable("it has not answered for 300 s")
 
@@ -280,7 +280,7 @@ def test_a_job_that_was_asked_to_stop_says_by_which_signal(handed, tmp_path):
     assert frozen(handed, 0).user_attrs[channel.REASON]["error"] == "it was sent SIGTERM"
 
 
-def test_a_report_waits_no_longer_for_a_storage_that_is_away_once_a_signal_came(handed, tmp_path):
+def test_a_report_stops_waiting_for_its_storage_after_a_signal(handed, tmp_path):
     folder = Path(handed(0)["storage"].partition("://")[2]).parent
     trial = TrialChannel(**handed(0))
     trial.claim()

@@ -43,7 +43,7 @@ def search(spec: dict, values: list[float], *, name: str = "s", direction: str =
 @pytest.mark.parametrize(
     ("low", "high", "factor"), [(100, 2700, 3), (80, 600, 3), (1, 64, 2), (5, 5, 3), (10, 1000, 4)]
 )
-def test_brackets_and_who_is_dealt_to_them_are_those_of_optuna(low, high, factor):
+def test_brackets_and_their_trials_equal_those_of_optuna(low, high, factor):
     theirs = optuna.pruners.HyperbandPruner(low, high, factor)
     study = optuna.create_study(study_name="dealt", pruner=theirs)
     theirs._try_initialization(study)
@@ -166,7 +166,7 @@ def test_the_announced_cost_of_many_trials_keeps_a_third_at_each_rung():
     assert cost(brackets(HALVING)[0], 3000, HALVING) == pytest.approx(by_hand, abs=0.012)
 
 
-def test_a_search_costs_what_is_announced():
+def test_the_cost_of_a_search_equals_the_announced_one():
     # By hand as above: of 6 trials in the bracket of one rung, over 60 searches.
     rng = random.Random(0)
     spec = {**HALVING, "min_resource": 900}

@@ -46,7 +46,7 @@ def test_a_second_search_from_elsewhere_is_refused_while_the_first_lives(lease):
     assert len(lease.said) == 1 and "starts if that sends no heartbeat for 60 s" in lease.said[0]
 
 
-def test_one_that_ended_in_order_leaves_the_study_free(lease):
+def test_a_search_that_ended_normally_releases_the_study(lease):
     with lease("a"):
         assert lease.held()["place"] == "a"
     assert not lease.held()
@@ -96,7 +96,7 @@ def test_a_search_that_was_silent_and_lives_after_all_finds_the_other_and_ends(l
         assert lease.held()["place"] == "b", "it takes nothing back that is another's"
 
 
-def test_a_search_whose_storage_is_away_ends_without_waiting_for_it_again(tmp_path):
+def test_a_search_without_its_storage_ends_without_waiting_for_it_again(tmp_path):
     storage = outages.journal_file(tmp_path)
     opened = open_storage(storage.url, patience_s=600)
     optuna.create_study(study_name="s", storage=opened)

@@ -118,7 +118,7 @@ def test_an_entry_is_stored_once_after_any_failures_of_the_first_tries(failure: 
     assert opened().read_logs(0) == logs(0, 3)
 
 
-def test_a_store_that_takes_nothing_is_away_and_a_mistake_of_the_users_stays_one() -> None:
+def test_a_failing_store_is_unavailable_but_a_user_error_stays_a_user_error() -> None:
     for failure, kind, said in [
         (Unreachable("no answer"), StorageUnavailable, "^no answer$"),
         (Denied("no right"), StorageUnavailable, "^no right$"),
@@ -152,7 +152,7 @@ def test_a_journal_that_cannot_be_read_or_opened_is_unavailable(monkeypatch: pyt
         opened().read_logs(0)
 
 
-def test_an_entry_that_was_written_stands_also_where_it_cannot_be_merged(
+def test_a_written_entry_stays_even_if_it_cannot_be_merged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_new = Memory.put_new

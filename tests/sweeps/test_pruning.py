@@ -117,7 +117,7 @@ def test_the_median_is_optunas_where_all_report_at_the_same_examples():
     assert 5 < sum(examples < 500 for examples in theirs) < 35
 
 
-def test_trials_in_unlike_batches_meet_where_they_are_meant_to_be_scored():
+def test_trials_with_other_batch_sizes_are_compared_at_the_planned_examples():
     # Every half epoch of 1,000 examples, in steps of 10, 48 and 64 examples.
     tens, forties = {500: 0.5, 1000: 0.6, 1500: 0.7}, {528: 0.7, 1008: 0.8, 1512: 0.9}
     bad = {512: 0.1, 1024: 0.2, 1536: 0.3}

@@ -98,7 +98,7 @@ def test_an_end_before_the_first_score_is_warned_of(max_resource, num_examples, 
     )
 
 
-def test_a_first_decision_before_the_first_score_is_taken_for_it_and_that_is_said():
+def test_a_first_decision_before_the_first_score_is_moved_to_it_with_a_remark():
     assert spec([config()], min_resource="100ex") == spec([config()])
     (warning,) = resources.raised({**SETTINGS, "min_resource": "100ex"}, [config()], 1000)
     assert "min_resource is 100ex, but trials are first scored after 500 examples (trainer.eval_interval)" in warning

@@ -216,7 +216,7 @@ def test_without_two_complete_trials_importances_are_left_out_with_a_sentence(st
                                                             f"{trials if states == 'COMPLETE' else 0}.")  # fmt: skip
 
 
-def test_a_value_stands_on_its_axis_by_its_scale():
+def test_a_value_is_drawn_on_its_axis_by_its_scale():
     log = SearchedKey("lr", "log", 1e-5, 1e-3)
     assert place_of(log, {"lr": 1e-4}) == pytest.approx(0.5) and place_of(log, {}) < 0
     assert [text for _, text in ticks_of(log)] == ["1e-5", "2e-5", "5e-5", "1e-4", "2e-4", "5e-4", "1e-3"]

@@ -74,7 +74,7 @@ def test_spans_that_max_len_cut_off_are_missed_not_forgotten(store_of):
     assert unsure.metrics["loss"] == pytest.approx(math.log(1 + 2 * math.exp(-2)), rel=1e-6)
 
 
-def test_rows_of_which_nothing_fits_are_all_missed(store_of):
+def test_all_spans_of_rows_that_are_cut_to_nothing_count_as_missed(store_of):
     rows = ["B-X O", "B-X"]
     text = "".join(map(sentence, rows))
     store = store_of("a.conll", text, Tag, **CONLL)

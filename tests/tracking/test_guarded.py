@@ -128,7 +128,7 @@ def test_bins_of_a_histogram_are_what_each_library_takes() -> None:
     assert (far["min"], far["max"]) == (-1e7, -1e6)
 
 
-def test_names_and_configurations_are_written_as_a_library_takes_them() -> None:
+def test_names_and_configurations_are_written_in_the_form_of_each_library() -> None:
     assert [_name(name) for name in ("summary/gate[0]", "/dev/f1@5/", "准确 a.b-c:d")] == [
         "summary/gate_0_", "dev/f1_5", "准确 a.b-c:d"
     ]  # fmt: skip

@@ -36,7 +36,7 @@ def faults(**environment: str) -> tuple[bool, int]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc has these settings")
-def test_a_batch_takes_the_memory_of_the_one_before() -> None:
+def test_a_batch_reuses_the_memory_of_the_previous_one() -> None:
     kept, count = faults()
     # Each of them takes 16,384 pages of 4 KiB, where nothing is kept.
     assert kept and count < 10_000

@@ -48,7 +48,7 @@ def test_bad_rows_are_named_by_file_row_field_and_value(tmp_path: Path) -> None:
     assert "data.on_bad_row=skip" in message
 
 
-def test_processes_that_lose_the_one_that_refuses_say_nothing_of_it(tmp_path: Path) -> None:
+def test_processes_that_lose_a_refusing_one_do_not_report_the_loss(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("good text\tgood\nno label here\nbad text\tbad\n")
     message = refuse(
         tmp_path / "run", *TINY, *DATA, f"data.train={tmp_path}/train.tsv", "trainer.device=cpu", "trainer.devices=2"

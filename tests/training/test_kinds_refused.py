@@ -80,7 +80,7 @@ def refuse_rows(overrides: list[str], folder: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("case", few_first(COMPOSED, *(name for name in COMPOSED if name not in ALIKE)))
-def test_parts_that_do_not_fit_one_another_are_refused_before_rows_are_read(
+def test_incompatible_parts_are_refused_before_rows_are_read(
     case: tuple[str, tuple[str, ...], tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, options, said = case

@@ -31,7 +31,7 @@ def test_bf16_is_called_slow_where_the_processor_has_no_such_products(
         assert bool(Precision(dtype=dtype).warning(device)) == is_slow  # type: ignore[arg-type]
 
 
-def test_a_run_says_so_in_its_log(tmp_path: Path) -> None:
+def test_a_slow_precision_warns_in_the_log(tmp_path: Path) -> None:
     options = (*TINY, *sets(tmp_path), "precision=bf16", "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/run")
     with mock.patch.object(torch.backends.cpu, "get_cpu_capability", return_value="AVX2"):
         train(*options)

@@ -43,7 +43,7 @@ def test_all_processes_wait_for_each_other_before_one_leaves(events: list[str]) 
     assert events == ["2 threads", "gloo 1 of 3 at tcp://127.0.0.1:1", "work", "barrier", "destroy_process_group"]
 
 
-def test_a_process_that_fails_leaves_at_once(events: list[str]) -> None:
+def test_a_failing_process_ends_at_once(events: list[str]) -> None:
     with pytest.raises(ValueError, match="broken"), process_group("cpu"):
         raise ValueError("broken")
     assert events[2:] == ["destroy_process_group"]

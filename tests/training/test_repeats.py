@@ -236,7 +236,7 @@ def test_a_trial_that_is_bad_is_pruned_after_a_fold(data: tuple[str, ...], tmp_p
     )
 
 
-def test_a_trial_hears_the_mean_over_the_folds_that_ended_and_the_one_that_runs() -> None:
+def test_a_trial_gets_the_mean_over_ended_folds_and_the_running_one() -> None:
     heard: list[tuple[int, float]] = []
 
     class Listener:

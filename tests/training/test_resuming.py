@@ -238,9 +238,7 @@ def test_a_state_of_an_earlier_version_is_refused_with_what_can_be_taken_of_it(
     assert "damaged" not in said and "model.pretrained=" in said
 
 
-def test_a_state_of_another_accumulation_stands_in_another_order(
-    broken: tuple[Path, tuple[str, ...]], tmp_path: Path
-) -> None:
+def test_a_state_of_another_accumulation_is_refused(broken: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
     run_dir, options = broken
     with pytest.raises(UserError, match="accumulation"):
         start(composed(*options, f"resume={run_dir}", "trainer.accumulation=2"), tmp_path / "other")

@@ -229,7 +229,7 @@ def test_a_grid_runs_every_value_in_a_separate_folder(tmp_path: Path) -> None:
         assert "data: train: 83 examples" in (tmp_path / "grid" / job / "log.txt").read_text()
 
 
-def test_rows_that_stand_twice_are_dropped_and_no_dev_text_stands_in_train(tmp_path: Path) -> None:
+def test_duplicate_rows_are_dropped_and_dev_texts_are_removed_from_train(tmp_path: Path) -> None:
     write_set(tmp_path / "rows.tsv", 100)
     rows = (tmp_path / "rows.tsv").read_text()
     (tmp_path / "rows.tsv").write_text(rows + rows)

@@ -101,7 +101,7 @@ def test_the_dropout_masks_are_those_of_seed_step_and_example(examples: Examples
     assert found == pytest.approx(expected / ROWS, rel=1e-6)
 
 
-def test_the_passes_of_a_step_can_be_run_again_with_its_rows_divided_otherwise(examples: Examples) -> None:
+def test_the_passes_of_a_step_can_be_repeated_with_other_micro_batches(examples: Examples) -> None:
     parts, whole = stepper(dropout=0.5), stepper(dropout=0.5)
     scale = {"labels": 1 / ROWS}
     expected = whole.run(examples, [np.arange(ROWS)], scale, 3)
@@ -159,7 +159,7 @@ def test_the_loss_of_one_example_is_its_own_and_a_step_of_none_changes_nothing(e
     assert torch.equal(vector(none), before)
 
 
-def test_a_gradient_below_the_bound_stays_as_it_is(examples: Examples) -> None:
+def test_a_gradient_below_the_bound_is_not_changed(examples: Examples) -> None:
     free, bounded = stepper(lr=1.0), stepper(lr=1.0, clip_norm=1e3)
     for parts in (free, bounded):
         assert not parts.step(examples, [np.arange(ROWS)], 1, False).result().clipped
@@ -231,7 +231,7 @@ def test_eight_rows_at_most_are_named_one_by_one(found: list[int], of: int, name
     assert _named(found, list(range(1, of + 1))) == named
 
 
-def test_the_moving_average_goes_a_known_share_of_the_way_after_each_update(examples: Examples) -> None:
+def test_the_moving_average_moves_a_known_share_after_each_update(examples: Examples) -> None:
     parts = stepper(ema_decay=0.25)
     names = [name for name, _ in parts.model.named_parameters()]
     expected = vector(parts).double()

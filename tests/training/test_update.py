@@ -46,7 +46,7 @@ def assert_average(average: dict[str, np.ndarray], of: dict[str, np.ndarray], be
         )
 
 
-def test_the_moving_average_goes_nine_elevenths_then_nine_twelfths_of_the_way(
+def test_the_moving_average_moves_by_nine_elevenths_and_then_by_nine_twelfths(
     data: tuple[str, ...], start: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     # The decay of a young average is (1 + n) / (10 + n) at step n.
@@ -58,7 +58,7 @@ def test_the_moving_average_goes_nine_elevenths_then_nine_twelfths_of_the_way(
     assert_average(second["average"], second["model"], first["average"], 1 - 3 / 12)
 
 
-def test_the_decay_of_the_moving_average_never_passes_what_is_asked_for(
+def test_the_decay_of_the_moving_average_never_exceeds_the_configured_one(
     data: tuple[str, ...], start: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     train(*TINY, *data, *ONE_STEP, "trainer.ema_decay=0.1", f"hydra.run.dir={tmp_path}/run")

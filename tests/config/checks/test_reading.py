@@ -38,7 +38,7 @@ def test_the_values_of_a_sweep_stay_several() -> None:
 @pytest.mark.parametrize(
     "text", ["seed=1", "a={b: [1, 'x y']}", 'a="好"', "a='好'", r"a=\好", "a=${好}", "~a", "a={好: 1}"]
 )
-def test_everything_else_is_left_as_it_is(text: str) -> None:
+def test_everything_else_is_not_changed(text: str) -> None:
     assert quoted(text) == text
 
 

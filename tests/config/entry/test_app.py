@@ -180,7 +180,7 @@ def test_a_full_disk_names_the_file_and_the_remedy(run):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("bug", RuntimeError), ("value", ValueError), ("unreadable", OSError)])
-def test_any_other_error_of_the_task_is_raised_as_it_is(
+def test_any_other_error_of_the_task_is_raised_unchanged(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[Exception]
 ):
     monkeypatch.chdir(tmp_path)

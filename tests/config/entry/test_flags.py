@@ -35,7 +35,7 @@ def test_hydra_gets_the_arguments_of_the_command_line():
     assert read_command_line(["hydra.mode=MULTIRUN"]).is_multirun
 
 
-def test_a_relative_path_of_configurations_is_one_of_the_working_folder(tmp_path: Path, monkeypatch):
+def test_a_relative_path_of_configurations_starts_at_the_working_folder(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert read_command_line(["-cp", "mine"]).config_path == str(tmp_path / "mine")
     assert read_command_line(["-cp", "pkg://mine"]).config_path == "pkg://mine"
@@ -95,7 +95,7 @@ def test_a_run_is_repeated_with_its_overrides_replaced_by_new_ones(tmp_path: Pat
     assert line.arguments[0] == "--config-dir=." and "--rerun" not in shlex.join(line.arguments)
 
 
-def test_a_secret_that_a_run_did_not_write_down_is_to_be_given_again(tmp_path: Path):
+def test_a_secret_that_a_run_did_not_record_must_be_given_again(tmp_path: Path):
     write_overrides(tmp_path, ["tracker.password=hunter2", "seed=2"])
     with pytest.raises(UserError, match="tracker.password held a secret, .* give tracker.password=VALUE again"):
         read_command_line(["--rerun", str(tmp_path)])

@@ -22,13 +22,13 @@ def jobs(*overrides: str) -> list[list[str]]:
     return jobs_of(OverridesParser.create().parse_overrides(list(overrides)))
 
 
-def test_each_value_goes_with_each_other_and_the_last_key_changes_fastest():
+def test_values_are_combined_in_order_and_the_last_key_changes_fastest():
     assert jobs("a=1,2", "b=x", "c=range(0,2)") == [
         ["a=1", "b=x", "c=0"], ["a=1", "b=x", "c=1"], ["a=2", "b=x", "c=0"], ["a=2", "b=x", "c=1"],
     ]  # fmt: skip
 
 
-def test_the_last_of_several_overrides_of_a_key_stands():
+def test_the_last_of_several_overrides_of_a_key_wins():
     assert jobs("a=1,2", "b=x", "a=3") == [["a=3", "b=x"]]
     assert jobs("++a=1", "b=choice(x,y)") == [["++a=1", "b=x"], ["++a=1", "b=y"]]
 
@@ -83,7 +83,7 @@ def test_jobs_are_numbered_through_all_batches(run, size):
     assert (code, ran) == (0, ["job0 5", "job1 6", "job2 7", "job3 8", "job4 9"]), said
 
 
-def test_values_may_stand_in_a_file_and_the_command_line_comes_after_them(run):
+def test_values_may_come_from_a_file_and_the_command_line_wins(run):
     params = "hydra.sweeper.params={seed: '1,2', name: 'a,b'}"
     assert run(params, "name=c")[:2] == (0, ["c 1", "c 2"])
 

@@ -144,14 +144,14 @@ def test_a_foreign_class_in_hydras_keys_is_refused_without_an_import(train, mine
 
 
 @pytest.mark.filterwarnings("ignore:LogJobReturnCallback")
-def test_one_that_is_trusted_is_built_and_so_are_hydras_own(train, mine: Path):
+def test_trusted_classes_and_those_of_hydra_are_built(train, mine: Path):
     trusted = "trusted_packages=[foreign_package]"
     assert train(f"--config-dir={mine}", "+extra=foreign", "hydra.run.dir=run", trusted) == (0, "ran 1\n")
     assert Path("imported").is_file()
     assert train(f"--config-dir={mine}", "+extra=own", "hydra.run.dir=run")[0] == 0
 
 
-def test_one_that_no_job_of_a_grid_shows_is_refused_by_hydras_whitelist(train, mine: Path):
+def test_a_class_hidden_from_the_jobs_of_a_grid_is_refused_by_hydras_whitelist(train, mine: Path):
     # The jobs choose another one, but Hydra builds what stands there for the grid as a whole.
     code, told = train(f"--config-dir={mine}", "--config-name=mine", "--multirun", "extra=own,own")
     assert code == 2 and "'foreign_package.Thing' is not in the Hydra execution whitelist" in told
@@ -170,7 +170,7 @@ def test_one_that_no_job_of_a_grid_shows_is_refused_by_hydras_whitelist(train, m
         "hydra.sweeper._target_=foreign_package.Thing",
     ],
 )
-def test_in_every_place_where_hydra_would_build_it(train, mine: Path, override: str):
+def test_a_foreign_class_is_refused_in_every_place_where_hydra_would_build_it(train, mine: Path, override: str):
     code, told = train(override)
     assert code == 2 and "which is outside nlu, Hydra and its installed plugins" in told
     assert "foreign_package" not in sys.modules and list(Path().iterdir()) == []

@@ -60,7 +60,7 @@ def test_the_command_to_begin_with_trains_on_these_rows(capsys: pytest.CaptureFi
     assert config.data["fields"] == {"text": "review", "label": "stars"} and config.data["dev"].endswith("shop.csv")
 
 
-def test_a_separator_reads_a_table_and_stands_in_the_command_to_begin_with(
+def test_a_separator_is_used_and_repeated_in_the_suggested_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Path("bars.csv").write_text(ROWS.replace(",", "|").replace("what", "what,"))
@@ -185,7 +185,7 @@ BAD = {
         (["data.train=shop.csv"], "written as a key of nlu.train; here a set is NAME=FILE: write train=shop.csv"),
     ],
 )
-def test_mistakes_cost_a_sentence_and_exit_2(
+def test_mistakes_are_reported_in_one_sentence_with_status_2(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     for name, content in BAD.items():

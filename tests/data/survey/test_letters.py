@@ -69,7 +69,7 @@ def test_languages_of_one_script_are_recognized_by_their_common_words(text: str,
     assert told(text).language() == language
 
 
-def test_two_texts_of_a_row_are_one_text_of_which_no_words_run_together() -> None:
+def test_two_texts_of_a_row_are_joined_with_a_space() -> None:
     letters = Letters()
     letters.add([["zz this", "with"]])
     assert letters.language() == "English" and letters.scripts == {"Latin": 1}

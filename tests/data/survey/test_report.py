@@ -105,7 +105,7 @@ def test_lengths_of_pairs_are_those_that_a_run_reads(capsys: pytest.CaptureFixtu
     assert found["command"].startswith("python -m nlu.train task=match ")
 
 
-def test_without_a_tokenizer_words_are_counted_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_tokenizer_words_are_counted_with_a_remark(capsys: pytest.CaptureFixture[str]) -> None:
     write_rows("few.csv", [("我 love it", "a"), ("不好！", "b")] * 4)
     assert main(["few.csv", "--out", "page.html"]) == 0
     said = capsys.readouterr().out

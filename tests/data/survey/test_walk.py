@@ -161,9 +161,7 @@ def test_lines_that_begin_a_document_are_skipped_and_bad_rows_listed_up_to_a_lim
     assert (len(bad), bad.bad, len(bad.listed_bad)) == (1, 3, 2)
 
 
-def test_a_pattern_means_files_of_which_each_has_the_name_or_label_that_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_files_of_a_pattern_get_the_given_name_or_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("part1.txt", "part2.txt"):
         Path(name).write_text("text\n")

@@ -64,7 +64,7 @@ def test_declared_folders_are_packed_too(project):
         assert "data/rows.csv" in opened.namelist()
 
 
-def test_a_project_with_an_installed_nlu_takes_it_along(tmp_path):
+def test_a_project_with_an_installed_nlu_is_packed_with_it(tmp_path):
     top = tmp_path / "mine"
     top.mkdir()
     git(top, "init", "-q")

@@ -64,7 +64,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess:
     return subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def test_every_awkward_value_arrives_as_it_is(store, tmp_path):
+def test_every_awkward_value_arrives_unchanged(store, tmp_path):
     address, digest = archived(store, tmp_path)
     # As of a job that the service starts again.
     store.objects[CLAIM] = FIRST.id.encode()
@@ -127,7 +127,7 @@ CLAIM = "/bucket/nlu%2Fjobs%2Ftoken1"
 
 
 @pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
-def test_a_job_whose_submission_another_has_leaves_quietly_and_computes_nothing(store, tmp_path, backend):
+def test_a_job_whose_submission_another_claimed_ends_without_computing(store, tmp_path, backend):
     store.objects[CLAIM] = b"attempt2"
     if backend == "dlc":
         done = run(shell_command(*archived(store, tmp_path), ["x=1"], SAYING, FIRST), tmp_path / "job")
@@ -137,7 +137,7 @@ def test_a_job_whose_submission_another_has_leaves_quietly_and_computes_nothing(
     assert done.stdout.startswith("nlu: another job of the same submission has begun")
 
 
-def test_the_first_claim_stands_and_a_job_that_is_started_again_finds_its_own(claims):
+def test_the_first_claim_wins_and_a_restarted_job_finds_its_claim(claims):
     statuses = [claim.main(["oss://bucket/nlu", "token1", attempt]) for attempt in ("attempt1", "attempt2", "attempt1")]
     assert statuses == [0, claim.TAKEN, 0]
     assert claim.holder_after(claims, "token1", "attempt3") == "attempt1"

@@ -118,7 +118,7 @@ def test_jobs_of_a_cut_submission_are_found_by_their_tokens(server, queue_of):
     assert queue_of().find([job(1), job(5), job(0)]) == [tickets[1], None, tickets[0]]
 
 
-def test_a_list_that_is_refused_is_said_in_a_sentence(server, queue_of):
+def test_a_refused_list_is_reported_in_one_sentence(server, queue_of):
     (ticket,) = queue_of().submit([job(0)])
     queue = queue_of(Credentials("LTAI-of-the-double", "a-wrong-secret"))
     with pytest.raises(UserError, match=r"MaxCompute does not list the instances .*ALIBABA_CLOUD_ACCESS_KEY_SECRET"):
@@ -145,7 +145,7 @@ def test_an_instance_that_does_not_tell_its_source_at_first_is_asked_again(serve
     _maxcompute._sources.clear()
 
 
-def test_a_token_that_begins_like_anothers_is_another_job(server, queue_of):
+def test_a_token_that_begins_like_another_one_names_another_job(server, queue_of):
     tickets = queue_of().submit([job(1), job(10)])
     assert queue_of().find([job(1), job(10)]) == tickets
     assert [started.status for started in server.jobs.values() if started.status == "Stopped"] == []

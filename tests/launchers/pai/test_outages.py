@@ -174,12 +174,12 @@ def store_away(monkeypatch) -> None:
     monkeypatch.setattr(bucket, "RETRY_DELAYS_S", ())
 
 
-def test_a_job_whose_store_is_away_may_be_started_again(claims, store_away, capsys):
+def test_a_job_whose_store_is_unreachable_may_be_started_again(claims, store_away, capsys):
     assert claim.main(["oss://bucket/nlu", "token1", "attempt1"]) == claim.AWAY == 75
     assert "this job cannot claim its submission" in capsys.readouterr().err
 
 
-def test_jobs_are_not_refused_while_the_store_is_away(opened, server, store_away):
+def test_jobs_are_not_refused_while_the_store_is_unreachable(opened, server, store_away):
     with pytest.raises(Unreachable) as raised:
         opened().submit([job(0)])
     assert isinstance(raised.value, OSError), "which is asked again"

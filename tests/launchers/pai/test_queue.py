@@ -87,7 +87,7 @@ def test_a_job_runs_its_overrides_with_its_run_in_a_mirror(opened, server, store
     assert first.job == job(0)
 
 
-def test_a_job_that_runs_is_said_to_run_before_it_has_left_its_claim_on_the_store(opened, server):
+def test_a_job_counts_as_running_before_its_claim_is_in_the_store(opened, server):
     queue = opened()
     (ticket,) = queue.submit([job(0)])
     server.jobs[ticket.id].status = "Running"
@@ -138,7 +138,7 @@ def test_a_problem_of_all_jobs_is_reported_once(opened):
     assert [problem[:10] for problem in raised.value.problems] == ["data.train", "data.dev i"]
 
 
-def test_a_declared_file_goes_along(opened, server):
+def test_a_declared_file_is_packed(opened, server):
     queue = opened(compose=lambda one: config(train="untracked.csv"), include=["untracked.csv"])
     assert len(queue.submit([job(0)])) == 1
 
@@ -148,7 +148,7 @@ def test_data_that_the_job_fetches_need_no_local_file(opened):
     assert len(opened(compose=lambda one: urls).submit([job(0)])) == 1
 
 
-def test_a_command_without_a_mirror_would_leave_nothing(opened):
+def test_a_command_without_a_mirror_is_refused(opened):
     with pytest.raises(UserError, match=r"has no key mirror; submit nlu\.train"):
         opened(compose=lambda one: {"data": {}}).submit([job(0)])
 
@@ -176,7 +176,7 @@ def test_machines_with_a_shared_folder_keep_the_run_there_and_read_mounted_files
         opened(mounts=mounts, compose=lambda job: other).submit([job(4, "data.train=/elsewhere/a.csv")])
 
 
-def test_a_folder_of_configurations_goes_along_or_is_refused(opened, project, server, tmp_path):
+def test_a_folder_of_configurations_is_packed_or_refused(opened, project, server, tmp_path):
     (project / "my").mkdir()
     (project / "my/a.yaml").write_text("")
     with pytest.raises(UserError, match="--config-dir is my, which does not go to a job"):
@@ -217,7 +217,7 @@ def test_a_mirror_that_holds_a_run_is_refused_unless_the_command_resumes(opened,
     assert len(queue.submit([job(0), job(1, "seed=1", "resume=auto")])) == 2
 
 
-def test_a_run_comes_back_also_to_another_command(opened, server, tmp_path, project):
+def test_another_command_can_fetch_a_run(opened, server, tmp_path, project):
     queue = opened()
     (ticket,) = queue.submit([job(0)])
     kept_run(queue.mirror_of(job(0)), tmp_path / "elsewhere")

@@ -40,7 +40,7 @@ def test_a_call_that_succeeded_without_an_answer_is_found_after_another_failure(
     assert made == ("job-1", False)
 
 
-def test_a_refusal_is_not_asked_again_and_one_that_never_answers_is_away() -> None:
+def test_a_refusal_is_not_retried_and_a_silent_service_is_unreachable() -> None:
     with pytest.raises(RequestFailure):
         asked(answering(Fate.UNKNOWN, Fate.REFUSED, "late"), "looking")
     with pytest.raises(ServiceUnavailable, match="looking: it is unknown") as raised:

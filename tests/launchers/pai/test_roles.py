@@ -70,13 +70,13 @@ def test_keys_are_used_until_they_expire_where_the_platform_does_not_answer(stor
         keys.get_credentials()
 
 
-def test_keys_of_the_environment_stand_above_the_role(store, monkeypatch):
+def test_keys_of_the_environment_win_over_the_role(store, monkeypatch):
     monkeypatch.setenv("FSSPEC_OSS_KEY", KEY)
     monkeypatch.setenv("FSSPEC_OSS_SECRET", SECRET)
     assert not environment.has_role()
 
 
-def test_a_run_is_kept_on_oss_and_comes_back(store, tmp_path):
+def test_a_run_is_mirrored_to_oss_and_fetched_back(store, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     mirror = Mirror("oss://bucket/runs/one", folder)

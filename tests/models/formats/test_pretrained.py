@@ -176,7 +176,7 @@ def test_a_missing_head_is_reported_without_a_warning(tmp_path, messages):
     assert messages()[1:] == ["INFO   missing: head.linear.weight, head.linear.bias"]
 
 
-def test_weights_of_which_nothing_or_little_fits_are_refused(tmp_path):
+def test_weights_that_hardly_fit_the_model_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="of the encoder's 29 tensors none can be taken .* or model=hf"):
         loaded(write(tmp_path / "none", {"transformer.h.0.weight": torch.zeros(3)}))
     few = {name: value for name, value in hub_tensors().items() if "embeddings" in name}

@@ -145,7 +145,7 @@ def test_a_page_holds_whole_texts_and_overwrites_nothing(folds, tmp_path, capsys
         (["RUN", "--json", "--html", "x"], "not allowed with"),
     ],
 )
-def test_mistakes_cost_a_sentence(folds, arguments, words):
+def test_mistakes_are_reported_in_one_sentence(folds, arguments, words):
     with pytest.raises(UserError) as refused:
         main(["errors", *(argument.replace("RUN", str(folds)) for argument in arguments)])
     assert words in str(refused.value)

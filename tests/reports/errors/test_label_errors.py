@@ -100,7 +100,7 @@ def test_without_cleanlab_the_command_that_installs_it_is_named(monkeypatch):
         find_label_errors(known_of(["a", "b"], np.full((2, 3), 1 / 3)), "self-confidence", False)
 
 
-def test_labels_that_cannot_be_judged_are_said():
+def test_labels_that_cannot_be_judged_are_reported():
     with pytest.raises(UserError, match="the same label"):
         find_label_errors(known_of(["a", "a"], np.full((2, 3), 1 / 3)), "self-confidence", False)
     with pytest.raises(UserError, match="not finite"):
