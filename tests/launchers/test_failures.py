@@ -107,7 +107,7 @@ IMPATIENT = "import runpy, sys, nlu.sweeps.faults as s; s.OUTAGE_S = 0.5; sys.ar
 
 
 @pytest.mark.thorough
-def test_a_storage_that_stays_away_ends_a_search_with_one_sentence_and_fails_no_trial(tmp_path):
+def test_a_lost_storage_ends_a_search_with_one_sentence_and_fails_no_trial(tmp_path):
     folder, held = tmp_path / "s", tmp_path / "mounted"
     held.mkdir()
     own = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=2", "step_s=0.6", "hydra.sweeper.study_name=s",

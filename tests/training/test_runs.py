@@ -178,7 +178,7 @@ def test_a_state_is_refused_where_the_rows_that_it_knows_are_others(
 
 
 @pytest.mark.thorough
-def test_a_signal_ends_the_step_saves_and_says_requeue_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_gets_a_signal_saves_asks_for_a_requeue_and_continues(tmp_path: Path) -> None:
     data = files(tmp_path)
     options = (*TINY, *QUICK, *data, "trainer.max_duration=150st", "trainer.eval_interval=0", "resume=auto")
     run(*options, f"hydra.run.dir={tmp_path}/whole")
