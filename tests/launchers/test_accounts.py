@@ -83,7 +83,7 @@ def test_a_search_on_a_full_disk_loses_its_log_and_prints_one_sentence(tmp_path,
     assert said.count("sweep.log is no longer written") == 1
 
 
-def test_gpus_are_those_that_cuda_would_show(monkeypatch):
+def test_gpus_are_counted_as_cuda_would_show_them(monkeypatch):
     from hydra_plugins.hyperband_sweeper._slots import Gpus, visible_gpus
 
     for named, found in (("0,1", ["0", "1"]), (" GPU-7 ,2", ["GPU-7", "2"]), ("", []), ("-1", [])):

@@ -286,7 +286,7 @@ def test_a_client_has_so_many_requests_a_second_and_as_many_at_once() -> None:
         rates.require("one")
 
 
-def test_of_too_many_clients_the_one_that_was_silent_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_silent_of_too_many_clients_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "MOST_CLIENTS", 2)
     rates = Rates(1.0, clock=lambda: 0.0)
     for client in ("one", "two", "three"):
