@@ -65,7 +65,7 @@ def with_targets(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(node, Mapping) and TARGET not in node:
             named[group] = {TARGET: target_of(group, choice), **node}
     data: Any = named.get("data")
-    if constant_of(data, "has_sets") and isinstance(data["sets"], Mapping):
+    if constant_of(data, "has_sets") and isinstance(data.get("sets"), Mapping):
         sets = {name: with_targets({"data": node})["data"] for name, node in data["sets"].items()}
         named["data"] = {**data, "sets": sets}
     return named

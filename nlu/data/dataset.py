@@ -1,6 +1,6 @@
 """What `data=...` means: which files make which set, how they are read, and where they are found."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from glob import has_magic
 from pathlib import Path
@@ -38,7 +38,7 @@ class SourceFile:
 class Files:
     """Your own csv, tsv, jsonl, json, parquet, CoNLL or plain-line files; the named data sets are presets of it."""
 
-    rules = "nlu.data.rules.file_problems"
+    rules_of_config = "nlu.data.rules.file_problems"
 
     def __init__(
         self,
@@ -173,6 +173,9 @@ class Files:
             return found
         if reference not in self.urls and (problem := path_problem(key, reference)):
             raise DataError(problem)
+        if reference not in self.urls:
+            names = _listed(map(str, files_like(reference)))
+            raise DataError(f"{key} is {reference!r}, a pattern, but must name one file; set {key} to one of {names}")
         try:
             return fetch(self.urls[reference], what=key)
         except DataError as error:
@@ -188,5 +191,9 @@ def _is_address(reference: str) -> bool:
 
 
 def _shown(files: list[SourceFile]) -> str:
-    names = [file.path.name for file in files]
+    return _listed(file.path.name for file in files)
+
+
+def _listed(found: Iterable[str]) -> str:
+    names = list(found)
     return ", ".join([*names[:12], "..."] if len(names) > 12 else names)

@@ -1,6 +1,6 @@
 """The rules of `data=files`, which validation calls with the whole configuration before anything heavy is imported.
 
-Nothing is fetched or read, except that local paths are looked up.
+Nothing is fetched or read, except that local paths are looked up. A derived class may lack any of the keys.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,23 +17,23 @@ from nlu.storage.lookup import path_problem
 def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     """Yield each broken rule as key, value, rule and remedy; `task` are the class constants of the task."""
     data, folds = config["data"], config["folds"]
-    if folds["group_by"] is not None and data["format"] in ("lines", "conll"):
+    if folds["group_by"] is not None and data.get("format") in ("lines", "conll"):
         yield (
             f"folds.group_by is {folds['group_by']}, but with data.format={data['format']} rows have no column to "
             "group by; set folds.group_by=null, or give the rows as a table or jsonl"
         )
     for key, path in _paths(data):
-        is_checked = "://" in path or path in (data["urls"] or {}) or "#sha256=" in path and _is_file(path)
+        is_checked = "://" in path or path in (data.get("urls") or {}) or "#sha256=" in path and _is_file(path)
         if not is_checked and (problem := path_problem(key, path)):
             yield problem
-    if data["fields"] != MISSING:
+    if data.get("fields", MISSING) != MISSING:
         yield from _fields(data, config["task"][TARGET].rpartition(".")[2].lower(), task)
     yield from _sets(data, folds["count"])
 
 
 def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("train", "dev", "test"):
-        source = data[name]
+        source = data.get(name)
         if isinstance(source, dict):
             yield from ((f"data.{name}.{label}", path) for label, path in source.items())
         elif source not in (None, MISSING):
@@ -46,8 +46,10 @@ def _is_file(reference: str) -> bool:
 
 def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any]) -> Iterator[str]:
     fields, layouts, (targets, wrong) = data["fields"] or {}, layouts_of(task), known_roles(task)
+    file_format = data.get("format", "auto")
     known = list(dict.fromkeys([*ROLES, *targets]))
-    for role in fields:
+    # The fields of a task whose class cannot be read are not known.
+    for role in fields if task else ():
         if role not in known:
             yield f"data.fields.{role}: unknown field; {hint(role, known)}; map one of these"
     roles_of: dict[str | int, list[str]] = {}
@@ -61,11 +63,11 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any]) ->
                 f"data.fields gives {' and '.join(roles)} the same column, {column!r}; set each to a column of its own"
             )
     yield from (f"task={task_name} names a target that cannot be read: {problem}" for problem in wrong)
-    if not fields and data["format"] == "conll":
+    if not fields and file_format == "conll":
         yield "data.fields is null, but CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}"
     # Without data.fields, columns are found by the names of the fields once the files are read.
-    elif layouts and (fields or data["format"] == "lines"):
-        if lacking := missing_roles(layouts, targets, fields, data["format"]):
+    elif layouts and (fields or file_format == "lines"):
+        if lacking := missing_roles(layouts, targets, fields, file_format):
             yield (
                 f"data.fields is {fields or 'null'}, but task={task_name} needs {', '.join(lacking)} as well; set "
                 "data.fields, or choose the task that fits these rows"
@@ -73,18 +75,19 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any]) ->
 
 
 def _sets(data: Mapping[str, Any], num_folds: int | None) -> Iterator[str]:
-    if data["exclude_dev_from_train"] and data["dev"] is None:
+    has_no_dev = "dev" in data and data["dev"] is None
+    if has_no_dev and data.get("exclude_dev_from_train"):
         yield (
             "data.exclude_dev_from_train is true, but data.dev is null; set data.dev to the files, among those of "
             "data.train, that are to be scored instead of trained on"
         )
-    if num_folds is None and data["dev"] is None and not 0 < data["dev_fraction"] < 1:
+    if num_folds is None and has_no_dev and "dev_fraction" in data and not 0 < data["dev_fraction"] < 1:
         yield (
             f"data.dev is null and data.dev_fraction is {data['dev_fraction']}, so there is nothing to score on or to "
             "train on; set data.dev to a file, or data.dev_fraction between 0 and 1"
         )
-    is_lines = data["format"] == "lines"
-    for name in ("train", "dev", "test"):
+    is_lines = data.get("format") == "lines"
+    for name in [name for name in ("train", "dev", "test") if "format" in data and name in data]:
         has_file_per_label = isinstance(data[name], dict)
         if has_file_per_label and not is_lines and name != "dev":
             yield (

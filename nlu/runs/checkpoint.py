@@ -128,7 +128,7 @@ class Checkpoints:
 
 
 def find_last(run_dir: Path) -> Path | None:
-    """Return the newest complete state of a run, after undoing what a kill between two renames left; else None."""
+    """Return the newest complete state of a run, after repairing the names that a kill left; else None."""
     return find_whole(run_dir / "checkpoints" / "last")
 
 

@@ -172,9 +172,22 @@ class Bucket(ABC):
     def complete(self, key: str, upload: str, parts: list[UploadPart]) -> None:
         """Join the parts to the object."""
 
+    def next_page(self, action: str, key: str, marker: dict[str, T], following: dict[str, T]) -> dict[str, T]:
+        """Return `following`, the marker of the next page of a listing, after the page of `marker`.
+
+        Raises Unreachable if the same page would follow forever.
+        """
+        if not following or following == marker:
+            error = ConnectionError("the answer does not say where the next page begins")
+            raise refusal(self._named(key), action, error, self.scheme) from error
+        return following
+
+    def _named(self, key: str) -> str:
+        return self._called or f"{self.scheme}://{self.name}/{key}".rstrip("/")
+
     def tried(self, action: str, key: str, verb: Callable[[], T]) -> T:
         """Return the result of `verb`, retried while it fails temporarily; errors say that `key` cannot be `action`."""
-        named = self._called or f"{self.scheme}://{self.name}/{key}".rstrip("/")
+        named = self._named(key)
 
         def call() -> T:
             try:

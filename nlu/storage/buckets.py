@@ -41,7 +41,8 @@ class S3Bucket(Bucket):
             if not page.get("IsTruncated"):
                 return
             # Some services do not return every marker.
-            marker = {option: page[field] for option, field in markers.items() if page.get(field)}
+            following = {option: page[field] for option, field in markers.items() if page.get(field)}
+            marker = self.next_page(action, key, marker, following)
 
     def _head(self, key: str) -> FileInfo:
         return _file_info(self._call("read", key, "head_object", Key=key), "ContentLength")
@@ -144,13 +145,14 @@ class OssBucket(Bucket):
         self, action: str, key: str, method: str, markers: Mapping[str, str], *values: Any, **options: Any
     ) -> Iterator[Any]:
         """Yield the pages of a listing; `markers` names each option that continues it, and the field of its value."""
-        options |= dict.fromkeys(markers, "")
+        marker: dict[str, Any] = dict.fromkeys(markers, "")
         while True:
-            page = self._call(action, key, method, *values, **options)
+            page = self._call(action, key, method, *values, **options, **marker)
             yield page
             if not page.is_truncated:
                 return
-            options |= {option: getattr(page, field) for option, field in markers.items()}
+            following = {option: getattr(page, field) for option, field in markers.items()}
+            marker = self.next_page(action, key, marker, following)
 
     def _head(self, key: str) -> FileInfo:
         answer = self._call("read", key, "head_object", key)

@@ -45,7 +45,7 @@ def output_folder(out: str | Path, key: str, *, last: str) -> Iterator[Path]:
         with new_folder(Path(out)) as folder:
             yield folder
         return
-    with tempfile.TemporaryDirectory(prefix="nlu-out-") as made:
+    with _temporary_folder() as made:
         yield Path(made)
         _send_folder(Path(made), place, last)
 
@@ -63,7 +63,7 @@ def output_file(out: str | Path, key: str) -> Iterator[Path]:
         yield Path(out)
         return
     require_no_object(place, key)
-    with tempfile.TemporaryDirectory(prefix="nlu-out-") as folder:
+    with _temporary_folder() as folder:
         yield Path(folder, place.name)
         send_file(Path(folder, place.name), place)
 
@@ -78,13 +78,18 @@ def output_files(out: str | Path, key: str) -> Iterator[Path]:
     if place.is_local:
         yield Path(out)
         return
-    with tempfile.TemporaryDirectory(prefix="nlu-out-") as folder:
+    with _temporary_folder() as folder:
         yield Path(folder)
         paths = sorted(Path(folder).iterdir())
         for path in paths:
             require_no_object(place.within(path.name), key)
         for path in paths:
             send_file(path, place.within(path.name))
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    # The result is already in the bucket when the folder is removed.
+    return tempfile.TemporaryDirectory(prefix="nlu-out-", ignore_cleanup_errors=True)
 
 
 def require_no_object(place: Place, key: str) -> None:

@@ -126,7 +126,7 @@ def candidates(place: Path) -> list[Path]:
 
 
 def find_whole(place: Path) -> Path | None:
-    """Return `place` if a complete folder is there, after undoing what a kill within `replace` left; else None.
+    """Return `place` if a complete folder is there, after repairing the names that a kill left; else None.
 
     Only for the process that may write there.
     """

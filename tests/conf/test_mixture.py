@@ -60,6 +60,16 @@ def test_a_set_without_a_target_is_rows_in_files(composer):
     assert problem.startswith("data.sets.mine.max_length: unknown key")
 
 
+def test_a_set_may_be_of_a_derived_class_with_its_own_constructor(composer, tmp_path, monkeypatch):
+    (tmp_path / "own_sets.py").write_text(
+        "from nlu.data.dataset import Files\n\nclass MyFiles(Files):\n    def __init__(self, *, root: str): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = composer.plain(*BOTH, *ONE, *OTHER, "trusted_packages=[own_sets]")
+    config["data"]["sets"]["one"] = {"_target_": "own_sets.MyFiles", "root": "here"}
+    assert composer.problems_of(config) == []
+
+
 def test_a_task_has_its_own_loss_as_its_choice_sets_it_for_a_run_of_one(composer):
     for task in FITTING:
         node = composer.plain(f"task={task}")
@@ -74,6 +84,7 @@ PROBLEMS = {
             "task.tasks is not set; choose one",
         ],
     ),
+    "sets deleted": ((*BOTH, "~data.sets"), ["data.sets is not set", "task.tasks is not set"]),
     "only the data": (("data=mixture", *ONE[:1]), ["data is mixture, but task is not composite"]),
     "only the task": (("task=composite", *ONE[1:]), ["task is composite, but data is not a mixture"]),
     "a name with a hyphen": (

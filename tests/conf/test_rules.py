@@ -90,11 +90,71 @@ def test_a_head_of_a_users_package_fits_any_task(problems_of, tmp_path, monkeypa
 def test_a_class_of_ones_own_package_may_bring_a_rule(problems_of, tmp_path, monkeypatch):
     (tmp_path / "mypackage.py").write_text(
         'def problems(config, task):\n    yield f\'seed is {config["seed"]}, but {task["kind"]} needs another\'\n\n'
-        "class Half:\n    rules = 'mypackage.problems'\n"
+        "class Half:\n    rules_of_config = 'mypackage.problems'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (problem,) = problems_of("trusted_packages=[mypackage]", "adapter._target_=mypackage.Half")
     assert problem == "seed is 1, but nlu.metrics.kinds.ClassKind needs another"
+
+
+DERIVED = """
+from nlu.config.types import PositiveInt
+from nlu.data.dataset import Files
+from nlu.models.encoders.bert import Bert
+from nlu.models.heads.pairs import SidesHead
+from nlu.tasks.classify import Classify
+
+class MyFiles(Files):
+    def __init__(self, *, root: str): ...
+
+class LongBert(Bert):
+    def __init__(self, vocab_size, source, *, pretrained: str | None = None): ...
+
+class Sides(SidesHead):
+    def __init__(self, width, target, *, depth: PositiveInt = 1): ...
+
+class Ruled(Classify):
+    rules = ["no swearing"]
+    rules_of_config = ["no", "name"]
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Classes derived from those of nlu, some with a constructor of their own."""
+    (tmp_path / "own_classes.py").write_text(DERIVED)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "trusted_packages=[own_classes]"
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ["data=files", "~data", "+data._target_=own_classes.MyFiles", "+data.root=here"],
+        ["~model", "+model._target_=own_classes.LongBert", "data.max_len=1024"],
+        ["task=siamese", "data=lcqmc", "~head", "+head._target_=own_classes.Sides"],
+        ["task._target_=own_classes.Ruled"],
+    ],
+    ids=["files", "model", "head", "task"],
+)
+def test_a_derived_class_is_held_only_to_rules_for_keys_of_its_own(problems_of, own, chosen):
+    assert problems_of(own, *chosen) == []
+
+
+def test_rules_hold_without_a_list_of_trusted_packages(problems_of):
+    assert problems_of("~trusted_packages") == []
+    (problem,) = problems_of("~trusted_packages", "fold=1")
+    assert problem.startswith("fold is 1, but folds.count is null")
+
+
+@pytest.mark.parametrize("group", ["task", "loss", "head", "model"])
+def test_a_class_that_cannot_be_read_leaves_the_rules_for_other_groups(problems_of, group):
+    chosen = ("data=files", "data.train=none.csv", "data.fields={text: a, stars: b}", "fold=1")
+    for target in ("strange.package.Class", "nlu.no_module.Class"):
+        found = problems_of(*chosen, f"{group}._target_={target}")
+        assert found[0].startswith(f"{group}._target_ ")
+        named = {text.partition(" ")[0] for text in found[1:]}
+        assert named - {"data.fields.stars:", "data.fields"} == {"data.train", "fold"}
 
 
 def test_in_batch_negatives_need_another_pair_beside_each_one(composer):

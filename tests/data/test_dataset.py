@@ -93,6 +93,19 @@ def test_a_pattern_names_every_file_that_matches_in_order(splits):
     assert names(Files(train=str(splits / "split*")).sets(), "train") == ["split*"], "a file that is called so is meant"
 
 
+def test_a_pattern_is_refused_where_one_file_is_needed(write, tmp_path, monkeypatch):
+    for name in ("d2.csv", "d1.csv"):
+        write(name, "x")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        Files(train="d*.csv").find("input", "d*.csv")
+    assert caught.value.problems == [
+        "input is 'd*.csv', a pattern, but must name one file; set input to one of d1.csv, d2.csv"
+    ]
+    with pytest.raises(DataError, match=r"input is 'e\*.csv', which no file matches"):
+        Files(train="e*.csv").find("input", "e*.csv")
+
+
 def test_the_files_of_dev_are_taken_out_of_those_of_train(splits):
     sets = Files(train="split*", dev="split2.tsv", exclude_dev_from_train=True).sets()
     assert names(sets, "train") == ["split0", "split1", "split3"] and names(sets, "dev") == ["split2"]

@@ -2,10 +2,13 @@
 
 import io
 import os
+import pickle
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from tests import warm
 from tests.training.in_process import MODEL, PLAIN, command, sets
@@ -115,6 +118,25 @@ def test_a_search_and_its_trials_neither_write_nor_print_a_secret_variable(
     assert done.returncode == 0 and "trial 0 finished" in said and SECRET not in said, said
     assert (project / "s/journal.log").is_file() and (project / "s/0/tracker").is_dir()
     assert not holding(project)
+
+
+@pytest.mark.parametrize("kind", ["run", "grid"])
+def test_a_pickled_job_has_no_loader_with_files_that_it_read(
+    project: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    queue = ("hydra/launcher=slurm", "hydra.launcher.wait=false")
+    command(*sets(project), *SMALL, *KINDS[kind], *queue)
+    loaders = list[ConfigLoaderImpl]()
+
+    def loaded(loader: ConfigLoaderImpl, state: dict[str, Any]) -> None:
+        loader.__dict__.update(state)
+        loaders.append(loader)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "__setstate__", loaded, raising=False)
+    pickles = list((project / "s").rglob("*_submitted.pkl"))
+    for path in pickles:
+        pickle.loads(path.read_bytes())
+    assert pickles and loaders and all(loader._active_repository is None for loader in loaders)
 
 
 def test_lines_of_a_launcher_are_in_the_script_of_the_job_only(

@@ -182,6 +182,29 @@ def test_uploads_to_oss_are_listed_however_many(oss: OssServer, monkeypatch: pyt
     assert list(bucket.uploads_below("many/")) == [Upload(f"many/{name}", f"id-{name}", 7.0) for name in "abc"]
 
 
+@pytest.mark.parametrize("following", [None, "again"])
+def test_a_listing_that_does_not_go_on_ends_with_a_temporary_failure(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, following: str | None
+) -> None:
+    asked = list[dict[str, Any]]()
+
+    def call(action: str, key: str, method: str, *values: Any, **options: Any) -> Any:
+        asked.append(options)
+        if bucket.scheme == "s3":
+            return {"IsTruncated": True, "NextContinuationToken": following}
+        return SimpleNamespace(
+            prefix_list=[], object_list=[], is_truncated=True, next_continuation_token=following or ""
+        )
+
+    with (
+        monkeypatch.context() as answering,
+        pytest.raises(Unreachable, match="/a cannot be listed: the answer does not say where the next page begins"),
+    ):
+        answering.setattr(bucket, "_call", call)
+        list(bucket.entries("a"))
+    assert len(asked) == (2 if following else 1)
+
+
 def test_a_bucket_is_looked_at_as_a_folder_of_folders(bucket: Bucket, tmp_path: Path) -> None:
     url = f"{bucket.scheme}://{bucket.name}"
     for key in ("top", "deep/a", "deep/er/b", "marked/"):

@@ -1,7 +1,11 @@
 """What commands write into an object store: nothing is written over, also where the folder is written with a slash."""
 
+import errno
+import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +52,24 @@ def test_a_folder_that_was_left_incomplete_is_written_again(url: str, slash: str
     with output_folder(f"{url}{slash}", "out", last="result.json") as folder:
         (folder / "result.json").write_text("{}")
     assert names(url) == ["result.json"]
+
+
+def test_a_folder_that_cannot_be_removed_does_not_fail_a_result_that_was_sent(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(path: Any, **options: Any) -> None:
+        raise OSError(errno.EBUSY, "busy", path)
+
+    for number, output in enumerate([partial(output_folder, last="a"), output_files]):
+        with monkeypatch.context() as refusing, output(f"{url}/{number}", "out") as folder:
+            (folder / "a").write_text("a")
+            refusing.setattr(os, "rmdir", busy)
+        folder.rmdir()
+    with monkeypatch.context() as refusing, output_file(f"{url}/2", "out") as path:
+        path.write_text("a")
+        refusing.setattr(os, "rmdir", busy)
+    path.parent.rmdir()
+    assert names(url) == ["0/a", "1/a", "2"]
 
 
 def test_a_file_needs_a_name(url: str) -> None:

@@ -30,7 +30,7 @@ COMPOSED = {
     "sides for one text": ("classify", ("head=sides",), ("head is sides", "set head=auto")),
     "a loss beside a CRF": (
         "tag with a CRF", ("loss=focal",),
-        ("loss is focal, but head=crf takes the place of the loss", "set head=linear"),
+        ("loss is focal, but head=crf takes the place of the loss", "set head=auto"),
     ),
     "weights of classes beside a CRF": (
         "tag with a CRF", ("loss.class_weights=inverse_frequency",),

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
@@ -32,10 +33,13 @@ class SubmittedJob:
         self.command = [hide_setting(argument) for argument in current_command()]
         with _COPYING:
             self.config = for_jobs(config)
-            # A copy of the singletons, in which HydraConfig has the configuration with all that `for_jobs` removes.
+            # A copy of the singletons. In it, HydraConfig has the configuration with all that `for_jobs` removes, and
+            # GlobalHydra the used loader.
             self.singletons = Singleton.get_state()
         if (holder := self.singletons["instances"].get(HydraConfig)) is not None:
             holder.cfg = self.config
+        if (program := self.singletons["instances"].get(GlobalHydra)) is not None and program.hydra is not None:
+            program.hydra.config_loader = unused
 
     def __call__(self, job: Job) -> JobReturn:
         import submitit

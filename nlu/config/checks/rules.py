@@ -11,14 +11,17 @@ A class states what it needs from other groups as class constants, which are rea
     has_sets, has_tasks   of data with several sets, and of a task that has a task for each of them
     default_positions     of a model: `max_positions` if neither the configuration nor weights set it
     packages, extra       of a tracker: {package: what pip installs}, and the extra of nlu with all of them
-    rules                 of any class: a function of the configuration and of the task's constants that yields problems
+    rules_of_config       of any class: the dotted name of a function of the configuration and of the task's constants
+                          that yields problems; checking imports its module, so that should import nothing heavy
 
-Nothing is fetched or read, except that local paths are looked up, so a verdict costs little more than Hydra.
+Nothing is fetched, and no class is imported. Local paths are looked up, the config.json of local weights is read, and
+the modules that `rules_of_config` names are imported, so a verdict costs little more than Hydra.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +30,7 @@ from typing import Any
 from nlu.config.checks.composing import MISSING
 from nlu.config.checks.mixture import mixture_problems
 from nlu.config.choices import choice_of, defaults_of, target_of, targets_of
+from nlu.config.errors import UserError
 from nlu.config.members import is_composite, is_mixture
 from nlu.config.nearest import hint, metrics_elsewhere
 from nlu.config.signature import read_constants
@@ -40,15 +44,26 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
     if is_mixture(config) or is_composite(config):
         # Each set is checked by itself, and what they share is reported once.
         return list(dict.fromkeys(mixture_problems(config, cross_problems)))
-    trusted = config["trusted_packages"]
-    targets = {key: node[TARGET] for key, node in config.items() if isinstance(node, Mapping) and TARGET in node}
-    constants = {key: read_constants(target) for key, target in targets.items() if is_trusted(target, trusted)}
-    task = constants["task"]
+    trusted = config.get("trusted_packages") or ()
+    constants = _constants(config, trusted)
+    task = constants.get("task", {})
     found = [*credential_problems(config), *_metric(config, task), *_loss_and_head(config, constants)]
     found += [*_trainer(config["trainer"]), *_repeats(config)]
-    for rules in [each["rules"] for each in constants.values() if "rules" in each]:
-        found += import_target(rules, trusted)(config, task)
+    for each in constants.values():
+        if isinstance(rules := each.get("rules_of_config"), str):
+            found += import_target(rules, trusted)(config, task)
     return found + [*_paths(config), *_tracker(config, constants), *_model(config, constants.get("model", {}))]
+
+
+def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the class constants of each group whose target is trusted and can be read; others are refused anyway."""
+    found = {}
+    for group, node in config.items():
+        target = node.get(TARGET) if isinstance(node, Mapping) else None
+        if isinstance(target, str) and is_trusted(target, trusted):
+            with suppress(UserError):
+                found[group] = read_constants(target)
+    return found
 
 
 def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
@@ -65,7 +80,7 @@ def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
 
 def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]]) -> Iterator[str]:
     """Yield where loss and head do not fit what the task gives, or each other."""
-    task, head_node = constants["task"], config["head"]
+    task, head_node = constants.get("task", {}), config["head"]
     # The name of a class is searched in all files of its group, so it is asked for only for a message.
     name, loss, head = (partial(choice_of, group, config[group][TARGET]) for group in ("task", "loss", "head"))
     if "metrics" in task and "kind" not in task:
@@ -73,7 +88,7 @@ def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]])
             f"task is {name()}, whose class does not name the kind of its records; add the class constant kind, such "
             "as kind = 'nlu.metrics.kinds.ClassKind'"
         )
-    misfit = _misfit(constants["loss"], task)
+    misfit = _misfit(constants["loss"], task) if "loss" in constants else None
     if misfit:
         others = targets_of("loss").items()
         fitting = [choice for choice, target in others if not _misfit(read_constants(target), task)]
@@ -81,21 +96,24 @@ def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]])
             f"loss is {loss()}, which reads {misfit[0]}, but task={name()} gives {misfit[1]}; leave out loss= for the "
             f"task's own, or choose one that fits: {', '.join(fitting)}"
         )
-    reads = constants["loss"].get("reads", "logits")
+    # It is not known what a loss reads whose class cannot be read.
+    reads = constants["loss"].get("reads", "logits") if "loss" in constants else None
     # Only its constructor knows what a head of the user's own package fits.
-    is_ours, is_auto = head_node[TARGET].startswith("nlu."), head_node[TARGET] == target_of("head", "auto")
+    is_ours = "head" in constants and head_node[TARGET].startswith("nlu.")
+    is_auto = head_node[TARGET] == target_of("head", "auto")
     if task.get("heads") and is_ours and not is_auto and head_node[TARGET] not in task["heads"]:
         fitting = [choice_of("head", path) for path in task["heads"]]
         yield f"head is {head()}, but task={name()} takes {', '.join(fitting)}; set head=auto for the task's own"
     else:
-        for key, fitting_by_loss in constants["head"].get("options_by_loss", {}).items():
-            if (wanted := fitting_by_loss.get(reads, head_node[key])) != head_node[key]:
+        for key, fitting_by_loss in constants.get("head", {}).get("options_by_loss", {}).items():
+            # A derived class inherits the constant, but its constructor may lack the key.
+            if key in head_node and (wanted := fitting_by_loss.get(reads, head_node[key])) != head_node[key]:
                 yield (
                     f"head.{key} is {head_node[key]}, but loss is {loss()}, which reads {reads}; set head.{key}="
                     f"{wanted}, or head=auto"
                 )
         if not misfit:
-            yield from _without_effect(config, constants["head"], head)
+            yield from _without_effect(config, constants.get("head", {}), head)
     batch_size, devices = config["trainer"]["batch_size"], config["trainer"]["devices"]
     if reads == "similarities" and batch_size < 2 * devices:
         yield (
@@ -121,16 +139,14 @@ def _without_effect(config: dict[str, Any], head: dict[str, Any], name: Callable
     if (replaced := head.get("replaces_loss")) is not None:
         effect = f"head={name()} takes the place of the loss"
         if loss[TARGET] != replaced:
-            yield f"loss is {choice_of('loss', loss[TARGET])}, but {effect}; leave out loss=, or set head=linear"
+            yield f"loss is {choice_of('loss', loss[TARGET])}, but {effect}; leave out loss=, or set head=auto"
         else:
             for key, value in loss.items():
                 if value != defaults_of(replaced).get(key, value):
-                    yield f"loss.{key} is {value}, but {effect}; leave out loss.{key}, or set head=linear"
+                    yield f"loss.{key} is {value}, but {effect}; leave out loss.{key}, or set head=auto"
     decode = task.get("decode")
     if head.get("decodes") and decode != defaults_of(task[TARGET]).get("decode", decode):
-        yield (
-            f"task.decode is {decode}, but head={name()} decodes by itself; leave out task.decode, or set head=linear"
-        )
+        yield f"task.decode is {decode}, but head={name()} decodes by itself; leave out task.decode, or set head=auto"
 
 
 def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
@@ -215,13 +231,14 @@ def _is_part_of_run(reference: str) -> bool:
 def _model(config: dict[str, Any], constants: dict[str, Any]) -> Iterator[str]:
     model, max_len = config["model"], config["data"].get("max_len", 0)
     for key, other in constants.get("divisors", {}).items():
-        value, whole = model[key], model[other]
+        value, whole = model.get(key), model.get(other)
         if value and whole and whole % value:
             yield f"model.{key} is {value}, which does not divide model.{other} {whole}; set one of the two"
     positions, pretrained = model.get("max_positions"), model.get("pretrained")
     if positions is None and pretrained not in (None, MISSING):
         positions = _positions_of(Path(pretrained).expanduser() / "config.json")
-    elif positions is None:
+    elif positions is None and "max_positions" in model:
+        # A derived class without this key may have any number of positions.
         positions = constants.get("default_positions")
     if positions is not None and max_len > positions:
         yield f"data.max_len is {max_len}, but the model has {positions} positions; set it lower"

@@ -16,6 +16,8 @@ SHORT_FORMS = {"input.path": "input"}
 """Keys that messages about their values name by their short form."""
 CHOSEN_BY_NAME = ("data.sets", "task.tasks")
 """Keys of a mixture whose entries are choices of a group."""
+_OF_A_WRONG_VALUE = (UserError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
+"""What a rule may raise for a value of a wrong type or range, or for a key that is not set."""
 _NOTHING = object()
 """A value that no annotation allows."""
 
@@ -34,7 +36,7 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
     try:
         # Of a value that is wrong by itself, only that is reported.
         return found + [text for text in cross_problems(own) if _key_of(text) not in refused]
-    except Exception:
+    except _OF_A_WRONG_VALUE:
         # A rule may fail on a value that is already reported.
         if found:
             return found
