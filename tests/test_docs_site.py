@@ -46,7 +46,7 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(ch
     for path in (checkout / "nlu").rglob("__init__.py"):
         assert (site / f"docs/api/{'.'.join(path.parent.relative_to(checkout).parts)}.html").is_file()
     losses = (site / "docs/api/nlu.losses.html").read_text(encoding="utf-8")
-    assert "how much less rows count the surer they are right" in losses and "NonNegativeFloat" in losses
+    assert "how strongly the weight of confident, correct rows is reduced" in losses and "NonNegativeFloat" in losses
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert 'src="http' not in text and '<link rel="preconnect' not in text and "fonts.g" not in text
