@@ -117,6 +117,10 @@ def _nested(key: str, value: Any, depth: int) -> list[str]:
     return [each for name, item in value.items() for each in _nested(f"{key}.{name}", item, depth - 1)]
 
 
+def _text_of(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
 def _annotations(target: str) -> dict[str, ast.expr]:
     signature = read_signature(target)
     if target.startswith("nlu."):
@@ -127,7 +131,7 @@ def _annotations(target: str) -> dict[str, ast.expr]:
     # A launcher takes all keys that it gets: those of a dataclass.
     constructor = inspect.signature(getattr(plugin, "keys", plugin))
     return {
-        key: ast.parse(str(each.annotation), mode="eval").body
+        key: ast.parse(_text_of(each.annotation), mode="eval").body
         for key, each in constructor.parameters.items()
         if key != TARGET
     }
