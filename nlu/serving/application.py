@@ -20,7 +20,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 import nlu
 from nlu.config.errors import UserError
@@ -103,8 +103,6 @@ EXPLAIN_ROUTE = _route(
     },
 )  # fmt: skip
 
-
-__all__ = ["CONTENT_TYPE", "Measures"]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -222,7 +220,7 @@ class Application:
         return JSONResponse(found, 200 if is_alive else 503)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self.measures.text(), media_type=CONTENT_TYPE)
+        return Response(self.measures.text(), media_type=CONTENT_TYPE_LATEST)
 
     def _route(self, path: str, handle: Handler, *, is_open: bool = False) -> Handler:
         """Return a handler that checks and counts requests, calls `handle`, and answers refused ones in one sentence.

@@ -35,6 +35,10 @@ STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING
 """our words for optuna's states"""
 ATTRIBUTE = "folder"
 """user attribute of a study: the folder of its search"""
+MIN_TRIALS = 2
+"""complete trials from which importances are estimated"""
+NOT_KEPT = ("trial", "resume", "dry_run", "mirror", "hydra")
+"""keys of the run, not of the experiment"""
 
 
 def write_summary(study: optuna.Study, folder: Path) -> None:
@@ -139,11 +143,8 @@ def _parameters(trials: list[FrozenTrial]) -> Iterator[SearchedKey]:
 
 
 def _is_of_numbers(distribution: object) -> TypeGuard[OfNumbers]:
-    """Whether a distribution has bounds; one that is not over numbers has choices."""
+    """Return whether a distribution has bounds; one that is not over numbers has choices."""
     return hasattr(distribution, "low")
-
-
-MIN_TRIALS = 2
 
 
 def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
@@ -169,10 +170,6 @@ def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
     if not found or not all(math.isfinite(value) for value in found.values()) or sum(found.values()) <= 0:
         return {}, "These trials do not determine importances."
     return found, f"Estimated by PED-ANOVA from {len(done)} complete trials."
-
-
-NOT_KEPT = ("trial", "resume", "dry_run", "mirror", "hydra")
-"""keys of the run, not of the experiment"""
 
 
 def write_best(summary: Summary, path: Path) -> bool:

@@ -4,7 +4,6 @@ Every decision of the loop is a function of the step number, so a run that conti
 decisions as an uninterrupted one.
 """
 
-import gc
 import math
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from torch import Tensor
 from nlu.config import stopping
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.schema import Trainer
+from nlu.data.building import gc_frozen
 from nlu.data.examples import Examples
 from nlu.data.mixture import MixedOrder, MixedStore
 from nlu.data.opening import Store
@@ -123,20 +123,6 @@ class Training:
     def rank_batches(self, step: int) -> list[np.ndarray]:
         """Return the share of this rank of `global_batches`."""
         return self.order.step(step)
-
-
-@contextmanager
-def gc_frozen() -> Iterator[None]:
-    """Exclude the existing objects from garbage collection.
-
-    Otherwise collections would traverse all modules of the model and the libraries, a tenth of the time of a small
-    model.
-    """
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @gc_frozen()

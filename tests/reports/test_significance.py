@@ -27,16 +27,8 @@ NAMES = ("a", "b", "c")
 def keep(folder: Path, records: Rows, metrics_found: dict[str, float] | None = None, **changes: Any) -> Path:
     end_run(begin_run(folder, **changes), 0.5, **(metrics_found or {}))
     rows = [{"id": place, "file": 0, "row": place, **one} for place, one in enumerate(records)]
-    kind = next(
-        name
-        for name, is_of in (
-            ("SpanKind", "spans" in rows[0]),
-            ("NumberKind", isinstance(rows[0]["label"], float)),
-            ("LabelSetKind", isinstance(rows[0]["label"], list)),
-            ("ClassKind", True),
-        )
-        if is_of
-    )
+    kinds = {str: "ClassKind", float: "NumberKind", list: "LabelSetKind"}
+    kind = "SpanKind" if "spans" in rows[0] else kinds[type(rows[0]["label"])]
     return keep_records(folder, rows, kind=kind, by_label=[{"label": name} for name in NAMES])
 
 

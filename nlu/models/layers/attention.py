@@ -60,8 +60,7 @@ def packed_kernel(device: torch.device) -> Kernel | None:
     try:
         from torch.nn.attention.varlen import varlen_attn
 
-        # Without num_splits=1, the longest sequence decides how keys are split, and so the order of summation of
-        # others.
+        # Otherwise the longest sequence decides how keys are split, and so in which order the others are summed.
         unsplit: dict[str, Any] = {"num_splits": 1} if "num_splits" in inspect.signature(varlen_attn).parameters else {}
         kernel: Any = partial(varlen_attn, **unsplit)
         # The first call may come from scoring, which disables gradients.
