@@ -1,7 +1,7 @@
 """Classify texts or pairs of texts: one label for each example. Axes: N examples, C classes."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ class Classify(RowsOfLogits):
 
     layouts: tuple[str, ...] = ("single",)
     target = "nlu.data.targets.Classes"
-    heads = ("nlu.models.heads.linear.LinearHead",)
+    heads: ClassVar[tuple[str, ...]] = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.mlp.MlpHead")
     scores = "nlu.metrics.classes.ClassScorer"
     kind = "nlu.metrics.kinds.ClassKind"
     metrics: tuple[str, ...] = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")

@@ -22,7 +22,7 @@ class Multilabel(RowsOfLogits):
 
     layouts = ("single", "pair")
     target = "nlu.data.targets.LabelSet"
-    heads = ("nlu.models.heads.linear.LinearHead",)
+    heads = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.mlp.MlpHead")
     scores = "nlu.metrics.label_sets.LabelSetScorer"
     own_loss = "nlu.losses.bce_multilabel.BceMultilabel"
     kind = "nlu.metrics.kinds.LabelSetKind"

@@ -20,7 +20,7 @@ class Regress(RowsOfLogits):
 
     layouts = ("single", "pair")
     target = "nlu.data.targets.Number"
-    heads = ("nlu.models.heads.linear.LinearHead",)
+    heads = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.mlp.MlpHead")
     scores = "nlu.metrics.numbers.NumberScorer"
     own_loss = "nlu.losses.mse.Mse"
     kind = "nlu.metrics.kinds.NumberKind"

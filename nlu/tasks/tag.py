@@ -23,7 +23,9 @@ class Tag(RowsOfLogits):
 
     layouts = ("units",)
     target = "nlu.data.targets.Tags"
-    heads = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.crf.CrfHead")
+    heads = (
+        "nlu.models.heads.linear.LinearHead", "nlu.models.heads.mlp.MlpHead", "nlu.models.heads.crf.CrfHead",
+    )  # fmt: skip
     scores = "nlu.metrics.spans.SpanScorer"
     kind = "nlu.metrics.kinds.SpanKind"
     metrics = ("span_f1", "span_precision", "span_recall", "tag_accuracy", "loss")

@@ -20,7 +20,7 @@ from nlu.inference.exports import checking
 from nlu.inference.exports.checking import Checked
 from nlu.inference.exports.deciding import by_rule
 from nlu.inference.exports.formats import FORMATS
-from tests.inference.runs import export, kept, predict, trained
+from tests.inference.runs import evaluate, export, kept, predict, trained
 from tests.training.in_process import train
 from tests.training.kinds import SPANS, TASKS, TEXTCNN, Kind, classes, few_first, read, write
 
@@ -277,6 +277,24 @@ def test_the_table_of_an_export_has_a_line_for_each_and_says_what_decides(capsys
 def test_every_accepted_format_is_written() -> None:
     one, several = get_args(get_type_hints(Export)["format"])
     assert get_args(one) == get_args(get_args(several)[0]) == tuple(FORMATS)
+
+
+@pytest.mark.parametrize("activation", few_first(["gelu", "tanh"], "tanh"))
+@pytest.mark.parametrize("written", ["huggingface", "torchscript"])
+def test_a_head_of_two_layers_is_scored_again_from_its_export(activation, written, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    kind = Kind(("head=mlp", f"head.activation={activation}"), classes)
+    run = trained(kind, tmp_path)
+    # The export compares its logits with the run's by itself.
+    export(f"run={run}", f"format={written}", f"out={tmp_path}/hub")
+    if written == "torchscript":
+        return
+    theirs = (f"model.pretrained={tmp_path}/hub", "head=mlp", f"head.activation={activation}")
+    names = ("data.max_len", "data.train", "data.dev", "data.fields", "data=")
+    of_data = [one for one in kind.overrides(tmp_path) if one.startswith(names)]
+    evaluate("model=bert", "data.max_len=32", *theirs, *of_data, f"out={tmp_path}/scores", "resamples=0")
+    own = {one["text"]: one["probabilities"] for one in kept(run)}
+    found = {one["text"]: one["probabilities"] for one in read(tmp_path / "scores/predictions/dev.jsonl")[1:]}
+    assert found and found == {text: pytest.approx(own[text], abs=1e-5) for text in found}
 
 
 @pytest.mark.thorough

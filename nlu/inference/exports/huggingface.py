@@ -5,7 +5,7 @@ Each run of a native encoder is written as a model that transformers has:
 - tags: ElectraForTokenClassification;
 - a text by its first token: ElectraForSequenceClassification. Its head computes gelu(W h + b) before the last layer.
   Since gelu(z) - gelu(-z) = z, rows z and -z in W give the linear layer of the run, up to rounding;
-- a text by the pooler of BERT: BertForSequenceClassification.
+- a text by the pooler of BERT, or by a head of two layers with tanh: BertForSequenceClassification; with gelu: ELECTRA.
 
 A run with `model=hf` keeps its architecture. For most architectures, the tagger is a linear layer on the tokens.
 Classifiers differ: BERT is written as ELECTRA, and the head of DistilBERT has a relu between its layers, where
@@ -22,9 +22,11 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.inference.exports.padded import (
+    copied_linear,
     copied_pooler,
     load_exactly,
     own_linear,
+    own_output,
     require_native,
     transformers_config,
     transformers_weights,
@@ -33,6 +35,7 @@ from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.heads.mlp import MlpHead
 
 FORMAT = "huggingface"
 SIZES = (
@@ -145,23 +148,31 @@ def write(trained: Trained, folder: Path) -> None:
 
 def model_of(trained: Trained) -> Any:
     """Return the run as a model of transformers."""
-    linear = own_linear(trained, FORMAT)
     names = trained.labels or ["LABEL_0"]
     labels: dict[str, Any] = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
-    is_tagging, theirs = trained.target.kind == "tags", trained.model.backbone
+    is_tagging, theirs, head = trained.target.kind == "tags", trained.model.backbone, trained.model.head
     if not is_tagging:
         # With loss=bce each class has its own probability, as with several labels.
         is_by_class = isinstance(getattr(trained.task, "loss", None), Bce)
         labels["problem_type"] = PROBLEMS["label_set" if is_by_class else trained.target.kind]
+    if isinstance(head, MlpHead) and isinstance(theirs, Bert) and theirs.pooling == "first" and not is_tagging:
+        dense, out = copied_linear(head.dense), own_output(trained, head.linear)
+        if head.activation == "gelu":
+            return _as_electra(trained, theirs, (dense, out), labels)
+        if head.activation == "tanh" and theirs.embeddings_project is None:
+            return _as_bert(trained, theirs, dense, out, labels)
+    linear = own_linear(trained, FORMAT)
     if isinstance(theirs, HuggingFace):
         return (_tagger_of if is_tagging else _classifier_of)(theirs, linear, labels)
     backbone = require_native(trained, FORMAT)
     if is_tagging:
         return _tagger(trained, backbone, linear, labels)
     if backbone.pooling == "first":
-        return _by_first_token(trained, backbone, linear, labels)
+        return _as_electra(trained, backbone, _both_signs(linear), labels)
     if backbone.pooling == "pooler" and backbone.embeddings_project is None:
-        return _by_pooler(trained, backbone, linear, labels)
+        pooler = copied_pooler(backbone)
+        assert pooler is not None, "it reads a text by its pooler"
+        return _as_bert(trained, backbone, pooler, linear, labels)
     what = "a mean over tokens" if backbone.pooling == "mean" else "a pooler over projected embeddings"
     raise UserError(
         f"format is {FORMAT}, but this run reads a text by {what}, for which transformers has no classifier; "
@@ -177,27 +188,26 @@ def _tagger(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[st
     return model.eval()
 
 
-def _by_first_token(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[str, Any]) -> Any:
+def _as_electra(trained: Trained, backbone: Bert, head: tuple[nn.Linear, nn.Linear], labels: dict[str, Any]) -> Any:
+    """Return out(gelu(dense(first token))) for the layers (dense, out) of a head."""
     from transformers import ElectraForSequenceClassification
 
-    inner, out = _both_signs(linear)
-    head = _named({"classifier.dense": inner, "classifier.out_proj": out})
     model = ElectraForSequenceClassification(transformers_config(trained, **labels))
-    load_exactly(model, {**_electra(backbone), **head})
+    dense, out = head
+    load_exactly(model, {**_electra(backbone), **_named({"classifier.dense": dense, "classifier.out_proj": out})})
     return model.eval()
 
 
-def _by_pooler(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[str, Any]) -> Any:
+def _as_bert(trained: Trained, backbone: Bert, pooler: nn.Linear, out: nn.Linear, labels: dict[str, Any]) -> Any:
+    """Return out(tanh(pooler(first token)))."""
     from transformers import BertConfig, BertForSequenceClassification
 
     known = transformers_config(trained)
     # The sizes of ELECTRA have the same names, except for the separate width of embeddings.
     shared = {key: getattr(known, key) for key in SIZES}
     model = BertForSequenceClassification(BertConfig(**shared, **labels))
-    pooler = copied_pooler(backbone)
-    assert pooler is not None, "it reads a text by its pooler"
     encoder = {f"bert.{name}": value for name, value in transformers_weights(backbone).items()}
-    load_exactly(model, {**encoder, **_named({"bert.pooler.dense": pooler, "classifier": linear})})
+    load_exactly(model, {**encoder, **_named({"bert.pooler.dense": pooler, "classifier": out})})
     return model.eval()
 
 

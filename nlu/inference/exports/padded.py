@@ -22,6 +22,7 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.heads.linear import LinearHead
+from nlu.models.heads.mlp import FUNCTIONS, MlpHead
 
 Inputs = dict[str, np.ndarray]
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -49,18 +50,48 @@ def others_of(backbone: object) -> str:
 
 
 def own_linear(trained: Trained, wanted: str) -> nn.Linear:
-    """Return a copy of the head, in fp32 on the host, whose outputs can be used without the run.
+    """Return a copy of the head's only layer; see `own_head`. Raises UserError unless it is one linear layer."""
+    if isinstance(trained.model.head, MlpHead):
+        raise UserError(
+            f"format is {wanted}, but the run has a head of two layers, which this format does not support here; "
+            "export it as onnx, torch_export or torchscript"
+        )
+    if not isinstance(trained.model.head, LinearHead):
+        raise _unsupported(trained, wanted)
+    return own_output(trained, trained.model.head.linear)
 
-    Numbers are in their original unit instead of the scale of training. With loss=bce, the first logit, which the run
-    ignores, is set so that the largest logit gives the decision of the run. Raises UserError unless the head is one
-    linear layer.
+
+def own_head(trained: Trained, wanted: str) -> nn.Module:
+    """Return a copy of the head, in fp32 on the host, whose outputs can be used without the run (see `own_output`).
+
+    Raises UserError for a head that is not made of linear layers over one vector.
     """
     head = trained.model.head
-    if not isinstance(head, LinearHead):
-        other = "a CRF" if trained.target.kind == "tags" else "a head over two vectors"
-        remedy = "format=sentence_transformers writes its encoder" if other != "a CRF" else "use nlu.predict"
-        raise UserError(f"format is {wanted}, but the run has {other}, which this format does not support; {remedy}")
-    linear = copied_linear(head.linear)
+    if isinstance(head, MlpHead):
+        return TwoLayers(copied_linear(head.dense), head.activation, own_output(trained, head.linear))
+    return own_linear(trained, wanted)
+
+
+class TwoLayers(nn.Module):
+    """out(activation(dense(x)))."""
+
+    def __init__(self, dense: nn.Linear, activation: str, out: nn.Linear):
+        super().__init__()
+        self.dense, self.activation, self.out = dense, activation, out
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return (..., C) of vectors (..., D)."""
+        logits: Tensor = self.out(FUNCTIONS[self.activation](self.dense(vectors)))
+        return logits
+
+
+def own_output(trained: Trained, last: nn.Linear) -> nn.Linear:
+    """Return a copy of the last layer whose outputs can be used without the run.
+
+    Numbers are in their original unit instead of the scale of training. With loss=bce, the first logit, which the run
+    ignores, is set so that the largest logit gives the decision of the run.
+    """
+    linear = copied_linear(last)
     loss = getattr(trained.task, "loss", None)
     if isinstance(loss, Bce):
         with torch.no_grad():
@@ -72,6 +103,12 @@ def own_linear(trained: Trained, wanted: str) -> nn.Linear:
             linear.weight.mul_(target.sd)
             linear.bias.mul_(target.sd).add_(target.mean)
     return linear
+
+
+def _unsupported(trained: Trained, wanted: str) -> UserError:
+    other = "a CRF" if trained.target.kind == "tags" else "a head over two vectors"
+    remedy = "format=sentence_transformers writes its encoder" if other != "a CRF" else "use nlu.predict"
+    return UserError(f"format is {wanted}, but the run has {other}, which this format does not support; {remedy}")
 
 
 def transformers_config(trained: Trained, **more: Any) -> Any:

@@ -69,13 +69,14 @@ def read(folder: Path, trained: Trained) -> Any:
     model = Padded(trained, FORMAT)
     pooler = {name.removeprefix("pooler.dense."): named.pop(name) for name in list(named) if name.startswith("pooler.")}
     encoder: Any = model.encoder
-    for module in (encoder.inner, encoder.pooler, model.linear):
+    linear = model.head
+    for module in (encoder.inner, encoder.pooler, linear):
         for parameter in module.parameters() if module is not None else ():
             parameter.data.fill_(torch.nan)
     load_exactly(encoder.inner, named)
     if pooler:
         load_exactly(encoder.pooler, pooler)
-    load_exactly(model.linear, {"weight": head["output_weights"], "bias": head["output_bias"]})
+    load_exactly(linear, {"weight": head["output_weights"], "bias": head["output_bias"]})
     return model
 
 

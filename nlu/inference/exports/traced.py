@@ -14,7 +14,7 @@ from nlu.config.errors import UserError
 from nlu.inference.exports.padded import (
     copied_pooler,
     load_exactly,
-    own_linear,
+    own_head,
     transformers_config,
     transformers_weights,
 )
@@ -30,7 +30,7 @@ class Padded(nn.Module):
     def __init__(self, trained: Trained, wanted: str):
         """Raises UserError for an encoder or a head that is not supported."""
         super().__init__()
-        self.linear, backbone = own_linear(trained, wanted), trained.model.backbone
+        self.head, backbone = own_head(trained, wanted), trained.model.backbone
         # A head over units, such as a tagger's, is applied to every token.
         is_tagging = "units" in trained.model.wants
         if isinstance(backbone, Bert):
@@ -48,7 +48,8 @@ class Padded(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return logits: (N, C), or (N, T, C) for a tagger."""
-        return self.linear(self.encoder(input_ids, attention_mask, token_type_ids))
+        logits: Tensor = self.head(self.encoder(input_ids, attention_mask, token_type_ids))
+        return logits
 
 
 class PaddedBert(nn.Module):

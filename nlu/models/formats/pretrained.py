@@ -20,6 +20,7 @@ from torch import Tensor
 
 from nlu.config.errors import CheckpointError
 from nlu.config.targets import build
+from nlu.models.formats.fine_tuned import UnfitHeadError, fitted_head
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.task_model import TaskModel
@@ -29,11 +30,19 @@ from nlu.storage.resources import fetch
 
 log = logging.getLogger(__name__)
 
-KINDS = "a folder in Hugging Face layout, a TF1 checkpoint, a former run's folder or RUN/best, pypi://, hf:// or a URL"
+KINDS = (
+    "a folder in Hugging Face layout, a .pt file in such a folder, a TF1 checkpoint, a former run's folder or "
+    "RUN/best, pypi://, hf:// or a URL"
+)
 INDEX_SUFFIX = ".index.json"
 NAMES = (
     "model.safetensors", f"model.safetensors{INDEX_SUFFIX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX_SUFFIX}",
 )  # fmt: skip
+PICKLED = (".bin", ".pt")
+"""files of torch.save, read with weights_only; .pt is what the predecessor writes"""
+WRAPPERS = ("state_dict", "model")
+"""keys under which a file of torch.save may hold the tensors beside other things"""
+PART_OF_HEAD = re.compile(r"backbone\.(inner\.)?(classifier|pre_classifier|pooler|output_weights|output_bias)\b")
 TENSORFLOW_PART = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 MIN_FITTING = 0.5
 """the least share of an encoder's tensors that must fit; with fewer, it would be almost random"""
@@ -45,7 +54,7 @@ class Pretrained:
 
     reference: str
     weights: Path
-    """a .safetensors or .bin file, the index of several, or the prefix of a TF1 checkpoint"""
+    """a .safetensors, .bin or .pt file, the index of several, or the prefix of a TF1 checkpoint"""
     config: dict[str, Any]
     key: str = "model.pretrained"
     """the key that names the reference"""
@@ -81,7 +90,7 @@ def _read(weights: Path) -> dict[str, Tensor]:
         return _merge(_read(weights.parent / name) for name in shards)
     if weights.suffix == ".safetensors":
         return _read_safetensors(weights)
-    if weights.suffix == ".bin":
+    if weights.suffix in PICKLED:
         return _read_bin(weights)
     named = encoder_names(read_checkpoint(weights))
     return {name: torch.from_numpy(array.copy()) for name, array in named.items()}
@@ -99,6 +108,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_bin(path: Path) -> dict[str, Tensor]:
     content = torch.load(path, map_location="cpu", weights_only=True)
+    for key in WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise ValueError("it does not hold tensors by name")
     return content
@@ -132,7 +144,7 @@ def _weights_at(path: Path) -> Path | None:
     if path.is_dir():
         found = [path / name for name in NAMES if (path / name).is_file()]
         return found[0] if found else find_checkpoint(path)
-    if path.suffix in (".safetensors", ".bin") or path.name.endswith(INDEX_SUFFIX):
+    if path.suffix in (".safetensors", *PICKLED) or path.name.endswith(INDEX_SUFFIX):
         return path
     if TENSORFLOW_PART.search(path.name):
         return path.with_name(TENSORFLOW_PART.sub("", path.name))
@@ -172,8 +184,9 @@ def load_into(
     """Copy every tensor that fits into `model.backbone` (or the whole model, from a former run), and log the others.
 
     With `labels`, a former run's head is loaded only if it was trained for these labels, in this order, and for the
-    model's layout. A former run's adapter, which may be of a `trusted` package, is merged into its weights. Raises
-    CheckpointError if the vocabulary differs or too few tensors of the encoder fit.
+    model's layout, and a head from elsewhere if it fits (`nlu.models.formats.fine_tuned`). A former run's adapter,
+    which may be of a `trusted` package, is merged into its weights. Raises CheckpointError if the vocabulary differs or
+    too few tensors of the encoder fit.
     """
     own = model.state_dict()
     if source.is_run:
@@ -182,16 +195,36 @@ def load_into(
             theirs = build(node, trusted=trusted).merged(theirs)
         if labels is not None and not _is_trained_for(source, model.layout, labels):
             theirs = {name: value for name, value in theirs.items() if name.startswith("backbone.")}
-            log.info("pretrained %s: trained for other labels, so its head is not loaded", source.reference)
+            log.warning("pretrained %s: trained for other labels, so its head is not loaded", source.reference)
     else:
-        named = model.backbone.checkpoint_names(source.tensors())
+        tensors = source.tensors()
+        named = model.backbone.checkpoint_names(dict(tensors))
         theirs = {f"backbone.{name}": value for name, value in named.items()}
+        if labels is not None and (head := _foreign_head(model, source, tensors, labels)):
+            # What became the head is not listed as unused below.
+            theirs = {
+                name: value for name, value in theirs.items() if name in own or not PART_OF_HEAD.match(name)
+            } | head
     matched = {name: value for name, value in theirs.items() if name in own and own[name].shape == value.shape}
     mismatched = [name for name in theirs if name in own and name not in matched]
     _check_vocabulary(source, own, theirs, mismatched)
     _check_share(source, own, theirs, matched)
     model.load_state_dict({name: value.to(own[name].dtype) for name, value in matched.items()}, strict=False)
     _report(source, own, theirs, mismatched)
+
+
+def _foreign_head(
+    model: TaskModel, source: Pretrained, tensors: dict[str, Tensor], labels: Sequence[str]
+) -> dict[str, Tensor]:
+    """Return the tensors of a fine-tuned head under the names of the model; warn if there is one that does not fit."""
+    try:
+        head = fitted_head(model, tensors, source.config, labels)
+    except UnfitHeadError as unfit:
+        log.warning("pretrained %s: its head is not loaded: %s", source.reference, unfit)
+        return {}
+    if head:
+        log.info("pretrained %s: its head is loaded for the classes %s", source.reference, ", ".join(labels[:10]))
+    return head
 
 
 def _is_trained_for(source: Pretrained, layout: str, labels: list[str]) -> bool:

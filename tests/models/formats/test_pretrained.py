@@ -214,7 +214,7 @@ def test_damaged_files_are_refused_by_name(tmp_path):
     binary = tmp_path / "good/pytorch_model.bin"
     torch.save(hub_tensors(), binary)
     whole, source = binary.read_bytes(), open_pretrained(str(binary))
-    torch.save({"state_dict": hub_tensors()}, binary)
+    torch.save({"others": hub_tensors()}, binary)
     for content in (whole[: len(whole) // 2], b"", b"PK\3\4" + bytes(50), b"garbage", binary.read_bytes()):
         binary.write_bytes(content)
         with pytest.raises(CheckpointError, match=r"pytorch_model\.bin cannot be read .* give undamaged weights"):

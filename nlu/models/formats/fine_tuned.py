@@ -1,0 +1,165 @@
+"""The head of a model that others fine-tuned, fitted to a head of ours: transformers' classifiers and taggers, those of
+`nlu.export format=huggingface`, and TF1's run_classifier.
+
+A head fits if it computes the same function of the same vector, has the same shapes, and its classes have the names of
+the data's. Their order may differ: rows of the last layer are moved.
+
+Axes: C outputs, D width.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlu.models.composite import LAYOUT
+from nlu.models.heads.linear import LinearHead
+from nlu.models.heads.mlp import Activation, MlpHead
+from nlu.models.task_model import TaskModel
+
+FIRST_LAYERS: Mapping[str, tuple[str, Activation]] = {
+    "bert": ("pooler.dense", "tanh"),
+    "ernie": ("pooler.dense", "tanh"),
+    "albert": ("pooler", "tanh"),
+    "deberta": ("pooler.dense", "gelu"),
+    "deberta-v2": ("pooler.dense", "gelu"),
+    "electra": ("classifier.dense", "gelu"),
+    "roberta": ("classifier.dense", "tanh"),
+    "xlm-roberta": ("classifier.dense", "tanh"),
+    "camembert": ("classifier.dense", "tanh"),
+    "mpnet": ("classifier.dense", "tanh"),
+    "distilbert": ("pre_classifier", "relu"),
+}
+"""by model_type, the layer before the last one of transformers' classifier of texts, and the function between"""
+LAST_LAYERS = (("classifier.out_proj.weight", "classifier.out_proj.bias"), ("classifier.weight", "classifier.bias"))
+TENSORFLOW_LAYER = ("output_weights", "output_bias")
+"""the last layer of TF1's run_classifier.py; its weight is (C, D) as well"""
+NAMELESS = re.compile(r"LABEL_\d+")
+"""the names that transformers gives to classes without names"""
+Weights = dict[str, Tensor]
+
+
+class UnfitHeadError(Exception):
+    """A head that cannot be taken, with the reason and what to do."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer: weight (outputs, inputs) and bias (outputs,)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def rows(self, numbers: Sequence[int]) -> "Layer":
+        """Return the layer with these of its outputs, in this order."""
+        return Layer(self.weight[list(numbers)], self.bias[list(numbers)])
+
+    def named(self, name: str) -> Weights:
+        """Return the tensors of a layer of this name."""
+        return {f"{name}.weight": self.weight, f"{name}.bias": self.bias}
+
+
+def fitted_head(model: TaskModel, tensors: Weights, config: Mapping[str, Any], labels: Sequence[str]) -> Weights:
+    """Return the tensors of a foreign head under the names of `model`; empty for weights without a head.
+
+    `tensors` and `config` are those of the checkpoint, `labels` the data's classes in order. Raises UnfitHeadError if
+    the head cannot be taken as it was trained.
+    """
+    last = _last_layer(tensors)
+    if last is None:
+        return {}
+    if model.layout == LAYOUT:
+        raise UnfitHeadError("a run with several heads trains each of them")
+    last = last.rows(_rows(config, len(last.weight), labels))
+    if model.layout == "units":
+        if not isinstance(model.head, LinearHead):
+            raise UnfitHeadError("it is one linear layer for each token; set head=linear to use it")
+        return last.named("head.linear")
+    kind = str(config.get("model_type", "bert"))
+    if kind not in FIRST_LAYERS:
+        raise UnfitHeadError(
+            f"the classifier of model_type {kind} is none of {', '.join(FIRST_LAYERS)}; train the head"
+        )
+    name, activation = FIRST_LAYERS[kind]
+    first = _layer(tensors, name)
+    if first is None:
+        raise UnfitHeadError(f"the weights have a classifier, but not its layer {name}; train the head")
+    pooling = getattr(model.backbone, "pooling", None)
+    if (linear := _as_one_layer(first, last, activation)) is not None:
+        if not isinstance(model.head, LinearHead) or pooling != "first":
+            raise UnfitHeadError(
+                "it is one linear layer over the first token; set head=linear model.pooling=first to use it"
+            )
+        return linear.named("head.linear")
+    if isinstance(model.head, MlpHead) and model.head.activation == activation and pooling == "first":
+        return {**first.named("head.dense"), **last.named("head.linear")}
+    if isinstance(model.head, LinearHead) and pooling == "pooler" and kind in ("bert", "ernie"):
+        # The pooler is a tensor of the encoder, which is loaded with it.
+        return last.named("head.linear")
+    raise UnfitHeadError(
+        f"it has two layers with {activation} between them, over the first token; set head=mlp "
+        f"head.activation={activation} model.pooling=first to use it"
+    )
+
+
+def _last_layer(tensors: Weights) -> Layer | None:
+    for weight, bias in (*LAST_LAYERS, TENSORFLOW_LAYER):
+        if weight in tensors and bias in tensors and tensors[weight].ndim == 2:
+            return Layer(tensors[weight], tensors[bias])
+    return None
+
+
+def _layer(tensors: Weights, name: str) -> Layer | None:
+    """Return a layer by its name, with or without the prefix of the encoder, such as bert."""
+    for found in tensors:
+        if found == f"{name}.weight" or re.fullmatch(rf"\w+\.{re.escape(name)}\.weight", found):
+            bias = tensors.get(f"{found.removesuffix('weight')}bias")
+            return None if bias is None else Layer(tensors[found], bias)
+    return None
+
+
+def _as_one_layer(first: Layer, last: Layer, activation: Activation) -> Layer | None:
+    """Return the linear layer that `nlu.export` wrote as two, since f(z) - f(-z) = z for gelu and relu; else None.
+
+    The first layer then has the rows z and -z of each output, in the order in which the run has its classes.
+    """
+    outputs, width = last.weight.shape
+    if activation == "tanh" or 2 * outputs > width or last.bias.any():
+        return None
+    plus_C, minus_C = last.weight.argmax(1), last.weight.argmin(1)
+    wanted_CD = torch.zeros_like(last.weight)
+    wanted_CD[torch.arange(outputs), plus_C], wanted_CD[torch.arange(outputs), minus_C] = 1.0, -1.0
+    is_ours = (
+        torch.equal(last.weight, wanted_CD)
+        and torch.equal(first.weight[plus_C], -first.weight[minus_C])
+        and torch.equal(first.bias[plus_C], -first.bias[minus_C])
+    )
+    return first.rows(plus_C.tolist()) if is_ours else None
+
+
+def _rows(config: Mapping[str, Any], outputs: int, labels: Sequence[str]) -> list[int]:
+    """Return the row of their last layer for each of the data's classes."""
+    if not labels:
+        raise UnfitHeadError("the task predicts a number, on the scale of its training data; train the head")
+    if outputs != len(labels):
+        raise UnfitHeadError(f"it has {outputs} classes, but the data has {len(labels)}; train the head")
+    named = config.get("id2label")
+    known = named if isinstance(named, dict) else {}
+    names = [str(known.get(str(row), f"LABEL_{row}")) for row in range(outputs)]
+    numbers = [str(row) for row in range(outputs)]
+    # The keys of id2label are numbers, which classes mean that the data calls 0, 1, ..., whatever their names are.
+    if sorted(numbers) == sorted(labels) or all(NAMELESS.fullmatch(name) for name in names):
+        names = numbers
+    if sorted(names) != sorted(labels):
+        raise UnfitHeadError(
+            f"its classes are {_some(names)}, but those of the data are {_some(labels)}; write the data's names into "
+            "id2label of the weights' config.json, in their order, or train the head"
+        )
+    return [names.index(label) for label in labels]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

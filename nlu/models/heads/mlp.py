@@ -1,0 +1,46 @@
+"""A linear layer, an activation and a linear layer on the vectors of examples or units, as in fine-tuned models of
+others. Axes: N rows, C outputs, D width.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlu.data.collate import Batch
+from nlu.models.encoder import Encoded, Encoder
+from nlu.models.head import HeadTarget, vectors_of, wanted_by
+from nlu.models.heads.linear import fresh_linear
+
+Activation = Literal["tanh", "gelu", "relu"]
+FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "gelu": F.gelu, "relu": F.relu}
+
+
+class MlpHead(nn.Module):
+    """out(activation(dense(vector))): the classifier of RoBERTa and, with BERT's pooler as `dense`, of BERT (tanh), of
+    ELECTRA (gelu) and of DistilBERT (relu).
+
+    It has no dropout between its layers, unlike some of these: the vectors have dropout already.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        target: HeadTarget,
+        encoder: Encoder | None = None,
+        *,
+        activation: Literal["tanh", "gelu", "relu"] = "tanh",
+    ):
+        """`activation`: the function between the two layers; gelu is the exact one."""
+        super().__init__()
+        self.wants = wanted_by(target)
+        self.activation = activation
+        self.dense = fresh_linear(width, width)
+        self.linear = fresh_linear(width, target.num_outputs)
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Return logits (N, C), float32."""
+        inner_ND = FUNCTIONS[self.activation](self.dense(vectors_of(encoded, batch, self.wants)))
+        return self.linear(inner_ND).float()
