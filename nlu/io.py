@@ -18,6 +18,7 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
 if TYPE_CHECKING:
+    from nlu.storage.backend import FileInfo
     from nlu.storage.places import Place
     from nlu.storage.transfer import TransferPlan
 
@@ -47,20 +48,27 @@ def main(arguments: Sequence[str]) -> int:
         print(f"nlu {nlu.__version__}")
         return 0
     if arguments[0] not in VERBS:
-        raise UserError(f"unknown command {arguments[0]} of nlu.io; {hint(arguments[0], VERBS)}")
+        meant = ELSEWHERE.get(arguments[0])
+        remedy = hint(arguments[0], VERBS) if meant is None else f"write {meant}"
+        raise UserError(f"unknown command {arguments[0]} of nlu.io; {remedy}")
     return VERBS[arguments[0]](arguments[1:])
 
 
 def exists(arguments: Sequence[str]) -> int:
     """Print for each path whether it exists. Exit status 1: one does not."""
-    from nlu.storage.objects import backend_of
-    from nlu.storage.resources import readable
+    return _print_answers(exists, arguments, lambda found: found is not None, ("exists", "does not exist"))
 
-    places = [readable(path) for path in _parser("exists", exists).parse(arguments).paths]
-    answers = [backend_of(place).stat(place) is not None for place in places]
-    for place, answer in zip(places, answers, strict=True):
-        print(f"{place.shown} {'exists' if answer else 'does not exist'}")
-    return 0 if all(answers) else EXIT_NO
+
+def isdir(arguments: Sequence[str]) -> int:
+    """Print for each path whether it is a folder. Exit status 1: one is not, or does not exist."""
+    answers = ("is a folder", "is not a folder")
+    return _print_answers(isdir, arguments, lambda found: found is not None and found.is_folder, answers)
+
+
+def isfile(arguments: Sequence[str]) -> int:
+    """Print for each path whether it is a file. Exit status 1: one is not, or does not exist."""
+    answers = ("is a file", "is not a file")
+    return _print_answers(isfile, arguments, lambda found: found is not None and not found.is_folder, answers)
 
 
 def ls(arguments: Sequence[str]) -> int:
@@ -267,8 +275,16 @@ def writable(arguments: Sequence[str]) -> int:
 
 
 VERBS: dict[str, Verb] = {
-    verb.__name__: verb for verb in (exists, ls, cat, cp, mv, rm, sync, mkdir, size, md5, mtime, writable)
+    verb.__name__: verb
+    for verb in (exists, isdir, isfile, ls, cat, cp, mv, rm, sync, mkdir, size, md5, mtime, writable)
 }
+ELSEWHERE = {
+    "open": "cat", "listdir": "ls", "list": "ls", "dir": "ls", "copy": "cp", "upload": "cp", "download": "cp",
+    "copytree": "cp -r", "move": "mv", "rename": "mv", "remove": "rm, with -r for a folder", "unlink": "rm",
+    "delete": "rm, with -r for a folder", "rmtree": "rm -r", "makedirs": "mkdir", "getsize": "size", "du": "size",
+    "last_modified": "mtime", "getmtime": "mtime", "stat": "ls -l", "is_writable": "writable",
+}  # fmt: skip
+"""Functions of Python and commands of other programs, and what to write here."""
 
 
 def _parser(name: str, verb: Verb, *paths: str, more: str = "") -> Parser:
@@ -278,6 +294,20 @@ def _parser(name: str, verb: Verb, *paths: str, more: str = "") -> Parser:
     if not paths:
         parser.add_argument("paths", nargs="+", metavar="PATH")
     return parser
+
+
+def _print_answers(
+    verb: Verb, arguments: Sequence[str], test: Callable[["FileInfo | None"], bool], answers: tuple[str, str]
+) -> int:
+    """Print for each path which of two answers is true; returns 0 if it is the first one for all of them."""
+    from nlu.storage.objects import backend_of
+    from nlu.storage.resources import readable
+
+    places = [readable(path) for path in _parser(verb.__name__, verb).parse(arguments).paths]
+    found = [test(backend_of(place).stat(place)) for place in places]
+    for place, is_true in zip(places, found, strict=True):
+        print(f"{place.shown} {answers[0] if is_true else answers[1]}")
+    return 0 if all(found) else EXIT_NO
 
 
 def _print_each(verb: Verb, arguments: Sequence[str], front: Callable[["Place"], str]) -> int:

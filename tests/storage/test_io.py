@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -53,6 +54,19 @@ def test_files_and_folders_of_this_machine(tmp_path: Path, capsys: pytest.Captur
     assert main(["writable", f"{here}/a.txt/x"]) == 1
 
 
+def test_isdir_and_isfile_answer_like_test_d_and_test_f(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = write(tmp_path / "here", FILES)
+    (tmp_path / "link").symlink_to(here)
+    paths = [str(here), f"{here}/a.txt", f"{tmp_path}/link", f"{tmp_path}/none", f"{here}/a.txt/x"]
+    for verb, flag, kind in (("isdir", "-d", "a folder"), ("isfile", "-f", "a file")):
+        expected = [subprocess.run(["test", flag, path], check=False).returncode for path in paths]
+        assert sorted(set(expected)) == [0, 1]
+        assert [main([verb, path]) for path in paths] == expected
+        said = [f"{path} is {'not ' if status else ''}{kind}" for path, status in zip(paths, expected, strict=True)]
+        assert capsys.readouterr().out.splitlines() == said
+        assert main([verb, *paths]) == 1 and capsys.readouterr().out.splitlines() == said
+
+
 def test_a_file_keeps_its_name_in_a_folder_and_removing_a_link_keeps_its_target(tmp_path: Path) -> None:
     here = write(tmp_path / "here", FILES)
     assert main(["cp", f"{here}/a.txt", f"{tmp_path}/new/"]) == 0
@@ -86,6 +100,7 @@ def test_a_file_keeps_its_name_in_a_folder_and_removing_a_link_keeps_its_target(
         (["cat", "."], "is a folder; name a file"),
         (["sync", "setup.cfg", "x"], "is a file, but sync takes folders"),
         (["cpy", "x", "y"], "unknown command cpy of nlu.io; nearest: cp"),
+        (["copytree", "x", "y"], "unknown command copytree of nlu.io; write cp -r"),
         (["cp", "x"], "TARGET"),
         (["cp", "x", "y", "--dri"], "unknown flag"),
         (["exists", ""], "is empty"),
