@@ -2,10 +2,14 @@
 
 python -m nlu.report outputs                one row per configuration, best first; mean and sd over seeds and folds
 python -m nlu.report outputs --metric f1_macro --metric test/accuracy
+python -m nlu.report outputs --where model=textcnn --where baseline
+                                            only those with this choice, and this text in their folder or note
 python -m nlu.report outputs/sweep --csv > table.csv
 python -m nlu.report --follow outputs/grid  a live table of submitted jobs until all have ended, then the report
 python -m nlu.report diff outputs/a outputs/b
                                             configuration, metrics, and the rows that flipped
+python -m nlu.report diff outputs/a planned.yaml
+                                            the keys in which a run differs from the output of nlu.train ... --cfg job
 python -m nlu.report diff outputs/a outputs/b outputs/c
                                             the same side by side, with McNemar's test of every pair
 python -m nlu.report errors outputs/a       most confident mistakes, and where they occur; for folds also suspected
@@ -61,6 +65,14 @@ def table(arguments: Sequence[str]) -> int:
         "that decided which checkpoint is best",
     )
     parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="show only runs with this KEY=VALUE (VALUE may contain * and ?), or with this text in the path of their "
+        "folder or in their note; may be repeated: all must hold",
+    )
+    parser.add_argument(
         "--join",
         metavar="FOLDER",
         help="write the joined predictions of folds there, a file for each configuration and seed; nothing is "
@@ -78,12 +90,13 @@ def table(arguments: Sequence[str]) -> int:
         _follow(given.folders)
 
     from nlu.reports.aggregate import join_predictions, missing_folds, rows_of
+    from nlu.reports.selecting import selected
     from nlu.reports.show import as_csv, as_json, print_tables, write_joined
     from nlu.storage.copies import all_records_of
     from nlu.storage.outputs import output_files
 
     runs, remarks = _runs_in(all_records_of(given.folders, "DIR"))
-    tables, left_out = rows_of(runs, given.metric)
+    tables, left_out = rows_of(selected(runs, given.where), given.metric)
     remarks += left_out + [remark for rows in tables for row in rows for remark in join_predictions(row)]
     if given.join:
         rows = [row for table in tables for row in table]
@@ -120,10 +133,11 @@ def diff(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="python -m nlu.report diff",
         description="Of two: configuration, code and versions, metrics side by side, and the rows that the two predict "
-        "differently. Of three or more: configuration and metrics side by side, and McNemar's test of every pair.",
+        "differently. Of three or more: configuration and metrics side by side, and McNemar's test of every pair. Of a "
+        "run and a file .yaml, such as --cfg job prints: the keys that differ.",
     )
     parser.add_argument("first", metavar="A", help="a run, or a folder with the runs of one configuration")
-    parser.add_argument("second", metavar="B", help="another")
+    parser.add_argument("second", metavar="B", help="another, or the file of a configuration")
     parser.add_argument("others", nargs="*", default=[], metavar="C", help="further ones")
     parser.add_argument(
         "--examples", type=at_least(0), metavar="N", help="flipped rows of two runs shown each way; default 5"
@@ -132,6 +146,11 @@ def diff(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
     if given.others:
         return _diff_many(given)
+
+    from nlu.reports.planned import is_config
+
+    if is_config(given.second):
+        return _diff_config(given)
 
     from nlu.reports.compare import difference_as_json, difference_of, print_difference
     from nlu.storage.copies import all_records_of
@@ -142,6 +161,20 @@ def diff(arguments: Sequence[str]) -> int:
         print(difference_as_json(found))
     else:
         print_difference(found)
+    return 0
+
+
+def _diff_config(given: Namespace) -> int:
+    from nlu.reports.planned import planned_as_json, planned_difference, print_planned
+    from nlu.storage.copies import records_of
+
+    if given.examples is not None:
+        raise UserError(f"--examples is {given.examples}, but {given.second} has no predictions; leave it out")
+    found = planned_difference(records_of(given.first, "RUN"), Path(given.second))
+    if given.json:
+        print(planned_as_json(found))
+    else:
+        print_planned(found)
     return 0
 
 

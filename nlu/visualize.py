@@ -96,12 +96,22 @@ def main(arguments: Sequence[str]) -> int:
     formats = list(dict.fromkeys(given.format or ["png"]))
     best_of = "best of the mean" if any(len(row.runs) > 1 for row in rows) else "best"
     score = f"{drawings[0].title}, {best_of}"
-    header = [("configuration", False), ("runs", True), (score, True), ("state", False), ("folder", False)]
+    has_notes = any(row.note for row in rows)
+    note_header = [("note", False)] * has_notes
+    header = [
+        ("configuration", False),
+        ("runs", True),
+        (score, True),
+        ("state", False),
+        *note_header,
+        ("folder", False),
+    ]
     best = {curve.label: curve.best for curve in drawings[0].curves}
     lines = []
     for label, row in zip(labels, rows, strict=True):
         value = metric_text(place[1] if (place := best.get(label)) else None)
-        lines.append([label, str(len(row.runs)), value, row.state, folders_of([run.folder for run in row.runs])])
+        note = [row.note] * has_notes
+        lines.append([label, str(len(row.runs)), value, row.state, *note, folders_of([run.folder for run in row.runs])])
     title = ", ".join(folder.name or str(folder) for folder in folders)
     with output_folder(given.out, "--out", last=PAGE) as folder:
         written = comparison.write_figures(folder, figures, formats)

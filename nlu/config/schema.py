@@ -61,7 +61,7 @@ class Folds:
 
 PARTS = ("part", "parts")
 """Keys of `data` that only `nlu.preprocess` uses."""
-WITHOUT_EFFECT = ("resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores")
+WITHOUT_EFFECT = ("resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores", "note")
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
 Node = dict[str, Any]
 """A choice of a group: `_target_` and the keyword arguments of its constructor."""
@@ -90,6 +90,8 @@ class Run:
     """Folder of a bucket where machines share data stores, s3://BUCKET/FOLDER or oss://...; null = none."""
     dry_run: bool = False
     """Print the resolved configuration and the verdict on it, and stop."""
+    note: str | None = None
+    """A remark about the run, which reports show; a continued run may have another; null = none."""
     trusted_packages: list[str] = field(default_factory=list)
     """Your own packages whose classes a `_target_` may name."""
     trial: dict[str, Any] | None = None

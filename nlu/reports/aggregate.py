@@ -91,6 +91,11 @@ class TableRow:
         wanted = range(runs[0].folds) if runs[0].folds and runs[0].fold is not None else states
         return {fold: states.get(fold) for fold in wanted if states.get(fold) != "complete"}
 
+    @property
+    def note(self) -> str:
+        """The notes of its runs, each once, "" if they have none."""
+        return "; ".join(dict.fromkeys(run.note for run in self.runs if run.note))
+
     def mean(self, name: str) -> float | None:
         """Return the mean of a field of `RunRecord` over the counted runs that have it."""
         spread = spread_of(getattr(run, name) for run in self.counted)

@@ -11,7 +11,7 @@ from nlu.config.errors import UserError
 from nlu.config.schema import WITHOUT_EFFECT
 from nlu.config.words import counted, listed, path_text, shortened
 from nlu.display.tables import metric_text, numbers, print_table, table_of, texts, value_text
-from nlu.reports.aggregate import Spread, TableRow, lower_is_better, missing_folds, rows_of, spread_of
+from nlu.reports.aggregate import NOT_IDENTITY, Spread, TableRow, lower_is_better, missing_folds, rows_of, spread_of
 from nlu.reports.flips import Flip, Flips, OtherRows, compare, texts_of
 from nlu.reports.runs import RunRecord, find_runs
 from nlu.reports.significance import LEVEL, Change, changes_of
@@ -23,6 +23,8 @@ BETTER = f"better (p < {LEVEL})"
 """header of a column"""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """names of the configurations, in the order in which they were given"""
+Values = dict[str, tuple[object, ...]]
+"""by key, the value of each side"""
 
 
 @dataclass
@@ -33,8 +35,8 @@ class Difference:
     second: TableRow
     runs: list[list[RunRecord]] = field(default_factory=list)
     """the compared runs of each"""
-    config: dict[str, tuple[object, ...]] = field(default_factory=dict)
-    provenance: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    config: Values = field(default_factory=dict)
+    provenance: Values = field(default_factory=dict)
     """code, versions and devices"""
     metrics: dict[str, tuple[Spread | None, ...]] = field(default_factory=dict)
     """by SET/NAME"""
@@ -56,7 +58,7 @@ def difference_of(first: Path, second: Path, examples: int = 5) -> Difference:
     rows = [found.first, found.second]
     found.config = config_differences(rows)
     found.runs, found.remarks = comparable(rows)
-    found.provenance = _differences([_provenance(runs[0]) for runs in found.runs])
+    found.provenance = differences([_provenance(runs[0]) for runs in found.runs])
     found.metrics = metrics_of(found.runs)
     _compare_predictions(found, examples)
     return found
@@ -111,17 +113,19 @@ def _require_common_metrics(rows: Sequence[TableRow]) -> None:
             )
 
 
-def config_differences(rows: Sequence[TableRow]) -> dict[str, tuple[object, ...]]:
+def config_differences(rows: Sequence[TableRow]) -> Values:
     """Return the keys whose values differ between configurations, with the value of each.
 
     Seed and fold are compared only if each configuration is a single run.
     """
     are_single = all(len(row.runs) == 1 for row in rows)
-    return _differences([_config(row.runs[0].config if are_single else row.config) for row in rows])
+    return differences([identity_of(row.runs[0].config, is_single=are_single) for row in rows])
 
 
-def _config(config: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key.partition(".")[0] not in WITHOUT_EFFECT}
+def identity_of(config: dict[str, Any], *, is_single: bool) -> dict[str, Any]:
+    """Return the keys of a flat configuration that are compared; seed and fold only if `is_single`."""
+    left_out = WITHOUT_EFFECT if is_single else NOT_IDENTITY
+    return {key: value for key, value in config.items() if key.partition(".")[0] not in left_out}
 
 
 def _provenance(run: RunRecord) -> dict[str, Any]:
@@ -136,7 +140,8 @@ def _provenance(run: RunRecord) -> dict[str, Any]:
     return facts | {"devices": ", ".join(start.get("devices") or []), "processes": start.get("world_size")}
 
 
-def _differences(sides: Sequence[dict[str, Any]]) -> dict[str, tuple[object, ...]]:
+def differences(sides: Sequence[dict[str, Any]]) -> Values:
+    """Return the keys whose values differ, with the value of each side, None for a side that lacks the key."""
     keys = dict.fromkeys(key for side in sides for key in side)
     values = {key: tuple(side.get(key) for side in sides) for key in keys}
     return {key: held for key, held in values.items() if any(value != held[0] for value in held)}
@@ -219,7 +224,7 @@ def _runs(row: TableRow, compared: Sequence[RunRecord]) -> str:
     return f"mean of {counted(len(compared), 'run')}, {row.state}"
 
 
-def print_values(title: str, values: dict[str, tuple[object, ...]], otherwise: str) -> None:
+def print_values(title: str, values: Values, otherwise: str) -> None:
     """Print a line for each key with its value on each side; without keys print `otherwise`."""
     if values:
         letters = LETTERS[: len(next(iter(values.values())))]

@@ -74,6 +74,11 @@ class RunRecord:
         return self.config.get("folds.count")
 
     @property
+    def note(self) -> str | None:
+        """The remark that the user gave with `note`."""
+        return self.config.get("note")
+
+    @property
     def trusted_packages(self) -> Sequence[str]:
         """The packages outside nlu that the run was allowed to import."""
         return self.config.get("trusted_packages") or ()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.config.words import path_text
+from nlu.config.words import path_text, shortened
 from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.reports.aggregate import Spread, TableRow, missing_folds
 from nlu.reports.columns import KeyColumns, differing_columns
@@ -61,6 +61,8 @@ def _columns(rows: Sequence[TableRow], columns: KeyColumns) -> list[Column]:
     facts = (("best step", "best_step"), ("examples", "examples"), ("examples/s", "examples_per_s"))
     for may_go, (header, name) in enumerate(facts, start=len(columns.shown) + 1):
         found.append(Column(header, [count_text(row.mean(name)) for row in rows], may_go=may_go))
+    if any(row.note for row in rows):
+        found.append(Column("note", [shortened(row.note) for row in rows], is_number=False, may_go=1))
     folders = [folders_of([run.folder for run in row.runs]) for row in rows]
     return [*found, Column("folder", folders, is_number=False)]
 
@@ -158,7 +160,7 @@ def _fields(spread: Spread | None) -> dict[str, Any] | None:
 
 def _run_fields(run: RunRecord) -> dict[str, Any]:
     names = ("folder", "state", "seed", "fold", "metrics", "best_step", "examples", "examples_per_s", "error")
-    return {name: getattr(run, name) for name in names}
+    return {name: getattr(run, name) for name in names} | ({"note": run.note} if run.note else {})
 
 
 def as_csv(tables: Sequence[Sequence[TableRow]]) -> str:
@@ -174,6 +176,8 @@ def as_csv(tables: Sequence[Sequence[TableRow]]) -> str:
                     line[f"{prefix}{name} sd"] = spread.sd if spread else None
             line |= {"set": row.set_name, "n": len(row.counted), "state": _states(row)}
             line |= {name: row.mean(name) for name in ("best_step", "examples", "examples_per_s")}
+            if row.note:
+                line["note"] = row.note
             lines.append(line | {"folders": " ".join(place_text(run.folder) for run in row.runs)})
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")

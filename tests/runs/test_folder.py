@@ -45,6 +45,13 @@ def test_a_new_folder_starts_at_step_0_and_an_old_run_continues_with_auto(tmp_pa
     assert checkpoint_to_continue(tmp_path / "old", CONFIG | {"resume": "auto"}) == last
 
 
+def test_a_run_continues_with_another_note_and_an_older_one_with_its_first(tmp_path: Path) -> None:
+    last = saved_run(tmp_path / "noted", note="first")
+    assert checkpoint_to_continue(tmp_path / "noted", CONFIG | {"resume": "auto", "note": "second"}) == last
+    last = saved_run(tmp_path / "older")
+    assert checkpoint_to_continue(tmp_path / "older", CONFIG | {"resume": "auto", "note": "first"}) == last
+
+
 def test_a_run_that_was_killed_before_its_first_save_starts_again(tmp_path: Path) -> None:
     write_config(tmp_path, CONFIG)
     assert checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto"}) is None

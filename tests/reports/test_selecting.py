@@ -1,0 +1,100 @@
+"""Which runs the conditions of `nlu.report --where` keep, and the notes of runs."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.report import main
+from nlu.reports.runs import find_runs
+from nlu.reports.selecting import selected
+from tests.reports.folders import begin_run, end_run
+
+
+@pytest.fixture(autouse=True)
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    first = {"optimizer__lr": 1e-5, "note": "Baseline, as published", "choices": {"model": "bert"}}
+    end_run(begin_run(Path("outputs/a"), **first), 0.5)
+    end_run(begin_run(Path("outputs/b"), optimizer__lr=0.002, choices={"model": "textcnn"}), 0.6)
+    end_run(begin_run(Path("outputs/baseline-2"), optimizer__lr=0.003, folds__count=5, fold=0), 0.7)
+    return Path("outputs")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "kept"),
+    [
+        ([], ["a", "b", "baseline-2"]),
+        (["model=textcnn"], ["b"]),
+        (["choices.model=textcnn"], ["b"]),
+        (["model=*"], ["a", "b"]),
+        (["optimizer.lr=1e-5"], ["a"]),
+        (["optimizer.lr=0.00001"], ["a"]),
+        (["optimizer.lr=0.00?"], ["b", "baseline-2"]),
+        (["folds.count=null"], ["a", "b"]),
+        (["fold=0"], ["baseline-2"]),
+        (["baseline"], ["a", "baseline-2"]),
+        (["baseline", "fold=null"], ["a"]),
+        (["PUBLISHED"], ["a"]),
+        (["note=Base*"], ["a"]),
+        (["outputs/b"], ["b", "baseline-2"]),
+    ],
+)
+def test_conditions_keep_the_runs_that_meet_all_of_them(outputs: Path, conditions: list[str], kept: list[str]) -> None:
+    runs, _ = find_runs([outputs])
+    assert [run.folder.name for run in selected(runs, conditions)] == kept
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        (
+            "optimizer.lr=0.5",
+            "--where is optimizer.lr=0.5, which none of 3 runs meets; optimizer.lr is 0.002, 0.003, 1e-05",
+        ),
+        ("optimiser.lr=0.5", "no run here has the key optimiser.lr; nearest: optimizer.lr"),
+        ("model=nothing", "model is bert, textcnn"),
+        (
+            "nothing",
+            "--where is nothing, which none of 3 runs meets; give a part of the path of a folder, or of a note",
+        ),
+    ],
+)
+def test_a_condition_that_no_run_meets_is_refused(outputs: Path, condition: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        main([str(outputs), "--where", condition])
+    assert says in str(caught.value)
+
+
+def test_the_table_has_a_column_of_notes_only_if_a_run_has_one(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(outputs)]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[-2:] == ["note", "folder"]
+    (noted,) = [line for line in lines if line.endswith("outputs/a")]
+    assert noted.rpartition("outputs/a")[0].rstrip().endswith("Baseline, as published")
+    assert main([str(outputs), "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {row["folders"]: row["note"] for row in rows} == {
+        "outputs/a": "Baseline, as published", "outputs/b": "", "outputs/baseline-2": "",
+    }  # fmt: skip
+    assert main([str(outputs), "--json", "--where", "model=*"]) == 0
+    found = {run["folder"]: run.get("note") for row in json.loads(capsys.readouterr().out) for run in row["runs"]}
+    assert found == {"outputs/a": "Baseline, as published", "outputs/b": None}
+    assert main([str(outputs / "b"), "--csv"]) == 0
+    assert "note" not in capsys.readouterr().out
+
+
+def test_runs_that_differ_only_in_their_notes_are_one_configuration(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed, note in ((1, "monday"), (2, "tuesday"), (3, None)):
+        end_run(begin_run(outputs / "seeds" / str(seed), seed=seed, note=note), 0.5)
+    assert main([str(outputs / "seeds")]) == 0
+    _, line, *others = capsys.readouterr().out.splitlines()
+    assert not others and "monday; tuesday" in line
