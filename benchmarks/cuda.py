@@ -29,7 +29,7 @@ from inputs import CHOSEN, VOCAB, write_synthetic
 from machine import versions
 from table import Row, markdown
 
-from nlu.storage.lookup import data_folder
+from nlu.storage.places import data_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 585

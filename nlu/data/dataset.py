@@ -10,8 +10,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
 from nlu.config.words import called
 from nlu.data.dialect import Dialect
-from nlu.storage.lookup import data_folder, files_like, is_pattern, named_file, path_problem
-from nlu.storage.places import is_object
+from nlu.storage.places import data_folder, files_like, is_object, is_pattern, named_file, path_problem
 from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
 

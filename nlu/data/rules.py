@@ -11,7 +11,7 @@ from nlu.config.checks.composing import MISSING
 from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
 from nlu.data.fields import ROLES, known_roles, layouts_of, missing_roles
-from nlu.storage.lookup import path_problem
+from nlu.storage.places import path_problem
 
 
 def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:

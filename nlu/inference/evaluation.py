@@ -35,8 +35,8 @@ from nlu.runs.checkpoint import OrderKey, read_order
 from nlu.runs.provenance import describe_code, starts_of
 from nlu.storage.cache import file_digest
 from nlu.storage.files import write_json
-from nlu.storage.lookup import files_like
 from nlu.storage.outputs import output_folder, require_free
+from nlu.storage.places import files_like
 from nlu.tasks.task import Task
 from nlu.training.build import bars, build_data, build_model, build_task
 from nlu.training.evaluation import Evaluator, keep_predictions, score

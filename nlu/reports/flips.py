@@ -14,7 +14,7 @@ from nlu.data.readers import Row, read_rows
 from nlu.metrics.kinds import kind_of
 from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Predictions, Record, predictions_of
-from nlu.storage.lookup import named_file
+from nlu.storage.places import named_file
 
 TEXT_ROLES = ("text", "text_a", "text_b", "tokens")
 FEW_DISCORDANT = 25

@@ -17,7 +17,7 @@ from nlu.runs.mirrored import NOTE, OUTBOX
 from nlu.runs.takeover import LOCK, make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_folder
-from nlu.storage.lookup import files_like, is_pattern, named_file
+from nlu.storage.places import files_like, is_pattern, named_file
 from nlu.storage.redaction import without_secrets
 from nlu.storage.settle import remove
 

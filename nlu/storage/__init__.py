@@ -12,7 +12,7 @@ Names and rules:
 
     environment  variables with endpoints and credentials; keys by role
     redaction    what a secret looks like, and how it is hidden
-    places       addresses, parsed and checked
+    places       addresses, parsed and checked; local files of a data set
     temporary    which failures are temporary, and the loop that retries
 
 Backends, which read and write places:

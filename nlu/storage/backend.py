@@ -37,6 +37,7 @@ def download_progress(name: str, size: int | None) -> Iterator[Advance]:
     if size is None or size <= SHOWN_FROM_MB * 1_000_000 or not sys.stderr.isatty():
         yield no_progress
         return
+    # Imported late: rich is slow to import, and few transfers show a bar.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -110,6 +111,7 @@ class Disk(WritableBackend):
     def stat(self, place: Place) -> FileInfo | None:
         try:
             status = os.stat(place.path)
+        # The second error says that a part of the path is a file.
         except (FileNotFoundError, NotADirectoryError):
             return None
         is_folder = os.path.isdir(place.path)
@@ -120,6 +122,8 @@ class Disk(WritableBackend):
         found = {}
         for folder, _, names in os.walk(root):
             for path in (Path(folder, name) for name in names):
+                # Broken links, sockets and pipes are left out: they have no content to copy, and opening a pipe would
+                # wait forever.
                 if path.is_file():
                     status = path.stat()
                     found[path.relative_to(root).as_posix()] = FileInfo(False, status.st_size, None, status.st_mtime)
@@ -138,6 +142,8 @@ class Disk(WritableBackend):
             while chunk := source.read(COPY_BYTES):
                 target.write(chunk)
                 advance(len(chunk))
+        # The copy keeps the time of modification, by which the next transfer recognizes it
+        # (`nlu.storage.transfer.is_same`). A kill before this line costs only one more copy.
         shutil.copystat(path, place.path)
 
     def remove(self, place: Place) -> None:
@@ -151,6 +157,7 @@ class Disk(WritableBackend):
         folder = Path(place.path)
         if folder.is_file():
             folder = folder.parent
+        # Folders that are missing are not created here: the command may still be refused.
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         if not there.is_dir():
             raise UserError(f"{place.shown} cannot be written: {there} is a file; name another place")

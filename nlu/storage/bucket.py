@@ -21,11 +21,17 @@ RETRY_DELAYS_S = Pauses(0.2, 4.0, 5)
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CHANGED = 401, 403, 404, 412
 LASTING_STATUS = {400, 405, 409, 411, 412, 416, 501}
 EXISTS_STATUS = {409, 412}
+# These come with a status such as 400, but the cause is a slow connection or damaged content.
 TRANSIENT_CODES = {"RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "SlowDown"}
 NO_CREDENTIALS = {
-    "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "MetadataRetrievalError",
-    "TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError",
-}  # fmt: skip
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "MetadataRetrievalError",
+    "TokenRetrievalError",
+    "SSOTokenLoadError",
+    "UnauthorizedSSOTokenError",
+}
 """exceptions of botocore for missing credentials"""
 
 T = TypeVar("T")
@@ -126,6 +132,7 @@ class Bucket(ABC):
         try:
             self.put(key, content, only_new=True)
         except (Changed, Unreachable) as error:
+            # 412 arrives here as Changed. 409, the status of OSS for an existing object, arrives as Unreachable.
             if status_of(error) in EXISTS_STATUS:
                 return False
             raise
@@ -145,6 +152,7 @@ class Bucket(ABC):
 
     def uploads(self, key: str) -> list[str]:
         """Return the names of the unfinished uploads of exactly this key, the newest last."""
+        # A bucket lists by prefix, which longer keys share.
         exact = [upload for upload in self.uploads_below(key) if upload.key == key]
         return [upload.name for upload in sorted(exact, key=lambda upload: upload.begun_s)]
 
@@ -192,6 +200,8 @@ class Bucket(ABC):
         def call() -> T:
             try:
                 return verb()
+            # Wrong arguments of ours and finished messages pass unchanged. botocore rejects an endpoint by a ValueError
+            # too.
             except (ValueError, TypeError, UserError) as error:
                 if _is_invalid_endpoint(error):
                     raise refusal(named, action, error, self.scheme) from error
@@ -209,6 +219,7 @@ class Bucket(ABC):
 def _is_transient(error: Exception) -> bool:
     """Return whether the service is busy or the connection broke."""
     cause = error.__cause__
+    # botocore checks parameters, such as the name of a bucket, before it sends anything, so a second try fails too.
     if not isinstance(error, Unreachable) or type(cause).__name__ == "ParamValidationError":
         return False
     return status_of(cause) not in LASTING_STATUS or code_of(cause) in TRANSIENT_CODES
@@ -227,8 +238,10 @@ def refusal(named: str, action: str, error: Exception, scheme: str) -> UserError
     if _is_invalid_endpoint(error):
         return UserError(f"{start}the endpoint is not an address; correct {endpoint}, such as http://localhost:9000")
     has_none = any(type(cause).__name__ in NO_CREDENTIALS for cause in causes(error))
+    # Without a key, ossfs sends anonymous requests, which the service answers with 403.
     if has_none or (scheme == "oss" and status == FORBIDDEN and not os.environ.get(key)):
         return CredentialsUnavailable(f"{start}credentials are missing; set {key} and {secret} in the environment")
+    # Codes before the status: several of them come with 403, but each has its own remedy.
     match code:
         case "InvalidAccessKeyId":
             return Denied(f"{start}the service does not know this access key ({code}); correct {key}")

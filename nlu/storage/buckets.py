@@ -27,14 +27,14 @@ class S3Bucket(Bucket):
 
     scheme = "s3"
 
-    def _call(self, action: str, key: str, method: str, **options: Any) -> Any:
+    def _call(self, action: str, key: str, method: str, **options: object) -> Any:
         return self.tried(action, key, lambda: self._filesystem.call_s3(method, Bucket=self.name, **options))
 
     def _pages(
-        self, action: str, key: str, method: str, markers: Mapping[str, str], **options: Any
+        self, action: str, key: str, method: str, markers: Mapping[str, str], **options: object
     ) -> Iterator[dict[str, Any]]:
         """Yield the pages of a listing; `markers` names each option that continues it, and the field of its value."""
-        marker: dict[str, Any] = {}
+        marker: dict[str, object] = {}
         while True:
             page = self._call(action, key, method, **options, **marker)
             yield page
@@ -64,11 +64,14 @@ class S3Bucket(Bucket):
 
         options = {"IfMatch": f'"{etag}"'} if etag else {}
         if span:
+            # Both ends of an HTTP range are included.
             options["Range"] = f"bytes={span[0]}-{span[1] - 1}"
 
         def verb() -> bytes:
             answer = self._filesystem.call_s3("get_object", Bucket=self.name, Key=key, **options)
             try:
+                # `call_s3` returns once the headers are there. The body belongs to the event loop of s3fs, and is read
+                # there.
                 content = sync(self._filesystem.loop, answer["Body"].read)
             finally:
                 answer["Body"].close()
@@ -82,6 +85,7 @@ class S3Bucket(Bucket):
 
     def copy(self, bucket: str, source: str, key: str) -> None:
         paths = f"{bucket}/{source}", f"{self.name}/{key}"
+        # s3fs copies large objects in parts, which a single request of S3 could not (5 GB).
         self.tried("copied", key, lambda: self._filesystem.cp_file(*paths))
 
     def delete(self, key: str) -> None:
@@ -121,7 +125,7 @@ class S3Bucket(Bucket):
         self._call("written", key, "complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=listed)
 
 
-def _file_info(entry: dict[str, Any], size: str) -> FileInfo:
+def _file_info(entry: Mapping[str, Any], size: str) -> FileInfo:
     modified = entry.get("LastModified")
     if isinstance(modified, str):
         modified = parsedate_to_datetime(modified)
@@ -136,16 +140,17 @@ class OssBucket(Bucket):
 
     scheme = "oss"
 
-    def _call(self, action: str, key: str, method: str, *values: Any, **options: Any) -> Any:
+    def _call(self, action: str, key: str, method: str, *values: object, **options: object) -> Any:
         return self.tried(
             action, key, lambda: getattr(self._filesystem._get_bucket(self.name), method)(*values, **options)
         )
 
     def _pages(
-        self, action: str, key: str, method: str, markers: Mapping[str, str], *values: Any, **options: Any
+        self, action: str, key: str, method: str, markers: Mapping[str, str], *values: object, **options: object
     ) -> Iterator[Any]:
         """Yield the pages of a listing; `markers` names each option that continues it, and the field of its value."""
-        marker: dict[str, Any] = dict.fromkeys(markers, "")
+        # An empty marker asks oss2 for the first page.
+        marker: dict[str, object] = dict.fromkeys(markers, "")
         while True:
             page = self._call(action, key, method, *values, **options, **marker)
             yield page
@@ -171,6 +176,7 @@ class OssBucket(Bucket):
 
     def get(self, key: str, span: tuple[int, int] | None = None, etag: str | None = None) -> bytes:
         headers = {"If-Match": f'"{etag}"'} if etag else {}
+        # Both ends of a range of oss2 are included.
         asked = (span[0], span[1] - 1) if span else None
 
         def verb() -> bytes:
@@ -229,6 +235,7 @@ def open_bucket(scheme: str, name: str, called: str = "", delays_s: Iterable[flo
 
     Raises UserError if the driver of the scheme is not installed, or if the endpoint of OSS is missing.
     """
+    # The variables are part of the key of the cache, so that a changed endpoint or key makes a new connection.
     settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(PREFIXES)))
     kind = S3Bucket if scheme == "s3" else OssBucket
     return kind(name, _connected(kind.scheme, os.getpid(), settings), called, delays_s)
@@ -246,6 +253,7 @@ def _connected(scheme: str, process: int, settings: tuple[tuple[str, str], ...])
     # `Bucket.tried` retries, so the driver does not, unless the environment says so.
     retries = {} if "AWS_MAX_ATTEMPTS" in os.environ else {"config_kwargs": {"retries": {"total_max_attempts": 1}}}
     filesystem, _ = connect(reference, **retries)
+    # s3fs has its own loop of retries around botocore's.
     filesystem.retries = 1
     return filesystem
 
@@ -258,6 +266,7 @@ def connect(reference: Reference, **options: Any) -> tuple[Any, str]:
     import fsspec
 
     if reference.scheme in {"s3", "s3a", "oss"}:
+        # Other processes write to the same folders, so a remembered listing may be wrong.
         options = {"use_listings_cache": False, **options}
     if reference.scheme in {"s3", "s3a"}:
         own = _oss_options(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
@@ -292,14 +301,14 @@ class _ReadOnceCache(dict):
     def __contains__(self, key: object) -> bool:
         return False
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         super().__setitem__((threading.get_ident(), key), value)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> object:
         return self.pop((threading.get_ident(), key))
 
 
-def _oss_options(endpoint: str) -> dict[str, Any]:
+def _oss_options(endpoint: str) -> dict[str, object]:
     """Return botocore's options for OSS's S3-compatible endpoint, none for other endpoints.
 
     As Alibaba's page on S3 SDKs requires: virtual-hosted addresses, and no chunks that are signed one by one, which

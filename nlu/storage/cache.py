@@ -28,6 +28,7 @@ from nlu.storage.settle import MARKER, settle
 log = logging.getLogger(__name__)
 
 ABANDONED_AFTER_S = 24 * 3600
+# The last two: a file is where a folder of the cache should be.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 
 
@@ -63,6 +64,7 @@ def file_digest(path: str | Path) -> str:
     if known is not None and known.get("file") == before and isinstance(known.get("sha256"), str):
         return known["sha256"]
     digest = read_digest(path)
+    # A file that changes while it is read has a digest that belongs to neither version.
     if _identity(path) == before:
         try:
             write_json(memo, {"file": before, "sha256": digest})
@@ -170,8 +172,10 @@ class Entry:
             with staging_folder() as staging:
                 whole = staging / "entry"
                 (whole / "files").mkdir(parents=True)
+                # Relative, because the folder is renamed and the whole cache may be moved.
                 path = write(whole / "files").relative_to(whole)
                 mark = json.dumps({"source": reference.shown, "path": path.as_posix()}, ensure_ascii=False)
+                # An entry whose file was deleted, but not its mark, counts as damaged and is replaced.
                 settle(whole, self.folder, note=mark, is_good=lambda folder: Entry(folder).find() is not None)
         except OSError as error:
             if refusal := unwritable(f"{reference.what} {reference.shown}", error):

@@ -100,6 +100,7 @@ def all_records_of(references: Sequence[str | Path], what: str) -> list[Path]:
 
 def complete(folder: Path) -> Path:
     """Copy all files of a folder, such as a checkpoint, if it is in a copy; returns the folder."""
+    # A list, because `_bring_newest` below assigns to `_copies`.
     for top, copied in list(_copies.items()):
         if not folder.is_relative_to(top):
             continue
@@ -136,6 +137,7 @@ def _bring_newest(place: Place, folder: Path, is_wanted: Callable[[str], bool]) 
         except Changed as error:
             before, missing = missing, error if isinstance(error, Missing) else None
             if pause_s is None:
+                # Two tries found the same record without its object, so this is not a run that continues meanwhile.
                 if before and missing and before.save == missing.save:
                     raise DataError(
                         f"{missing.mirror.shown} is damaged: its newest record names {missing.source.shown}, which "
@@ -152,17 +154,20 @@ def _bring(folder: Path, copied: Copied, is_wanted: Callable[[str], bool], *, is
     updated the folder, and Changed is raised if a wanted file differs.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # Lock and list are beside the copy: in it, they would look like files of the bucket.
     with hold_lock(folder.parent / LOCK, wait_s=float("inf"), optional=True, what=str(folder)):
         known = read_json(folder.parent / KNOWN) or {}
         there = {name: known[name] for name in known if (folder / name).is_file()}
         versions = {name: file.version for name, file in copied.files.items()}
         differing = [name for name in there if versions.get(name) != there[name]]
+        # The caller lists the bucket again then (`complete`).
         if not is_newest and any(map(is_wanted, differing)):
             raise Changed(f"{copied.place.shown} changed while it was read; try again")
         for name in differing if is_newest else []:
             remove(folder / name)
             del there[name]
         wanted = {name: file for name, file in copied.files.items() if is_wanted(name) and name not in there}
+        # A leftover of a killed process must not count as copied below if its download fails.
         for name in wanted:
             (folder / name).unlink(missing_ok=True)
         # A file that is being written is not in KNOWN, so it is copied again if this process is killed.
@@ -196,12 +201,14 @@ def _originals(place: Place) -> Originals:
     for name in files:
         if FOLDER in name.split("/")[:-1]:
             records.setdefault(f"/{name}".partition(f"/{FOLDER}/")[0].lstrip("/"), []).append(name)
+    # A mirror is a folder, never a whole bucket.
     if place.is_root:
         records.pop("", None)
 
     def newest(top: str) -> Mapping[str, Any]:
         return _newest(place.within(top) if top else place, records[top])
 
+    # One request or more for each mirror, so folders of many runs are read in threads.
     with ThreadPoolExecutor(AT_ONCE) as pool:
         mirrors = dict(zip(records, pool.map(newest, records), strict=True))
     if mirrors:
@@ -219,6 +226,7 @@ def _originals(place: Place) -> Originals:
             if start + key not in files:
                 raise Missing(mirror, source, content.get("id", ""))
             name = start + entry.get("named", entry["place"])
+            # For its error: a record must not name a path outside the copy.
             inside(Path(), name, place.shown)
             found[name] = Original(source, files[start + key], entry["sha256"])
     return dict(sorted(found.items()))

@@ -109,15 +109,16 @@ class RoleKeys:
 
     def __init__(self, address: str):
         self._address, self._lock = address, threading.Lock()
-        self._keys: Any = None
+        self._keys: object = None
         self._expires_s = 0.0
 
-    def get_credentials(self) -> Any:
+    def get_credentials(self) -> object:
         """Return keys that have not expired. Raises OSError if all have, and the platform does not respond."""
         with self._lock:
             if time.time() > self._expires_s - RENEWED_EARLY_S:
                 try:
                     self._renew()
+                # Keys are renewed before they expire, so there is time for further tries.
                 except OSError:
                     if time.time() > self._expires_s:
                         raise
@@ -133,6 +134,7 @@ class RoleKeys:
             given = json.load(answer)
         self._keys = Credentials(given["AccessKeyId"], given["AccessKeySecret"], given["SecurityToken"])
         if expiration := given.get("Expiration"):
+            # The time is UTC, which time.mktime would take for local time.
             self._expires_s = calendar.timegm(time.strptime(expiration, "%Y-%m-%dT%H:%M:%SZ"))
         else:
             self._expires_s = time.time() + KEPT_S + RENEWED_EARLY_S

@@ -60,10 +60,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     try:
         with open(temporary, "wb") as file:
             yield file
+            # The content must be on the disk before the name is: after a power failure the name could otherwise lead to
+            # an empty file.
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
+        # Errors of write and fsync do not name the file.
         error.filename = error.filename or str(path)
         raise
     finally:
@@ -86,12 +89,13 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def plain(value: object) -> Any:
+def plain(value: object) -> object:
     """Return `value` in the types of JSON: numpy scalars become numbers, nan and inf None, and paths text."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    # Not `int` and `float`: numpy's scalars are registered with these abstract classes.
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
@@ -120,6 +124,7 @@ def _finite(value: object) -> object:
 
 def umask() -> int:
     """Return the permissions that new files of this process do not get."""
+    # The mask can only be read by setting it. Another thread could create a file between the two calls.
     mask = os.umask(0)
     os.umask(mask)
     return mask

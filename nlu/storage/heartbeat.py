@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,15 @@ LOOK_S = 1.0
 """the longest pause between two readings of a process that waits for silence"""
 
 
-def identity_of(pid: int) -> dict[str, Any]:
+class Identity(TypedDict, total=False):
+    """What identifies a process; see `identity_of`."""
+
+    pid: int
+    machine: str
+    started: str
+
+
+def identity_of(pid: int) -> Identity:
     """Return what identifies a process of this machine; only its number if /proc is unavailable.
 
     `machine` identifies one boot of one machine and one container on it: `BOOT NAMESPACE`.
@@ -54,6 +62,7 @@ def has_ended(holder: Mapping[str, object]) -> bool:
     if "machine" not in holder or holder["machine"] != here.get("machine") or not isinstance(pid, int):
         return False
     there = identity_of(pid)
+    # The number of a process that ended may belong to another one by now.
     if "started" in there:
         return there["started"] != holder.get("started")
     try:
@@ -109,6 +118,7 @@ class Heartbeat:
                     return
             except self._away as error:
                 log.debug("%s: %s", self._thread.name, error)
+            # Wait instead of sleep, so that `stop` takes effect at once.
             if self._stopped.wait(self._interval_s):
                 return
 

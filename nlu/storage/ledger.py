@@ -66,7 +66,7 @@ class Record:
     kind: str
     claim: int
     """number of the claim under which it was written; 0 in records of earlier versions"""
-    holder: Mapping[str, Any]
+    holder: Mapping[str, object]
     content: Mapping[str, Any]
     """the state of the folder as of this record: new in a save, copied by a claim and a release"""
 
@@ -129,6 +129,7 @@ class Ledger:
         self._store.prove_conditional_put(PROOF)
         if expected is not None and expected.kind != RELEASE and not has_ended(expected.holder):
             self._require_silence(expected, say)
+        # `append` writes directly after this record, which is what the fence relies on.
         self._newest = expected
         content, own_id = expected.content if expected else {}, uuid.uuid4().hex
         claimed = retried(
@@ -142,7 +143,7 @@ class Ledger:
         self._heartbeat.start()
         return claimed
 
-    def append(self, kind: str, content: Mapping[str, Any], own_id: str | None = None) -> Record:
+    def append(self, kind: str, content: Mapping[str, object], own_id: str | None = None) -> Record:
         """Add a record after the last one that this process knows of; it is recognized by `own_id`.
 
         Raises TakenOver if another process has added one, Unreachable if the service does not respond.
@@ -172,6 +173,7 @@ class Ledger:
         """
         if elapsed_s() < self._held_until_s:
             return
+        # The time before the request: the answer may be as old as that.
         asked_s = elapsed_s()
         while (later := self._read((self._newest.number if self._newest else 0) + 1)) is not None:
             self._require_own(later)
@@ -196,6 +198,8 @@ class Ledger:
         assert self._newest is not None
         self.require_held()
         newest = self._newest.number
+        # The note comes before the deletions: a reader that finds no record after the claim follows the note
+        # (`_after`).
         self._store.put(_note(self._claim), json.dumps({"number": newest}).encode())
         for key in self._store.list(FOLDER):
             if (number := _number(key)) is not None and self._claim < number <= newest - KEPT:
@@ -254,6 +258,8 @@ class Ledger:
         )
 
     def _beat(self, count: int) -> bool:
+        # This runs in the thread of the heartbeat, and only reads `_newest`. An outdated number only finds a record of
+        # this holder.
         newest = self._newest.number if self._newest else 0
         later = self._read(newest + 1)
         if later is not None and later.holder.get("id") != self._own["id"]:

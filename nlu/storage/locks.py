@@ -97,8 +97,10 @@ def _taken(path: Path, wait_s: float, shared: bool, what: str) -> int:
     """Return a descriptor of the file at `path` that holds its lock."""
     began_s, is_logged = time.monotonic(), False
     while True:
+        # NFS locks exclusively only what is open for writing. The mask of the process applies to 0o666.
         descriptor = os.open(path, os.O_RDONLY if shared else os.O_CREAT | os.O_RDWR, 0o666)
         try:
+            # The kernel waits only after the log has said so; it wakes this process as soon as the lock is free.
             is_ours = _lock(descriptor, shared, path, wait=is_logged and wait_s == math.inf)
             if is_ours and _is_at(descriptor, path):
                 descriptor, taken = -1, descriptor

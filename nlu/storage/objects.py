@@ -42,6 +42,7 @@ class BucketBackend(WritableBackend):
             if not place.path:
                 next(self.bucket.entries(""), None)
                 return FileInfo(is_folder=True)
+            # A key with a slash at its end is the mark of an empty folder, which other programs create.
             is_folder = any(not key.endswith("/") for key, _ in self.bucket.entries(_prefix(place)))
         except FileNotFoundError:
             return None
@@ -50,6 +51,7 @@ class BucketBackend(WritableBackend):
     def files(self, place: Place) -> dict[str, FileInfo]:
         prefix = _prefix(place)
         found = {key.removeprefix(prefix): info for key, info in self.bucket.entries(prefix) if not key.endswith("/")}
+        # A key may hold any character. As a path it must not lead out of the folder that it is copied to.
         for name in found:
             if name.startswith("/") or {"..", "."} & set(name.split("/")):
                 raise DataError(f"{place.shown} holds {name!r}, a key outside its folder; it is not safe, remove it")
@@ -204,6 +206,7 @@ class ObjectStore:
                 return error
 
         inner = list(map(self._key, keys))
+        # Most callers ask for one object, which needs no threads.
         if len(inner) == 1:
             return [get(inner[0])]
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -244,6 +247,8 @@ class ObjectStore:
 
     def prove_conditional_put(self, key: str) -> None:
         """Raise UserError unless the service refuses to overwrite an object on condition; it is tried at this key."""
+        # An earlier process may have written the object already: then the first put is refused, else the second one
+        # must be.
         refused = not self.put_new(key, b"first\n") or not self.put_new(key, b"second\n")
         if refused and self.get(key) == b"first\n":
             return

@@ -124,6 +124,7 @@ def _send_folder(made: Path, place: Place, last: str) -> None:
     (made / BEGUN).touch()
     backend.put(made / BEGUN, place.within(BEGUN), no_progress)
     (made / BEGUN).unlink()
+    # What an earlier, interrupted command left. The mark stays until the end.
     remove_all(place, [extra for extra in plan.extra if extra.name != BEGUN])
     at_end = place.within(last)
     run_copies([item for item in plan.copied if item.target != at_end], place.shown)

@@ -28,11 +28,11 @@ from nlu.storage.files import inside
 from nlu.storage.places import Reference
 
 PATTERN = re.compile(r"pypi://([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)/+([^#]+)", re.IGNORECASE)
-PIP_DOWNLOAD = [
-    sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check",
-    "--no-deps", "--ignore-requires-python", "--require-hashes",
-]  # fmt: skip
+# Only the file is wanted: neither its dependencies nor a fitting Python.
+PIP_OPTIONS = "--quiet --no-input --disable-pip-version-check --no-deps --ignore-requires-python --require-hashes"
+PIP_DOWNLOAD = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS.split()]
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip")
+# zipfile raises RuntimeError for a member with a password.
 DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
 CLASHES = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
@@ -165,6 +165,7 @@ def _write(member: _Member, path: Path, source: str) -> None:
 def _members(archive: Path, source: str) -> Iterator[_Member]:
     """Yield all members except folders. Each must be read before the next one is requested."""
     try:
+        # The content decides, since the suffix may be wrong.
         yield from _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive)
     except DAMAGE as error:
         raise _damaged(source, error) from error

@@ -46,7 +46,9 @@ def put_in_parts(bucket: Bucket, path: Path, key: str, advance: Advance, own: se
     new upload is added to it. Raises DataError if another process ended the upload, and what the methods of `Bucket`
     raise.
     """
+    # Nothing of this process can be continued then, which saves a request.
     begun = [] if own is not None and not own else bucket.uploads(key)
+    # The newest first; None at the end begins a new one.
     for upload in (*(name for name in reversed(begun) if own is None or name in own), None):
         with suppress(FileNotFoundError):  # another process has completed or aborted it
             name = upload or bucket.begin(key)
@@ -89,6 +91,7 @@ def _complete(
         with open(path, "rb") as file:
             file.seek((number - 1) * width)
             content = file.read(width)
+        # S3 and OSS use the MD5 of a part as its etag. If encryption changes the etag, the part is only sent again.
         part = arrived.get(number)
         if part is None or part.etag.lower() != hashlib.md5(content, usedforsecurity=False).hexdigest():
             part = bucket.put_part(key, upload, number, content)
@@ -102,6 +105,7 @@ def _complete(
     except FileNotFoundError:
         # The response to an earlier try may have been lost.
         info = bucket.head(key)
+        # An upload that is gone was completed or aborted: only the object itself tells which.
         if info is None or not _has_content(bucket, key, info, path, sum(part.size for part in parts)):
             raise
 
@@ -156,6 +160,7 @@ def fetch_into(
     try:
         with hold_lock(part, wait_s=0, optional=True):
             digest = _fill(backend, place, info, part, advance, hashed)
+            # Before the rename: a file under its final name has its final time.
             if info.modified_s is not None:
                 os.utime(part, (info.modified_s, info.modified_s))
             os.replace(part, target)
@@ -172,7 +177,9 @@ def _fill(backend: Backend, place: Place, info: FileInfo, part: Path, advance: A
         advance(part.stat().st_size)
         return read_digest(part) if hashed else None
     size, digest = info.size, hashlib.sha256()
+    # The lock has created the file. Its length says which bytes have arrived, so parts are written in order.
     with open(part, "r+b") as file, ThreadPoolExecutor(THREADS) as pool:
+        # A longer file cannot be of this version.
         begun = min(file.seek(0, os.SEEK_END), size)
         file.truncate(begun)
         if hashed:
@@ -184,6 +191,7 @@ def _fill(backend: Backend, place: Place, info: FileInfo, part: Path, advance: A
         starts = iter(range(begun, size, PART_BYTES))
         waiting: list[Future[bytes]] = []
         while True:
+            # At most this many parts are in memory.
             while len(waiting) < THREADS and (start := next(starts, None)) is not None:
                 waiting.append(pool.submit(backend.read, place, start, min(start + PART_BYTES, size), info))
             if not waiting:
@@ -200,6 +208,7 @@ def _fill(backend: Backend, place: Place, info: FileInfo, part: Path, advance: A
         os.fsync(file.fileno())
     if begun and info.etag and is_content(part, info.etag) is False:
         # The bytes of an interrupted download may not have reached the disk.
+        # The file is kept, and only emptied, because it holds the lock.
         part.write_bytes(b"")
         advance(-size)
         return _fill(backend, place, info, part, advance, hashed)

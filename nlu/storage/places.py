@@ -4,11 +4,15 @@ A reference is `LOCATION[#sha256=HEX]`, where LOCATION is a path or `scheme://..
 and key were checked: a local path, `s3://bucket/key`, `oss://bucket/key`, or, read-only, http(s)://, hf:// or pypi://.
 Keys that could lead elsewhere when they become paths (`..`, a leading or a double slash) are refused, as is an action
 on a whole bucket or disk.
+
+A local path in the group `data` of a configuration means a file in the working folder or else in the folder of data
+sets (`named_file`, `files_like`).
 """
 
 import os
 import re
 from dataclasses import dataclass, replace
+from glob import glob, has_magic
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +24,7 @@ from nlu.storage.redaction import found_in, hide, remedy
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 OBJECTS = ("s3", "oss")
 READ_ONLY = ("http", "https", "hf", "pypi")
+DEFAULT_DATA_FOLDER = "../shared/data"
 
 
 @dataclass(frozen=True)
@@ -185,6 +190,7 @@ def local_path(reference: Reference) -> Path:
 def _local(reference: Reference) -> Place:
     text = reference.location
     names_folder = text.endswith(("/", "/.", "/..")) or text in (".", "..")
+    # Not resolved: a link stays the place that the user named.
     return Place("", "", os.path.abspath(local_path(reference)), names_folder)
 
 
@@ -200,3 +206,48 @@ def _object(reference: Reference, scheme: str) -> Place:
             "its folder; write it without"
         )
     return Place(scheme, bucket, "/".join(parts), names_folder)
+
+
+def data_folder() -> Path:
+    """Return the folder of data sets: $NLU_DATA, or the default."""
+    return Path(os.environ.get("NLU_DATA", DEFAULT_DATA_FOLDER)).expanduser()
+
+
+def is_pattern(reference: str) -> bool:
+    """Return whether a path is a pattern for several files (`split*`), and not the name of an existing file."""
+    return has_magic(reference) and "://" not in reference and not Path(reference).expanduser().is_file()
+
+
+def files_like(pattern: str) -> list[Path]:
+    """Return the files that match, sorted by name: those in the working folder or, if none, in `data_folder`."""
+    for folder in (Path(), data_folder()):
+        found = sorted(Path(name) for name in glob(str(folder / Path(pattern).expanduser())) if Path(name).is_file())
+        if found:
+            return found
+    return []
+
+
+def named_file(reference: str) -> Path | None:
+    """Return the file that a path names, in the working folder or else in `data_folder`; None if there is none."""
+    places = (Path(reference).expanduser(), data_folder() / reference)
+    return next((path for path in places if path.is_file()), None)
+
+
+def path_problem(key: str, reference: str) -> str | None:
+    """Return why a path names no file of this machine, with rule and remedy; None if it does."""
+    folder = data_folder()
+    if is_pattern(reference):
+        missing = f"{key} is {reference!r}, which no file matches here or in {folder} (NLU_DATA); correct {key}"
+        return None if files_like(reference) else missing
+    if named_file(reference) is not None:
+        return None
+    for candidate in (Path(reference).expanduser(), folder / reference):
+        if candidate.is_dir():
+            return f"{key} is {reference!r}, which is a folder {_content_of(candidate)}; set {key} to a file"
+    return f"{key} is {reference!r}, which does not exist here or in {folder} (NLU_DATA); set {key} to a file or URL"
+
+
+def _content_of(folder: Path) -> str:
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    shown = ", ".join([*names[:8], f"and {len(names) - 8} more"] if len(names) > 8 else names)
+    return f"that holds {shown}" if names else "without files"

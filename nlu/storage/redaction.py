@@ -89,6 +89,7 @@ def is_secret_name(name: str) -> bool:
 def environment_values() -> list[str]:
     """Return the values of environment variables that hold secrets, longest first, without ordinary words."""
     found = {value for name, value in os.environ.items() if is_secret_name(name)}
+    # The longest first: otherwise a value that is a part of another one would leave the rest of that visible.
     return sorted(
         (one for one in found if len(one) >= SHORTEST_VALUE and not _WORD.fullmatch(one)), key=len, reverse=True
     )
@@ -118,6 +119,7 @@ def found_in_line(line: str) -> list[str]:
 
 def hide(text: str) -> str:
     """Return a text with *** for each secret, recognized by its address, its form, the name before it or its value."""
+    # Addresses first: a password in one may contain the characters that end a value below.
     text = ADDRESS.sub(_hidden_address, text)
     kept, behind = [], 0
     for _, start, end in _assigned(text):
@@ -163,6 +165,7 @@ def without_secrets(config: object, key: str = "") -> Any:
     Outside Hydra's own keys, values that `credential_problems` accepts stay, since a run reads its config.yaml back.
     """
     if isinstance(config, Mapping):
+        # The inner values first: the value of a secret name may be a mapping, all of which is hidden then.
         hidden = {name: without_secrets(value, f"{key}.{name}" if key else str(name)) for name, value in config.items()}
         return {
             name: _all_hidden(value) if is_secret_name(str(name)) or _is_line(key, str(name)) else value

@@ -8,12 +8,11 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import show_as
@@ -135,6 +134,7 @@ def fetch_remote(reference: Reference) -> Path:
     If the server is unreachable, the version that was fetched last is returned, with a warning. Raises DataError if no
     version was fetched before, UserError for an unknown scheme or a package that is not installed.
     """
+    # Pinned content cannot change, so no server is asked.
     if reference.sha256 is not None and (pinned := file_entry(reference).find()) is not None:
         return pinned
     latest = cache_dir() / "latest" / f"{text_digest(reference.location)}.json"
@@ -144,8 +144,10 @@ def fetch_remote(reference: Reference) -> Path:
         raise _missing(reference) from error
     except Unreachable as error:
         return _last_fetched(reference, latest, error)
+    # The version is part of the entry's name, so a changed object never meets an old entry.
     entry = _entry(reference, listing)
     path = entry.find() or entry.fill(reference, lambda folder: _receive_all(reference, listing, folder))
+    # For later commands, when the server does not respond.
     note = {"source": reference.shown, "entry": entry.folder.relative_to(cache_dir()).as_posix()}
     if read_json(latest) != note:
         try:
@@ -182,6 +184,7 @@ def _list(reference: Reference) -> _Listing:
         raise _failure(reference, error) from error
     except Exception as error:  # drivers raise their own exceptions for a server that does not respond
         raise Unreachable(*_failure(reference, error).problems) from error
+    # Some servers list a folder itself as an empty file with a slash at its end.
     files = {path: entry for path, entry in sorted(found.items()) if entry["type"] == "file" and path[-1] != "/"}
     if not files:
         raise FileNotFoundError(root)
@@ -200,7 +203,7 @@ def _list(reference: Reference) -> _Listing:
     return _Listing({name: files[path].get("size") for name, path in names.items()}, version, receive)
 
 
-def _version(info: dict[str, Any]) -> list[str]:
+def _version(info: Mapping[str, object]) -> list[str]:
     normal = {key.lower().replace("_", ""): value for key, value in info.items()}
     return [f"{field}={normal[field]}" for field in VERSION_FIELDS if normal.get(field) is not None]
 
@@ -228,6 +231,7 @@ def _receive_all(reference: Reference, listing: _Listing, folder: Path) -> Path:
                 raise
             except Exception as error:  # drivers raise their own exceptions for an interrupted transfer
                 raise _failure(reference, error) from error
+            # Drivers of fsspec may end without an error when a connection breaks.
             if size is not None and path.stat().st_size != size:
                 raise _failure(reference, f"{name or reference.name} came with {path.stat().st_size} of {size} bytes")
     reference.check_digest(top)
@@ -268,6 +272,7 @@ def fetch_model(reference: Reference) -> Path:
         ) from error
     if not sys.stderr.isatty():
         disable_progress_bars()
+    # Asked first, with a time limit; after a refusal only the cache is searched.
     refusal = _hub_refusal(name, revision)
     try:
         path = snapshot_download(

@@ -41,8 +41,10 @@ def is_whole(folder: Path) -> bool:
 
 def mark_whole(folder: Path, note: str = "") -> None:
     """Sync everything below a folder to the disk, then mark it COMPLETE; `note` is the content of the mark."""
+    # fsync of a folder writes its names; that of a file, its content. The mark must be the last to reach the disk.
     for path, _, files in os.walk(folder, topdown=False):
         for name in files:
+            # The file behind a link does not belong to this folder.
             if not Path(path, name).is_symlink():
                 sync_file(Path(path, name))
         sync_folder(Path(path))
@@ -95,6 +97,7 @@ def replace(new: Path, place: Path, *, note: str = "") -> None:
 def swap(new: Path, place: Path) -> None:
     """Rename a marked folder to `place`, replacing the folder there: the second half of `replace`."""
     old = place.with_name(f".{place.name}.old")
+    # A folder without its mark is a leftover, and need not be kept.
     had_one = is_whole(place)
     if had_one:
         remove(old)
@@ -122,6 +125,7 @@ def aside(place: Path) -> Path:
 
 def candidates(place: Path) -> list[Path]:
     """Return the paths at which the newest complete folder of a place may be, in order of preference."""
+    # The new one before the old one: if both are complete, a kill came between the two renames of `swap`.
     return [place, place.with_name(f".{place.name}.new"), place.with_name(f".{place.name}.old")]
 
 
@@ -215,6 +219,7 @@ def new_folder(place: Path) -> Iterator[Path]:
     new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=_above(place)))
     try:
         yield new
+        # mkdtemp creates a folder that only this user may read.
         new.chmod(0o777 & ~umask())
         place.parent.mkdir(parents=True, exist_ok=True)
         new.rename(place)

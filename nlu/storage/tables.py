@@ -15,12 +15,13 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import counted
@@ -72,6 +73,31 @@ class TableAddress:
     def keys(self) -> list[str]:
         """The names of the parts of the partition."""
         return [part.partition("=")[0] for part in (self.partition or "").split(",") if part]
+
+
+class _Note(TypedDict):
+    """What is written to disk before a commit: the upload, and the numbers of its blocks."""
+
+    upload: str
+    blocks: list[int]
+
+
+class _Upload(Protocol):
+    """What is used of PyODPS's session of an upload."""
+
+    id: str
+    status: Enum
+
+    def commit(self, blocks: list[int]) -> None: ...
+
+    def reload(self) -> None: ...
+
+
+class _Column(Protocol):
+    """What is used of PyODPS's column."""
+
+    name: str
+    type: object
 
 
 def fetch_table(reference: Reference) -> Path:
@@ -137,6 +163,7 @@ def _service_errors(reference: Reference, done: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
+        # Messages of the service may repeat the request with its signature.
         key, secret, _ = (os.environ[name] for name in VARIABLES)
         said = " ".join(str(error).replace(secret, "***").replace(key, "***").split())[:500]
         named = f"{reference.what} {reference.shown}"
@@ -204,6 +231,8 @@ class TableTarget:
             self._require_columns(schema)
             if self._address.partition:
                 table.create_partition(self._address.partition, if_not_exists=True)
+            # Sent, noted, committed, in this order: before the note nothing is visible, and after it the upload can be
+            # asked for its state.
             session, blocks = self._sent(file)
             # Others may have written in the meantime.
             self.require_free()
@@ -285,7 +314,7 @@ class TableTarget:
                     f"{ours.get(name, 'no such column')}; choose another table, which is created if it does not exist"
                 )
 
-    def _sent(self, file: "parquet.ParquetFile") -> tuple[Any, list[int]]:
+    def _sent(self, file: "parquet.ParquetFile") -> tuple[_Upload, list[int]]:
         """Send all rows in blocks; returns the upload, which is not committed yet, and the numbers of its blocks."""
         from odps.tunnel import TableTunnel
 
@@ -298,7 +327,7 @@ class TableTarget:
                     advance(batch.num_rows)
         return session, list(writer.get_blocks_written())
 
-    def _is_committed(self, noted: Mapping[str, Any], rows: int) -> bool:
+    def _is_committed(self, noted: _Note, rows: int) -> bool:
         """Complete the upload whose commit an earlier command began; returns False if none of its rows exist."""
         from odps.errors import ODPSError
         from odps.tunnel import TableTunnel
@@ -313,12 +342,13 @@ class TableTarget:
             _commit(session, noted["blocks"])
             return True
         there = self._rows()
+        # The service forgets an upload after some time. Then only the number of rows says whether it was committed.
         if there not in (0, rows):
             self.require_free()
         return there == rows
 
 
-def _commit(session: Any, blocks: list[int]) -> None:
+def _commit(session: _Upload, blocks: list[int]) -> None:
     """Make the sent rows visible. If the response is lost, the upload is asked for its state."""
     if _state(session) == "normal":
         try:
@@ -337,11 +367,11 @@ def _commit(session: Any, blocks: list[int]) -> None:
         raise OSError(f"upload {session.id} is {_state(session)} after its commit; give the same command again")
 
 
-def _state(session: Any) -> str:
+def _state(session: _Upload) -> str:
     return str(session.status.value).lower()
 
 
-def _types_of(columns: Iterable[Any]) -> dict[str, str]:
+def _types_of(columns: Iterable[_Column]) -> dict[str, str]:
     """Return the type of each column in a uniform notation."""
     return {column.name.lower(): str(column.type).lower().replace("`", "") for column in columns}
 

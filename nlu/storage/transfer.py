@@ -25,6 +25,7 @@ from nlu.storage.settle import MARKER, remove
 
 AT_ONCE = 8
 """small files in flight"""
+# A time in seconds is a float here, and loses the last digits of a disk's nanoseconds.
 SAME_TIME_S = 1e-5
 
 T = TypeVar("T")
@@ -87,6 +88,7 @@ def plan_copy(source: Place, target: Place, *, recursive: bool, extra: bool = Fa
         return _compared([Item(source, info, target, there)], [])
     if not recursive:
         raise UserError(f"{source.shown} is a folder; give --recursive to copy what is in it")
+    # As cp does: a target with a slash at its end is the folder into which the source is put.
     if target.names_folder and not extra and not source.is_root:
         target = target.within(source.name)
         there = backend.stat(target)
@@ -127,6 +129,7 @@ def is_same(item: Item) -> bool:
         return False
     if source.etag and there.etag and source.etag.lower() == there.etag.lower():
         return True
+    # An etag of one side is compared with the content of the local file on the other side.
     for etag, other in ((there.etag, item.source), (source.etag, item.target)):
         if etag and other.is_local and (answer := is_content(Path(other.path), etag)) is not None:
             return answer
@@ -140,8 +143,10 @@ def is_same(item: Item) -> bool:
 def run_copies(items: list[Item], title: str) -> None:
     """Copy files, several small ones at once. If one fails, finished ones stay."""
     with download_progress(title, _total(items)) as advance:
+        # The mark of a folder comes last, once all other files have arrived.
         for is_marker in (False, True):
             batch = [item for item in items if _marker_last(item) == is_marker]
+            # A large file has its own threads for its parts, so large files follow one another.
             small = [item for item in batch if item.info.size is not None and item.info.size < WHOLE_BYTES]
             in_threads(lambda item: copy_file(item, advance), small)
             for item in batch:
@@ -164,6 +169,7 @@ def copy_file(item: Item, advance: Advance = no_progress) -> None:
                 raise DataError(
                     f"{source.shown} is damaged: its sha256 is {digest}, not {item.sha256}; restore that object"
                 )
+        # Within one service the data do not pass through this machine.
         elif source.scheme == target.scheme and isinstance(writer, BucketBackend):
             writer.bucket.copy(source.bucket, source.path, target.path)
             advance(item.info.size or 0)
@@ -206,6 +212,7 @@ def run_move(source: Place, plan: TransferPlan, title: str) -> None:
             )
 
     run_copies(plan.copied, title)
+    # Files that were there before are verified too, since their source is removed.
     items = [*plan.copied, *plan.same]
     in_threads(verify, items)
     remove_all(source, [item.source for item in items])

@@ -104,6 +104,7 @@ class Web(Backend):
 
     def stat(self, place: Place) -> FileInfo | None:
         def verb() -> FileInfo:
+            # A GET of one byte, not a HEAD: its status tells whether the server reads in ranges.
             with _open(place, 0, 1) as response:
                 _, _, total = response.headers.get("Content-Range", "").rpartition("/")
                 modified = response.headers.get("Last-Modified")
@@ -128,6 +129,7 @@ class Web(Backend):
     def read(self, place: Place, start: int, stop: int, info: FileInfo) -> bytes:
         def verb() -> bytes:
             with _open(place, start, stop) as response:
+                # The size was given when `stat` asked, so the server supported ranges then.
                 if response.status != PARTIAL:
                     raise DataError(f"{place.shown} changed while it was read; try again")
                 content = response.read()

@@ -8,8 +8,7 @@ from typing import Any
 
 from nlu.config.checks.composing import MISSING
 from nlu.launching.queue import Job, QueueContext
-from nlu.storage.lookup import data_folder
-from nlu.storage.places import address_problems
+from nlu.storage.places import address_problems, data_folder
 
 from ._settings import PREFIX, mount_of
 

@@ -22,7 +22,7 @@ from nlu.data.readers import Fields, Row, column_names, format_of, read_rows
 from nlu.data.reading import HEADER_WORDS, Reading
 from nlu.data.survey.walk import Source
 from nlu.data.targets.classes import NUMBER
-from nlu.storage.lookup import files_like, is_pattern
+from nlu.storage.places import files_like, is_pattern
 
 SAID = "as given"
 FILES = "nlu.data.dataset.Files"
