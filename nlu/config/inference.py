@@ -79,6 +79,8 @@ class Predict(_Command):
     """Add the logits, for distillation."""
     prefix: str = ""
     """Prefix of the names of the added columns."""
+    columns: bool = True
+    """Write the columns of the input before those of the predictions."""
     on_bad_row: Literal["error", "skip"] = "error"
     """Action for a row that cannot be used; skip = leave its prediction empty, and count it."""
     max_rows: PositiveInt | None = None

@@ -193,6 +193,25 @@ class Originals:
             return file.read(3) == BOM.encode()
 
 
+class NoOriginals(Originals):
+    """A file of which nothing is written again: no row has a column, and no text is kept."""
+
+    def __init__(self, source: Originals):
+        """`source` is the file that is read."""
+        super().__init__(source.path, "none", {}, None)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        return []
+
+    @cached_property
+    def is_text(self) -> bool:
+        return False
+
+    def record(self, original: Original, place: str) -> dict[str, Any]:
+        return {}
+
+
 def token_lines(original: str) -> list[list[str] | None]:
     """Return the cells of each line of a sentence in CoNLL columns, as the reader splits them.
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.dialect import PLAIN
-from nlu.data.originals import BOM, Original, Originals, token_lines
+from nlu.data.originals import BOM, NoOriginals, Original, Originals, token_lines
 from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.predictor import Columns, text_of
 from nlu.metrics.kinds import PREDICTION, Cell, Holds, SpanKind
@@ -56,12 +56,15 @@ class OutputFormat(Protocol):
         """Write the whole output from its pieces, in order."""
 
 
-def output_of(path: str, source: Originals, columns: Columns, separator: str) -> OutputFormat:
+def output_of(path: str, source: Originals, columns: Columns, separator: str, *, keeps: bool = True) -> OutputFormat:
     """Return the format of an output: by its suffix, or for standard output that of the input if possible.
 
-    Raises UserError for an unknown suffix, and if the input already has a column of the predictions.
+    Without `keeps`, the output has only the predictions, not the columns of the input. Raises UserError for an unknown
+    suffix, and if the input already has a column of the predictions.
     """
-    chosen = _format_of(path, source)
+    chosen = _format_of(path, source, keeps=keeps)
+    if not keeps:
+        source = NoOriginals(source)
     if clash := [name for name in columns.holds if name in source.columns]:
         raise UserError(
             f"{source.path} has a column {clash[0]} already; set prefix, which begins the names of new columns, such "
@@ -80,9 +83,10 @@ def output_of(path: str, source: Originals, columns: Columns, separator: str) ->
     return _Table(source, columns, separator, chosen)
 
 
-def _format_of(path: str, source: Originals) -> str:
+def _format_of(path: str, source: Originals, *, keeps: bool) -> str:
     if path == "-":
-        return source.file_format if source.file_format in ("csv", "tsv", "conll") else "jsonl"
+        kept = ("csv", "tsv", "conll") if keeps else ("csv", "tsv")
+        return source.file_format if source.file_format in kept else "jsonl"
     if is_table(path):
         return "odps"
     suffix = Path(path).suffix.lower()
@@ -91,11 +95,15 @@ def _format_of(path: str, source: Originals) -> str:
         raise UserError(
             f"output is {path}, with the unknown suffix {suffix!r}; {hint(suffix, FORMATS)}; give it one of these"
         )
+    if chosen == "conll" and not keeps:
+        raise UserError(
+            f"output is {path}, CoNLL columns, which hold the tokens, but columns is false; give it the suffix .jsonl"
+        )
     if chosen == "conll" and source.file_format != "conll":
         raise UserError(
             f"output is {path}, CoNLL columns, but the input is {source.file_format}; give it the suffix .jsonl"
         )
-    if chosen == "parquet" and source.file_format in ("jsonl", "json", "conll"):
+    if keeps and chosen == "parquet" and source.file_format in ("jsonl", "json", "conll"):
         raise UserError(
             f"output is {path}, a parquet file, but records of {source.file_format} may have different fields; give it "
             "the suffix .jsonl"

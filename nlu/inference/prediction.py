@@ -65,7 +65,8 @@ def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, ot
         raise UserError("logits is true, but a mean of several runs has none; leave it out, or name one of the runs")
     source = originals_for(trained, config.input, path)
     columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits)
-    output = output_of(config.output, source, columns, trained.config.data.get("label_separator", "|"))
+    label_separator = trained.config.data.get("label_separator", "|")
+    output = output_of(config.output, source, columns, label_separator, keeps=config.columns)
     predictor = Predictor(trained, ranks.device, batch_size=config.batch_size)
     if others:
         predictor = Ensemble([trained, *others], ranks.device, batch_size=config.batch_size)
@@ -205,6 +206,7 @@ class _Work:
                 *([self.source.dialect.separator] if self.source.dialect.separator else []),
             ],
             "columns": list(self.columns.holds),
+            "input columns": config.columns,
             "on_bad_row": config.on_bad_row,
             "max_rows": config.max_rows,
             "precision": trained.config.precision,

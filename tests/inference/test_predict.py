@@ -91,6 +91,46 @@ def test_a_csv_keeps_every_byte_of_its_rows(run: Path, tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "xlsx"])
+def test_without_its_columns_the_output_has_only_the_predictions(run: Path, tmp_path: Path, suffix: str) -> None:
+    rows = unlabelled(TASKS["classify"], 23)
+    # A column of the same name is no clash if it is not written.
+    write(tmp_path / "new.jsonl", [{**row, "prediction": "old"} for row in rows])
+    order = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.{suffix}")
+    predict(*order, "columns=false", "scores=true")
+    own = [{key: one[key] for key in ("prediction", "probability")} for one in kept(run)]
+    of_labels = [{f"probability_{name}": one["probabilities"][name] for name in ("bad", "good")} for one in kept(run)]
+    expected: Any = [{**first, **second} for first, second in zip(own, of_labels, strict=True)]
+    path = tmp_path / f"out.{suffix}"
+    if suffix == "jsonl":
+        found = read(path)
+    elif suffix == "parquet":
+        found = pq.read_table(path).to_pylist()
+    elif suffix == "xlsx":
+        openpyxl = pytest.importorskip("openpyxl")
+        header, *cells = openpyxl.load_workbook(path).active.iter_rows(values_only=True)
+        found = [dict(zip(header, line, strict=True)) for line in cells]
+        # A workbook holds 16 digits of a number.
+        expected = [pytest.approx(one, rel=1e-15) for one in expected]
+    else:
+        text = csv.DictReader(path.read_text().splitlines(), delimiter="," if suffix == "csv" else "\t")
+        found = [{key: cell if key == "prediction" else float(cell) for key, cell in line.items()} for line in text]
+    assert found == expected
+
+
+def test_without_its_columns_an_unusable_row_keeps_its_place(run: Path, tmp_path: Path, capsys: Any) -> None:
+    rows = unlabelled(TASKS["classify"], 5)
+    empty = dict.fromkeys(rows[2], "")
+    write(tmp_path / "new.jsonl", [*rows[:2], empty, *rows[3:]])
+    order = (f"run={run}", f"input={tmp_path}/new.jsonl", "columns=false", "on_bad_row=skip")
+    predict(*order, f"output={tmp_path}/out.jsonl")
+    found = read(tmp_path / "out.jsonl")
+    assert [one["prediction"] is None for one in found] == [False, False, True, False, False]
+    assert all(list(one) == ["prediction", "probability"] for one in found)
+    predict(*order, f"output={tmp_path}/out.conll", status=2)
+    assert "CoNLL columns, which hold the tokens, but columns is false" in capsys.readouterr().err
+
+
 def test_cells_of_a_csv_may_be_separated_by_another_character(run: Path, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text('id;text\n1;"a b; c"\n2;c, d\n')
     predict(f"run={run}", f"input={tmp_path}/new.csv", "input.separator=';'", f"output={tmp_path}/out.csv")
@@ -368,7 +408,7 @@ def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
     plan, config, best = tmp_path / ".b.csv.pieces/plan.json", copy / "config.yaml", copy / "checkpoints/best-1"
     overrides = {
         "max_rows": "max_rows=5", "on_bad_row": "on_bad_row=skip", "columns": "prefix=x_",
-        "reading": "input.fields={text: other}",
+        "reading": "input.fields={text: other}", "input columns": "columns=false",
     }  # fmt: skip
     files = {
         "input": (rows, '"a"', '"b"'), "checkpoint": (best / "labels.json", "{", "{ "),
