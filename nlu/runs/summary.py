@@ -4,17 +4,19 @@
 
     summary.scalar("gate", gate_S.mean())
     summary.histogram("attention", weights_HTT)
+    summary.over_evaluation("confidence", best_N, reduce="min")
 
-A call costs almost nothing outside training, in evaluations and in predictions, where no run listens. During training,
-each call in each pass of each micro-batch on each rank counts once; the run reduces them at every row of train.tsv
-(`nlu.training.journal`). Recorded values are detached, and recording draws no random numbers, so weights do not change.
+The first two record during training, the last one during evaluations; elsewhere a call costs almost nothing. During
+training, each call in each pass of each micro-batch on each rank counts once; the run reduces them at every row of
+train.tsv (`nlu.training.journal`). Recorded values are detached, and recording draws no random numbers, so weights do
+not change.
 
 In a region of torch.compile a call breaks the graph, so `fullgraph=True` raises an error.
 """
 
 import numbers
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from nlu.config.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor, device
 
+    from nlu.runs.over_evaluation import Recorder, Reduce
     from nlu.runs.tallies import Histogram, Mean
 
 COMPILER = "torch._dynamo"
@@ -47,6 +50,19 @@ def histogram(name: str, values: "Tensor") -> None:
     """
     if _listener is not None:
         _listener.histogram(name, values)
+
+
+def over_evaluation(name: str, values: "Tensor | Sequence[float] | float", reduce: "Reduce" = "mean") -> None:
+    """Record values of which an evaluation keeps a statistic over all batches and ranks, as the metric summary/NAME.
+
+    `values`: one number, or a tensor or sequence of any shape, of which each element counts once. `reduce` is mean,
+    sum, min, max, or a function that receives all values as a sorted float64 array and returns a number or a dictionary
+    of numbers; for a function, all values of the evaluation are kept in memory. The statistic does not depend on the
+    batch size or the number of ranks if the values do not. Raises UserError for a name with a tab or line break.
+    """
+    if _recorder is not None:
+        _require_name("over_evaluation", name)
+        _recorder.add(name, values, reduce)
 
 
 class Collector:
@@ -124,6 +140,18 @@ class Collector:
 
 
 _listener: Collector | None = None
+_recorder: "Recorder | None" = None
+
+
+@contextmanager
+def recording(recorder: "Recorder") -> Iterator[None]:
+    """Record the calls of `over_evaluation` of this process during the block."""
+    global _recorder
+    before, _recorder = _recorder, recorder
+    try:
+        yield
+    finally:
+        _recorder = before
 
 
 @contextmanager

@@ -50,8 +50,12 @@ class Mean:
             self._add(other.not_finite)
 
     @property
+    def total(self) -> float:
+        return math.fsum(self.partials) if self.not_finite is None else self.not_finite
+
+    @property
     def value(self) -> float:
-        return math.fsum(self.partials) / self.calls if self.not_finite is None else self.not_finite
+        return self.total / self.calls if self.not_finite is None else self.not_finite
 
     def _add(self, value: float) -> None:
         if not math.isfinite(value):

@@ -22,6 +22,8 @@ from nlu.data.order import evaluation_batches, evaluation_passes
 from nlu.data.store import chunks_of
 from nlu.metrics.scores import Scorer, Scores
 from nlu.models.task_model import TaskModel
+from nlu.runs import summary
+from nlu.runs.over_evaluation import Recorder
 from nlu.runs.predictions import write_predictions
 from nlu.tasks.composite import Composite
 from nlu.tasks.task import Task
@@ -122,7 +124,7 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     `decided` are the metrics of the run's first set, from which a task may take a threshold.
     """
     task, ranks = evaluator.task, evaluator.ranks
-    scorer, spool = task.scorer(decided), Spool(len(part), evaluator.folder)
+    scorer, spool, recorder = task.scorer(decided), Spool(len(part), evaluator.folder), Recorder()
     batches = evaluation_batches(
         part.lengths_N, batch_size=evaluator.batch_size, rank=ranks.rank, world_size=ranks.world_size
     )
@@ -133,11 +135,13 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
         for number in range(passes):
             is_own = number < len(batches)
             batch = collate(part, batches[number] if is_own else np.zeros(1, np.int64))
-            with evaluator.precision.autocast(ranks.device):
-                outputs = task.forward(evaluator.model, batch.to(ranks.device))
-            if not is_own:
-                continue
-            records = task.records(part, batch, evaluator.model, outputs)
+            # What is recorded in a placeholder must not count.
+            with summary.recording(recorder if is_own else Recorder()):
+                with evaluator.precision.autocast(ranks.device):
+                    outputs = task.forward(evaluator.model, batch.to(ranks.device))
+                if not is_own:
+                    continue
+                records = task.records(part, batch, evaluator.model, outputs)
             for record in records:
                 scorer.add(record)
             spool.add(batch.examples_B, records)
@@ -145,10 +149,12 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     total = ranks.sum_on_host([float(len(spool))])[0]
     assert total == len(part), f"{total:.0f} of {len(part)} examples were scored"
     scores = None
-    if (scorers := ranks.gather_to_first(scorer)) is not None:
-        for other in scorers[1:]:
+    if (gathered := ranks.gather_to_first((scorer, recorder.sent()))) is not None:
+        for other, recorded in gathered[1:]:
             scorer.merge(other)
+            recorder.merge(recorded)
         scores = scorer.result()
+        scores.metrics |= recorder.results()
     return Scored(part, ranks.from_first(scores), spool, type(scorer))
 
 

@@ -1,6 +1,7 @@
 """Numbers that a model records: how calls become a mean and a histogram."""
 
 import math
+import pickle
 import random
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.runs import summary
+from nlu.runs.over_evaluation import Recorder
 from nlu.runs.state import Window
 from nlu.runs.tallies import BOUNDS_B, EDGES_E, Histogram, Mean, drawn
 
@@ -207,3 +209,25 @@ def test_a_window_adds_up_what_steps_and_ranks_give_it() -> None:
     assert (window.sums, window.counts) == ({"loss": 18.0, "none": 0.0}, {"loss": 3, "none": 0})
     assert window.means() == {"loss": 6.0, "none": 0.0}
     assert (window.examples_per_s, window.real_tokens_per_s) == (20.0, 60.0)
+
+
+def test_statistics_of_two_processes_are_those_of_all_values_in_any_order() -> None:
+    rng = np.random.default_rng(0)
+    values = (10 ** rng.uniform(-12, 12, 500) * rng.choice([-1, 1], 500)).tolist()
+    reductions = {"mean": np.mean, "sum": math.fsum, "min": min, "max": max}
+    first, second = Recorder(), Recorder()
+    for number, value in enumerate(values):
+        for name in reductions:
+            (first if number % 3 else second).add(name, value, name)
+        (first if number % 3 else second).add("median", torch.tensor([[value]], dtype=torch.float64), median)
+    first.merge(pickle.loads(pickle.dumps(second.sent())))
+    expected = {f"summary/{name}": float(reduce(values)) for name, reduce in reductions.items()}
+    assert first.results() == {**expected, "summary/mean": math.fsum(values) / 500, "summary/median": np.median(values)}
+    with pytest.raises(UserError, match="called in one process, but not in the first one"):
+        Recorder().merge(second.sent())
+    with pytest.raises(UserError, match="'sum' after 'mean'; choose another name"):
+        second.add("mean", 1.0, "sum")
+
+
+def median(values_V: np.ndarray) -> float:
+    return float(values_V[len(values_V) // 2 - 1 : len(values_V) // 2 + 1].mean())

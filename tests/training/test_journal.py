@@ -13,6 +13,8 @@ from nlu.runs.records import read_rows
 from nlu.training.journal import names_of
 from tests import warm
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, killed_in_backward, sets, train
+from tests.training.kinds import read
+from tests.training.runs import result
 
 MINE = '''
 """A model that records, and trackers that listen, or fail."""
@@ -30,6 +32,14 @@ class Watched(Bert):
         summary.scalar("tokens", len(batch.tokens_T))
         summary.scalar("size", x_TD.mean())
         summary.histogram("positions", batch.positions_T)
+        return super().encode(x_TD, batch, **wanted)
+
+
+class Measured(Bert):
+    def encode(self, x_TD, batch, **wanted):
+        summary.over_evaluation("tokens", batch.lengths, "sum")
+        summary.over_evaluation("longest", max(batch.lengths), "max")
+        summary.over_evaluation("length", batch.lengths, lambda all_N: {"median": all_N[len(all_N) // 2]})
         return super().encode(x_TD, batch, **wanted)
 
 
@@ -102,6 +112,23 @@ def run_of(folder: Path, name: str, *overrides: str, status: int = 0) -> Path:
 
 def weights_of(run_dir: Path) -> bytes:
     return (run_dir / "checkpoints/last/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("batch", [1, 3, 64])
+def test_statistics_over_an_evaluation_are_metrics_for_any_batch_size(batch: int, tmp_path: Path) -> None:
+    overrides = ("model._target_=watched.Measured", f"trainer.eval_batch_size={batch}", "model=bert_tiny")
+    run_dir = run_of(tmp_path, "run", *overrides)
+    # A letter is a token, between [CLS] and [SEP].
+    lengths = sorted(len(row["text"].split()) + 2 for row in read(run_dir / "predictions/dev.jsonl")[1:])
+    expected = {
+        "summary/tokens": sum(lengths), "summary/longest": lengths[-1],
+        "summary/length/median": lengths[len(lengths) // 2],
+    }  # fmt: skip
+    found = result(run_dir)["metrics"]["dev"]
+    assert {name: found[name] for name in found if name.startswith("summary/")} == expected
+    rows = [row for row in read_rows(run_dir / "valid.tsv") if row["metric"] == "summary/tokens"]
+    assert rows and {float(row["value"]) for row in rows} == {sum(lengths)}
+    assert not (run_dir / "scalars.tsv").exists()
 
 
 def test_each_call_of_a_step_counts_alike_and_no_weight_changes(tmp_path: Path) -> None:
