@@ -58,6 +58,12 @@ class Input:
     separator: str | None = None
     """Character between the cells of a csv or tsv file; null = that of the run's own files in this format, else a comma
     in csv and a tab in tsv."""
+    quote: str | None = None
+    """Character around cells of a csv or tsv file; "" = none; null = as in the run's own files of this format."""
+    skip_lines: NonNegativeInt | None = None
+    """Lines at the start of the file that are not read; null = as in the run's own files of this format."""
+    sheet: str | int | None = None
+    """Sheet of an xlsx file, by name or number from 0; null = as in the run's own files of this format."""
 
 
 @dataclass(kw_only=True)

@@ -22,7 +22,8 @@ SUFFIX = ".html"
 CALLED = {
     "data.fields.": "--fields ", "data.fields": "--fields", "data.header=true": "--header",
     "data.header=false": "--no-header", "data.format=": "--format ", "data.format": "--format",
-    "data.separator": "--separator",
+    "data.separator": "--separator", "data.quote": "--quote", "data.skip_lines": "--skip-lines",
+    "data.sheet": "--sheet",
 }  # fmt: skip
 """keys of a configuration, and the options of this command that replace them in messages"""
 
@@ -78,6 +79,17 @@ def _parser() -> Parser:
         metavar="CHARACTER",
         help="stands between the cells of csv and tsv files, such as ';'; default: a comma in csv, a tab in tsv",
     )
+    parser.add_argument(
+        "--quote",
+        metavar="CHARACTER",
+        help="stands around cells of csv and tsv files; '' = none; default: \" in csv, none in tsv",
+    )
+    parser.add_argument(
+        "--skip-lines", type=at_least(0), default=0, metavar="N", help="lines at the start of each file; default 0"
+    )
+    parser.add_argument(
+        "--sheet", type=_number_or_name, metavar="SHEET", help="of an xlsx file, by name or number from 0; default: 0"
+    )
     header = parser.add_mutually_exclusive_group()
     header.add_argument(
         "--header", dest="header", action="store_true", default=None, help="a table's first row names columns"
@@ -109,7 +121,11 @@ def _role(text: str) -> tuple[str, str | int]:
         raise ArgumentTypeError(f"{text!r} must be ROLE=COLUMN, after the files")
     if role not in ROLES:
         raise ArgumentTypeError(f"{role!r} is not a role of a column; {hint(role, ROLES)}")
-    return role, int(column) if column.isdecimal() else column
+    return role, _number_or_name(column)
+
+
+def _number_or_name(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
 
 
 def _page(given: Any) -> str:
@@ -132,6 +148,7 @@ def _page(given: Any) -> str:
 
 
 def _report(given: Any, out: str | None) -> int:
+    from nlu.data.dialect import Dialect
     from nlu.data.survey.report import as_record, report_on
     from nlu.data.survey.sources import of_choice, of_files
     from nlu.data.survey.walk import walk
@@ -142,7 +159,8 @@ def _report(given: Any, out: str | None) -> int:
     if given.data:
         sources = of_choice(given.data, given.max_rows)
     else:
-        sources = of_files(given.files, fields, given.format, given.header, given.max_rows, given.separator)
+        dialect = Dialect(given.separator, given.quote, given.skip_lines, given.sheet)
+        sources = of_files(given.files, fields, given.format, given.header, given.max_rows, dialect)
     tokenizer, positions, model = _tokenizer(given)
     surveys = []
     with Progress() as progress:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from glob import has_magic
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 from nlu.config.errors import DataError, UserError
 from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
 from nlu.config.words import called
-from nlu.data.dialect import Dialect
+from nlu.data.dialect import Dialect, not_utf_8
 from nlu.storage.places import data_folder, files_like, is_object, is_pattern, named_file, path_problem
 from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
@@ -49,7 +50,10 @@ class Files:
         format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"] = "auto",
         header: bool | None = None,
         separator: str | None = None,
-        labels: list[str] | None = None,
+        quote: str | None = None,
+        skip_lines: NonNegativeInt = 0,
+        sheet: str | int | None = None,
+        labels: str | list[str] | None = None,
         label_separator: str = "|",
         max_len: RowLength = 128,
         on_bad_row: Literal["error", "skip"] = "error",
@@ -66,20 +70,21 @@ class Files:
         `dev_fraction` of the training texts. `exclude_dev_from_train` takes the files of `dev` out of those of
         `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
         number from 0; null: columns that are called like the fields. `header` null: a table has one exactly when a
-        field is given by name. `separator` stands between the cells of a csv or tsv file. `labels` null: those of the
-        training set. `label_separator` stands between the labels of a cell where an example may have several.
-        `on_bad_row=skip` counts and lists what it leaves out.
-        `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows` reads the
-        only the first rows of each file, bad ones included, a header not; a set of three files has up to three times as
-        many.
+        field is given by name. `separator` stands between the cells of a csv or tsv file, `quote` around those that may
+        hold separators ("": none). `skip_lines` at the start of each file are not read. `sheet`: name or number from 0.
+        `labels`: a list, or a file of one label a line; null: those of the training set. `label_separator` stands
+        between the labels of a cell where an example may have several. `on_bad_row=skip` counts and lists what it
+        leaves out. `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows`
+        reads only the first rows of each file, bad ones included, a header not; a set of three files has up to three
+        times as many.
         `urls`: where a path that is neither here nor under $NLU_DATA may be fetched. `parts`, only of nlu.preprocess:
         how many jobs share its work, and `part` which of them this is, from 0; null: one job does it all."""
         self.train, self.dev, self.test = train, dev, test
         self.fields = dict(fields or {})
         self.format = format
         self.header = header
-        self.dialect = Dialect(separator)
-        self.labels = labels
+        self.dialect = Dialect(separator, quote, skip_lines, sheet)
+        self.given_labels = labels
         self.label_separator = label_separator
         if not label_separator:
             raise UserError('data.label_separator is "", which separates nothing; set it to a character such as "|"')
@@ -91,6 +96,24 @@ class Files:
         self.max_rows = max_rows
         self.urls = dict(urls or {})
         self.parts, self.part = parts, part
+
+    @cached_property
+    def labels(self) -> list[str] | None:
+        """All labels in the order of their numbers; None: those of the training set.
+
+        A file is fetched and read when they are first asked for. Raises DataError if it cannot be found or read, or
+        holds no label.
+        """
+        if not isinstance(self.given_labels, str):
+            return self.given_labels
+        path = self.find("data.labels", self.given_labels)
+        try:
+            labels = [line.strip() for line in path.read_text(encoding="utf-8-sig").split("\n")]
+        except UnicodeDecodeError as error:
+            raise not_utf_8(path, error) from None
+        if not any(labels):
+            raise DataError(f"{path}: data.labels names this file, which holds no label; write one label a line")
+        return list(filter(None, labels))
 
     def sources(self, only: Collection[str] | None = None) -> dict[str, tuple[str, Source]]:
         """Return the configuration key and what it says for each set that has files of its own, in order of use.

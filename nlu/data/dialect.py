@@ -1,16 +1,19 @@
-"""How the text of a file is written: the separator and quotes of csv and tsv cells, and its character encoding."""
+"""How a file is written: separator and quotes of cells, lines before the first row, sheet, and character encoding."""
 
 import codecs
 import csv
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nlu.config.errors import DataError, UserError
 
 SEPARATED_BY = {"csv": ",", "tsv": "\t"}
 """the separator of each format, unless another one is set"""
+QUOTED_BY = {"csv": '"', "tsv": None}
+"""the quote character of each format, unless another one is set"""
 SEPARATORS = {"\t": "tsv", ",": "csv", ";": None, "|": None}
 """the usual separators of tables, and the format that has each"""
 MAX_CELL = 1 << 24
@@ -28,10 +31,16 @@ SAMPLE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Dialect:
-    """How the cells of a csv or tsv file are written. Raises UserError for an invalid separator."""
+    """How a file is written. Raises UserError for an invalid separator, quote or sheet."""
 
     separator: str | None = None
-    """the character between two cells; None: that of the format"""
+    """the character between two cells of csv or tsv; None: that of the format"""
+    quote: str | None = None
+    """the character around cells of csv or tsv that may contain separators; "": none; None: that of the format"""
+    skip_lines: int = 0
+    """lines at the start of each file that are not read"""
+    sheet: str | int | None = None
+    """name of the sheet of a workbook, or its number from 0; None: the first one"""
 
     def __post_init__(self) -> None:
         separator = self.separator
@@ -40,23 +49,68 @@ class Dialect:
                 f"data.separator is {separator!r} but must be one character that separates cells, such as ; or |; set "
                 "it to one, or leave it out for the comma of csv and the tab of tsv"
             )
+        quote = self.quote
+        if quote and (len(quote) != 1 or quote.isalnum() or quote.isspace() or quote == separator):
+            raise UserError(
+                f"data.quote is {quote!r} but must be one character around cells, such as ' or \", and not the "
+                'separator; set it to one, to "" for none, or leave it out'
+            )
+        if isinstance(self.sheet, int) and self.sheet < 0:
+            raise UserError(f"data.sheet is {self.sheet}, but sheets are counted from 0; set it to 0 or more")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the dialect of a configuration's keys; those that it lacks or that are None have their defaults."""
+        return cls(**{key: value for key in KEYS if (value := values.get(key)) is not None})
+
+    def settings(self) -> dict[str, Any]:
+        """Return the separator, and the other settings that are not the default, for a fingerprint."""
+        changed = {key: value for key, value in asdict(self).items() if value != getattr(PLAIN, key)}
+        return {"separator": self.separator, **changed}
 
     def between(self, file_format: str) -> str:
         """Return the separator of a file in this format."""
         return self.separator or SEPARATED_BY[file_format]
 
+    def around(self, file_format: str) -> str | None:
+        """Return the quote character of a file in this format; None: quotes are ordinary characters."""
+        return (QUOTED_BY.get(file_format) if self.quote is None else self.quote) or None
+
+    def lines(self, file: Iterator[str]) -> Iterator[str]:
+        """Return the lines of an open file behind those that are not read."""
+        return islice(file, self.skip_lines, None)
+
+    def reader(self, file_format: str, lines: Iterable[str]) -> Any:
+        """Return a `csv.reader` of a file whose cells have quotes."""
+        return csv.reader(lines, strict=True, delimiter=self.between(file_format), quotechar=self.around(file_format))
+
     def cells(self, file_format: str, path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         """Yield the number of the first line of each row that is not empty, and its cells.
 
-        Raises DataError for quotes that are not closed.
+        `lines` are those behind the lines that are not read. Raises DataError for quotes that are not closed.
         """
-        separator = self.between(file_format)
-        if file_format == "csv":
-            yield from _numbered_csv(path, csv.reader(lines, strict=True, delimiter=separator))
+        if self.around(file_format) is not None:
+            yield from self._quoted(path, self.reader(file_format, lines))
             return
-        for number, line in enumerate(lines, 1):
+        separator = self.between(file_format)
+        for number, line in enumerate(lines, 1 + self.skip_lines):
             if line.strip("\r\n"):
                 yield number, line.rstrip("\r\n").split(separator)
+
+    def _quoted(self, path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
+        while True:
+            number = reader.line_num + 1 + self.skip_lines
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise DataError(
+                    f"{path}:{number}: the quotes of this row do not close ({error}); fix the row, set "
+                    'data.quote="" if quotes are ordinary characters, or data.format=tsv if tabs separate the cells'
+                ) from None
+            if cells:
+                yield number, cells
 
     def remedy(self, first: Sequence[str], file_format: str) -> str | None:
         """Return what to do if the first row is one cell that contains a usual separator, else None."""
@@ -72,22 +126,8 @@ class Dialect:
 
 
 PLAIN = Dialect()
-
-
-def _numbered_csv(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
-    while True:
-        number = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(
-                f"{path}:{number}: the quotes of this row do not close ({error}); fix the row, "
-                "or set data.format=tsv if the file is separated by tabs and not quoted"
-            ) from None
-        if cells:
-            yield number, cells
+KEYS = tuple(item.name for item in fields(Dialect))
+"""keys of the group data that make a dialect"""
 
 
 def not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:

@@ -4,7 +4,6 @@ A row of a text file is kept as the text that it was read from, with quotes and 
 record.
 """
 
-import csv
 import json
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from nlu.config.errors import DataError
 from nlu.config.words import counted
-from nlu.data.dialect import PLAIN, Dialect, not_utf_8
+from nlu.data.dialect import PLAIN, SEPARATED_BY, Dialect, not_utf_8
 from nlu.data.readers import (
     BLANKS,
     DOCUMENT_MARK,
@@ -77,13 +76,14 @@ class Originals:
         """The text before the first row: the header of a table with line end and byte order mark, or ""."""
         if not self.has_header or not self.is_text:
             return BOM if self.is_text and self._has_mark() else ""
-        with open_text(self.path, self.file_format, "utf-8") as lines, _utf_8(self.path):
-            recent = _Recent()
-            taken = recent.of(lines)
-            for _ in csv.reader(taken, strict=True, delimiter=self._separator) if self.file_format == "csv" else taken:
+        with open_text(self.path, self.file_format, self.dialect, "utf-8") as lines, _utf_8(self.path):
+            recent = _Recent(1)
+            taken = recent.of(self.dialect.lines(lines))
+            for _ in self.dialect.reader(self.file_format, taken) if self._is_quoted else taken:
                 text = recent.since(0)
                 if text.strip("\r\n"):
-                    return text if text.endswith("\n") else f"{text}\n"
+                    mark = BOM if self.dialect.skip_lines and self._has_mark() else ""
+                    return f"{mark}{text}" if text.endswith("\n") else f"{mark}{text}\n"
         return ""
 
     @cached_property
@@ -114,10 +114,11 @@ class Originals:
         if isinstance(original, list):
             return self._record_of(original, place)
         if isinstance(original, str):
-            if self.file_format == "csv":
-                return self._record_of(next(csv.reader([original], strict=True, delimiter=self._separator)), place)
-            if self.file_format == "tsv":
-                return self._record_of(original.strip("\r\n").split(self._separator), place)
+            if self._is_quoted:
+                return self._record_of(next(self.dialect.reader(self.file_format, [original])), place)
+            if self.file_format in SEPARATED_BY:
+                cells = original.strip("\r\n").split(self.dialect.between(self.file_format))
+                return self._record_of(cells, place)
             if self.file_format == "conll":
                 return {"tokens": [cells[self.token_column] for cells in token_lines(original) if cells is not None]}
             if self.file_format == "lines":
@@ -137,8 +138,8 @@ class Originals:
         return int(self.fields["tokens"])
 
     @property
-    def _separator(self) -> str:
-        return self.dialect.between(self.file_format)
+    def _is_quoted(self) -> bool:
+        return self.file_format in SEPARATED_BY and self.dialect.around(self.file_format) is not None
 
     @cached_property
     def _doubled(self) -> tuple[str, int] | None:
@@ -160,7 +161,7 @@ class Originals:
         return dict(zip(self.columns, cells, strict=True))
 
     def _of_lines(self) -> Iterator[tuple[Row | BadRow, Original]]:
-        taken = _Recent()
+        taken = _Recent(1 + self.dialect.skip_lines)
         for row in read_rows(self.path, self.file_format, self.fields, self.header, taken.of, self.dialect):
             if not isinstance(row, Mark):
                 # A CoNLL sentence keeps the marks before it, and all its lines even if BadRow.number is a later one.
@@ -174,7 +175,7 @@ class Originals:
 
     def _records(self) -> Iterator[Original]:
         if self.file_format == "xlsx":
-            rows = iter(sheet_rows(self.path))
+            rows = iter(sheet_rows(self.path, self.dialect))
             for _, cells in islice(rows, int(self.has_header), None):
                 yield cells
             return
@@ -233,12 +234,14 @@ def _utf_8(path: Path) -> Iterator[None]:
 class _Recent:
     """The lines of a file since the last row, with their numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        """`first`: the number of the first line."""
         self._lines: deque[tuple[int, str]] = deque()
+        self._first = first
 
-    def of(self, lines: TextIO) -> Iterator[str]:
+    def of(self, lines: Iterator[str]) -> Iterator[str]:
         """Yield the lines and keep them."""
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(lines, self._first):
             self._lines.append((number, line))
             yield line
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from nlu.config.targets import TARGET
@@ -55,7 +55,8 @@ class Plan:
             "suffixes": [[f.path.suffix for f in sources] for sources in sets.values()],
             "group_by": reading.group_by,
             "target": [type(target).__module__, type(target).__qualname__, target.kind, str(target.column())],
-            "labels": [files.labels, files.label_separator],
+            # A trained target has its labels, so the file that once listed them may be gone.
+            "labels": [files.given_labels if self.is_trained else files.labels, files.label_separator],
             "max_len": files.max_len,
             "layout": self.layout.name,
             "tokenizer": self.tokenizer.digest if self.tokenizer else self._settings(),
@@ -63,7 +64,7 @@ class Plan:
         if self.layout.name == "units" and "tokens" not in reading.fields:
             shaped_by["units"] = WORDS.pattern
         if reading.dialect != PLAIN:
-            shaped_by["dialect"] = asdict(reading.dialect)
+            shaped_by["dialect"] = reading.dialect.settings()
         if self.is_trained:
             shaped_by["trained"] = target.meta()
         if own_code := _code_outside_nlu(type(target), type(self.tokenizing)):

@@ -171,7 +171,8 @@ def _add_digests(store: Store, plan: Plan, origins: dict[str, str]) -> None:
 def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
     for sources in plan.sets.values():
         for source in sources:
-            refuse_header_as_row(plan.reading, source, plan.files.labels)
+            labels = plan.target.names if plan.is_trained else plan.files.labels
+            refuse_header_as_row(plan.reading, source, labels)
     with staging_folder() as staging, gc_frozen():
         new = staging / "store"
         new.mkdir()

@@ -8,6 +8,7 @@ of a workbook.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -95,7 +96,7 @@ def key_of(role: str) -> str:
     return "folds.group_by" if role == GROUP else f"data.fields.{role}"
 
 
-Watch = Callable[[TextIO], Iterable[str]]
+Watch = Callable[[Iterator[str]], Iterable[str]]
 """replaces the lines of a text file while they are read"""
 
 
@@ -170,26 +171,44 @@ def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list
     if chosen == "parquet":
         return list(_parquet(path).schema_arrow.names)
     if chosen == "xlsx":
-        return next((cells for _, cells in text_rows(path)), [])
+        return next((cells for _, cells in text_rows(path, dialect)), [])
     if chosen in SEPARATED_BY:
-        with open_text(path, chosen) as lines:
-            return next((cells for _, cells in dialect.cells(chosen, path, lines)), [])
+        with open_text(path, chosen, dialect) as lines:
+            return next((cells for _, cells in dialect.cells(chosen, path, dialect.lines(lines))), [])
     if chosen in ("jsonl", "json"):
-        return next((list(record) for _, record in _records(path, chosen) if isinstance(record, dict)), [])
+        records = _records(_File(path, chosen, {}, False, iter, dialect))
+        return next((list(record) for _, record in records if isinstance(record, dict)), [])
     return []
 
 
-def open_text(path: Path, kind: str, encoding: str = "utf-8-sig") -> TextIO:
-    """Open a text file so that lines end at a line feed only, except within the quotes of a csv file."""
-    return open(path, encoding=encoding, newline="" if kind == "csv" else "\n")
+def open_text(path: Path, kind: str, dialect: Dialect, encoding: str = "utf-8-sig") -> TextIO:
+    """Open a text file so that lines end at a line feed only, except within the quotes of a table."""
+    is_quoted = kind in SEPARATED_BY and dialect.around(kind) is not None
+    return open(path, encoding=encoding, newline="" if is_quoted else "\n")
+
+
+@contextmanager
+def _lines_of(file: _File) -> Iterator[Iterable[str]]:
+    """Open the text of a file; yields the lines behind those that are not read."""
+    with open_text(file.path, file.kind, file.dialect) as lines:
+        yield file.watch(file.dialect.lines(lines))
+
+
+def _require_lines(path: Path, what: str, dialect: Dialect) -> None:
+    """Raise DataError if lines are to be skipped in a file that has no lines."""
+    if dialect.skip_lines:
+        raise DataError(
+            f"{path}: data.skip_lines is {dialect.skip_lines}, but the file is {what}, which has no lines; set "
+            "data.skip_lines=0"
+        )
 
 
 def _read_table(file: _File) -> Iterator[Row | BadRow]:
     if file.kind == "xlsx":
-        yield from _rows_of_cells(file, text_rows(file.path))
+        yield from _rows_of_cells(file, text_rows(file.path, file.dialect))
         return
-    with open_text(file.path, file.kind) as lines:
-        yield from _rows_of_cells(file, file.dialect.cells(file.kind, file.path, file.watch(lines)))
+    with _lines_of(file) as lines:
+        yield from _rows_of_cells(file, file.dialect.cells(file.kind, file.path, lines))
 
 
 def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]]) -> Iterator[Row | BadRow]:
@@ -246,17 +265,18 @@ def _columns(file: _File, first: list[str]) -> dict[str, int]:
 
 
 def _read_json(file: _File) -> Iterator[Row | BadRow]:
-    for number, record in _records(file.path, file.kind, file.watch):
+    for number, record in _records(file):
         yield record if isinstance(record, BadRow) else _record(number, record, file.fields)
 
 
-def _records(path: Path, kind: str, watch: Watch = iter) -> Iterator[tuple[int, Any]]:
+def _records(file: _File) -> Iterator[tuple[int, Any]]:
     """Yield the content of each line or, if a `.json` file is one list, each item of it; a BadRow if it is not JSON."""
-    if kind == "json" and is_json_list(path):
-        yield from enumerate(json_items(path), 1)
+    if file.kind == "json" and is_json_list(file.path):
+        _require_lines(file.path, "one JSON list", file.dialect)
+        yield from enumerate(json_items(file.path), 1)
         return
-    with open_text(path, kind) as lines:
-        for number, line in enumerate(watch(lines), 1):
+    with _lines_of(file) as lines:
+        for number, line in enumerate(lines, 1 + file.dialect.skip_lines):
             if not line.strip():
                 continue
             try:
@@ -267,7 +287,7 @@ def _records(path: Path, kind: str, watch: Watch = iter) -> Iterator[tuple[int, 
 
 def is_json_list(path: Path) -> bool:
     """Return whether a file holds one list, and not an object per line."""
-    with open_text(path, "json") as file:
+    with open(path, encoding="utf-8-sig") as file:
         return file.read(4096).lstrip().startswith("[")
 
 
@@ -288,6 +308,7 @@ def _reason(error: Exception) -> str:
 
 
 def _read_parquet(file: _File) -> Iterator[Row | BadRow]:
+    _require_lines(file.path, "parquet", file.dialect)
     table, fields = _parquet(file.path), file.fields
     names = table.schema_arrow.names
     if absent := [column for column in fields.values() if column not in names and column not in range(len(names))]:
@@ -328,8 +349,8 @@ def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
 
 
 def _read_lines(file: _File) -> Iterator[Row | BadRow]:
-    with open_text(file.path, file.kind) as lines:
-        for number, line in enumerate(file.watch(lines), 1):
+    with _lines_of(file) as lines:
+        for number, line in enumerate(lines, 1 + file.dialect.skip_lines):
             if line.strip():
                 yield Row(number, {"text": line.rstrip("\r\n")})
 
@@ -345,11 +366,11 @@ def _read_conll(file: _File) -> Iterator[Row | BadRow | Mark]:
         )
     tokens: list[str] = []
     tags: list[str] = []
-    first = 1
+    first = 1 + file.dialect.skip_lines
     bad: BadRow | None = None
-    with open_text(file.path, file.kind) as lines:
+    with _lines_of(file) as lines:
         # An empty line after the last one ends the last sentence.
-        for number, line in enumerate(chain(file.watch(lines), [""]), 1):
+        for number, line in enumerate(chain(lines, [""]), first):
             line = line.strip(" \t\r\n")
             cells = BLANKS.split(line)
             is_mark = cells[0] == DOCUMENT_MARK

@@ -111,6 +111,9 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
     if not found and path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")
     if not found:
+        other_separator = files.dialect.remedy(names, format_of(path, files.format))
+        if other_separator is not None:
+            raise DataError(f"{path}:1: has one column; {other_separator}")
         raise DataError(
             f"{path}: data.fields is null, but no column is called like a field ({', '.join(known)}): the file has "
             f"{_columns(names) or 'no named ones'}; set data.fields to e.g. "

@@ -38,6 +38,8 @@ def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from ((f"data.{name}.{label}", path) for label, path in source.items())
         elif source not in (None, MISSING):
             yield from ((f"data.{name}", path) for path in ([source] if isinstance(source, str) else source))
+    if isinstance(labels := data.get("labels"), str) and labels != MISSING:
+        yield "data.labels", labels
 
 
 def _is_file(reference: str) -> bool:

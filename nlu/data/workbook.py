@@ -1,4 +1,4 @@
-"""Rows of the first sheet of an Excel workbook (.xlsx), read and written by openpyxl (extra `excel`).
+"""Rows of a sheet of an Excel workbook (.xlsx), read and written by openpyxl (extra `excel`).
 
 Cells keep their types: texts, numbers, dates, booleans.
 """
@@ -18,6 +18,9 @@ from typing import Any, BinaryIO
 from xml.etree.ElementTree import ParseError
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.nearest import hint
+from nlu.config.words import counted, listed
+from nlu.data.dialect import PLAIN, Dialect
 from nlu.storage.files import json_text
 
 MOST_ROWS = 1_048_576
@@ -43,12 +46,12 @@ def require_openpyxl(path: Path) -> None:
         raise UserError(f"{path} needs openpyxl; install it with pip install 'nlu[excel]', or use csv")
 
 
-def sheet_rows(path: Path) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the number and the cells of each row of the first sheet that is not empty.
+def sheet_rows(path: Path, dialect: Dialect = PLAIN) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the number and the cells of each row of the dialect's sheet that is not empty, behind its first lines.
 
     Empty cells at the end of a row are dropped, then rows are filled up to the length of the first one. A formula
-    yields the value that it had when the file was saved. Raises DataError for a file of another format, and UserError
-    if openpyxl is not installed.
+    yields the value that it had when the file was saved. Raises DataError for a file of another format or without this
+    sheet, and UserError if openpyxl is not installed.
     """
     require_openpyxl(path)
     import openpyxl
@@ -57,17 +60,29 @@ def sheet_rows(path: Path) -> Iterator[tuple[int, list[Any]]]:
         # Given a path, the library requires the suffix .xlsx, which standard input lacks.
         with open(path, "rb") as file:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            sheet: Any = book.worksheets[0]
+            sheet: Any = _sheet(book, path, dialect.sheet)
             # What a program wrote of a sheet's extent may be wrong.
             sheet.reset_dimensions()
-            yield from _rows(sheet)
+            yield from _rows(sheet, dialect.skip_lines)
     except (zipfile.BadZipFile, ParseError, KeyError, IndexError, ValueError, OSError) as error:
         raise DataError(f"{path}: not an Excel workbook ({error}); save it as .xlsx, or give the rows as csv") from None
 
 
-def _rows(sheet: Any) -> Iterator[tuple[int, list[Any]]]:
+def _sheet(book: Any, path: Path, wanted: str | int | None) -> Any:
+    names = [sheet.title for sheet in book.worksheets]
+    if isinstance(wanted, str) and wanted not in names:
+        raise DataError(f"{path}: data.sheet is {wanted!r}; {hint(wanted, names)}; set data.sheet to one of these")
+    if isinstance(wanted, int) and wanted >= len(names):
+        raise DataError(
+            f"{path}: data.sheet is {wanted}, counted from 0, but the workbook has {counted(len(names), 'sheet')} "
+            f"({listed(names)}); set data.sheet to a number below {len(names)} or to a name in quotes"
+        )
+    return book.worksheets[names.index(wanted) if isinstance(wanted, str) else wanted or 0]
+
+
+def _rows(sheet: Any, skipped: int) -> Iterator[tuple[int, list[Any]]]:
     width = 0
-    for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
+    for number, cells in enumerate(sheet.iter_rows(min_row=1 + skipped, values_only=True), 1 + skipped):
         own = list(cells)
         while own and own[-1] is None:
             own.pop()
@@ -76,9 +91,9 @@ def _rows(sheet: Any) -> Iterator[tuple[int, list[Any]]]:
             yield number, own + [None] * (width - len(own))
 
 
-def text_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def text_rows(path: Path, dialect: Dialect = PLAIN) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of `sheet_rows` as texts."""
-    for number, cells in sheet_rows(path):
+    for number, cells in sheet_rows(path, dialect):
         yield number, list(map(cell_text, cells))
 
 

@@ -131,7 +131,8 @@ class _Table(_Joined):
         self._source, self._columns, self._separator, self._format = source, columns, separator, chosen
         self._is_kept = source.file_format == chosen
         self._line_end = source.line_end if self._is_kept else "\n"
-        self._between = (source.dialect if self._is_kept else PLAIN).between(chosen)
+        dialect = source.dialect if self._is_kept else PLAIN
+        self._between, self._quote = dialect.between(chosen), dialect.around(chosen)
 
     def head(self) -> bytes:
         added = list(self._columns.holds)
@@ -166,12 +167,14 @@ class _Table(_Joined):
         return self._line(["", *cells], place).rstrip("\r\n")
 
     def _line(self, cells: list[str], place: str) -> str:
-        if self._format == "csv":
+        if self._quote is not None:
             text = io.StringIO()
-            csv.writer(text, lineterminator=self._line_end, delimiter=self._between).writerow(cells)
+            writer = csv.writer(text, lineterminator=self._line_end, delimiter=self._between, quotechar=self._quote)
+            writer.writerow(cells)
             return text.getvalue()
         if wrong := [cell for cell in cells if any(mark in cell for mark in f"{self._between}\r\n")]:
-            raise DataError(f"{place} holds {wrong[0]!r}, which a tsv cannot; give output the suffix .csv or .jsonl")
+            what, suffix = ("a tsv", ".csv or .jsonl") if self._format == "tsv" else ("a csv without quotes", ".jsonl")
+            raise DataError(f"{place} holds {wrong[0]!r}, which {what} cannot; give output the suffix {suffix}")
         return self._between.join(cells) + self._line_end
 
 

@@ -18,6 +18,8 @@ from nlu.config.console import leave_output
 from nlu.config.errors import UserError, keys_called
 from nlu.config.inference import STANDARD, Predict
 from nlu.config.words import counted
+from nlu.data.dialect import KEYS as DIALECT_KEYS
+from nlu.data.dialect import PLAIN
 from nlu.data.originals import Original, Originals
 from nlu.data.readers import BadRow, Row
 from nlu.display.progress import Bar, Progress
@@ -35,7 +37,7 @@ from nlu.training.ranks import Ranks, process_group
 log = logging.getLogger(__name__)
 
 CHUNK_ROWS = 4096
-KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header", "separator")}
+KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header", *DIALECT_KEYS)}
 """the names of keys in errors of the readers of training rows, and their names in this command"""
 USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.json")
 """the files of a checkpoint that determine predictions"""
@@ -203,7 +205,7 @@ class _Work:
                 self.source.file_format,
                 self.source.fields,
                 self.source.header,
-                *([self.source.dialect.separator] if self.source.dialect.separator else []),
+                *([] if self.source.dialect == PLAIN else [self.source.dialect.settings()]),
             ],
             "columns": list(self.columns.holds),
             "input columns": config.columns,

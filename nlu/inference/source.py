@@ -5,6 +5,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from nlu.config.nearest import hint
 from nlu.config.words import counted, show_as
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import Files
-from nlu.data.dialect import Dialect, not_utf_8
+from nlu.data.dialect import KEYS, PLAIN, Dialect, not_utf_8
 from nlu.data.fields import TEXT_ROLES, usual_fields
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
@@ -145,7 +146,8 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
     if file_format == "auto" and isinstance(own, str) and Path(own).suffix == path.suffix:
         file_format = data["format"]
     file_format = format_of(path, file_format)
-    dialect = Dialect(asked.separator) if asked.separator is not None else _dialect(data, file_format)
+    given = {key: value for key in KEYS if (value := getattr(asked, key)) is not None}
+    dialect = replace(_dialect(data, file_format), **given)
     fields = _fields(trained, asked, path, file_format, dialect)
     header = asked.header
     if header is None and not asked.fields and all(isinstance(column, int) for column in fields.values()):
@@ -155,12 +157,12 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
 
 def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:
     """Return the dialect of a file: that of the run's own files if both have the same format."""
-    separator, own = data.get("separator"), data.get("train")
-    if separator is None:
+    dialect, own = Dialect.of(data), data.get("train")
+    if dialect == PLAIN:
         # The rows of the run may come from a table of MaxCompute, which is not a file.
-        return Dialect()
+        return PLAIN
     own_format = format_of(Path(own), data["format"]) if isinstance(own, str) else data["format"]
-    return Dialect(separator if file_format == own_format else None)
+    return dialect if file_format == own_format else PLAIN
 
 
 def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialect: Dialect) -> Fields:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nlu.config.choices import target_of
 from nlu.config.errors import DataError, UserError
-from nlu.data.dialect import Dialect
+from nlu.data.dialect import KEYS, Dialect
 from nlu.data.readers import Row, read_rows
 from nlu.metrics.kinds import kind_of
 from nlu.reports.runs import RunRecord
@@ -234,7 +234,7 @@ def _rows(run: RunRecord, path: Path, numbers: set[int]) -> Iterator[Row]:
     fields = {key.removeprefix(prefix): value for key, value in run.config.items() if key.startswith(prefix)}
     last = max(numbers)
     try:
-        dialect = Dialect(run.config.get("data.separator"))
+        dialect = Dialect.of({key: run.config.get(f"data.{key}") for key in KEYS})
         file_format = run.config.get("data.format", "auto")
         for row in read_rows(path, file_format, fields, run.config.get("data.header"), dialect=dialect):
             if row.number in numbers and isinstance(row, Row):

@@ -15,12 +15,14 @@ from nlu.data import store as store_module
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
+from nlu.data.plan import plan_of
 from nlu.data.prepare import Part, prepare, prepare_part
 from nlu.data.tokenizing import SPECIALS, WordPiece
 from nlu.storage.cache import cache_dir
 
 TRAIN = "good film\t1\nbad film\t0\nfine\t1\n"
 DEV = "bad\t0\ngood\t1\n"
+NAMES = ["73616ec34118d436119b19a0", "3bceb8e5cde9a247b594da87", "3228b43a8026ac45ec9e289c"]
 
 
 def stores():
@@ -616,3 +618,33 @@ def test_the_name_of_a_store_is_the_same_in_every_version(write, open_files, nam
     train = write(*files)
     # Where it must be another one, FORMAT_VERSION says so; by accident all users would build all stores again.
     assert open_files(layout, train=train, dev=train, **settings).folder.name == name
+
+
+def test_keys_with_their_defaults_leave_the_names_of_stores_as_they_were(write, open_files):
+    path = write("a.csv", "good;1\nbad;0\n")
+    found = [
+        plan_of(
+            Files(train=str(path), fields={"text": 0, "label": 1}, **settings), WordPiece(), "nlu.data.targets.Classes",
+            ("single",), pretrained=None, vocab=None,
+        ).folder().name
+        for settings in ({}, {"separator": ";"}, {"labels": ["0", "1"]}, {"quote": ""}, {"skip_lines": 1})
+    ]  # fmt: skip
+    # As the code named them before the later keys were added.
+    assert found[:3] == NAMES
+    assert len(set(found)) == 5
+
+
+def test_a_file_of_labels_is_the_same_as_a_list_of_them(write, open_files):
+    train, labels = write("train.tsv", TRAIN), write("labels.txt", "\ufeff1\r\n0\n\n2")
+    listed = open_files(train=train, labels=["1", "0", "2"])
+    of_file = open_files(train=train, labels=labels)
+    assert of_file.labels == ["1", "0", "2"] and of_file.folder == listed.folder
+    refused(open_files, "labels.txt: data.labels names this file, which holds no label", train=train,
+            labels=write("labels.txt", " \n"))  # fmt: skip
+    refused(open_files, "data.labels is 'none.txt', which does not exist", train=train, labels="none.txt")
+
+
+def test_a_table_with_another_separator_is_refused_with_the_key_to_set(write, open_files):
+    train = write("train.csv", "text;label\ngood;1\nbad;0\n")
+    refused(open_files, "train.csv:1: has one column", "set data.separator to ';'", train=train, fields=None)
+    assert open_files(train=train, dev=train, fields=None, separator=";").labels == ["0", "1"]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.config.inference import Input
 from nlu.data.dataset import Files
 from nlu.data.dialect import Dialect
@@ -259,3 +259,56 @@ def test_the_error_for_another_separator_names_the_option(tmp_path):
         list(read_rows(path, "auto", {"text": "text"}, None))
     with pytest.raises(DataError, match=r"correct data\.separator"):
         list(read_rows(path, "auto", {"text": "text"}, None, dialect=Dialect("|")))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "quote", "found"),
+    [
+        ("t.csv", 'text,label\n"a" b,1\n5" c,2\n', "", [('"a" b', "1"), ('5" c', "2")]),
+        ("t.csv", "text,label\n'a, b',1\nsays \"c\",2\n", "'", [("a, b", "1"), ('says "c"', "2")]),
+        ("t.tsv", 'text\tlabel\n"a\tb\nc"\t1\n', '"', [("a\tb\nc", "1")]),
+    ],
+)
+def test_cells_are_quoted_by_the_configured_character(tmp_path, name, content, quote, found):
+    path = tmp_path / name
+    path.write_text(content)
+    rows = list(read_rows(path, "auto", {"text": "text", "label": "label"}, None, dialect=Dialect(quote=quote)))
+    assert [(row.values["text"], row.values["label"]) for row in rows] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "number", "values"),
+    [
+        (
+            "t.csv",
+            'Report, "2026\n\ntext,label\na,1\n',
+            {"text": "text", "label": "label"},
+            4,
+            {"text": "a", "label": "1"},
+        ),
+        ("t.tsv", "x\ty\tz\n#\ntext\na\n", {"text": "text"}, 4, {"text": "a"}),
+        ("t.jsonl", 'not JSON\n\n{"text": "a"}\n', {"text": "text"}, 3, {"text": "a"}),
+        ("t.conll", "a O\n\nb O\n", {"tokens": 0, "tags": 1}, 3, {"tokens": ["b"], "tags": ["O"]}),
+        ("t.txt", "one\ntwo\nthree\n", {}, 3, {"text": "three"}),
+    ],
+)
+def test_the_first_lines_of_a_file_may_be_skipped_and_still_count(tmp_path, name, content, fields, number, values):
+    path = tmp_path / name
+    path.write_text(content)
+    file_format = "lines" if name.endswith(".txt") else "auto"
+    assert list(read_rows(path, file_format, fields, None, dialect=Dialect(skip_lines=2))) == [Row(number, values)]
+    if name.endswith("sv"):
+        assert column_names(path, "auto", Dialect(skip_lines=2)) == list(fields)
+
+
+def test_a_file_without_lines_has_none_to_skip(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text('[{"text": "a"}]')
+    with pytest.raises(DataError, match=r"data\.skip_lines is 1, but the file is one JSON list"):
+        list(read_rows(path, "auto", {"text": "text"}, None, dialect=Dialect(skip_lines=1)))
+
+
+@pytest.mark.parametrize("settings", [{"quote": "ab"}, {"quote": ";", "separator": ";"}, {"quote": "a"}, {"sheet": -1}])
+def test_an_impossible_quote_or_sheet_is_refused(settings):
+    with pytest.raises(UserError, match=r"data\.(quote|sheet) is"):
+        Dialect(**settings)

@@ -13,6 +13,7 @@ import pytest
 
 from nlu.config.errors import DataError, UserError
 from nlu.data import workbook
+from nlu.data.dialect import Dialect
 from nlu.data.readers import BadRow, Row, read_rows
 from nlu.data.workbook import cell_text, dumped, loaded, rule_of_cell
 
@@ -110,3 +111,17 @@ def test_moments_and_numbers_of_other_libraries_come_back_as_pythons_own() -> No
     found = loaded(dumped([Stamp(2026, 1, 2, 3, 4), Span(days=1, microseconds=5), Share(0.5), Fraction(1, 4)]))
     assert found == [datetime(2026, 1, 2, 3, 4), timedelta(days=1, microseconds=5), 0.5, 0.25]
     assert list(map(type, found)) == [datetime, timedelta, float, float]
+
+
+def test_rows_come_from_the_chosen_sheet_behind_skipped_rows(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.xlsx", ["text"], ["first"])
+    book = openpyxl.load_workbook(path)
+    for row in (["A report"], ["text"], ["second"]):
+        book.create_sheet("2026").append(row) if "2026" not in book.sheetnames else book["2026"].append(row)
+    book.save(path)
+    for sheet in ("2026", 1):
+        dialect = Dialect(sheet=sheet, skip_lines=1)
+        assert list(read_rows(path, "auto", {"text": "text"}, None, dialect=dialect)) == [Row(3, {"text": "second"})]
+    for sheet, said in (("2062", r"data\.sheet is '2062'; nearest: 2026"), (2, r"counted from 0, but .* has 2 sheets")):
+        with pytest.raises(DataError, match=said):
+            list(read_rows(path, "auto", {"text": "text"}, None, dialect=Dialect(sheet=sheet)))

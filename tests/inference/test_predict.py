@@ -144,6 +144,22 @@ def test_cells_of_a_csv_may_be_separated_by_another_character(run: Path, tmp_pat
     ]
 
 
+def test_a_table_with_other_quotes_and_lines_above_it_is_predicted_and_kept(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text('\ufeffA report, "2026\nid,text\n1,\'a b, c\'\n2,c "d"\n')
+    predict(
+        f"run={run}",
+        f"input={tmp_path}/new.csv",
+        'input.quote="\'"',
+        "input.skip_lines=1",
+        f"output={tmp_path}/out.csv",
+    )
+    written = (tmp_path / "out.csv").read_text()
+    first, second = (
+        f"{one['prediction']},{one['probability']}" for one in of_texts(run, tmp_path, ["a b, c", 'c "d"'])
+    )
+    assert written == f"\ufeffid,text,prediction,probability\n1,'a b, c',{first}\n2,c \"d\",{second}\n"
+
+
 def of_texts(run: Path, folder: Path, texts: list[str]) -> list[dict[str, Any]]:
     write(folder / "texts.jsonl", [{"text": text} for text in texts])
     predict(f"run={run}", f"input={folder}/texts.jsonl", f"output={folder}/of_texts.jsonl")

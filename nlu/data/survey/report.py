@@ -224,6 +224,12 @@ def _set_words(report: Report) -> list[str]:
         words.append(f"data.format={reading.file_format}")
     if (separator := reading.dialect.separator) is not None:
         words.append(f'data.separator="{separator}"')
+    if (quote := reading.dialect.quote) is not None:
+        words.append(f"data.quote={_quoted(quote)}")
+    if reading.dialect.skip_lines:
+        words.append(f"data.skip_lines={reading.dialect.skip_lines}")
+    if (sheet := reading.dialect.sheet) is not None:
+        words.append(f"data.sheet={sheet if isinstance(sheet, int) else _quoted(sheet)}")
     if reading.header is not None and reading.header != has_header(reading.fields, None):
         words.append(f"data.header={str(reading.header).lower()}")
     return words
@@ -239,6 +245,12 @@ def _files(survey: Survey) -> str:
     if any(file.label is not None for file in files):
         return f"{{{', '.join(f'{file.label}: {file.name}' for file in files)}}}"
     return files[0].name if len(files) == 1 else f"[{','.join(file.name for file in files)}]"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a value of an override, in the quotes that it does not hold."""
+    mark = "'" if '"' in text else '"'
+    return f"{mark}{text}{mark}"
 
 
 def _column(column: str | int) -> str:

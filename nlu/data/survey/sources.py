@@ -74,7 +74,7 @@ class Guess:
 
 def of_files(
     written: Sequence[str], fields: Fields | None, file_format: str, header: bool | None, max_rows: int | None,
-    separator: str | None = None,
+    dialect: Dialect = PLAIN,
 ) -> list[Source]:  # fmt: skip
     """Return a set for each file, or one set if each file has the rows of one label.
 
@@ -83,10 +83,10 @@ def of_files(
     named = [found for text in written for found in _named(text)]
     by_label = file_format == "lines" and all(name for name, _ in named)
     if by_label:
-        reading = Reading({}, "lines", None, max_rows, None)
+        reading = Reading({}, "lines", None, max_rows, None, dialect)
         files = [replace(file, label=name) for name, file in named]
         return [Source("texts", files, reading, "each line is a text, its file has the label")]
-    sources, dialect = [], Dialect(separator)
+    sources = []
     for name, (_, file) in zip(_names(named), named, strict=True):
         how = _how(file.path, fields, file_format, header, dialect)
         reading = Reading(how.fields, how.file_format, how.header, max_rows, None, dialect)
@@ -216,11 +216,11 @@ def guess(path: Path, file_format: str, header: bool | None, dialect: Dialect = 
     Raises DataError if the file is empty, cannot be read or lacks a column of texts.
     """
     try:
-        chosen = _format(path, file_format)
+        chosen = _format(path, file_format, dialect)
         if chosen == "lines":
             return Guess({}, None, chosen)
         if chosen == "conll":
-            return _of_conll(path)
+            return _of_conll(path, dialect)
         columns, header = _columns(path, chosen, header, dialect)
     except UnicodeDecodeError as error:
         raise not_utf_8(path, error) from None
@@ -235,13 +235,13 @@ def guess(path: Path, file_format: str, header: bool | None, dialect: Dialect = 
     return Guess(fields, header, chosen, reasons)
 
 
-def _format(path: Path, file_format: str) -> str:
+def _format(path: Path, file_format: str, dialect: Dialect) -> str:
     """Return the format by the suffix; a .txt file is CoNLL if lines are a token and a tag, lines if it lacks tabs."""
     chosen = format_of(path, file_format)
     if file_format != "auto" or path.suffix.lower() != ".txt":
         return chosen
     with open(path, encoding="utf-8-sig") as lines:
-        sample = [line.strip() for line in islice(lines, SAMPLED_ROWS)]
+        sample = [line.strip() for line in islice(dialect.lines(lines), SAMPLED_ROWS)]
     filled = [line for line in sample if line]
     tagged = [line for line in filled if len(line.split()) > 1 and any(map(TAG.fullmatch, line.split()[1:]))]
     if len(filled) < len(sample) and len(tagged) > 0.9 * len(filled):
@@ -249,9 +249,9 @@ def _format(path: Path, file_format: str) -> str:
     return chosen if any("\t" in line for line in filled) else "lines"
 
 
-def _of_conll(path: Path) -> Guess:
+def _of_conll(path: Path, dialect: Dialect) -> Guess:
     with open(path, encoding="utf-8-sig") as lines:
-        cells = [line.split() for line in islice(lines, SAMPLED_ROWS) if len(line.split()) > 1]
+        cells = [line.split() for line in islice(dialect.lines(lines), SAMPLED_ROWS) if len(line.split()) > 1]
     width = max(map(len, cells), default=0)
     share = [sum(len(row) > place and bool(TAG.fullmatch(row[place])) for row in cells) for place in range(width)]
     if width < 2:
@@ -267,7 +267,7 @@ def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> 
         rows = list(islice(_values(path, chosen, {name: name for name in names}, None, dialect), SAMPLED_ROWS))
         return [_Column(name, [row.get(name) for row in rows]) for name in names], None
     if len(names) == 1 and dialect.separator is None:
-        _require_own_separator(path, chosen)
+        _require_own_separator(path, chosen, dialect)
     elif remedy := dialect.remedy(names, chosen):
         raise DataError(f"{path}:1: {remedy}")
     numbers: Fields = {str(place): place for place in range(len(names))}
@@ -283,10 +283,10 @@ def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> 
     ], True
 
 
-def _require_own_separator(path: Path, chosen: str) -> None:
+def _require_own_separator(path: Path, chosen: str, dialect: Dialect) -> None:
     """Raise DataError if a table of one column seems to have another separator than its format."""
     with open(path, encoding="utf-8-sig") as lines:
-        sample = [line for line in islice(lines, SAMPLED_ROWS) if line.strip()]
+        sample = [line for line in islice(dialect.lines(lines), SAMPLED_ROWS) if line.strip()]
     # A comma is usual in texts.
     for separator in (one for one in SEPARATORS if one not in (",", SEPARATED_BY[chosen])):
         cells = [line.strip("\n").split(separator) for line in sample]

@@ -71,6 +71,18 @@ def test_a_separator_is_used_and_repeated_in_the_suggested_command(
     assert told["sets"]["bars"]["rows"] == 12
 
 
+def test_quotes_and_skipped_lines_are_used_and_repeated_in_the_suggested_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = "".join(f"'number {n}, it says, is \"fine',{n % 2}\n" for n in range(12))
+    Path("odd.csv").write_text(f"A report\nreview,stars\n{rows}")
+    assert main(["odd.csv", "--quote", "'", "--skip-lines", "1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    config = composed(*shlex.split(told["command"])[3:])
+    assert (config.data["quote"], config.data["skip_lines"]) == ("'", 1)
+    assert told["sets"]["odd"]["rows"] == 12
+
+
 def test_the_command_names_addresses_as_they_were_written(
     server: storage.FileServer, empty_cache: Path, open_files: Callable[..., Store], capsys: pytest.CaptureFixture[str]
 ) -> None:
