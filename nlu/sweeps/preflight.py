@@ -15,8 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from nlu.config.checks.composing import first_line, resolve, without_hydra
-from nlu.config.checks.overrides import choice_problem, hint_of_key
+from nlu.config.checks.overrides import choice_problem
 from nlu.config.checks.reading import USER_MISTAKES
+from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.validate import known_keys
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError

@@ -5,7 +5,7 @@ halving, so that each of them is reported. Then the configuration of those that 
 are passed on; the nearest key or choice is found in the configuration, not in Hydra's wording.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -32,15 +32,14 @@ from nlu.config.checks.reading import (
     said_of,
     sweep_problem,
 )
+from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.validate import known_keys, problems
 from nlu.config.choices import EVALUATE, RUN
 from nlu.config.errors import UserError
-from nlu.config.nearest import choice_elsewhere, hint, key_hint
+from nlu.config.foreign import choice_elsewhere, key_elsewhere
+from nlu.config.nearest import hint
 from nlu.config.schema import flat
 from nlu.config.signature import read_signature
-
-LONGEST_HINT = 200
-"""Characters of a hint; a longer one names too many keys to be read."""
 
 
 def override_problems(
@@ -308,8 +307,9 @@ def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
     choice = composed.runtime.choices.get(group.replace(".", "/"))
     whose = f"{group.replace('.', '/')}={choice}" if choice else "Hydra"
     siblings = [name for name in valid if name.rpartition(".")[0] == group] if choice else []
-    close = hint(key, siblings or valid)
-    if not siblings and not close.startswith("nearest"):
+    elsewhere = key_elsewhere(key) or ""
+    close = elsewhere if " hydra" in elsewhere else hint(key, siblings or valid)
+    if not siblings and not close.startswith(("nearest", "write")):
         close = "see --hydra-help"
     if whose == "hydra/sweeper=basic":
         close += "; a search has more: hydra/sweeper=hyperband"
@@ -320,21 +320,10 @@ def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> 
     key = alternative.key
     valid = settable_keys(config, schema)
     groups = [group for group in _groups() if group != "hydra"]
-    if "." not in key and any(alternative.value in _options(group, None, []) for group in groups):
+    is_of_a_group = "." not in key and any(alternative.value in _options(group, None, []) for group in groups)
+    if is_of_a_group and key_elsewhere(key) is None:
         return f"{alternative.text}: unknown group; {hint(key, groups)}"
-    return f"{key}: unknown key; {hint_of_key(key, valid)}"
-
-
-def hint_of_key(key: str, valid: Collection[str]) -> str:
-    """Return what to write for a key of another program, else the nearest keys, else all keys of the group.
-
-    If that is too long, point to `--cfg job`.
-    """
-    group = key.rpartition(".")[0]
-    siblings = [name for name in valid if group and name.rpartition(".")[0] == group]
-    hints = (key_hint(key, names) for names in (valid, siblings) if names)
-    few = (text for text in hints if len(text) <= LONGEST_HINT)
-    return next(few, "see --cfg job for all keys")
+    return f"{key}: unknown key; {hint_of_key(key, valid, schema)}"
 
 
 def _options_hint(value: str, options: list[str]) -> str:

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nlu.config.checks.composing import first_line
 from nlu.config.errors import UserError
-from nlu.config.nearest import function_elsewhere
+from nlu.config.foreign import function_elsewhere, is_configuration
 
 _QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _PIECES_INSIDE = re.compile(rf"{_QUOTED}|[^'\"{{}}\[\](),:]+|.", re.DOTALL)
@@ -60,6 +60,11 @@ def read_override(override: str) -> Override:
     if not override.strip():
         raise UserError("an argument is empty; leave it out")
     if not equals and not override.startswith("~"):
+        if is_configuration(override):
+            raise UserError(
+                f"{override} is a configuration file; write its keys to my/experiment/NAME.yaml and give "
+                "--config-dir my experiment=NAME"
+            )
         if os.path.isfile(os.path.expanduser(override)):
             raise UserError(
                 f"{override} is a file, but its key is missing; write input={override} for rows to predict, "

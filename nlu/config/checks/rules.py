@@ -31,8 +31,9 @@ from nlu.config.checks.composing import MISSING
 from nlu.config.checks.mixture import mixture_problems
 from nlu.config.choices import choice_of, defaults_of, target_of, targets_of
 from nlu.config.errors import UserError
+from nlu.config.foreign import metrics_elsewhere
 from nlu.config.members import is_composite, is_mixture
-from nlu.config.nearest import hint, metrics_elsewhere
+from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET, import_target, is_trusted
 from nlu.storage.places import address_problems, is_object

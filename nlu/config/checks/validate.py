@@ -5,10 +5,10 @@ from typing import Any
 
 from nlu.config.checks.composing import MISSING, UNRESOLVED
 from nlu.config.checks.rules import cross_problems
+from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.values import broken_rule, check_value, show
 from nlu.config.choices import EVALUATE, PLAIN_GROUPS, RUN, with_defaults, with_targets
 from nlu.config.errors import UserError
-from nlu.config.nearest import key_hint
 from nlu.config.signature import Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
 
@@ -29,7 +29,7 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
     skipped; `???` counts as not set. Rules between groups apply only to schemas of a run. Nothing heavy is imported.
     """
     own = with_defaults({key: value for key, value in config.items() if key != "hydra"}, schema)
-    found = _Checker(_trusted(own)).top(own, read_signature(schema))
+    found = _Checker(_trusted(own), schema).top(own)
     if schema not in (RUN, EVALUATE) or not with_cross_rules:
         return found
     refused = set(map(_key_of, found))
@@ -57,10 +57,11 @@ def known_keys(config: Mapping[str, Any], schema: str = RUN) -> set[str]:
 class _Checker:
     """Collects the problems of one configuration."""
 
-    def __init__(self, trusted: list[str]):
-        self.trusted = trusted
+    def __init__(self, trusted: list[str], schema: str):
+        self.trusted, self.schema = trusted, schema
 
-    def top(self, config: Mapping[str, Any], signature: Signature) -> list[str]:
+    def top(self, config: Mapping[str, Any]) -> list[str]:
+        signature = read_signature(self.schema)
         found = self.keys("", config, signature)
         for key, value in config.items():
             if key not in signature.parameters:
@@ -115,7 +116,7 @@ class _Checker:
         found = []
         for name, value in node.items():
             if name not in signature.parameters:
-                found += _unknown(prefix, str(name), signature)
+                found += self.unknown(prefix, str(name), signature)
             elif not (_is_missing(value) or value is UNRESOLVED or isinstance(value, Mapping) and TARGET in value):
                 problem = broken_rule(_shown_key(prefix, name), signature.parameters[name].annotation, value)
                 found += [problem] if problem else []
@@ -125,18 +126,18 @@ class _Checker:
                 found.append(_not_set(_shown_key(prefix, name), check_value(parameter.annotation, _NOTHING)))
         return found
 
+    def unknown(self, prefix: str, name: str, signature: Signature) -> list[str]:
+        key = _join(prefix, name)
+        if name in signature.positional:
+            return [f"{key} cannot be set: {name} is not a keyword-only parameter of {signature.target}; remove {key}"]
+        if signature.is_open:
+            return []
+        valid = [_join(prefix, each) for each in signature.parameters]
+        return [f"{key}: unknown key; {hint_of_key(key, valid, self.schema)}"]
+
 
 def _key_of(problem: str) -> str:
     return problem.partition(" ")[0].rstrip(":")
-
-
-def _unknown(prefix: str, name: str, signature: Signature) -> list[str]:
-    key = _join(prefix, name)
-    if name in signature.positional:
-        return [f"{key} cannot be set: {name} is not a keyword-only parameter of {signature.target}; remove {key}"]
-    if signature.is_open:
-        return []
-    return [f"{key}: unknown key; {key_hint(key, [_join(prefix, valid) for valid in signature.parameters])}"]
 
 
 def _not_set(key: str, rule: str | None) -> str:

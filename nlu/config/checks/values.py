@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin
 from nlu.config import types
 from nlu.config.durations import duration_rule, parse_duration, parse_interval, parse_warmup
 from nlu.config.errors import UserError
-from nlu.config.nearest import value_elsewhere
+from nlu.config.foreign import value_elsewhere
 from nlu.config.signature import dotted
 from nlu.config.targets import TARGET
 from nlu.config.types import Naming, Nested, Range, Written

@@ -9,6 +9,7 @@ same as `python -m nlu.train`.
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -21,6 +22,7 @@ import nlu
 from nlu.config.checks.reading import quoted
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
+from nlu.config.foreign import key_elsewhere
 from nlu.storage.places import is_object
 
 HIDDEN = "***"
@@ -195,8 +197,11 @@ def _key(override: str) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        names = [name.replace("-", "_") for name in re.findall(r"(?<!\S)--([\w.-]+)", message)]
+        elsewhere = [f"for --{name} {text}; " for name in names if (text := key_elsewhere(name)) is not None]
         raise UserError(
-            f"{message}; keys are written key=value, without dashes; see --help, and --hydra-help for flags"
+            f"{message}; {''.join(elsewhere)}keys are written key=value, without dashes; "
+            "see --help, and --hydra-help for flags"
         )
 
 

@@ -75,7 +75,7 @@ def test_the_syntax_of_other_programs_is_answered_with_ours(
 def test_a_group_of_another_command_is_refused(find):
     # The folder of configurations has the group `model` for other commands.
     found = override_problems("predict", [f"file://{conf_dir()}"], ["model=mine"], SCHEMAS["predict"])
-    assert found[0] == "model: unknown key; write run=RUN for a trained run"
+    assert found[0] == "model: unknown key; write run=RUN; a trained run has its model"
     assert not any("Could not override" in problem for problem in found)
 
 

@@ -1,0 +1,206 @@
+"""A name of another program is answered with what to write here, in every command."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import initialize_config_search_path
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from nlu.config.checks.composing import compose
+from nlu.config.checks.overrides import override_problems, settable_keys
+from nlu.config.checks.unknown import hint_of_key
+from nlu.config.checks.values import broken_rule
+from nlu.config.choices import RUN, SCHEMAS, conf_dir, target_of
+from nlu.config.foreign import (
+    choice_elsewhere,
+    command_elsewhere,
+    function_elsewhere,
+    key_elsewhere,
+    metrics_elsewhere,
+    table,
+    value_elsewhere,
+)
+from nlu.config.signature import read_signature
+
+COMMANDS = sorted(path.stem for path in Path(__file__).parents[2].glob("nlu/*.py") if path.stem[0] != "_")
+LISTED = (Path(__file__).parent / "foreign_keys.txt").read_text(encoding="utf-8")
+CASES = [
+    (command, *line.split(" ", 1))
+    for commands, lines in re.findall(r"^\[(.*)\]\n((?:[^\[\n].*\n)*)", LISTED, re.MULTILINE)
+    for command in commands.split()
+    for line in lines.splitlines()
+    if not line.startswith("#")
+]
+
+
+@cache
+def valid_keys(command: str) -> frozenset[str]:
+    with initialize_config_search_path([f"file://{conf_dir()}"]):
+        return frozenset(settable_keys(compose(command, []), SCHEMAS[command]))
+
+
+@pytest.mark.parametrize(("command", "key", "expected"), CASES, ids=[f"{command}-{key}" for command, key, _ in CASES])
+def test_a_key_of_another_program_is_answered_with_ours(command: str, key: str, expected: str):
+    valid = valid_keys(command)
+    assert key not in valid, "a key of ours needs no answer"
+    answer = hint_of_key(key, valid, SCHEMAS[command])
+    assert not answer.startswith(("valid", "see")) and "write ;" not in answer
+    assert any(part in answer for part in expected.split("|")), answer
+
+
+@pytest.mark.parametrize("key", ["trainer.{}", "model.{}", "optimizer.{}", "training.{}", "a.b.{}"])
+def test_a_key_of_another_program_is_known_in_any_group(key: str):
+    names = {"learning_rate": "optimizer.lr", "lower": "tokenizer.lowercase", "lr": "optimizer.lr"}
+    for name, expected in names.items():
+        assert expected in hint_of_key(key.format(name), valid_keys("train"), RUN)
+
+
+def test_a_command_line_of_foreign_names_is_answered_name_by_name():
+    given = ["lower=true", "trainer.max_epochs=3", "lr_scheduler=cosine", "hydra.sweeper.max_trials=3", "task=ner"]
+    found = override_problems("train", [f"file://{conf_dir()}"], given)
+    assert [problem.partition("; ")[2].partition(";")[0] for problem in found] == [
+        "write task=tag",
+        "write tokenizer.lowercase=true",
+        "write trainer.max_duration=3ep",
+        "write scheduler=one_cycle",
+        "write hydra.sweeper.n_trials=40",
+    ]
+
+
+def test_a_key_of_another_choice_names_that_choice():
+    assert hint_of_key("loss.temperature", valid_keys("train"), RUN) == "it is loss.temperature of loss=info_nce"
+    assert hint_of_key("scheduler.tempo", valid_keys("train"), RUN).startswith("valid: scheduler.anneal")
+    assert "it is method.lr of method=freelb or" in hint_of_key("lr", valid_keys("predict"), SCHEMAS["predict"])
+
+
+@pytest.mark.parametrize(
+    ("group", "choice", "expected"),
+    [
+        ("scheduler", "cosine", "write scheduler=one_cycle scheduler.anneal=cosine"),
+        ("scheduler", "warmup_constant", "write scheduler=constant scheduler.warmup=500st"),
+        ("scheduler", "exponential_decay", "write scheduler=exponential"),
+        ("task", "ner", "write task=tag"),
+        ("task", "NER", "write task=tag"),
+        ("task", "freelb", "write method=freelb"),
+        ("loss", "ce", "write loss=cross_entropy"),
+        ("loss", "label_smooth_ce", "write loss=cross_entropy loss.label_smoothing=0.1"),
+        ("loss", "taylor_ce", "write loss=taylor"),
+        ("loss", "ghmc", "write loss=ghm_c"),
+        ("loss", "static_distill", "nlu cannot do this yet"),
+        ("loss", "MultipleNegativesRankingLoss", "write loss=info_nce"),
+        ("optimizer", "adam", "write optimizer=adamw"),
+        ("optimizer", "lamb", "write optimizer=adamw; others in a package of yours"),
+        ("tokenizer", "char_zh", "write tokenizer=wordpiece; it cuts Chinese to characters"),
+        ("model", "bert_classification", "write model=bert"),
+        ("model", "match_cnn", "write model=textcnn"),
+        ("model", "re2", "write model=textcnn"),
+        ("model", "mgimn-simple", "nlu cannot do this yet"),
+        ("model", "AutoModelForSequenceClassification", "write model=hf model.pretrained=hf://NAME"),
+        ("data", "shop.CSV", "write data=files data.train=shop.CSV for rows in a file"),
+        ("model", "org/name", "write model=hf model.pretrained=hf://org/name for a model of the Hugging Face hub"),
+        ("model", "bert-base-chinese", "write model=hf model.pretrained=hf://bert-base-chinese"),
+    ],
+)
+def test_a_choice_of_another_program_is_answered_with_ours(group: str, choice: str, expected: str):
+    assert (choice_elsewhere(group, choice) or "").startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("group", "choice"), [("task", "clasify"), ("data", "tnewz"), ("model", "brt"), ("no", "cosine"), ("data", "a.png")]
+)
+def test_a_misspelled_choice_has_no_equivalent(group: str, choice: str):
+    assert choice_elsewhere(group, choice) is None
+
+
+def answers() -> Iterator[tuple[str, str]]:
+    """Yield each alternative of each answer, with the name that it answers."""
+    for section in ("whole keys", "keys", "choices", "values"):
+        for name, row in table(section).items():
+            assert row.ours not in ("", "-") or row.why, f"{name}: without an answer, say why"
+            yield from ((name, ours) for ours in row.ours.split(" / ") if ours not in ("-", "later"))
+
+
+def test_every_answer_names_choices_and_keys_that_exist():
+    keys = frozenset().union(*map(valid_keys, SCHEMAS))
+    of_groups = {
+        f"{path.parent.name}.{key}"
+        for path in conf_dir().glob("*/*.yaml")
+        for key in yaml.safe_load(path.read_text(encoding="utf-8"))
+    }
+    of_hydra = {f"hydra.{path.parent.name}.{key}" for path in conf_dir().glob("hydra/*/*.yaml")
+                for key in yaml.safe_load(path.read_text(encoding="utf-8"))}  # fmt: skip
+    of_sweeper = {f"hydra.sweeper.{key}" for key in ("n_trials", "n_jobs", "params", "min_resource", "reduction_factor",
+                                                     "pruner")}  # fmt: skip
+    known = keys | of_groups | of_hydra | of_sweeper | {"hydra.run.dir", "hydra.sweep.dir", "hydra/sweeper/sampler"}
+    count = 0
+    for name, ours in answers():
+        if ours.startswith("python"):
+            assert re.match(r"python -m nlu\.(\w+)", ours)[1] in COMMANDS
+            continue
+        for word in re.findall(r"(?:^| |')([a-z_][\w./]*)=?", re.sub(r"=('[^']*'|\{[^}]*\}|\S+)", "=", ours)):
+            count += 1
+            assert word in known or (conf_dir() / word).is_dir(), f"{name}: {word}"
+        for group, choice in re.findall(r"(?:^| )([a-z_/]+)=(\w+)", ours):
+            folder = conf_dir() / group
+            if folder.is_dir() and choice != "NAME" and group != "hydra/sweeper/sampler":
+                assert (folder / f"{choice}.yaml").is_file() or group == "hydra/sweeper", f"{name}: {group}={choice}"
+    assert count > 800
+
+
+def test_no_choice_in_the_table_exists():
+    for name in table("choices"):
+        path = conf_dir() / f"{name.replace('=', '/')}.yaml"
+        assert not path.is_file(), f"{name} exists; remove it from foreign.txt"
+
+
+def test_every_value_in_the_table_is_refused_and_answered():
+    plain = {"null": None, "true": True, "false": False, "-1": -1, "0": 0, "1": 1}
+    count = 0
+    for name in table("values"):
+        key, _, shown = name.partition("=")
+        group, _, last = key.rpartition(".")
+        schema = {"": RUN, "trainer": "nlu.config.schema.Trainer"}.get(group) or next(
+            target for path in sorted((conf_dir() / group).glob("*.yaml"))
+            if (target := target_of(group, path.stem)) and last in read_signature(target).parameters
+        )  # fmt: skip
+        if key in ("device", "format"):
+            schema = SCHEMAS["export" if key == "format" else "predict"]
+        problem = broken_rule(key, read_signature(schema).parameters[last].annotation, plain.get(shown, shown))
+        assert problem is not None and "; write " in problem, name
+        count += 1
+    assert count > 40
+
+
+def test_a_value_is_known_by_its_type_too():
+    assert "resume=auto" in (value_elsewhere("resume", True) or "")
+    assert value_elsewhere("resume", 1) is None and value_elsewhere("seed", True) is None
+
+
+def test_functions_of_other_search_spaces_are_answered_with_intervals_of_hydra():
+    for name, row in table("functions").items():
+        assert function_elsewhere(f"{name}(1e-5, 1)") == row.ours
+        assert OverridesParser.create().parse_override(f"key={row.ours}").is_sweep_override()
+    assert function_elsewhere("trial.suggest_float('a', 0, 1)") == "interval(0,0.3)"
+    assert function_elsewhere("interval(0,1)") is None and function_elsewhere("uniform") is None
+
+
+def test_a_metric_means_only_what_the_task_has():
+    assert metrics_elsewhere("f1_score", ["f1_macro", "accuracy"]) == ["f1_macro"]
+    assert metrics_elsewhere("roc_auc", ["rmse"]) == [] and metrics_elsewhere("accuracy", ["accuracy"]) == []
+
+
+def test_a_key_is_known_by_its_last_part_and_some_only_as_a_whole():
+    assert key_elsewhere("trainer.cv") == "write folds=5"
+    assert key_elsewhere("model") == "write run=RUN; a trained run has its model"
+    assert key_elsewhere("trainer.model") is None
+
+
+def test_a_command_of_another_program_is_answered_with_ours():
+    assert command_elsewhere("x-tune") == "write python -m nlu.train --multirun hydra/sweeper=hyperband"
+    assert command_elsewhere("train") is None
+    for row in table("commands").values():
+        assert re.match(r"python -m nlu\.(\w+)", row.ours)[1] in COMMANDS
