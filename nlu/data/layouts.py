@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from nlu.data.arrays import ranges, starts_of
+from nlu.data.pieces import WORDS
 from nlu.data.store import EncodedRows, StoredSet
-from nlu.data.tokenizing import WORDS, Template, Tokenizer
+from nlu.data.tokenizing import Template, Tokenizer
 
 SEPARATOR = "\x1f"
 UNUSABLE = re.compile("[\x00\ud800-\udfff]")
@@ -252,7 +253,7 @@ def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple
 def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_len: int) -> EncodedRows:
     """Encode rows of units; the first token of each unit carries its tag.
 
-    A row is a list of words, or a text whose units are its words (`tokenizing.WORDS`), so that its tokens are those of
+    A row is a list of words, or a text whose units are its words (`pieces.WORDS`), so that its tokens are those of
     the whole text. A space before a word is encoded with the word if the tokenizer marks the beginning of words by
     it. A unit of which the tokenizer leaves nothing, such as a space, becomes the unknown token, so that every unit has
     a token. A unit that does not fit in `max_len` as a whole is cut off.

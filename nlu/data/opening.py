@@ -19,7 +19,7 @@ from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.reading import Texts
 from nlu.data.store import StoreDamaged, StoredSet, chunks_of
 from nlu.data.targets import Target
-from nlu.data.tokenizing import Tokenizer, WordPiece, load_tokenizer
+from nlu.data.tokenizing import Tokenizer, Vocabulary, load_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
 
 
 def _vocabulary_of(
-    train: Examples, folder: Path, tokenizing: WordPiece | None, all_stored: Iterable[StoredSet]
+    train: Examples, folder: Path, tokenizing: Vocabulary | None, all_stored: Iterable[StoredSet]
 ) -> Tokenizer:
     """Return the tokenizer of the words that are trained on, and have all sets give its numbers.
 

@@ -12,11 +12,12 @@ from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
 from nlu.data.layouts import LAYOUTS, Layout, Pair
+from nlu.data.pieces import WORDS
 from nlu.data.reading import Reading, fields_of, layout_of
 from nlu.data.sharing import SharedStores
 from nlu.data.store import FORMAT_VERSION
 from nlu.data.targets import Target
-from nlu.data.tokenizing import WORDS, Tokenizer, WordPiece
+from nlu.data.tokenizing import Tokenizer, Vocabulary
 from nlu.storage.cache import cache_dir, file_digest
 
 KNOWN_CODE = ("nlu", "builtins", "typing", "abc")
@@ -35,7 +36,7 @@ class Plan:
     target: Target
     tokenizer: Tokenizer | None
     """None: built from the training texts"""
-    tokenizing: WordPiece | None
+    tokenizing: Vocabulary | None
     """how to build a tokenizer; None: there is one"""
     is_trained: bool = False
     """whether the target is closed, because weights were trained for it"""
@@ -93,7 +94,7 @@ def _code_outside_nlu(*classes: type) -> list[str]:
 
 
 def plan_of(
-    files: Files, tokenizing: WordPiece, target: str, layouts: Sequence[str], *, pretrained: Path | None,
+    files: Files, tokenizing: Vocabulary, target: str, layouts: Sequence[str], *, pretrained: Path | None,
     vocab: Path | None, group_by: str | int | None = None, trusted: Sequence[str] = (), shared: str | None = None,
 ) -> Plan:  # fmt: skip
     """Find the files, fields, layout and tokenizer of a store; the parameters are those of `prepare`."""

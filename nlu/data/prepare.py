@@ -23,7 +23,7 @@ from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header
 from nlu.data.sharing import Chunks
 from nlu.data.store import StoreDamaged
 from nlu.data.targets import Target
-from nlu.data.tokenizing import Tokenizer, WordPiece
+from nlu.data.tokenizing import Tokenizer, Vocabulary
 from nlu.storage.cache import staging_folder
 from nlu.storage.settle import is_whole, settle
 
@@ -46,7 +46,7 @@ class Part:
 
 
 def prepare(
-    files: Files, tokenizing: WordPiece, target: str, layouts: Sequence[str], *, pretrained: Path | None,
+    files: Files, tokenizing: Vocabulary, target: str, layouts: Sequence[str], *, pretrained: Path | None,
     vocab: Path | None, progress: ProgressBar = quiet, group_by: str | int | None = None, fold: Fold | None = None,
     trusted: Sequence[str] = (), shared: str | None = None,
 ) -> Store:  # fmt: skip
@@ -81,7 +81,7 @@ def prepare(
 
 
 def prepare_part(
-    files: Files, tokenizing: WordPiece, target: str, layouts: Sequence[str], part: Part, *, pretrained: Path | None,
+    files: Files, tokenizing: Vocabulary, target: str, layouts: Sequence[str], part: Part, *, pretrained: Path | None,
     vocab: Path | None, progress: ProgressBar = quiet, group_by: str | int | None = None,
     trusted: Sequence[str] = (), shared: str | None = None,
 ) -> bool:  # fmt: skip

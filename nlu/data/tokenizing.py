@@ -1,19 +1,12 @@
 """Text to token numbers, in batches. Special tokens and truncation are left to `nlu.data.layouts`.
 
-BERT's tokenizer puts spaces around every ideograph and splits at white space and punctuation before it uses the
-vocabulary, and its normalizer (lowercasing, stripping accents) treats each letter without regard to its neighbors. So
-the tokens of a text are those of its pieces, one after another, if it is cut beside an ideograph, a mark or a blank.
-Most pieces of a text have occurred before, and looking a piece up costs a small part of tokenizing it. PIECES lists
-only marks and blanks that are sure to separate; all other characters stay in one piece, which the tokenizer splits.
-
 Axes: N texts or rows; flat arrays hold them one after another; W pieces of all texts, P distinct pieces.
 """
 
 import hashlib
 import json
-import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -25,96 +18,11 @@ from tokenizers.models import WordPiece as WordPieceModel
 
 from nlu.config.errors import DataError
 from nlu.config.types import PositiveInt
-from nlu.data.arrays import flatten, ranges, starts_of
+from nlu.data.pieces import MOST_REMEMBERED, PIECES, PieceTokenizer, can_cut, encoded
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SPACE_BYTE = "\u0120"
 """a space in a byte-level vocabulary"""
-IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-MARKS = (
-    r"!-/:-@\[-`{-~"
-    "\u2010-\u2027\u3001-\u3003\u3008-\u3011\u3014-\u301b\uff01-\uff03\uff05-\uff0a\uff0c-\uff0f\uff1a\uff1b\uff1f\uff20"
-)
-BLANKS = r" \t\n\r\u3000"
-PIECES = re.compile(f"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}{BLANKS}]+")
-WORDS = re.compile(rf"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}\s]+")
-"""the units of a text in which spans are tagged; any white space separates them"""
-MOST_REMEMBERED = 300_000
-MOST_LETTERS = 2_000_000
-"""limits of the cached pieces and of their characters; beyond either one the cache is emptied, so that memory grows
-neither with the number of rows nor with their length"""
-
-
-class PieceTokenizer:
-    """Caches the tokens of pieces of text; returns exactly the tokens that the tokenizer returns for whole texts."""
-
-    def __init__(self, backend: Backend):
-        """`backend` must satisfy `can_cut`."""
-        self._backend = backend
-        added = [re.escape(token.content) for token in backend.get_added_tokens_decoder().values()]
-        self._added = re.compile("|".join(added)) if added else None
-        self._forget()
-
-    def _forget(self) -> None:
-        self._number_of: dict[str, int] = {}
-        self._letters = 0
-        self._tokens = np.zeros(0, np.int32)
-        self._counts_P = np.zeros(0, np.int64)
-        self._starts_P = np.zeros(0, np.int64)
-
-    def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of all texts, flat int32, and the count of each text, int64."""
-        # An added token, such as [MASK], is found before texts are split.
-        if self._added is not None and any(map(self._added.search, texts)):
-            return _encoded(self._backend, texts)
-        pieces_of = [PIECES.findall(text) for text in texts]
-        pieces_N = np.fromiter(map(len, pieces_of), np.int64, len(texts))
-        pieces_W = list(chain.from_iterable(pieces_of))
-        self._learn(pieces_W)
-        number_W = np.fromiter(map(self._number_of.__getitem__, pieces_W), np.int64, len(pieces_W))
-        counts_W = self._counts_P[number_W]
-        ends_W = np.concatenate([[0], np.cumsum(counts_W)])
-        ends_N = ends_W[np.concatenate([[0], np.cumsum(pieces_N)])]
-        found = self._tokens[ranges(self._starts_P[number_W], counts_W)], np.diff(ends_N)
-        if self._letters > MOST_LETTERS:
-            # The texts of a single call may exceed the limit.
-            self._forget()
-        return found
-
-    def _learn(self, pieces_W: list[str]) -> None:
-        new = set(pieces_W).difference(self._number_of)
-        if not new:
-            return
-        if len(self._number_of) + len(new) > MOST_REMEMBERED or self._letters + sum(map(len, new)) > MOST_LETTERS:
-            self._forget()
-            new = set(pieces_W)
-        self._letters += sum(map(len, new))
-        # Sorted, because the order of a set differs between processes.
-        named = sorted(new)
-        tokens, counts = _encoded(self._backend, named)
-        self._number_of.update(zip(named, range(len(self._number_of), len(self._number_of) + len(named)), strict=True))
-        self._tokens = np.concatenate([self._tokens, tokens])
-        self._counts_P = np.concatenate([self._counts_P, counts])
-        self._starts_P = starts_of(self._counts_P)
-
-
-def _encoded(backend: Backend, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    encoded = backend.encode_batch_fast(texts, add_special_tokens=False)
-    return flatten([item.ids for item in encoded])
-
-
-def can_cut(backend: Backend) -> bool:
-    """Return whether the tokenizer is BERT's: split at ideographs and marks, then WordPiece, only special tokens
-    added."""
-    normalizer = backend.normalizer
-    return (
-        isinstance(normalizer, normalizers.BertNormalizer)
-        and normalizer.clean_text
-        and normalizer.handle_chinese_chars
-        and isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
-        and isinstance(backend.model, WordPieceModel)
-        and not any(token.normalized for token in backend.get_added_tokens_decoder().values())
-    )
 
 
 @dataclass(frozen=True)
@@ -169,7 +77,7 @@ class Tokenizer:
 
     def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of all texts without special tokens, flat int32, and the count of each text, int64."""
-        return _encoded(self.backend, texts) if self._pieces is None else self._pieces.ids(texts)
+        return encoded(self.backend, texts) if self._pieces is None else self._pieces.ids(texts)
 
     def is_unknown(self, tokens: np.ndarray) -> np.ndarray:
         """Return whether each token replaces a word outside the vocabulary; bool, the shape of `tokens`."""
@@ -181,9 +89,22 @@ class Tokenizer:
 
 
 def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
-    """Return BERT's tokenizer with a vocabulary in the order of ids; `source` names it in errors.
+    """Return BERT's tokenizer with a vocabulary in the order of ids. Raises DataError as `of_vocabulary` does."""
 
-    Raises DataError if a token occurs twice, or [UNK], [CLS] or [SEP] is missing.
+    def backend_of(numbers: dict[str, int]) -> Backend:
+        backend = Backend(WordPieceModel(numbers, unk_token="[UNK]", max_input_chars_per_word=100))
+        backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        return backend
+
+    return of_vocabulary(vocab, source, backend_of)
+
+
+def of_vocabulary(vocab: list[str], source: str, backend_of: Callable[[dict[str, int]], Backend]) -> Tokenizer:
+    """Return a tokenizer with BERT's special tokens: that of `backend_of`, given the number of each token.
+
+    `vocab` is in the order of ids, and `source` names it in errors. Raises DataError if a token occurs twice, or [UNK],
+    [CLS] or [SEP] is missing.
     """
     numbers = {token: number for number, token in enumerate(vocab)}
     if len(numbers) != len(vocab):
@@ -191,10 +112,7 @@ def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
         raise DataError(f"{source}: the vocabulary holds {twice[:3]} more than once; each line must be a new token")
     if absent := [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in numbers]:
         raise DataError(f"{source}: the vocabulary lacks {', '.join(absent)}; give a BERT vocab.txt")
-    backend = Backend(WordPieceModel(numbers, unk_token="[UNK]", max_input_chars_per_word=100))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return Tokenizer(backend, *_bert_templates(numbers), numbers["[UNK]"])
+    return Tokenizer(backend_of(numbers), *_bert_templates(numbers), numbers["[UNK]"])
 
 
 def _bert_templates(numbers: dict[str, int]) -> tuple[Template, Template]:
@@ -276,7 +194,82 @@ def _probe(backend: Backend, *texts: str) -> Template:
     return Template(before, middle, after) if len(texts) == 2 else Template(before, (), middle)
 
 
-class WordPiece:
+class Vocabulary:
+    """The contract of a tokenizer that is chosen by `tokenizer=`: its vocabulary is given, or built from text.
+
+    To define another tokenizer, derive from this class and implement `count` and `tokenizer`. The result is a
+    `Tokenizer` around one of the package tokenizers, so that the tokenizer.json of a checkpoint is all that predictions
+    need. A word that `count` counts must be one token.
+    """
+
+    def __init__(self, vocab: str | None, min_count: int, max_size: int):
+        """`vocab`: the path of a given vocabulary; None: that of the weights, else a built one. `min_count` and
+        `max_size` limit a built one."""
+        self.vocab, self.min_count, self.max_size = vocab, min_count, max_size
+
+    def count(self, texts: Iterable[list[str]]) -> Counter[str]:
+        """Return the number of occurrences of each word in these lists of texts, split as the tokenizer splits."""
+        raise NotImplementedError
+
+    def tokenizer(self, vocab: list[str], source: str) -> Tokenizer:
+        """Return the tokenizer with a vocabulary in the order of ids; `source` names it in errors."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, object]:
+        """Return all settings that shape a vocabulary built from text, as JSON, for the fingerprint of the store."""
+        return {"min_count": self.min_count, "max_size": self.max_size, "counted": "rows that are trained on"}
+
+    def given(self, path: Path | None, pretrained: Path | None) -> Tokenizer | None:
+        """Return the tokenizer of the vocab file or of the pretrained folder; None: it must be built from text.
+
+        Raises DataError for a vocabulary that cannot be used, and for a folder without one.
+        """
+        if path is not None:
+            return self._of_file(path)
+        if pretrained is None:
+            return None
+        found = (pretrained / name for name in ("tokenizer.json", "vocab.txt"))
+        if (path := next(filter(Path.is_file, found), None)) is None:
+            raise DataError(
+                f"{pretrained} has neither tokenizer.json nor vocab.txt, so the word of each row of its weights is "
+                "unknown; set tokenizer.vocab to the vocabulary that they were trained with"
+            )
+        return self._of_folder(pretrained, path)
+
+    def _of_file(self, path: Path) -> Tokenizer:
+        return _from_file(path, None) if path.suffix == ".json" else self.tokenizer(read_vocab(path), str(path))
+
+    def _of_folder(self, folder: Path, path: Path) -> Tokenizer:
+        return self._of_file(path)
+
+    def build(self, texts: Iterable[list[str]]) -> Tokenizer:
+        """Return a tokenizer of all words that occur at least `min_count` times in the texts.
+
+        The texts are those of all rows of the training set, before any is held out. `restrict` then makes the
+        vocabulary of the rows that remain; a word that is too rare in all rows is too rare in some of them.
+        """
+        counts = self.count(texts)
+        kept = sorted(word for word, count in counts.items() if count >= self.min_count and word not in SPECIALS)
+        return self.tokenizer(SPECIALS + kept, "built vocabulary")
+
+    def restrict(self, built: Tokenizer, counts_V: np.ndarray) -> tuple[Tokenizer, np.ndarray]:
+        """Return the tokenizer of some of the rows, and its number for each token of `built`; (V,), int32.
+
+        `counts_V` has the number of occurrences of each token in these rows. The result does not depend on other rows.
+        A word is one token in both tokenizers, so renumbered rows are equal to rows that the new one encodes.
+        """
+        number_of = built.backend.get_vocab()
+        words = sorted(number_of.keys() - set(SPECIALS), key=lambda word: (-counts_V[number_of[word]], word))
+        kept = [word for word in words[: max(0, self.max_size - len(SPECIALS))]
+                if counts_V[number_of[word]] >= self.min_count]  # fmt: skip
+        restricted = self.tokenizer(SPECIALS + kept, "built vocabulary")
+        numbers_V = np.full(len(counts_V), restricted.unknown_id, np.int32)
+        for number, word in enumerate([*SPECIALS, *kept]):
+            numbers_V[number_of[word]] = number
+        return restricted, numbers_V
+
+
+class WordPiece(Vocabulary):
     """BERT's WordPiece tokenizer, or the tokenizer of the pretrained weights."""
 
     def __init__(
@@ -291,39 +284,26 @@ class WordPiece:
         with the words that occur at least `min_count` times, the most frequent first, at most `max_size` including the
         special tokens. Other words become [UNK], so that its vector is trained too. `lowercase`: null follows the
         pretrained tokenizer, else true."""
-        self.vocab = vocab
+        super().__init__(vocab, min_count, max_size)
         self.lowercase = lowercase
-        self.min_count = min_count
-        self.max_size = max_size
 
     def settings(self) -> dict[str, object]:
-        """Return the settings of a vocabulary built from text, for the fingerprint of the store."""
-        settings = {"lowercase": self.lowercase, "min_count": self.min_count, "max_size": self.max_size}
-        return {**settings, "counted": "rows that are trained on"}
+        return {**super().settings(), "lowercase": self.lowercase}
 
-    def given(self, path: Path | None, pretrained: Path | None) -> Tokenizer | None:
-        """Return the tokenizer of the vocab file or of the pretrained folder; None: it must be built from text."""
-        if path is not None:
-            if path.suffix == ".json":
-                return _from_file(path, self.lowercase)
-            return wordpiece(read_vocab(path), True if self.lowercase is None else self.lowercase, str(path))
-        if pretrained is None:
-            return None
-        if (tokenizer := load_tokenizer(pretrained, self.lowercase)) is None:
-            raise DataError(
-                f"{pretrained} has neither tokenizer.json nor vocab.txt, so the word of each row of its weights is "
-                "unknown; set tokenizer.vocab to the vocabulary that they were trained with"
-            )
+    def tokenizer(self, vocab: list[str], source: str) -> Tokenizer:
+        return wordpiece(vocab, self._lowercase, source)
+
+    def _of_file(self, path: Path) -> Tokenizer:
+        return _from_file(path, self.lowercase) if path.suffix == ".json" else super()._of_file(path)
+
+    def _of_folder(self, folder: Path, path: Path) -> Tokenizer:
+        # The settings of the folder may say the case.
+        tokenizer = load_tokenizer(folder, self.lowercase)
+        assert tokenizer is not None, "the folder has one"
         return tokenizer
 
-    def build(self, texts: Iterable[list[str]]) -> Tokenizer:
-        """Return a tokenizer of all words that occur at least `min_count` times in the texts.
-
-        The texts are those of all rows of the training set, before any is held out. `restrict` then makes the
-        vocabulary of the rows that remain; a word that is too rare in all rows is too rare in some of them.
-        """
-        lowercase = self._lowercase
-        normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    def count(self, texts: Iterable[list[str]]) -> Counter[str]:
+        normalizer = normalizers.BertNormalizer(lowercase=self._lowercase)
         splitter = pre_tokenizers.BertPreTokenizer()
         counts: Counter[str] = Counter()
         pieces: Counter[str] = Counter()
@@ -339,24 +319,7 @@ class WordPiece:
             if len(pieces) > MOST_REMEMBERED:
                 split_pieces()
         split_pieces()
-        kept = sorted(word for word, count in counts.items() if count >= self.min_count and word not in SPECIALS)
-        return wordpiece(SPECIALS + kept, lowercase, "built vocabulary")
-
-    def restrict(self, built: Tokenizer, counts_V: np.ndarray) -> tuple[Tokenizer, np.ndarray]:
-        """Return the tokenizer of some of the rows, and its number for each token of `built`; (V,), int32.
-
-        `counts_V` has the number of occurrences of each token in these rows. The result does not depend on other rows.
-        A word is one token in both tokenizers, so renumbered rows are equal to rows that the new one encodes.
-        """
-        number_of = built.backend.get_vocab()
-        words = sorted(number_of.keys() - set(SPECIALS), key=lambda word: (-counts_V[number_of[word]], word))
-        kept = [word for word in words[: max(0, self.max_size - len(SPECIALS))]
-                if counts_V[number_of[word]] >= self.min_count]  # fmt: skip
-        restricted = wordpiece(SPECIALS + kept, self._lowercase, "built vocabulary")
-        numbers_V = np.full(len(counts_V), restricted.unknown_id, np.int32)
-        for number, word in enumerate([*SPECIALS, *kept]):
-            numbers_V[number_of[word]] = number
-        return restricted, numbers_V
+        return counts
 
     @property
     def _lowercase(self) -> bool:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Backend
 
-from nlu.data import tokenizing
-from nlu.data.tokenizing import PIECES, SPECIALS, PieceTokenizer, can_cut, wordpiece
+from nlu.data import pieces
+from nlu.data.pieces import PIECES, PieceTokenizer, can_cut
+from nlu.data.tokenizing import SPECIALS, wordpiece
 
 LETTERS = [*"abcdeéàßİ1279", *"中国蚂蚁花呗", *"!,.[]-_~、。《》？…", "한", "ㅎ", "क", "ω"]
 VOCAB = [*SPECIALS, *LETTERS, *(f"##{letter}" for letter in LETTERS), "ab", "##cd"]
@@ -105,7 +106,7 @@ def test_tokenizers_that_cut_differently_are_not_changed() -> None:
 
 
 def test_memory_is_bounded_and_forgetting_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizing, "MOST_REMEMBERED", 5)
+    monkeypatch.setattr(pieces, "MOST_REMEMBERED", 5)
     backend = wordpiece(VOCAB, True, "vocab").backend
     tokenizer = PieceTokenizer(backend)
     for texts in (["ab cd", "中"], ["a b c d e"], ["中国 ab"], ["1 2 7 9 a b c"], ["ab"]):

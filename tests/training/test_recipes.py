@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +54,18 @@ SHOP = ("--config-dir=my", "trusted_packages=[mypkg]", "data=shop", *SHORT)
     ("chosen", "metric"),
     [
         (("model=bag",), "accuracy"),
-        (("head=mlp", "head.hidden_size=8", *MODEL), "accuracy"),
+        (("head=deep", "head.hidden_size=8", *MODEL), "accuracy"),
         (("adapter=bitfit", "adapter.norms=true", *MODEL), "accuracy"),
         (("loss=hinge", *MODEL), "accuracy"),
         (("method=jitter", "method.deviation=0.1", *MODEL), "accuracy"),
         (("method=fgm", "method.of={_target_: mypkg.jitter.Jitter, deviation: 0.1}", *MODEL), "accuracy"),
         (("method=hint", "method.weight=2", *MODEL), "accuracy"),
         (("optimizer=sgd", "optimizer.momentum=0.5", *MODEL), "accuracy"),
+        (("tokenizer=characters", "model=bag"), "accuracy"),
         (("precision=half", *MODEL), "accuracy"),
         (("tracker=lines", "tracker.digits=3", *MODEL), "accuracy"),
         (("task=grade", *MODEL), "off_by"),
-        (("task=grade", "model=bag", "head=mlp", "loss=hinge", "method=jitter"), "off_by"),
+        (("task=grade", "model=bag", "head=deep", "loss=hinge", "method=jitter"), "off_by"),
         (MODEL, "accuracy"),
     ],
 )
@@ -73,8 +75,23 @@ def test_a_part_of_ones_own_trains_and_is_scored(package: Path, chosen: tuple[st
     assert len(list(predictions_of(package / "run", "dev"))) > 0
 
 
+def test_a_schedule_of_ones_own_sets_the_rate_of_each_step(package: Path) -> None:
+    short = ("trainer.max_duration=4st", "trainer.log_interval=1st", "optimizer.lr=0.01")
+    train(*(word for word in SHOP if word != "scheduler=constant"), *MODEL, "scheduler=steps", *short)
+    assert column(package / "run", "lr") == pytest.approx([0.01, 0.01, 0.001, 0.0001])
+
+
+def test_a_tokenizer_of_ones_own_predicts_without_its_package(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(*SHOP, "tokenizer=characters", "model=bag")
+    vocabulary = nlu.load("run").trained.tokenizer.vocabulary
+    assert {"b", "r", "9"} <= vocabulary.keys() and not any(len(word) > 1 for word in vocabulary if word[0] != "[")
+    (package / "mypkg" / "characters.py").unlink()
+    monkeypatch.delitem(sys.modules, "mypkg.characters")
+    assert nlu.load("run").predict(["good fast lovely"])
+
+
 def test_an_encoder_and_a_head_for_units_can_tag(package: Path) -> None:
-    train(*SHOP[:2], "data=files", "data.train=spans.jsonl", "task=tag", "model=bag", "head=mlp", "loss=hinge", *SHORT)
+    train(*SHOP[:2], "data=files", "data.train=spans.jsonl", "task=tag", "model=bag", "head=deep", "loss=hinge", *SHORT)
     assert "span_f1" in json.loads((package / "run" / "result.json").read_text())["metrics"]["dev"]
 
 

@@ -15,13 +15,14 @@ import numpy as np
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import SourceFile
 from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.pieces import IDEOGRAPHS, PIECES
 from nlu.data.readers import Mark, Row, format_of
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hashes
 from nlu.data.survey.letters import Letters
 from nlu.data.targets.classes import NUMBER
 from nlu.data.targets.tags import split_tag, to_bio
-from nlu.data.tokenizing import IDEOGRAPHS, PIECES, Tokenizer
+from nlu.data.tokenizing import Tokenizer
 
 BLOCK_BYTES = 1 << 20
 UNCUT = 1 << 30

@@ -1,0 +1,76 @@
+"""A tokenizer of texts that were tokenized before: their tokens stand between white space."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers, pre_tokenizers
+from tokenizers.models import WordLevel
+
+from nlu.config.types import PositiveInt
+from nlu.data.pieces import MOST_REMEMBERED
+from nlu.data.tokenizing import Tokenizer, Vocabulary, of_vocabulary
+
+TOKENS = re.compile("[^\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+"""the tokens of a text, between characters that Unicode calls white space, as the package tokenizers splits"""
+
+
+class Whitespace(Vocabulary):
+    """Each part of a text between white space is a token; one outside the vocabulary is [UNK]."""
+
+    def __init__(
+        self,
+        *,
+        vocab: str | None = None,
+        lowercase: bool = False,
+        min_count: PositiveInt = 2,
+        max_size: PositiveInt = 30_000,
+    ):
+        """`vocab`: a vocab.txt or tokenizer.json (path or URL); null: that of the pretrained model, or one built from
+        the training rows with the tokens that occur at least `min_count` times, the most frequent first, at most
+        `max_size` including the special ones. `lowercase` the tokens first."""
+        super().__init__(vocab, min_count, max_size)
+        self.lowercase = lowercase
+
+    def settings(self) -> dict[str, object]:
+        return {**super().settings(), "lowercase": self.lowercase, "split": "at white space"}
+
+    def count(self, texts: Iterable[list[str]]) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        given: Counter[str] = Counter()
+
+        def normalize() -> None:
+            for token, count in given.items():
+                counts[LOWERCASE.normalize_str(token) if self.lowercase else token] += count
+            given.clear()
+
+        for batch in texts:
+            given.update(chain.from_iterable(map(TOKENS.findall, batch)))
+            if len(given) > MOST_REMEMBERED:
+                normalize()
+        normalize()
+        return counts
+
+    def tokenizer(self, vocab: list[str], source: str) -> Tokenizer:
+        def backend_of(numbers: dict[str, int]) -> Backend:
+            backend = Backend(WordLevel(numbers, unk_token="[UNK]"))
+            if self.lowercase:
+                backend.normalizer = LOWERCASE
+            backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+            return backend
+
+        return of_vocabulary(vocab, source, backend_of)
+
+    def _of_file(self, path: Path) -> Tokenizer:
+        found = super()._of_file(path)
+        if isinstance(found.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit):
+            return found
+        # A vocabulary of another tokenizer, whose tokens the texts consist of.
+        numbers = found.vocabulary
+        return self.tokenizer(sorted(numbers, key=numbers.__getitem__), str(path))
+
+
+LOWERCASE = normalizers.Lowercase()
