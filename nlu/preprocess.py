@@ -2,6 +2,7 @@
 
 python -m nlu.preprocess data=afqmc
 python -m nlu.preprocess --multirun data.parts=4 data.part=0,1,2,3 stores=s3://bucket/stores    in several jobs
+python -m nlu.preprocess data=afqmc show=5                     prints the first rows as the model gets them
 python -m nlu.preprocess data=files data.train=big.jsonl 'data.fields={text: text, label: label}'
 """
 
@@ -11,21 +12,28 @@ from typing import Any, NoReturn
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from nlu.config.choices import SCHEMAS
 from nlu.config.console import print_dry_run
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 
 
 def main(composed: DictConfig) -> int:
-    """Validate, build the store or find it, log its content and print it as a line of JSON."""
-    config = prepare(composed)
+    """Validate, build the store or find it, log its content and print it as a line of JSON.
+
+    With `show`, print the first rows of each set as they are encoded, and build no store unless its words are needed.
+    """
+    config = prepare(composed, SCHEMAS["preprocess"])
     _require_rows(HydraConfig.get())
     part = part_of(config["data"])
     if config["dry_run"]:
         return print_dry_run(config)
     from nlu.config.schema import Run
-    from nlu.training.experiment import describe_data, encode_part
+    from nlu.training.experiment import describe_data, encode_part, show_data
 
+    if config["show"]:
+        show_data(Run.of(config), config["show"])
+        return 0
     if part is not None and not encode_part(Run.of(config), part):
         print(json.dumps({"part": part[0], "parts": part[1]}))
         return 0

@@ -16,9 +16,10 @@ from nlu.config.targets import TARGET
 
 # Names, not classes: `--help` asks for them too, and imports no schema.
 RUN = "nlu.config.schema.Run"
+PREPROCESS = "nlu.config.schema.Preprocess"
 EVALUATE = "nlu.config.inference.Evaluate"
 SCHEMAS = {
-    "train": RUN, "preprocess": RUN, "evaluate": EVALUATE,
+    "train": RUN, "preprocess": PREPROCESS, "evaluate": EVALUATE,
     "export": "nlu.config.inference.Export", "predict": "nlu.config.inference.Predict",
     "serve": "nlu.config.inference.Serve",
 }  # fmt: skip

@@ -181,3 +181,11 @@ def _items(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _items(value, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, list(config) if isinstance(config, tuple) else config
+
+
+@dataclass(kw_only=True)
+class Preprocess(Run):
+    """The validated configuration of `nlu.preprocess`: that of a run, and what to print."""
+
+    show: NonNegativeInt = 0
+    """Print this many first rows of each set as the model gets them, instead of building the store; 0 = build it."""

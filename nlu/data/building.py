@@ -6,11 +6,13 @@ Axes: N rows of one chunk.
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from nlu.config.errors import DataError
 from nlu.config.words import called, counted
@@ -20,7 +22,8 @@ from nlu.data.readers import GROUP, Mark, Row
 from nlu.data.reading import Chunk
 from nlu.data.seeds import text_hash, text_hashes
 from nlu.data.sharing import Chunks
-from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter
+from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoredSet, record_batch
+from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 
 LISTED_BAD_ROWS = 20
@@ -62,6 +65,25 @@ class Builder:
             )
         self._close(name)
         self.counts[name] = {"rows": writer.rows, **counts, "listed_bad_rows": bad}
+
+    def first(self, name: str, count: int, advance: Callable[[int], None]) -> StoredSet:
+        """Return the first `count` usable rows of a set in memory, encoded as `add_set` does.
+
+        Further training rows are read only if they decide the names of the target, and none of them is encoded. Raises
+        DataError for the rows that were read and cannot be used, and may not be skipped.
+        """
+        decides = name == "train" and self._plan.files.labels is None and type(self._plan.target).close != Target.close
+        writer, bad = _InMemory(self._plan.target.column()), list[str]()
+        counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
+        for number, good in self._chunks_of(name, bad, counts, advance):
+            if some := good[: count - writer.rows]:
+                self._write(writer, name, number, some, counts)
+            if writer.rows == count and not decides:
+                break
+        if counts["bad_rows"] and self._plan.files.on_bad_row != "skip":
+            raise _not_usable(bad, counts, name)
+        self._close(name)
+        return StoredSet(writer.batches, self._plan.target.remap if name == "train" else None)
 
     def encode_part(self, name: str, advance: Callable[[int], None], part: int, parts: int) -> set[int]:
         """Encode and keep every chunk of a set whose number is `part` modulo `parts`.
@@ -124,7 +146,9 @@ class Builder:
     def _encode(self, rows: list[dict[str, Any]]) -> EncodedRows:
         return self._plan.layout.encode(self._tokenizer, rows, self._plan.files.max_len)
 
-    def _write(self, writer: SetWriter, name: str, number: int, good: Good, counts: dict[str, int]) -> None:
+    def _write(
+        self, writer: "SetWriter | _InMemory", name: str, number: int, good: Good, counts: dict[str, int]
+    ) -> None:
         rows = [row.values for _, row, _ in good]
         encoded = self._chunks.encoded(name, number, len(rows), partial(self._encode, rows))
         counts["cut"] += int(encoded.cut_N.sum())
@@ -151,6 +175,20 @@ class Builder:
         if len(self.groups) < LISTED_GROUPS:
             self.groups[str(value)] = None
         return text_hash(str(value))
+
+
+@dataclass
+class _InMemory:
+    """Keeps the first rows of a set."""
+
+    target: pa.DataType | None
+    rows: int = 0
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def add(self, encoded: EncodedRows, targets: list[Any], origin: Origin) -> None:
+        batch = record_batch(encoded, targets, self.target, origin)
+        self.rows += len(batch)
+        self.batches = [pa.concat_batches([*self.batches, batch])]
 
 
 def _hashes(layout: Layout, rows: Sequence[Values]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:

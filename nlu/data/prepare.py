@@ -21,6 +21,7 @@ from nlu.data.opening import Store, meta_of, open_sets, open_store
 from nlu.data.plan import Plan, plan_of
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
 from nlu.data.sharing import Chunks
+from nlu.data.shown import Sample
 from nlu.data.store import StoreDamaged
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, Vocabulary
@@ -105,6 +106,42 @@ def prepare_part(
     missing = sum(not there.has(name, number) for name, number in wanted)
     log.info("part %d of %d: encoded; %d of %d chunks are missing", part.number, part.count, missing, len(wanted))
     return not missing
+
+
+def first_rows(
+    count: int, files: Files, tokenizing: Vocabulary, target: str, layouts: Sequence[str], *, pretrained: Path | None,
+    vocab: Path | None, progress: ProgressBar = quiet, group_by: str | int | None = None, fold: Fold | None = None,
+    trusted: Sequence[str] = (), shared: str | None = None,
+) -> list[Sample]:  # fmt: skip
+    """Return the first `count` rows of each set that has files, encoded as in the store of `prepare`.
+
+    A store is opened if there is one, and built only if the vocabulary is built from its rows; otherwise only these
+    rows are encoded.
+    """
+    plan = plan_of(
+        files, tokenizing, target, layouts, pretrained=pretrained, vocab=vocab, group_by=group_by, trusted=trusted,
+        shared=shared,
+    )  # fmt: skip
+    known: tuple[Target, Tokenizer]
+    if plan.tokenizer is None or is_whole(plan.folder()):
+        store = prepare(
+            files, tokenizing, target, layouts, pretrained=pretrained, vocab=vocab, progress=progress,
+            group_by=group_by, fold=fold, trusted=trusted, shared=shared,
+        )  # fmt: skip
+        # Rows that are held out of train are in its stored set.
+        first = {name: store.sets[name].stored for name in plan.sets if name in store.sets}
+        known = store.target, store.tokenizer
+    else:
+        builder = Builder(plan, plan.tokenizer, Chunks(plan.folder().name, None))
+        first = {}
+        for name in plan.sets:
+            with progress(f"reading {name}") as advance:
+                first[name] = builder.first(name, count, advance)
+        known = plan.target, plan.tokenizer
+    return [
+        Sample(name, stored, count, Texts(plan.reading, plan.sets[name], plan.layout), known[0], plan.layout, known[1])
+        for name, stored in first.items()
+    ]
 
 
 def prepare_scoring(

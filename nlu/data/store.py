@@ -270,6 +270,10 @@ class StoredSet:
         """Whether the rows were written with this column, which only some layouts have."""
         return bool(self._batches) and column in self._batches[0].schema.names
 
+    def is_list(self, column: str) -> bool:
+        """Whether each row has several values in a column that it has."""
+        return bool(pa.types.is_list(self._batches[0].schema.field(column).type))
+
     @cached_property
     def number_N(self) -> np.ndarray:
         """Line or position of each row in its file."""

@@ -18,8 +18,9 @@ from nlu.data.folds import Fold
 from nlu.data.mixture import MixedClock, MixedOrder, MixedStore, mixed
 from nlu.data.opening import Store
 from nlu.data.order import Order, Whole
-from nlu.data.prepare import Part, prepare, prepare_part
+from nlu.data.prepare import Part, first_rows, prepare, prepare_part
 from nlu.data.seeds import stable_seed
+from nlu.data.shown import Sample
 from nlu.data.targets import Target
 from nlu.display.progress import Progress
 from nlu.methods.method import Context, Method
@@ -199,6 +200,14 @@ def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
 def build_part(config: Run, part: Part, progress: Progress) -> bool:
     """Encode a part of the data store; returns whether all parts exist, so that `build_data` can join them."""
     return prepare_part(**_shaping(config, progress)[2], part=part)
+
+
+def first_samples(config: Run, count: int, progress: Progress) -> Iterator[tuple[str, Sample]]:
+    """Yield the name of each set that has files, in a mixture NAME/SET, and its first rows as they are encoded."""
+    for name, own in (config.members or {"": config}).items():
+        with keys_called({"data.": f"data.sets.{name}."} if name else {}):
+            for sample in first_rows(count, **_shaping(own, progress)[2]):
+                yield f"{name}/{sample.name}" if name else sample.name, sample
 
 
 def _shaping(config: Run, progress: Progress) -> tuple[Any, Pretrained | None, dict[str, Any]]:

@@ -12,12 +12,13 @@ from nlu.config import stopping
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
 from nlu.data.prepare import Part
+from nlu.display.encoded import print_encoded
 from nlu.display.progress import Progress
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.sweeps.faults import lost_a_peer
-from nlu.training.build import build_data, build_part
+from nlu.training.build import build_data, build_part, first_samples
 from nlu.training.loop import Trial
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import repeats_of, run_repeats
@@ -130,6 +131,15 @@ def encode_part(config: Run, part: tuple[int, int]) -> bool:
     logs.set_up(None, 0)
     with Progress() as progress:
         return build_part(config, Part(*part), progress)
+
+
+def show_data(config: Run, count: int) -> None:
+    """Print the first `count` rows of each set as the model gets them."""
+    logs.set_up(None, 0)
+    with Progress() as progress:
+        samples = list(first_samples(config, count, progress))
+    for name, sample in samples:
+        print_encoded(name, list(sample.examples()))
 
 
 def describe_data(config: Run) -> dict[str, Any]:

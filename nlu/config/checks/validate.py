@@ -7,7 +7,7 @@ from nlu.config.checks.composing import MISSING, UNRESOLVED
 from nlu.config.checks.rules import cross_problems
 from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.values import broken_rule, check_value, show
-from nlu.config.choices import EVALUATE, PLAIN_GROUPS, RUN, with_defaults, with_targets
+from nlu.config.choices import EVALUATE, PLAIN_GROUPS, PREPROCESS, RUN, with_defaults, with_targets
 from nlu.config.errors import UserError
 from nlu.config.signature import Signature, read_signature
 from nlu.config.targets import TARGET, is_trusted, untrusted
@@ -30,7 +30,7 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
     """
     own = with_defaults({key: value for key, value in config.items() if key != "hydra"}, schema)
     found = _Checker(_trusted(own), schema).top(own)
-    if schema not in (RUN, EVALUATE) or not with_cross_rules:
+    if schema not in (RUN, PREPROCESS, EVALUATE) or not with_cross_rules:
         return found
     refused = set(map(_key_of, found))
     try:

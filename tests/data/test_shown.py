@@ -1,0 +1,131 @@
+"""The first rows of each set, shown as the model gets them, before and after the store exists."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu import preprocess
+from nlu.data.dataset import Files
+from nlu.data.prepare import first_rows, prepare
+from nlu.data.tokenizing import SPECIALS, WordPiece
+from nlu.display.encoded import print_encoded
+from nlu.storage.cache import cache_dir
+from tests.training.in_process import program
+
+VOCAB = [*SPECIALS, "a", "b", "c", "##c", "."]
+TRAIN = [{"text": "a b.", "label": "z"}, {"text": "bcc unknown", "label": "y"}, {"text": "c", "label": "x"}]
+Shaping = dict[str, Any]
+
+
+@pytest.fixture
+def shaping(empty_cache: Path, write: Callable[[str, str], Path]) -> Callable[..., Shaping]:
+    """Return the arguments of `prepare` for some rows as train and dev."""
+
+    def of(rows: list[dict[str, Any]], target: str = "Classes", layout: str = "single", **settings: Any) -> Shaping:
+        path = write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        settings = {"fields": {key: key for key in rows[0]}, "dev": str(path), **settings}
+        return {
+            "files": Files(train=str(path), **settings), "tokenizing": WordPiece(), "layouts": (layout,),
+            "target": f"nlu.data.targets.{target}", "pretrained": None, "vocab": write("vocab.txt", "\n".join(VOCAB)),
+        }  # fmt: skip
+
+    return of
+
+
+def shown(count: int, shaping: Shaping) -> dict[str, list[dict[str, Any]]]:
+    return {sample.name: list(sample.examples()) for sample in first_rows(count, **shaping)}
+
+
+def stores() -> list[Path]:
+    return list((cache_dir() / "stores").glob("*"))
+
+
+def test_a_row_is_shown_with_its_pieces_ids_segments_and_target(shaping: Callable[..., Shaping]) -> None:
+    found = shown(2, shaping(TRAIN))
+    assert list(found) == ["train", "dev"] and found["train"] == found["dev"]
+    first, second = found["train"]
+    assert first["place"].endswith("rows.jsonl:1") and first["texts"] == {"text": "a b."}
+    # The labels are in the order of their names, x, y, z, although the first row has z.
+    assert (first["target"], first["name"]) == ("2", "z") and (second["target"], second["name"]) == ("1", "y")
+    assert first["sequences"] == [
+        {"pieces": ["[CLS]", "a", "b", ".", "[SEP]"], "ids": [2, 5, 6, 9, 3], "segments": [0] * 5}
+    ]
+    assert second["sequences"][0]["pieces"] == ["[CLS]", "b", "##c", "##c", "[UNK]", "[SEP]"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "target", "layout"),
+    [
+        (TRAIN, "Classes", "single"),
+        ([{"text_a": "a b", "text_b": "c", "label": n} for n in (0.5, 2)], "Number", "pair"),
+        ([{"text_a": "a b a", "text_b": "c", "label": n} for n in "01"], "Relevance", "sides"),
+        ([{"text": "a", "label": ["x", "y"]}, {"text": "b", "label": []}], "LabelSet", "single"),
+        ([{"tokens": ["a", "bc", "c"], "tags": ["B-p", "I-p", "O"]}] * 2, "Tags", "units"),
+    ],
+)
+def test_rows_look_the_same_before_the_store_is_built(
+    shaping: Callable[..., Shaping], rows: list[dict[str, Any]], target: str, layout: str
+) -> None:
+    given = shaping(rows, target, layout)
+    before = shown(2, given)
+    assert not stores()
+    prepare(**given)
+    assert shown(2, given) == before and len(stores()) == 1
+    assert all(len(examples) == 2 for examples in before.values())
+
+
+def test_segments_sides_and_targets_of_units_stand_at_their_tokens(shaping: Callable[..., Shaping]) -> None:
+    pair = shown(1, shaping([{"text_a": "a b", "text_b": "c", "label": n} for n in "01"], layout="pair"))["train"][0]
+    assert pair["sequences"][0]["segments"] == [0, 0, 0, 0, 1, 1]
+    sides = shown(1, shaping([{"text_a": "a b", "text_b": "c", "label": n} for n in "01"], layout="sides"))["train"][0]
+    assert [one["ids"] for one in sides["sequences"]] == [[2, 5, 6, 3], [2, 7, 3]]
+    rows = [{"tokens": ["a", "cc", "b"], "tags": ["B-p", "I-p", "O"]}] * 2
+    (units,) = shown(1, shaping(rows, "Tags", "units"))["train"][0]["sequences"]
+    assert units["pieces"] == ["[CLS]", "a", "c", "##c", "b", "[SEP]"]
+    assert units["names"] == ["", "B-p", "I-p", "", "O", ""] and units["targets"] == ["", "1", "2", "", "0", ""]
+
+
+def test_only_rows_that_decide_the_labels_are_read_beyond_the_shown_ones(shaping: Callable[..., Shaping]) -> None:
+    rows = [
+        *({"text": "a", "label": "x"} for _ in range(5000)),
+        {"text": "a", "label": "y"},
+        {"text": "", "label": "x"},
+    ]
+    with pytest.raises(Exception, match=r"rows\.jsonl:5002: field text: '' is empty"):
+        shown(1, shaping(rows))
+    # With the labels given, reading ends behind the first rows, and does not reach the bad one.
+    assert shown(1, shaping(rows, labels=["y", "x"]))["train"][0]["target"] == "1"
+
+
+def test_a_table_of_tokens_is_as_wide_as_the_line_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    own = {"pieces": ["[CLS]", "中国", "a"], "ids": [101, 7, 1234], "segments": [0, 0, 1]}
+    example = {"place": "a.tsv:3", "texts": {"text": "中国\na"}, "target": "0", "name": "no", "sequences": [own]}
+    print_encoded("dev", [example])
+    assert capsys.readouterr().out.splitlines() == [
+        "dev 1: a.tsv:3",
+        "  text     中国 a",
+        "  target   0 = no",
+        "  piece    [CLS]  中国  a",
+        "  id       101    7     1234",
+        "  segment  0      0     1",
+        "",
+    ]
+    print_encoded("dev", [{**example, "sequences": [{key: values * 40 for key, values in own.items()}]}])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 20 and max(map(len, lines)) <= 120
+
+
+def test_the_command_prints_the_first_rows_and_builds_no_store(
+    shaping: Callable[..., Shaping], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = shaping(TRAIN)
+    rows, vocab = given["files"].train, given["vocab"]
+    fields = "data.fields={text: text, label: label}"
+    common = (f"data.train={rows}", f"data.dev={rows}", fields, f"tokenizer.vocab={vocab}", "model=textcnn")
+    program(preprocess.main, "preprocess", "data=files", *common, "show=1")
+    assert "  target   2 = z\n  piece    [CLS]  a  b  .  [SEP]\n" in capsys.readouterr().out and not stores()
+    program(preprocess.main, "preprocess", "data=files", *common)
+    assert list(json.loads(capsys.readouterr().out)["sets"]) == ["train", "dev"] and stores()
