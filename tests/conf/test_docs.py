@@ -8,7 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.conf.pages import PAGES, commands_of, write_files
+from nlu.config.choices import conf_dir
+from tests.conf.pages import PAGES, ROOT, commands_of, write_files
+
+CODE = re.compile(r"`([^`\n]+)`")
+NAMED_KEY = re.compile(r"(?<![\w.=/{])((?:hydra\.)?[a-z_]+\.[a-z_]+)(?=[=\s,']|$)")
+NAMED_CHOICE = re.compile(r"(?<![\w./@])([a-z]+)=(\w+)")
+KEY_LINE = re.compile(r"^(\w+):", re.MULTILINE)
+OF_USERS = ("NAME", "small", "large", "shop", "trial_5")
+"""Choices that pages name and a user adds."""
+
+
+def keys_of_files(pattern: str, prefix: str = "") -> set[str]:
+    """Return `GROUP.KEY` for the keys of all choices that a pattern finds in conf/."""
+    files = conf_dir().glob(pattern)
+    return {f"{prefix}{path.parent.name}.{key}" for path in files for key in KEY_LINE.findall(path.read_text("utf-8"))}
 
 
 @pytest.mark.thorough
@@ -26,6 +40,21 @@ def test_the_commands_of_all_pages_compose_and_are_valid(composer):
 def test_the_links_of_a_page_lead_to_files(page):
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_keys_and_choices_that_a_page_names_exist(page):
+    keys = keys_of_files("*/*.yaml") | keys_of_files("hydra/*/*.yaml", "hydra.")
+    sweeper = ROOT / "launchers/hydra_plugins/hyperband_sweeper/hyperband_sweeper.py"
+    keys |= {f"hydra.sweeper.{name}" for name in re.findall(r"^    (\w+): ", sweeper.read_text("utf-8"), re.MULTILINE)}
+    groups = {path.name for path in conf_dir().iterdir() if path.is_dir()} - {"hydra"}
+    for code in CODE.findall(page.read_text(encoding="utf-8")):
+        for key in NAMED_KEY.findall(code):
+            if key.startswith("hydra.sweeper.") or key.startswith("hydra.launcher.") or key.split(".")[0] in groups:
+                assert key in keys, f"{key} in `{code}`"
+        for group, choice in NAMED_CHOICE.findall(code):
+            if group in groups and choice not in OF_USERS:
+                assert (conf_dir() / group / f"{choice}.yaml").is_file(), f"{group}={choice} in `{code}`"
 
 
 def test_a_wrong_command_of_a_page_would_be_noticed(composer, tmp_path):
