@@ -4,11 +4,14 @@ Nothing is fetched or read, except that local paths are looked up. A derived cla
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nlu.config.checks.composing import MISSING
+from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 from nlu.data.fields import ROLES, known_roles, layouts_of, missing_roles
 from nlu.storage.places import path_problem
@@ -27,7 +30,7 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
         if not is_checked and (problem := path_problem(key, path)):
             yield problem
     if data.get("fields", MISSING) != MISSING:
-        yield from _fields(data, config["task"][TARGET].rpartition(".")[2].lower(), task)
+        yield from _fields(data, config["task"][TARGET].rpartition(".")[2].lower(), task, _reads(config))
     yield from _sets(data, folds["count"])
 
 
@@ -46,7 +49,14 @@ def _is_file(reference: str) -> bool:
     return Path(reference.partition("#sha256=")[0]).expanduser().is_file()
 
 
-def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any]) -> Iterator[str]:
+def _reads(config: Mapping[str, Any]) -> str:
+    """Return what the loss reads; empty if its class cannot be read."""
+    with suppress(UserError):
+        return str(read_constants(config["loss"][TARGET]).get("reads", "logits"))
+    return ""
+
+
+def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], reads: str) -> Iterator[str]:
     fields, layouts, (targets, wrong) = data["fields"] or {}, layouts_of(task), known_roles(task)
     file_format = data.get("format", "auto")
     known = list(dict.fromkeys([*ROLES, *targets]))
@@ -60,7 +70,8 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any]) ->
         if isinstance(column, int) and column < 0:
             yield f"data.fields.{role} is {column} but columns are counted from 0; set it to a number >= 0"
     for column, roles in roles_of.items():
-        if len(roles) > 1:
+        # A loss with in-batch negatives can compare a text with itself under two dropout masks (SimCSE).
+        if len(roles) > 1 and not (reads == "similarities" and roles == ["text_a", "text_b"]):
             yield (
                 f"data.fields gives {' and '.join(roles)} the same column, {column!r}; set each to a column of its own"
             )

@@ -1,7 +1,7 @@
 """Scores of retrieval: for each query all candidates of the set are ranked. Axes: Q queries, K candidates, D width."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 import numpy as np
@@ -18,8 +18,9 @@ class RankingScorer:
     (of length 1), and `label`, whether this candidate answers this query. The candidates of a query are all candidates
     of the set except its own text, as in BEIR (Thakur et al. 2021): each paraphrase is both a query and a candidate,
     and would be nearest to itself. Candidates of equal score are ranked by name. Queries without a relevant candidate
-    are left out. Recall at k is the share of a query's relevant candidates among its first k; NDCG is that of Jarvelin
-    and Kekalainen 2002 with gain 1. Memory: the vectors of all distinct texts.
+    are left out. If no query has another relevant candidate than its own text (SimCSE), own texts are candidates too.
+    Recall at k is the share of a query's relevant candidates among its first k; NDCG is that of Jarvelin and
+    Kekalainen 2002 with gain 1. Memory: the vectors of all distinct texts.
     """
 
     joins = False
@@ -29,24 +30,27 @@ class RankingScorer:
         self._queries: dict[str, np.ndarray] = {}
         self._candidates: dict[str, np.ndarray] = {}
         self._relevant: dict[str, set[str]] = {}
+        self._own: dict[str, set[str]] = {}
+        """queries whose own text is a relevant candidate"""
 
     def add(self, record: Record) -> None:
         for vectors, role in ((self._queries, "query"), (self._candidates, "candidate")):
             if (name := record[role]) not in vectors:
                 # A copy: a view would keep the vectors of its whole batch.
                 vectors[name] = np.array(record[f"{role}_vector"], np.float32)
-        if record["label"] and record["candidate"] != record["query"]:
-            self._relevant.setdefault(record["query"], set()).add(record["candidate"])
+        if record["label"]:
+            kind = self._relevant if record["candidate"] != record["query"] else self._own
+            kind.setdefault(record["query"], set()).add(record["candidate"])
 
     def merge(self, other: Self) -> None:
         self._queries = other._queries | self._queries
         self._candidates = other._candidates | self._candidates
-        for query, relevant in other._relevant.items():
-            self._relevant.setdefault(query, set()).update(relevant)
+        for own, others in ((self._relevant, other._relevant), (self._own, other._own)):
+            for query, relevant in others.items():
+                own.setdefault(query, set()).update(relevant)
 
     def result(self) -> Scores:
-        queries = sorted(self._relevant)
-        ranks_of = list(self._ranks(queries))
+        ranks_of = list(self._ranks(self._relevant or self._own, leaves_out_own=bool(self._relevant)))
         if not ranks_of:
             return Scores(dict.fromkeys(METRICS, math.nan))
         by_query = {"mrr": [1 / ranks[0] for ranks in ranks_of], "ndcg_10": [_ndcg(ranks, 10) for ranks in ranks_of]}
@@ -54,19 +58,19 @@ class RankingScorer:
             by_query[f"recall_{k}"] = [sum(rank <= k for rank in ranks) / len(ranks) for ranks in ranks_of]
         return Scores({name: math.fsum(values) / len(values) for name, values in by_query.items()}, by_query=by_query)
 
-    def _ranks(self, queries: list[str]) -> Iterable[list[int]]:
-        """Yield the ranks, from 1, of each query's relevant candidates, best first."""
+    def _ranks(self, relevant: Mapping[str, set[str]], leaves_out_own: bool) -> Iterable[list[int]]:
+        """Yield the ranks, from 1, of each query's relevant candidates, best first, in the order of queries' names."""
         names = sorted(self._candidates)
         place = {name: number for number, name in enumerate(names)}
         candidates_KD = np.stack([self._candidates[name] for name in names]).astype(np.float64)
-        for query in queries:
+        for query in sorted(relevant):
             # One query at a time, since the rounding of a matrix product may depend on its number of rows.
             score_K = candidates_KD @ self._queries[query].astype(np.float64)
-            if query in place:
+            if leaves_out_own and query in place:
                 score_K[place[query]] = -np.inf
             rank_K = np.empty(len(names), np.int64)
             rank_K[np.argsort(-score_K, kind="stable")] = np.arange(1, len(names) + 1)
-            yield sorted(int(rank_K[place[name]]) for name in self._relevant[query])
+            yield sorted(int(rank_K[place[name]]) for name in relevant[query])
 
 
 def _ndcg(ranks: list[int], k: int) -> float:

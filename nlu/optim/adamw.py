@@ -3,6 +3,7 @@
 import fnmatch
 import inspect
 import logging
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -62,14 +63,19 @@ class AdamW:
         layer_lr_decay: Fraction = 1.0,
         top_lr_ratio: PositiveFloat = 1.0,
         freeze: list[str] = [],  # noqa: B006 - read as a schema, never changed
+        lr_by_name: dict[str, PositiveFloat] | None = None,
+        weight_decay_by_name: dict[str, NonNegativeFloat] | None = None,
     ):
         """`lr`: the peak rate. `layer_lr_decay` d < 1 gives the n-th layer below the top lr * d^n, and embeddings the
         smallest rate; 1 = off. `top_lr_ratio` multiplies the rate of pooler and head. `freeze`: shell patterns of
-        parameter names that are not trained, e.g. ["backbone.embeddings.*"]; [] = none."""
+        parameter names that are not trained, e.g. ["backbone.embeddings.*"]; [] = none. `lr_by_name` and
+        `weight_decay_by_name`: peak rates and decays by such a pattern, in place of those above; of several patterns
+        that match a name, the last one counts; None = none."""
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise UserError(f"optimizer.betas is {list(betas)}, but must be two numbers in [0, 1); e.g. [0.9,0.999]")
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
         self.layer_lr_decay, self.top_lr_ratio, self.freeze = layer_lr_decay, top_lr_ratio, list(freeze)
+        self.lr_by_name, self.weight_decay_by_name = lr_by_name or {}, weight_decay_by_name or {}
 
     def build(self, model: TaskModel, own: nn.Module | None = None) -> torch.optim.Optimizer:
         """Freeze parameters and return the optimizer. Parameters of the method have the rate of the head.
@@ -77,6 +83,9 @@ class AdamW:
         Raises UserError if a pattern matches no parameter, or all parameters are frozen.
         """
         named = list(named_parameters(model, own))
+        names = [name for name, _ in named]
+        for key in ("freeze", "lr_by_name", "weight_decay_by_name"):
+            _require_matches(key, getattr(self, key), names)
         self._freeze(named)
         of_head = model.head.learning_rates if isinstance(model.head, HasLearningRates) else {}
         own_rates = {f"head.{name}": rate for name, rate in of_head.items()}
@@ -88,7 +97,9 @@ class AdamW:
             if parameter.requires_grad:
                 is_shape = parameter.dim() < 2 or name.endswith("bias") or id(parameter) in norms
                 lr, decay = self.lr * self._ratio(model, name), 0.0 if is_shape else self.weight_decay
-                groups.setdefault((own_rates.get(name, lr), decay, name in own_rates), []).append(parameter)
+                own_lr = _last_match(self.lr_by_name, name, own_rates.get(name))
+                decay = _last_match(self.weight_decay_by_name, name, decay) or 0.0
+                groups.setdefault((lr if own_lr is None else own_lr, decay, own_lr is not None), []).append(parameter)
         if not groups:
             raise UserError(f"optimizer.freeze is {self.freeze}, which leaves nothing to train; drop a pattern")
         return FusedAdamW(
@@ -102,19 +113,12 @@ class AdamW:
         )
 
     def _freeze(self, named: list[tuple[str, nn.Parameter]]) -> None:
-        names = [name for name, _ in named]
-        for pattern in self.freeze:
-            if not fnmatch.filter(names, pattern):
-                raise UserError(
-                    f"optimizer.freeze has the pattern {pattern!r}, which matches no parameter; names look like "
-                    f"{names[0]}, {names[-1]}"
-                )
         for name, parameter in named:
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.freeze):
                 parameter.requires_grad_(False)
         if self.freeze:
             frozen = [name for name, parameter in named if not parameter.requires_grad]
-            log.info("frozen: %d of %d parameters, e.g. %s", len(frozen), len(names), ", ".join(frozen[:3]))
+            log.info("frozen: %d of %d parameters, e.g. %s", len(frozen), len(named), ", ".join(frozen[:3]))
 
     def _ratio(self, model: TaskModel, name: str) -> float:
         inner = name.removeprefix("backbone.")
@@ -126,10 +130,25 @@ class AdamW:
         return ratio * self.top_lr_ratio if below_top == 0 else ratio
 
 
+def _require_matches(key: str, patterns: Iterable[str], names: list[str]) -> None:
+    for pattern in patterns:
+        if not fnmatch.filter(names, pattern):
+            raise UserError(
+                f"optimizer.{key} has the pattern {pattern!r}, which matches no parameter; names look like "
+                f"{names[0]}, {names[-1]}"
+            )
+
+
+def _last_match(by_pattern: Mapping[str, float], name: str, default: float | None) -> float | None:
+    """Return the value of the last pattern that matches a name, else the default."""
+    found = [value for pattern, value in by_pattern.items() if fnmatch.fnmatchcase(name, pattern)]
+    return found[-1] if found else default
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:
     """Set every group's rate to its base rate times the factor.
 
-    Returns the highest rate, without those that a head sets independently of optimizer.lr.
+    Returns the highest rate, without those that a head or `lr_by_name` sets independently of optimizer.lr.
     """
     for group in optimizer.param_groups:
         # Before the first step, "lr" is the peak rate.

@@ -29,6 +29,14 @@ def test_a_field_that_a_task_needs_is_named(composer, overrides, problem):
     assert len(found) == 1 and problem in found[0]
 
 
+def test_a_text_is_compared_with_itself_only_by_a_loss_with_in_batch_negatives(composer):
+    same = ("data=files", "data.train=x.csv", "data.fields={text_a: text, text_b: text}", "task=retrieve")
+    Path("x.csv").touch()
+    assert composer.problems_of(composer.plain(*same)) == []
+    (found,) = composer.problems_of(composer.plain(*same, "loss=contrastive"))
+    assert "data.fields gives text_a and text_b the same column, 'text'" in found
+
+
 def test_a_folder_as_a_file_is_refused_with_what_it_holds(composer):
     Path("rows").mkdir()
     for number in range(10):

@@ -47,6 +47,19 @@ def test_all_texts_of_the_set_are_candidates_for_every_query() -> None:
     assert scorer.result().metrics["mrr"] == pytest.approx((1 / 2 + 1 / 2) / 2)
 
 
+def test_own_texts_are_candidates_if_no_query_has_another_relevant_one() -> None:
+    first, second = RankingScorer([]), RankingScorer([])
+    first.add(record("a", "a", [1, 0], [1, 0], True))
+    second.add(record("b", "b", [0.8, 0.6], [0.6, 0.8], True))
+    second.add(record("c", "c", [0.6, -0.8], [0.8, -0.6], False))
+    first.merge(second)
+    # b scores a 0.8, b 0.96, c 0.28; a scores a 1.0, c 0.8, b 0.6.
+    assert first.result().metrics["mrr"] == 1.0
+    first.add(record("b", "d", [0.8, 0.6], [0, 1], True))
+    # Now only b has a query, without its own text: a 0.8, d 0.6, c 0.28.
+    assert first.result().metrics["mrr"] == 1 / 2
+
+
 def test_a_query_is_not_ranked_against_its_own_text() -> None:
     # Two paraphrases, each the query of the other: what is nearest to a query after itself is right both times.
     scorer = RankingScorer([])

@@ -19,6 +19,7 @@ from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import open_pretrained
 from nlu.models.heads.crf import CrfHead
 from nlu.models.heads.linear import LinearHead
+from nlu.models.heads.mlp import MlpHead
 from nlu.models.heads.pairs import SidesHead
 from nlu.models.layers.linear import Tied
 from nlu.models.task_model import TaskModel
@@ -89,6 +90,7 @@ def spread_of_logits(model: nn.Module, corpus: Any) -> float:
 
 HEADS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
     "crf": ("units", lambda width: CrfHead(width, Target(["O", "B-x", "I-x"], "tags"))),
+    "mlp": ("single", lambda width: MlpHead(width, labels(3), activation="gelu")),
     "sides concat": ("sides", lambda width: SidesHead(width, labels(3), features="concat")),
     "sides cosine": ("sides", lambda width: SidesHead(width, labels(3), features="cosine")),
 }

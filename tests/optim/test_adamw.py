@@ -210,3 +210,28 @@ def test_three_steps_are_those_of_the_papers_algorithm_in_double_precision(model
         update = (first / (1 - beta1**step)) / (np.sqrt(second / (1 - beta2**step)) + eps)
         theta = theta - lr * update - lr * decay * theta
     np.testing.assert_allclose(weight.detach().numpy(), theta, rtol=1e-5, atol=1e-8)
+
+
+def test_the_last_pattern_that_matches_a_name_sets_its_rate_and_decay(model):
+    settings = settings_of(
+        model,
+        AdamW(
+            lr=1e-3, top_lr_ratio=7.0, weight_decay=0.1, lr_by_name={"*": 1e-5, "head.*": 1e-4},
+            weight_decay_by_name={"*.bias": 0.3, "head.*": 0.0},
+        ).build(model),
+    )  # fmt: skip
+    assert settings["head.linear.weight"] == (1e-4, 0.0) and settings["head.linear.bias"] == (1e-4, 0.0)
+    assert settings["backbone.pooler.dense.bias"] == (1e-5, 0.3)
+    assert settings["backbone.pooler.dense.weight"] == (1e-5, 0.1)
+
+
+def test_rates_by_name_follow_the_schedule_but_are_not_the_rate_that_is_shown(model):
+    optimizer = AdamW(lr=1e-3, lr_by_name={"head.*": 1e-1}).build(model)
+    assert set_learning_rate(optimizer, 0.5) == 5e-4
+    assert settings_of(model, optimizer)["head.linear.weight"][0] == 0.05
+
+
+@pytest.mark.parametrize("key", ["lr_by_name", "weight_decay_by_name"])
+def test_a_pattern_that_matches_no_parameter_is_refused(model, key):
+    with pytest.raises(UserError, match=rf"optimizer.{key} has the pattern 'heads.\*', which matches no parameter"):
+        AdamW(**{key: {"heads.*": 0.5}}).build(model)
