@@ -20,6 +20,7 @@ from nlu.data.layouts import Layout, Values, unusable
 from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.readers import GROUP, Mark, Row
 from nlu.data.reading import Chunk
+from nlu.data.reusing import CUT, Good, Reuse
 from nlu.data.seeds import text_hash, text_hashes
 from nlu.data.sharing import Chunks
 from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoredSet, record_batch
@@ -27,19 +28,20 @@ from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 
 LISTED_BAD_ROWS = 20
-Good = list[tuple[int, Row, Any]]
-"""index of the file, the row and its target"""
 
 
 class Builder:
     """Writes the sets of a plan in order; train comes first, because it decides the names of the target."""
 
-    def __init__(self, plan: Plan, tokenizer: Tokenizer, chunks: Chunks):
-        """`chunks` holds what other jobs have encoded."""
+    def __init__(self, plan: Plan, tokenizer: Tokenizer, chunks: Chunks, folder: Path):
+        """`chunks` holds what other jobs have encoded; `folder` is where the store will be."""
         self.counts: dict[str, dict[str, Any]] = {}
         """of each set: rows, bad_rows, cut, document_marks, listed_bad_rows"""
         self.groups: dict[str, None] = {}
         """the first names of groups, for messages"""
+        self.file_rows: dict[str, list[int]] = {}
+        """of each set: the usable rows of each file"""
+        self.reuse = Reuse(plan, tokenizer.digest, folder)
         self._plan, self._tokenizer, self._chunks = plan, tokenizer, chunks
 
     def add_set(self, folder: Path, name: str, advance: Callable[[int], None]) -> None:
@@ -49,10 +51,12 @@ class Builder:
         skips = self._plan.files.on_bad_row == "skip"
         bad: list[str] = []
         counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
+        cut, rows_F = [np.zeros(0, bool)], np.zeros(len(self._plan.sets[name]), np.int64)
         for number, good in self._chunks_of(name, bad, counts, advance):
             # Once a row has to be corrected, the other rows are only checked.
             if good and (skips or not counts["bad_rows"]):
-                self._write(writer, name, number, good, counts)
+                cut.append(self._write(writer, name, number, good, counts))
+                rows_F += np.bincount([file for file, _, _ in good], minlength=len(rows_F))
         writer.close()
         if counts["bad_rows"] and not skips:
             raise _not_usable(bad, counts, name)
@@ -64,6 +68,8 @@ class Builder:
                 remedy=f"set {self._plan.files.sources()[name][0]} to a file with rows",
             )
         self._close(name)
+        np.save(folder / CUT, np.packbits(np.concatenate(cut)))
+        self.file_rows[name] = rows_F.tolist()
         self.counts[name] = {"rows": writer.rows, **counts, "listed_bad_rows": bad}
 
     def first(self, name: str, count: int, advance: Callable[[int], None]) -> StoredSet:
@@ -96,7 +102,7 @@ class Builder:
             if good:
                 numbers.add(number)
                 if number % parts == part and not self._chunks.has(name, number):
-                    self._chunks.keep(name, number, self._encode([row.values for _, row, _ in good]))
+                    self._chunks.keep(name, number, self.reuse.encode(name, good, self._encode))
         self._close(name)
         return numbers
 
@@ -148,9 +154,11 @@ class Builder:
 
     def _write(
         self, writer: "SetWriter | _InMemory", name: str, number: int, good: Good, counts: dict[str, int]
-    ) -> None:
+    ) -> np.ndarray:
+        """Encode and write rows; returns which of them were cut, (N,), bool."""
         rows = [row.values for _, row, _ in good]
-        encoded = self._chunks.encoded(name, number, len(rows), partial(self._encode, rows))
+        encode = partial(self.reuse.encode, name, good, self._encode)
+        encoded = self._chunks.encoded(name, number, len(rows), encode)
         counts["cut"] += int(encoded.cut_N.sum())
         text_hash_N, first_N, second_N = _hashes(self._plan.layout, rows)
         origin = Origin(
@@ -167,6 +175,7 @@ class Builder:
             source, row, _ = good[error.row]
             path = self._plan.sets[name][source].path
             raise error.described(f"{called(path)}:{row.number}", self._plan.target) from None
+        return encoded.cut_N
 
     def _group(self, value: Any) -> int:
         """Return the hash of a group, or 0 without groups."""

@@ -5,12 +5,14 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
+from nlu.data.fields import TEXT_ROLES
 from nlu.data.layouts import LAYOUTS, Layout, Pair
 from nlu.data.pieces import WORDS
 from nlu.data.reading import Reading, fields_of, layout_of
@@ -70,6 +72,16 @@ class Plan:
             shaped_by["trained"] = target.meta()
         if own_code := _code_outside_nlu(type(target), type(self.tokenizing)):
             shaped_by["code"] = own_code
+        return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
+
+    def key_of_encoding(self, source: SourceFile) -> str:
+        """Return 24 hex digits that identify the tokens of a file's rows, apart from the tokenizer."""
+        reading, roles = self.reading, chain.from_iterable(TEXT_ROLES[self.layout.name])
+        shaped_by = [
+            FORMAT_VERSION, file_digest(source.path), source.path.suffix, self.files.format, self.files.header,
+            {role: reading.fields[role] for role in sorted(set(roles)) if role in reading.fields},
+            reading.dialect.settings(), self.layout.name, self.files.max_len, WORDS.pattern,
+        ]  # fmt: skip
         return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
 
     def folder(self) -> Path:

@@ -96,7 +96,7 @@ def prepare_part(
         return True
     wanted = []
     with gc_frozen():
-        builder = Builder(plan, _tokenizer_of(plan, progress), _chunks_of(plan, folder))
+        builder = Builder(plan, _tokenizer_of(plan, progress), _chunks_of(plan, folder), folder)
         for name in plan.sets:
             with progress(f"tokenizing part {part.number + 1} of {part.count} of {name}") as advance:
                 numbers = builder.encode_part(name, advance, part.number, part.count)
@@ -132,7 +132,7 @@ def first_rows(
         first = {name: store.sets[name].stored for name in plan.sets if name in store.sets}
         known = store.target, store.tokenizer
     else:
-        builder = Builder(plan, plan.tokenizer, Chunks(plan.folder().name, None))
+        builder = Builder(plan, plan.tokenizer, Chunks(plan.folder().name, None), plan.folder())
         first = {}
         for name in plan.sets:
             with progress(f"reading {name}") as advance:
@@ -215,7 +215,7 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
         new.mkdir()
         tokenizer = _tokenizer_of(plan, progress)
         chunks = _chunks_of(plan, folder)
-        builder = Builder(plan, tokenizer, chunks)
+        builder = Builder(plan, tokenizer, chunks, folder)
         for name in plan.sets:
             with progress(f"tokenizing {name}") as advance:
                 builder.add_set(new / name, name, advance)
@@ -224,10 +224,11 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
             "target": plan.target.meta(), "remap": plan.target.remap, "sets": builder.counts,
             "files": {name: [source.name for source in sources] for name, sources in plan.sets.items()},
             "max_len": plan.files.max_len, "groups": list(builder.groups), "layout": plan.layout.name,
-            "fields": plan.reading.fields,
+            "fields": plan.reading.fields, "encoded": builder.reuse.meta(builder.file_rows),
         }  # fmt: skip
         (new / "meta.json").write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
         settle(new, folder, is_good=_is_good)
+        builder.reuse.log(sum(counts["rows"] for counts in builder.counts.values()))
         log.info("data store %s: %s", folder, "joined of its parts" if chunks else "built")
     chunks.clear()
 
