@@ -2,12 +2,14 @@
 
 python -m nlu.evaluate run=outputs/mine data.test=new.csv out=scores
 python -m nlu.evaluate run=outputs/mine compare=true             its own sets again: exactly equal, or why not
+python -m nlu.evaluate export=mine-onnx data.test=new.csv        an exported model, and its difference from the run
 python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration's initial weights
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
@@ -31,7 +33,16 @@ def main(composed: DictConfig) -> int:
     plain, unresolved = resolve(composed)
     # Only jobs of a search have this key.
     plain.pop("trial", None)
-    if (reference := plain.get("run")) is None:
+    export = None
+    if plain.get("export") is not None:
+        from nlu.inference.locate import find_export
+
+        _require_only_export(plain)
+        export = find_export(str(plain["export"]))
+        saved = with_defaults(export.scoring["config"], RUN)
+        located, named = None, scored_sets(overrides) or _own_sets(saved, export.folder)
+        config = on_run(saved, with_defaults(plain, EVALUATE), overrides, named, str(export.folder))
+    elif (reference := plain.get("run")) is None:
         _require_subject(overrides)
         located, named = None, []
         config = plain
@@ -56,7 +67,7 @@ def main(composed: DictConfig) -> int:
     from nlu.inference.evaluation import run_evaluation
     from nlu.launching.local import spread
 
-    work = partial(run_evaluation, Evaluate.of(config), located, named)
+    work = partial(run_evaluation, Evaluate.of(config), located, named, export)
     return spread(work, config["trainer"]["devices"])
 
 
@@ -68,6 +79,28 @@ def _require_subject(overrides: Sequence[str]) -> None:
             "run is not set, and neither are model or data; set run=RUN for a trained run, or model=NAME and data=NAME "
             "for the initial weights of a configuration"
         )
+
+
+def _require_only_export(plain: Mapping[str, Any]) -> None:
+    """Raise UserError for keys that name a run or its weights beside an export."""
+    from nlu.config.checks.values import show
+
+    defaults = {"run": None, "checkpoint": "best", "head_name": None, "compare": False}
+    if given := [key for key, value in defaults.items() if plain.get(key, value) != value]:
+        raise UserError(
+            *(
+                f"{key} is {show(plain[key])}, but export is set, which has its own weights; leave out one"
+                for key in given
+            )
+        )
+
+
+def _own_sets(saved: Mapping[str, Any], folder: Path) -> list[str]:
+    """Return the evaluation sets of the run of an export that have files of their own. Raises UserError for none."""
+    named = [name for name in ("dev", "test") if saved["data"].get(name) is not None]
+    if not named:
+        raise UserError(f"export is {folder}, whose run has no file of a dev or test set; give data.test=FILE")
+    return named
 
 
 def _cross(config: Mapping[str, Any], named: Sequence[str]) -> list[str]:

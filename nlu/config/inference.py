@@ -115,6 +115,8 @@ class Evaluate(Run):
     """best | last | best-2 | PATH of a checkpoint."""
     head_name: str | None = None
     """Of a run over several sets, the set whose head is meant; null = the only one."""
+    export: str | None = None
+    """Folder that nlu.export wrote, which is scored in the place of a run; null = none."""
     out: str | None = None
     """Folder for result.json, predictions/ and plots/; null = only print the scores."""
     compare: bool = False

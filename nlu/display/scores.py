@@ -58,6 +58,20 @@ def print_scores(found: Mapping[str, ShownScores], out: str | None) -> None:
         print_table("", *map(os.path.relpath, [*kept, Path(out, "result.json")]))
 
 
+def print_beside(
+    first: Mapping[str, Mapping[str, float]], second: Mapping[str, Mapping[str, float]], names: tuple[str, str]
+) -> None:
+    """Print the metrics of two models on the same sets, and the first minus the second."""
+    table = table_of([*texts("set", "metric"), *numbers(*names, "difference")])
+    for set_name, values in first.items():
+        for metric, value in values.items():
+            other = second[set_name].get(metric)
+            known = value is not None and other is not None
+            difference = f"{value - other:+.2g}" if known and value != other else "0" if known else "-"
+            table.add_row(set_name, metric, metric_text(value), metric_text(other), difference)
+    print_table("", table)
+
+
 def _by_label(entries: Sequence[Mapping[str, Any]]) -> Table:
     def shown(key: str, value: Any) -> str:
         return str(value) if key == "label" else count_text(value) if isinstance(value, int) else metric_text(value)

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,12 +23,14 @@ from nlu.config.words import counted
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.examples import Examples
 from nlu.data.mixture import own_sets
+from nlu.data.opening import Store
 from nlu.data.prepare import prepare_scoring
 from nlu.display.progress import Progress
-from nlu.display.scores import draw_scores, print_scores
+from nlu.display.scores import draw_scores, print_beside, print_scores
+from nlu.inference.exported import Exported, ExportedModel, digests_of
 from nlu.inference.findings import Findings, find, require_classes
-from nlu.inference.locate import Located
-from nlu.inference.trained import config_of, load_trained, scores_at
+from nlu.inference.locate import ExportFolder, Located
+from nlu.inference.trained import Trained, config_of, load_trained, scores_at
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
 from nlu.runs.checkpoint import OrderKey, read_order
@@ -56,32 +58,41 @@ class Subject:
     """A model and the sets on which it is scored."""
 
     task: Task
-    model: TaskModel
+    model: TaskModel | ExportedModel
     sets: dict[str, Examples]
     digests: dict[str, str]
     decided: dict[str, float]
     """metrics with the threshold of the task; {}: the first set decides it"""
 
 
-def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) -> int:
+def run_evaluation(
+    config: Evaluate, located: Located | None, named: list[str], export: ExportFolder | None = None
+) -> int:
     """Score, print and, with `out`, write the results; returns the exit status.
 
     `named` are those of dev and test for which the command gives rows; if empty, the sets of the configuration are
-    scored. Raises UserError for what the user must change, before anything is written.
+    scored. An `export` is scored in the place of a run, and compared with its run if that is on this machine. Raises
+    UserError for what the user must change, before anything is written.
     """
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         logs.set_up(None, ranks.rank)
         if config.out is not None:
             require_free(config.out, "out")
         with Progress(enabled=ranks.is_first) as progress:
-            subject = _subject(config, located, named, ranks, progress)
+            subject = _subject(config, located, named, export, ranks, progress)
             require_classes(config.classes, next(iter(subject.sets.values())).target)
             with _folder(config.out, ranks) as folder:
                 found = _score_all(config, subject, folder, ranks, progress)
+                of_run = {} if export is None else _scores_of_run(config, export, subject, folder, ranks, progress)
                 if not ranks.is_first:
                     return 0
-                status = _compare_and_write(config, located, subject, found, folder, ranks)
+                result = _result(config, located, found)
+                if export is not None:
+                    result |= {"export": str(export.folder), "format": export.format, "metrics_of_run": of_run}
+                status = _compare_and_write(config, located, subject, found, result, folder, ranks)
     print_scores(found, config.out)
+    if of_run and export is not None:
+        print_beside({name: one.own_metrics for name, one in found.items()}, of_run, (export.format, "run"))
     return status
 
 
@@ -90,11 +101,11 @@ def _compare_and_write(
     located: Located | None,
     subject: Subject,
     found: Mapping[str, Findings],
+    result: dict[str, Any],
     folder: Path,
     ranks: Ranks,
 ) -> int:
     """Compare the scores with `compare`, write them with `out`; returns the exit status."""
-    result = _result(config, located, found)
     status = 0
     if config.compare:
         assert located is not None, "validated together"
@@ -105,7 +116,14 @@ def _compare_and_write(
     return status
 
 
-def _subject(config: Evaluate, located: Located | None, named: list[str], ranks: Ranks, progress: Progress) -> Subject:
+def _subject(
+    config: Evaluate, located: Located | None, named: list[str], export: ExportFolder | None, ranks: Ranks,
+    progress: Progress,
+) -> Subject:  # fmt: skip
+    if export is not None:
+        exported = Exported(export, config)
+        store = _store_of(config, named, exported, export.scoring["config"]["data"], ranks, progress)
+        return Subject(exported.task, exported.model, _but_train(store.sets), store.digests, exported.decided)
     if located is None:
         data = build_data(config, ranks, progress)
         task = build_task(config, data.store)
@@ -114,18 +132,7 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
     trained = load_trained(located)
     model = trained.model.to(ranks.device)
     if named:
-        files: Files = build(config.data, trusted=config.trusted_packages)
-        names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
-        with ranks.leaders_go_first():
-            store = prepare_scoring(
-                files,
-                names,
-                trained.target,
-                trained.layout.name,
-                trained.tokenizer,
-                group_by=config.group_by,
-                progress=bars(progress),
-            )
+        store = _store_of(config, named, trained, trained.config.data, ranks, progress)
     else:
         store = build_data(config, ranks, progress).store
         if store.labels != trained.labels:
@@ -133,12 +140,32 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
                 f"the rows of {located.run_dir} now have the labels {store.labels}, but it was trained for "
                 f"{trained.labels}; give the rows to score as data.test=FILE"
             )
-    for name in store.sets if named and ranks.is_first else ():
+    return Subject(trained.task, model, _but_train(store.sets), store.digests, trained.decided)
+
+
+def _store_of(
+    config: Evaluate, named: list[str], trained: Trained | Exported, data: Mapping[str, Any], ranks: Ranks,
+    progress: Progress,
+) -> Store:  # fmt: skip
+    """Return the store of the named sets; `data` are the keys of training, whose files cause a warning."""
+    files: Files = build(config.data, trusted=config.trusted_packages)
+    names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
+    with ranks.leaders_go_first():
+        store = prepare_scoring(
+            files,
+            names,
+            trained.target,
+            trained.layout.name,
+            trained.tokenizer,
+            group_by=config.group_by,
+            progress=bars(progress),
+        )
+    for name in store.sets if ranks.is_first else ():
         if wrong := store.meta["sets"][name]["bad_rows"]:
             log.warning("%s: left out %s that cannot be used", name, counted(wrong, "row"))
-    if named and ranks.is_first:
-        _warn_of_training_files(trained.config.data, files.sets(only=names))
-    return Subject(trained.task, model, _but_train(store.sets), store.digests, trained.decided)
+    if ranks.is_first:
+        _warn_of_training_files(data, files.sets(only=names))
+    return store
 
 
 def _warn_of_training_files(data: Mapping[str, Any], sets: Mapping[str, Sequence[SourceFile]]) -> None:
@@ -179,6 +206,22 @@ def _score_all(
             found[name] = find(config, subject.task, part, scored, progress)
         scored.spool.close()
     return found
+
+
+def _scores_of_run(
+    config: Evaluate, export: ExportFolder, subject: Subject, folder: Path, ranks: Ranks, progress: Progress
+) -> dict[str, dict[str, float]]:
+    """Return the metrics of the run of an export on the same rows, by set; {} if its weights are not here."""
+    located = export.run()
+    if located is None or digests_of(located.checkpoint) != export.scoring["weights"]:
+        why = "is not here" if located is None else "has other weights now"
+        log.info("the run %s %s, so the export is not compared with it", export.scoring["run"], why)
+        return {}
+    trained = load_trained(located)
+    run = Subject(trained.task, trained.model.to(ranks.device), subject.sets, subject.digests, trained.decided)
+    own = replace(config, out=None, resamples=0)
+    found = _score_all(own, run, folder, ranks, progress)
+    return {name: one.own_metrics for name, one in found.items()}
 
 
 @contextmanager

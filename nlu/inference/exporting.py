@@ -1,6 +1,7 @@
 """Export a run to other formats; each export is read back and compared with the run before it is published."""
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,18 +11,19 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.inference import Export
+from nlu.config.targets import TARGET
 from nlu.display.progress import Progress
 from nlu.display.tables import metric_text, print_table, table_of
+from nlu.inference.exported import digests_of
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
 from nlu.inference.exports.formats import FORMATS, require_packages
-from nlu.inference.locate import Located
+from nlu.inference.locate import ABOUT, Located
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
 from nlu.runs.predictions import evaluation_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder
-
-ABOUT = "export.json"
+from nlu.storage.redaction import without_secrets
 
 
 def run_export(config: Export, located: Located) -> int:
@@ -50,7 +52,7 @@ def run_export(config: Export, located: Located) -> int:
                 found.append(check(one, merged, folder, rows, trained))
             bar.advance()
         own = check_run(trained, rows)
-        write_json(staging / ABOUT, _about(trained, [own, *found]))
+        write_json(staging / ABOUT, _about(trained, [one.name for one in formats], [own, *found]))
     _print([own, *found])
     print_table("", config.out)
     return 0
@@ -88,13 +90,23 @@ def rows_to_check(trained: Trained, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def _about(trained: Trained, found: Sequence[Checked]) -> dict[str, Any]:
+def _about(trained: Trained, formats: Sequence[str], found: Sequence[Checked]) -> dict[str, Any]:
     return {
         "run": str(trained.located.run_dir),
         "checkpoint": trained.located.checkpoint.name,
         "labels": trained.labels,
         "decided": trained.decided,
         "checked": [asdict(one) for one in found],
+        # What nlu.evaluate needs to score rows without the run.
+        "scoring": {
+            "formats": formats,
+            "run": os.path.abspath(trained.located.run_dir),
+            "weights": digests_of(trained.located.checkpoint),
+            "head_name": trained.located.head_name,
+            "layout": trained.layout.name,
+            "target": {TARGET: type(trained.task).target, "meta": trained.target.meta()},
+            "config": without_secrets(trained.config.to_config()),
+        },
     }
 
 
