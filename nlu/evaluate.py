@@ -83,16 +83,18 @@ def _require_subject(overrides: Sequence[str]) -> None:
 
 def _require_only_export(plain: Mapping[str, Any]) -> None:
     """Raise UserError for keys that name a run or its weights beside an export."""
-    from nlu.config.checks.values import show
-
     defaults = {"run": None, "checkpoint": "best", "head_name": None, "compare": False}
     if given := [key for key, value in defaults.items() if plain.get(key, value) != value]:
         raise UserError(
             *(
-                f"{key} is {show(plain[key])}, but export is set, which has its own weights; leave out one"
+                f"{key} is {_shown(plain[key])}, but export is set, which has its own weights; leave out one"
                 for key in given
             )
         )
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _own_sets(saved: Mapping[str, Any], folder: Path) -> list[str]:

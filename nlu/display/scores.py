@@ -66,8 +66,7 @@ def print_beside(
     for set_name, values in first.items():
         for metric, value in values.items():
             other = second[set_name].get(metric)
-            known = value is not None and other is not None
-            difference = f"{value - other:+.2g}" if known and value != other else "0" if known else "-"
+            difference = "-" if other is None else "0" if value == other else f"{value - other:+.2g}"
             table.add_row(set_name, metric, metric_text(value), metric_text(other), difference)
     print_table("", table)
 

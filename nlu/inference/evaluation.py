@@ -27,7 +27,7 @@ from nlu.data.opening import Store
 from nlu.data.prepare import prepare_scoring
 from nlu.display.progress import Progress
 from nlu.display.scores import draw_scores, print_beside, print_scores
-from nlu.inference.exported import Exported, ExportedModel, digests_of
+from nlu.inference.exported import Exported, digests_of
 from nlu.inference.findings import Findings, find, require_classes
 from nlu.inference.locate import ExportFolder, Located
 from nlu.inference.trained import Trained, config_of, load_trained, scores_at
@@ -58,7 +58,7 @@ class Subject:
     """A model and the sets on which it is scored."""
 
     task: Task
-    model: TaskModel | ExportedModel
+    model: TaskModel
     sets: dict[str, Examples]
     digests: dict[str, str]
     decided: dict[str, float]
@@ -123,7 +123,9 @@ def _subject(
     if export is not None:
         exported = Exported(export, config)
         store = _store_of(config, named, exported, export.scoring["config"]["data"], ranks, progress)
-        return Subject(exported.task, exported.model, _but_train(store.sets), store.digests, exported.decided)
+        # It has what scoring uses of a TaskModel.
+        model: Any = exported.model
+        return Subject(exported.task, model, _but_train(store.sets), store.digests, exported.decided)
     if located is None:
         data = build_data(config, ranks, progress)
         task = build_task(config, data.store)
