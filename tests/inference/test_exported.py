@@ -62,9 +62,7 @@ def test_an_export_scores_rows_as_its_run_scored_them(name: str, tmp_path: Path,
     assert f"the run {run} is not here, so the export is not compared with it" in capsys.readouterr().err
 
 
-def test_the_files_of_the_run_are_scored_if_no_rows_are_given_and_other_weights_are_not_compared(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_an_export_scores_the_files_of_its_run_and_is_compared_with_equal_weights(tmp_path: Path, capsys: Any) -> None:
     run = trained(TASKS["classify"], tmp_path)
     recorded = result(run)["metrics"]["dev"]
     export(f"run={run}", "format=[torchscript,huggingface]", f"out={tmp_path}/export")
