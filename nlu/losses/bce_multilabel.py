@@ -31,6 +31,7 @@ class BceMultilabel(RowLoss):
         Without `examples`, one label for each example is assumed.
         """
         total = examples if examples is not None else sum((counts or {}).values())
+        # `with_it` is at least 1 for each label, see `ClassWeights.bind`; a label that every row has gets the weight 0.
         self._weights.bind(names, counts, lambda with_it: [max(0, total - count) / count for count in with_it])
 
     def per_row(self, logits_NC: Tensor, labels_NC: Tensor) -> Tensor:

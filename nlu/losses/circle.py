@@ -53,12 +53,16 @@ class Circle:
             )
         rows = len(labels_N)
         if not rows:
+            # The sum over no rows is 0, and unlike a constant it has a graph, which `backward` needs.
             return logits.sum()
+        # The second logit by itself, so the first one gets a gradient only from `ce_weight`.
         score_N = logits[:, 0] if is_cosine else logits[:, 1].sigmoid()
         positive_N = labels_N == 1
         fixed_N = score_N.detach()
         pull_N = -self.scale * (1 + self.margin - fixed_N).clamp_min(0) * (score_N - 1 + self.margin)
         push_N = self.scale * (fixed_N + self.margin).clamp_min(0) * (score_N - self.margin)
+        # The contract asks for a sum over rows. This loss has one value for a micro-batch, which counts once for each
+        # row.
         loss = rows * F.softplus(self._log_sum(push_N, ~positive_N) + self._log_sum(pull_N, positive_N))
         if not self.ce_weight:
             return loss
@@ -71,5 +75,7 @@ class Circle:
         Whether a row is chosen stays on the device, which saves a synchronization.
         """
         any_chosen = chosen_N.any()
+        # Without a chosen row all values are kept, because the gradient of logsumexp over minus infinities is NaN, also
+        # where the result is discarded.
         kept_N = torch.where(chosen_N | ~any_chosen, values_N, -torch.inf)
         return torch.where(any_chosen, kept_N.logsumexp(0) / self.scale, 0.0)

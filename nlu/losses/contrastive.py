@@ -47,8 +47,10 @@ class Contrastive(RowLoss):
         if self.distance == "cosine":
             square_N, distance_N = apart_N.square(), apart_N
         else:
+            # |u - v|^2 = 2 - 2 cos(u, v) for vectors of norm 1.
             square_N = 2 * apart_N
             # The gradient of the root is infinite at 0, the distance of equal texts.
             distance_N = square_N.clamp_min(torch.finfo(square_N.dtype).eps).sqrt()
+        # A pair beyond the margin has the gradient 0, so pairs that are far apart do not move.
         missing_N = (self.margin - distance_N).clamp_min(0)
         return torch.where(labels_N == 1, square_N, missing_N.square()) / 2

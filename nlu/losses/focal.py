@@ -41,6 +41,7 @@ class Focal(RowLoss):
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the loss of each row; (N,)."""
         log_p_N = -F.cross_entropy(logits_NC, labels_N, reduction="none")
+        # 1 - p by expm1, because 1 - exp(log p) rounds to 0 for a confident row.
         # For gamma < 1 the gradient of the power is infinite at 0.
         wrong_N = (-torch.expm1(log_p_N)).clamp_min(torch.finfo(log_p_N.dtype).tiny)
         loss_N = -log_p_N * wrong_N**self.gamma

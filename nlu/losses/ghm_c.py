@@ -34,13 +34,16 @@ class GhmC:
     def __call__(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the sum over rows of the mean over classes, float32."""
         targets_NC = F.one_hot(labels_N, logits_NC.shape[1]).to(logits_NC.dtype)
+        # Detached: the weights are constants for the gradient, as in the paper.
         weights_NC = self._weights((logits_NC.detach().sigmoid() - targets_NC).abs())
         return F.binary_cross_entropy_with_logits(logits_NC, targets_NC, weights_NC, reduction="sum") / max(
             1, logits_NC.shape[1]
         )
 
     def _weights(self, gradient_NC: Tensor) -> Tensor:
+        # A norm of exactly 1 belongs to the last bin.
         bin_X = (gradient_NC.flatten() * self.bins).long().clamp_max(self.bins - 1)
+        # Counts of whole numbers are exact in float32 up to 2^24, in any order of the accelerator's additions.
         counts = torch.zeros(self.bins, device=bin_X.device).index_add(0, bin_X, torch.ones_like(bin_X).float())
         filled = (counts > 0).sum()
         return (bin_X.numel() / (counts.index_select(0, bin_X) * filled)).view_as(gradient_NC)

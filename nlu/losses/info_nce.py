@@ -34,5 +34,8 @@ class InfoNce:
         infinity excludes a second text from a row's negatives.
         """
         own_N = torch.arange(len(labels_N), device=labels_N.device)
+        # The diagonal holds the matching pairs: the right column of a row is the row's own number.
         loss_N = F.cross_entropy(similarities_NN / self.temperature, own_N, reduction="none")
+        # Multiplied instead of selected: a selection would make the host wait for the device to know its size. The
+        # diagonal is never masked, so no loss is infinite.
         return (loss_N * (labels_N > 0)).sum()

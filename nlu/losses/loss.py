@@ -44,6 +44,7 @@ def each_probability(logits: Tensor) -> Tensor:
 
     `torch.sigmoid` depends on them in the last bit: it uses another formula for elements that do not fill a CPU vector.
     """
+    # In float64, so that rounding to float32 hides the differences between the formulas.
     return F.logsigmoid(logits.double()).exp().float()
 
 
@@ -105,6 +106,7 @@ class ClassWeights:
         unknown = [name for name in self._given if name not in names]
         if unknown:
             raise UserError(*(f"loss.{self._key}.{name}: unknown class; {hint(name, list(names))}" for name in unknown))
+        # Classes that are not named keep the weight 1.
         self._weights_C = torch.tensor([float(self._given.get(name, 1.0)) for name in names])
 
     def on(self, device: torch.device) -> Tensor | None:
@@ -112,6 +114,7 @@ class ClassWeights:
         if self._weights_C is None:
             assert self._given is None, "bind was not called"
             return None
+        # The device is known only at the first call; the copy is kept, so that later calls do not transfer it again.
         if self._weights_C.device != device:
             self._weights_C = self._weights_C.to(device)
         return self._weights_C

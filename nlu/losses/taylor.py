@@ -26,7 +26,9 @@ class Taylor(RowLoss):
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the loss of each row; (N,)."""
+        # 1 - p without cancellation where p is close to 1.
         wrong_N = -torch.expm1(-F.cross_entropy(logits_NC, labels_N, reduction="none"))
+        # Horner's rule from the last term, which computes no power.
         loss_N = torch.full_like(wrong_N, 1 / self.taylor_n)
         for term in range(self.taylor_n - 1, 0, -1):
             loss_N = loss_N * wrong_N + 1 / term

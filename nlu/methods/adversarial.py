@@ -32,6 +32,7 @@ class Climbing:
                 "perturbed; name a method that derives from nlu.methods.plain.Plain, such as "
                 "{_target_: nlu.methods.rdrop.RDrop}"
             )
+        # Not a default argument, which all methods of the process would share.
         self.of = of or Plain()
 
     def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
@@ -50,6 +51,7 @@ class SequenceNorms:
     def __init__(self, batch: Batch, device: torch.device):
         self.lengths = np.array(batch.lengths)
         self.count = len(self.lengths)
+        # Built on the host from the lengths, which are there, so that no size is read back from an accelerator.
         self._sequence_T = to_device(torch.from_numpy(np.repeat(np.arange(self.count), self.lengths)), device)
 
     def l2(self, values_TE: Tensor) -> Tensor:

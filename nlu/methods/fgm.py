@@ -45,13 +45,18 @@ class Fgm(Climbing):
         device = batch.tokens_T.device
         with autocast():
             embedded_TE = model.backbone.embed(batch)
+        # A leaf of zeros, whose gradient is that of the word vectors. The vectors themselves stay in the graph, so that
+        # the same pass also adds to the gradient of the embedding table.
         moved_TE = torch.zeros_like(embedded_TE, requires_grad=True)
+        # The second pass must see the same dropout masks: the perturbation follows the gradient of this very function.
         with same_noise(device):
             terms = self.of.terms(task, model, batch, autocast, embedded_TE + moved_TE)
         weighted(terms, scale).backward()
         found = detached(terms)
+        # The gradient is scaled by `scale`, which cancels in the division by its norm.
         assert moved_TE.grad is not None, "every encoder uses its word vectors"
         norm_T1 = SequenceNorms(batch, device).l2(moved_TE.grad).clamp(min=TINY)
+        # Looked up again, since backward has released the first graph; this adds the adversarial gradient of the table.
         with autocast():
             embedded_TE = model.backbone.embed(batch)
         terms = self.of.terms(task, model, batch, autocast, embedded_TE + self.epsilon * moved_TE.grad / norm_T1)

@@ -45,20 +45,24 @@ class FreeLb(Climbing):
     ) -> dict[str, Tensor]:
         device = batch.tokens_T.device
         norms = SequenceNorms(batch, device)
+        # Each pass adds its part of the mean gradient, so that only one pass is in memory at a time.
         share = {name: value / self.steps for name, value in scale.items()}
         sums: dict[str, Tensor] = {}
         delta_TE: Tensor | None = None
         for number in range(self.steps):
             with autocast():
                 embedded_TE = model.backbone.embed(batch)
+            # Inside the loop, because its shape and type are those of the embedded vectors.
             if delta_TE is None:
                 delta_TE = self._start(embedded_TE, norms)
+            # A new leaf in each pass: the gradient must not flow through earlier moves.
             delta_TE = delta_TE.detach().requires_grad_()
             with same_noise(device):
                 terms = self.of.terms(task, model, batch, autocast, embedded_TE + delta_TE)
             weighted(terms, share).backward()
             for name, value in detached(terms, 1 / self.steps).items():
                 sums[name] = sums[name] + value if name in sums else value
+            # After the last pass nothing reads the perturbation.
             if number + 1 < self.steps:
                 assert delta_TE.grad is not None, "every encoder uses its word vectors"
                 delta_TE = self._moved(delta_TE.detach(), delta_TE.grad, norms)
@@ -70,6 +74,7 @@ class FreeLb(Climbing):
             return torch.zeros_like(embedded_TE)
         shape = embedded_TE.shape
         if (streams := noise.active()) is not None:
+            # From the stream of each sequence, so that the perturbation does not depend on the batch or the rank.
             drawn_TE = torch.from_numpy(streams.uniform(streams.lengths, shape[1]))
         else:
             drawn_TE = torch.empty(shape).uniform_(-1, 1)

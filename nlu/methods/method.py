@@ -14,7 +14,7 @@ from nlu.models.layers import noise
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
-Autocast = Callable[[], AbstractContextManager[None]]
+Autocast = Callable[[], AbstractContextManager[object]]
 """the context in which forward passes run, for the run's precision"""
 
 
@@ -81,6 +81,7 @@ def forward_terms(
 
 def weighted(terms: Mapping[str, Tensor], scale: Scale) -> Tensor:
     """Return the sum of the terms, each times its scale."""
+    # Stacked, so that the sum is one kernel on an accelerator and its order is that of the terms.
     return torch.stack([value * scale[name] for name, value in terms.items()]).sum()
 
 
@@ -92,6 +93,8 @@ def detached(terms: Mapping[str, Tensor], factor: float = 1.0) -> dict[str, Tens
 @contextmanager
 def same_noise(device: torch.device) -> Iterator[None]:
     """Restore all random states after the block, so that the following pass draws the same masks."""
+    # Layers draw from the streams on a CPU and from torch's generators elsewhere; modules of other libraries may use
+    # torch's generator on a CPU too, so all are restored.
     streams = noise.active()
     position = streams.position() if streams is not None else None
     cpu, cuda = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None

@@ -37,8 +37,11 @@ class RDrop(Plain):
         self, task: Task, model: TaskModel, batch: Batch, autocast: Autocast, x_TD: Tensor | None = None
     ) -> dict[str, Tensor]:
         with autocast():
+            # The streams of noise continue from the first pass to the second, so the masks differ. In one pass over a
+            # doubled batch, both copies of a sequence would have the same stream.
             passes = [task.forward(model, batch, x_TD) for _ in range(2)]
         first, second = (task.terms(model, batch, outputs) for outputs in passes)
+        # A mean, so that a step is as large as in plain training, see `__init__`.
         terms = {name: torch.stack([first[name], second[name]]).mean() for name in first}
         terms[CONSISTENCY] = task.divergence(batch, *passes)
         return terms

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -54,8 +53,7 @@ class CompositeModel(TaskModel):
         nn.Module.__init__(self)
         first = next(iter(members.values()))
         self.backbone = first.backbone
-        heads: dict[str, Any] = {name: model.head for name, model in members.items()}
-        self.head = Heads(heads)
+        self.head = Heads({name: model.get_submodule("head") for name, model in members.items()})
         # Nothing of a head's model is registered here but its head.
         self._members = dict(members)
         self.layout, self.dropout = LAYOUT, first.dropout

@@ -5,7 +5,7 @@ width; that of x_TD is the width E of word vectors, which may be smaller.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -87,7 +87,7 @@ class Encoder(Protocol):
     def depth_of(self, name: str) -> int:
         """Return the layer of a parameter, for learning rates by depth: 0 = embeddings, 1 = the first layer, ..."""
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the content of a checkpoint's config.json, from which another run builds the same encoder."""
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

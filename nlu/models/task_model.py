@@ -6,7 +6,7 @@ Axes: T tokens, S sequences, U units, N rows to be labelled (examples or units),
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +59,9 @@ class TaskModel(nn.Module):
     def encode(self, batch: Batch, x_TD: Tensor | None = None) -> Encoded:
         """Return the float32 vectors that the head uses, after dropout; `x_TD` replaces the word vectors."""
         x_TD = self.backbone.embed(batch) if x_TD is None else x_TD
-        more: dict[str, Any] = {} if self._inside is None else {"inside": self._inside}
-        found = self.backbone.encode(x_TD, batch, tokens="units" in self.wants, pooled="pooled" in self.wants, **more)
+        encode = partial(self.backbone.encode, x_TD, batch, tokens="units" in self.wants, pooled="pooled" in self.wants)
+        # Not passed as None: an encoder without attention layers lacks the parameter.
+        found = encode() if self._inside is None else encode(inside=self._inside)
         if self._inside is not None:
             self._seen.append(found)
         read = Encoded()

@@ -42,6 +42,8 @@ def update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: T
     synchronization with the host.
     """
     if TAKES_DIVISOR and isinstance(optimizer, FusedAdamW):
+        # torch's gradient scaler hands these attributes to the kernel in the same way; the kernel divides by
+        # `grad_scale` and skips the update where `found_inf` is not 0.
         optimizer.grad_scale, optimizer.found_inf = divisor, failed
     else:
         torch._foreach_div_(gradients, divisor)
@@ -95,10 +97,14 @@ class AdamW:
         groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
         for name, parameter in named:
             if parameter.requires_grad:
+                # Decay pulls matrices towards 0; for a norm's scale or a bias, 0 is not a simpler value (BERT's own
+                # optimizer excludes them too).
                 is_shape = parameter.dim() < 2 or name.endswith("bias") or id(parameter) in norms
                 lr, decay = self.lr * self._ratio(model, name), 0.0 if is_shape else self.weight_decay
                 own_lr = _last_match(self.lr_by_name, name, own_rates.get(name))
                 decay = _last_match(self.weight_decay_by_name, name, decay) or 0.0
+                # Few groups, because each is a call of the fused kernel; the order of parameters in a group follows the
+                # model, so it is the same in every process.
                 groups.setdefault((lr if own_lr is None else own_lr, decay, own_lr is not None), []).append(parameter)
         if not groups:
             raise UserError(f"optimizer.freeze is {self.freeze}, which leaves nothing to train; drop a pattern")
@@ -115,6 +121,7 @@ class AdamW:
     def _freeze(self, named: list[tuple[str, nn.Parameter]]) -> None:
         for name, parameter in named:
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.freeze):
+                # Before the groups are formed: a frozen parameter must get neither decay nor moments.
                 parameter.requires_grad_(False)
         if self.freeze:
             frozen = [name for name, parameter in named if not parameter.requires_grad]
@@ -125,6 +132,7 @@ class AdamW:
         if inner == name:
             return self.top_lr_ratio
         backbone = model.backbone
+        # 0 for parameters above all layers (pooler), 1 for the top layer, which keeps the full rate.
         below_top = backbone.depth - backbone.depth_of(inner)
         ratio = self.layer_lr_decay ** max(0, below_top - 1)
         return ratio * self.top_lr_ratio if below_top == 0 else ratio

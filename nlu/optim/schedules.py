@@ -40,6 +40,7 @@ class OneCycle:
         low, warm = 1 / self.div_factor, warmup_steps(self.warmup, total, clock)
         if step < warm:
             return self._between(low, 1.0, step / warm)
+        # `max` for a warm-up as long as the run; `min` for steps after the planned end.
         return self._between(1.0, low, min(1.0, (step - warm) / max(1, total - warm)))
 
     def _between(self, start: float, end: float, progress: float) -> float:
@@ -82,4 +83,5 @@ class Exponential(Constant):
         warm = warmup_steps(self.warmup, total, clock)
         if step < warm:
             return super().factor(step, total, clock)
+        # In whole steps, as a staircase: the rate changes only at multiples of `decay_every` after the warm-up.
         return self.decay_rate ** ((step - warm) // clock.steps(self.decay_every))

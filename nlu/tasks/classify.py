@@ -1,7 +1,7 @@
 """Classify texts or pairs of texts: one label for each example. Axes: N examples, C classes."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -37,13 +37,14 @@ class Classify(RowsOfLogits):
         """No options."""
         super().__init__(loss, target)
 
-    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         return class_predictions(self.loss, self.known.names, to_host(outputs["logits"]))
 
-    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         return class_records(self.loss, self.known.names, batch.targets["labels"].numpy(), to_host(outputs["logits"]))
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
+        # The divergence of softmax outputs would count probabilities that this loss does not predict.
         if isinstance(self.loss, Deciding):
             return self.loss.divergence(first["logits"], second["logits"])
         return super().divergence(batch, first, second)
@@ -66,13 +67,13 @@ class Deciding(Protocol):
         """Return a symmetric divergence of two predictions, summed over rows."""
 
 
-def class_predictions(loss: Loss, names: list[str], logits_NC: np.ndarray) -> list[dict[str, Any]]:
+def class_predictions(loss: Loss, names: list[str], logits_NC: np.ndarray) -> list[dict[str, object]]:
     """Return for each row the predicted class, its probability and those of all classes."""
     best_N, probs_NC, _ = _decided(loss, logits_NC)
     return _named(names, best_N, probs_NC)
 
 
-def class_records(loss: Loss, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray) -> list[dict[str, Any]]:
+def class_records(loss: Loss, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray) -> list[dict[str, object]]:
     """Return a record for each row: its label, the result of `class_predictions` and the negative log likelihood."""
     best_N, probs_NC, log_probs_NC = _decided(loss, logits_NC)
     loss_N = -log_probs_NC[np.arange(len(label_N)), label_N]
@@ -82,6 +83,8 @@ def class_records(loss: Loss, names: list[str], label_N: np.ndarray, logits_NC: 
             label_N.tolist(), _named(names, best_N, probs_NC), loss_N.tolist(), strict=True
         )
     ]
+    # Curves and areas (auc, average_precision) sort by the margin, since probabilities near 1 round to equal numbers
+    # and would tie.
     if len(names) == 2:
         for record, margin in zip(records, (log_probs_NC[:, 1] - log_probs_NC[:, 0]).tolist(), strict=True):
             record["margin"] = margin
@@ -93,6 +96,7 @@ def _decided(loss: Loss, logits_NC: np.ndarray) -> tuple[np.ndarray, np.ndarray,
 
     They are those of the loss if it is `Deciding`, else a softmax and its argmax.
     """
+    # float64 before the logarithm; TINY keeps the reported loss finite where a probability underflows to 0.
     if isinstance(loss, Deciding):
         logits = torch.from_numpy(logits_NC)
         probs_NC = loss.probabilities(logits).double().numpy()
@@ -101,7 +105,7 @@ def _decided(loss: Loss, logits_NC: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     return log_probs_NC.argmax(1), np.exp(log_probs_NC), log_probs_NC
 
 
-def _named(names: list[str], best_N: np.ndarray, probs_NC: np.ndarray) -> list[dict[str, Any]]:
+def _named(names: list[str], best_N: np.ndarray, probs_NC: np.ndarray) -> list[dict[str, object]]:
     return [
         {"prediction": names[best], "probability": probs[best], "probabilities": dict(zip(names, probs, strict=True))}
         for best, probs in zip(best_N.tolist(), probs_NC.tolist(), strict=True)

@@ -1,7 +1,6 @@
 """Several tasks in one run over one encoder, each with its own head and training rows."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -50,7 +49,10 @@ class Composite:
             for name, task in members.items()
             for term, weight in task.term_weights.items()
         }
+        # The members decide, in place of the constant of the class, which is only read from the source before they
+        # exist.
         self.lower_is_better = tuple(dict.fromkeys(each for task in members.values() for each in task.lower_is_better))
+        # A mean of a metric that should rise and one that should fall has no direction.
         self.has_mean = not any(task.default_metric in task.lower_is_better for task in members.values())
         self.metrics = (
             *((MEAN,) if self.has_mean else ()),
@@ -86,6 +88,7 @@ class Composite:
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         names = self._terms[batch.member]
         own = self.of(batch.member).terms(model_of(model, batch.member), batch, outputs)
+        # Zeros for the heads without rows in this step: every step has the same terms in the same order, on all ranks.
         nothing = next(iter(own.values())).new_zeros(())
         return dict.fromkeys(self.term_weights, nothing) | {names[term]: value for term, value in own.items()}
 
@@ -95,16 +98,16 @@ class Composite:
     def rows(self, batch: Batch) -> int:
         return self.of(batch.member).rows(batch)
 
-    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         return self.of(batch.member).predictions(batch, model_of(model, batch.member), outputs)
 
-    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         return self.of(batch.member).records(part, batch, model_of(model, batch.member), outputs)
 
     def scorer(self, decided: Mapping[str, float]) -> Scorer:
         raise AssertionError("each task scores its own sets")
 
-    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+    def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
         raise AssertionError("each task finishes its own records")
 
 

@@ -1,7 +1,6 @@
 """Predict any number of labels for a text or a pair of texts. Axes: B examples, C labels."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -27,9 +26,16 @@ class Multilabel(RowsOfLogits):
     own_loss = "nlu.losses.bce_multilabel.BceMultilabel"
     kind = "nlu.metrics.kinds.LabelSetKind"
     metrics = (
-        "f1_micro", "f1_macro", "f1_samples", "precision_micro", "recall_micro", "average_precision", "exact_match",
-        "threshold", "loss",
-    )  # fmt: skip
+        "f1_micro",
+        "f1_macro",
+        "f1_samples",
+        "precision_micro",
+        "recall_micro",
+        "average_precision",
+        "exact_match",
+        "threshold",
+        "loss",
+    )
     binary_metrics = ()
     default_metric = "f1_micro"
     lower_is_better = ("loss",)
@@ -44,12 +50,14 @@ class Multilabel(RowsOfLogits):
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         return bernoulli_divergence(first["logits"], second["logits"])
 
-    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         probs_BC = to_host(each_probability(outputs["logits"].float().cpu()))
         return [{"probabilities": dict(zip(self.known.names, probs, strict=True))} for probs in probs_BC.tolist()]
 
-    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         names = self.known.names
+        # On the host and in float64, so that the loss of an example does not depend on the device's kernels or on the
+        # batch.
         logits_BC, is_label_BC = outputs["logits"].float().cpu(), batch.targets["labels"]
         loss_B = F.binary_cross_entropy_with_logits(logits_BC.double(), is_label_BC.double(), reduction="none").mean(1)
         return [
@@ -64,9 +72,13 @@ class Multilabel(RowsOfLogits):
     def scorer(self, decided: Mapping[str, float]) -> LabelSetScorer:
         return LabelSetScorer(self.known.names, decided.get("threshold", self.threshold))
 
-    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+    def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
         """Add the prediction at the set's threshold."""
+        # In float32, as the scorer compares them; otherwise a probability equal to the threshold could be on the other
+        # side.
         at_least = np.float32(metrics["threshold"])
-        predicted = [name for name, p in record["probabilities"].items() if np.float32(p) >= at_least]
+        probabilities = record["probabilities"]
+        assert isinstance(probabilities, dict), "a result of `predictions`"
+        predicted = [name for name, p in probabilities.items() if np.float32(p) >= at_least]
         known = {"label": record["label"]} if "label" in record else {}
         return {**known, "prediction": predicted, **record}

@@ -1,7 +1,6 @@
 """Predict a number for a text or a pair of texts. Axes: B examples."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -45,10 +44,11 @@ class Regress(RowsOfLogits):
         """Return half the squared difference, the divergence of two normal distributions with standard deviation 1."""
         return 0.5 * (first["logits"] - second["logits"]).square().sum()
 
-    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         return [{"prediction": number} for number in self.known.unscaled(_scaled(outputs)).tolist()]
 
-    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
+        # In standardized units, as in training, so that losses of different data sets have the same scale.
         error_B = _scaled(outputs) - batch.targets["numbers"].numpy()
         label_B = self.known.values(part.stored, part.rows_N[batch.examples_B])
         return [

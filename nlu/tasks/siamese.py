@@ -7,7 +7,7 @@ Axes: B examples, S sequences (two for each example), D width.
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -40,8 +40,15 @@ class Siamese(Classify):
     reads: ClassVar[tuple[str, ...]] = ("logits", "cosine", "similarities")
     scores = "nlu.metrics.classes.ClassScorer"
     metrics: tuple[str, ...] = (
-        "accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "threshold", "loss",
-    )  # fmt: skip
+        "accuracy",
+        "f1_macro",
+        "f1_weighted",
+        "precision_macro",
+        "recall_macro",
+        "mcc",
+        "threshold",
+        "loss",
+    )
 
     def __init__(self, loss: Loss, target: Target, *, threshold: Probability | None = None):
         """`threshold`, only for losses over cosines: pairs with at least this cosine match; null = the threshold with
@@ -73,12 +80,15 @@ class Siamese(Classify):
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
         if not self.over_cosines:
             return super().forward(model, batch, x_TD)
+        # Without the head's layer: a cosine has no parameters. Both vectors are outputs because InfoNCE compares all
+        # pairs.
         first_BD, second_BD = unit_vectors(model.encode(batch, x_TD), batch)
         return {"logits": (first_BD * second_BD).sum(1, keepdim=True), "first": first_BD, "second": second_BD}
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         if self.loss.reads == "similarities":
             similarities_BB = outputs["first"] @ outputs["second"].T
+            # A text that also answers the query must not be pushed away from it.
             similarities_BB = similarities_BB.masked_fill(_not_wrong(batch), -torch.inf)
             return {"labels": self.loss(similarities_BB, batch.targets["labels"])}
         return super().terms(model, batch, outputs)
@@ -89,12 +99,12 @@ class Siamese(Classify):
             return 0.5 * (first["logits"] - second["logits"]).square().sum()
         return super().divergence(batch, first, second)
 
-    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         if not self.over_cosines:
             return super().predictions(batch, model, outputs)
         return [{"similarity": cosine} for cosine in to_host(outputs["logits"][:, 0]).astype(np.float64).tolist()]
 
-    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         if not self.over_cosines:
             return super().records(part, batch, model, outputs)
         names, predicted = self.known.names, self.predictions(batch, model, outputs)
@@ -106,11 +116,13 @@ class Siamese(Classify):
             return SimilarityScorer(self.known.names, decided.get("threshold", self.threshold))
         return super().scorer(decided)
 
-    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+    def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
         """Add the prediction at the set's threshold."""
         if "similarity" not in record:
             return record
-        return {**record, "prediction": self.known.names[int(record["similarity"] >= metrics["threshold"])]}
+        similarity = record["similarity"]
+        assert isinstance(similarity, float), "a result of `predictions`"
+        return {**record, "prediction": self.known.names[int(similarity >= metrics["threshold"])]}
 
 
 class Retrieve(Siamese):
@@ -130,23 +142,28 @@ class Retrieve(Siamese):
         super().__init__(loss, target)
         self.kind = "nlu.metrics.kinds.SimilarityKind"
 
-    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         names = _names_of_sequences(batch)
         first_BD, second_BD = to_host(outputs["first"]), to_host(outputs["second"])
         predicted = self.predictions(batch, model, outputs)
+        # Texts are identified by hashes, since a candidate may occur in several rows but must be ranked once.
         pairs = zip(*batch.sequences_KB.tolist(), batch.targets["labels"].tolist(), predicted, strict=True)
         return [
             {
-                "label": bool(relevant), **one, "query": names[query], "candidate": names[candidate],
-                "query_vector": first_BD[row], "candidate_vector": second_BD[row],
+                "label": bool(relevant),
+                **one,
+                "query": names[query],
+                "candidate": names[candidate],
+                "query_vector": first_BD[row],
+                "candidate_vector": second_BD[row],
             }
             for row, (query, candidate, relevant, one) in enumerate(pairs)
-        ]  # fmt: skip
+        ]
 
     def scorer(self, decided: Mapping[str, float]) -> Scorer:
         return RankingScorer(self.known.names)
 
-    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+    def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
         return record
 
 
@@ -167,6 +184,7 @@ def _hashes_of_sequences(batch: Batch) -> Tensor:
     """Return a 64-bit hash of the tokens of each sequence, computed on the batch's device without a synchronization;
     (S,)."""
     numbers = torch.from_numpy(np.repeat(np.arange(batch.num_sequences), batch.lengths))
+    # The position enters the hash, because the sum below ignores the order of tokens.
     mixed_T = batch.tokens_T * HASH_FACTORS[0] + batch.positions_T * HASH_FACTORS[1]
     for factor in HASH_FACTORS:
         mixed_T = (mixed_T ^ (mixed_T >> 29)) * factor

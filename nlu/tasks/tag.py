@@ -1,7 +1,7 @@
 """Find spans by a tag for each unit (word or character). Axes: B examples, U units, C tags."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -49,18 +49,20 @@ class Tag(RowsOfLogits):
         nll_B = model.head.negative_log_likelihood(outputs["logits"], batch.targets["labels"], batch.unit_counts_B)
         return {"labels": nll_B.sum()}
 
-    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         """Return the spans of each example, in characters if it is a text; units that max_len cut off are tagged O."""
         found = zip(_pieces(batch), self._decode(model, batch, outputs), strict=True)
         return [{"spans": _placed(self._spans(tags_U), batch, piece)} for piece, tags_U in found]
 
-    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         """Return the predicted and the gold spans of each example.
 
         A gold span among the units that max_len cut off counts as missed. The loss is the sum over the units that fit.
         """
         rows_B = part.rows_N[batch.examples_B]
         gold_of = _rows_of(*self.known.unit_tags(part.stored, rows_B))
+        # Gold spans are those of the file, in characters for a text: a span may begin or end within a word, which the
+        # tags of units cannot express.
         written_of = _rows_of(*self.known.tags(part.stored, rows_B))
         found_of = zip(_pieces(batch), self._decode(model, batch, outputs), strict=True)
         records = []
@@ -68,13 +70,18 @@ class Tag(RowsOfLogits):
             gold_of, written_of, found_of, self._loss(model, batch, outputs), strict=True
         ):
             count = len(found_U)
+            # Units that max_len cut off count as tagged O, as in `predictions`.
             right = int((found_U == gold_U[:count]).sum()) + int((gold_U[count:] == 0).sum())
             records.append(
                 {
-                    "label": self._spans(written), "spans": _placed(self._spans(found_U), batch, piece),
-                    "units": len(gold_U), "units_scored": count, "units_right": right, "loss": float(loss),
+                    "label": self._spans(written),
+                    "spans": _placed(self._spans(found_U), batch, piece),
+                    "units": len(gold_U),
+                    "units_scored": count,
+                    "units_right": right,
+                    "loss": float(loss),
                 }
-            )  # fmt: skip
+            )
         return records
 
     def _spans(self, tags_U: np.ndarray) -> list[Span]:
@@ -87,6 +94,8 @@ class Tag(RowsOfLogits):
         if isinstance(model.head, CrfHead):
             best_U = to_host(model.head.decode(outputs["logits"], batch.unit_counts_B))
             return [best_U[piece] for piece in pieces]
+        # On the host in float64, since decoding is a loop over units, which an accelerator would run a kernel at a
+        # time.
         log_probs_UC = log_probabilities(to_host(outputs["logits"]))
         if self.decode == "greedy":
             return [log_probs_UC[piece].argmax(1) for piece in pieces]

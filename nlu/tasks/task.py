@@ -8,7 +8,7 @@ C labels, T tokens, D width.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch.nn.functional as F
@@ -69,13 +69,13 @@ class Task(Protocol):
     def rows(self, batch: Batch) -> int:
         """Return the number of rows that `divergence` sums over; the batch is on the host."""
 
-    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         """Return the prediction for each example of the batch, in order, without using its targets.
 
         `batch` is on the host, `outputs` on the model's device. `finished` adds what depends on a threshold.
         """
 
-    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, Any]]:
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         """Return a record for each example of the batch, in order: label, prediction and loss.
 
         Arrays in a record are only for the scorer. `batch` and `outputs` are on the same devices as for `predictions`.
@@ -84,7 +84,7 @@ class Task(Protocol):
     def scorer(self, decided: Mapping[str, float]) -> Scorer:
         """Return a scorer for one set. `decided` has the metrics of the run's first set, and is empty for that set."""
 
-    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+    def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
         """Return a record or a prediction as it is written to predictions/, given the metrics of its set."""
 
 
@@ -118,12 +118,13 @@ class RowsOfLogits:
     def rows(self, batch: Batch) -> int:
         return len(batch.targets["labels"])
 
-    def finished(self, record: dict[str, Any], metrics: Mapping[str, float]) -> dict[str, Any]:
+    def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
         return record
 
 
 def symmetric_kl(first_NC: Tensor, second_NC: Tensor) -> Tensor:
     """Return half of KL(p || q) + KL(q || p) of two softmax distributions, summed over rows; nats."""
+    # From logarithms, because the logarithm of a probability that underflowed is minus infinity.
     p_NC, q_NC = F.log_softmax(first_NC, -1), F.log_softmax(second_NC, -1)
     # KL(p || q) + KL(q || p) = sum (p - q) (log p - log q), which is symmetric to the last bit.
     return 0.5 * ((p_NC.exp() - q_NC.exp()) * (p_NC - q_NC)).sum()

@@ -1,7 +1,7 @@
 """Build the parts of a run from its validated configuration: data, task, model, optimizer, state."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,15 +48,20 @@ from nlu.training.step import Stepper
 class Data:
     """The inputs of a run: the class of its task, its rows, and its initial weights."""
 
-    task_class: type
+    task_class: type[Task]
     store: Store
     source: Pretrained | None
 
 
 def build_run(
-    config: Run, run_dir: Path, ranks: Ranks, progress: Progress, checkpoint: Path | None, trial: Trial | None = None,
+    config: Run,
+    run_dir: Path,
+    ranks: Ranks,
+    progress: Progress,
+    checkpoint: Path | None,
+    trial: Trial | None = None,
     after_save: Callable[[], None] = lambda: None,
-) -> Training:  # fmt: skip
+) -> Training:
     """Build every part of the run, and load the state of a checkpoint; `Training` explains the last arguments."""
     trainer, trusted = config.trainer, config.trusted_packages
     data = build_data(config, ranks, progress)
@@ -75,11 +80,26 @@ def build_run(
     order = order_of(config, store, ranks)
     clock = clock_of(config, store, order)
     scheduler = build(config.scheduler, trusted=trusted)
+    # Last, since it overwrites the initial weights, the optimizer's state and the moving average.
     state = resume(checkpoint, stepper, order_key, store.tokenizer) if checkpoint else State()
     return Training(
-        trainer, config.seed, task, scheduler, stepper, store, order, state, clock, order_key, checkpoints, run_dir,
-        progress, Journal(ranks, build(config.tracker, trusted=trusted)), trial, after_save,
-    )  # fmt: skip
+        trainer,
+        config.seed,
+        task,
+        scheduler,
+        stepper,
+        store,
+        order,
+        state,
+        clock,
+        order_key,
+        checkpoints,
+        run_dir,
+        progress,
+        Journal(ranks, build(config.tracker, trusted=trusted)),
+        trial,
+        after_save,
+    )
 
 
 def build_task(config: Run, store: Store) -> Task:
@@ -92,6 +112,7 @@ def build_task(config: Run, store: Store) -> Task:
         return several
     train = store.sets["train"]
     loss = build(config.loss, trusted=trusted)
+    # Counted over the training rows of this fold, so that weights by frequency know nothing of held-out rows.
     loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
     task: Task = build(config.task, loss, store.target, trusted=trusted)
     # Import the kind of records now, so that an error does not appear when predictions are written hours later.
@@ -99,7 +120,7 @@ def build_task(config: Run, store: Store) -> Task:
     return task
 
 
-def labels_of(config: Run, data: Data) -> dict[str, Any]:
+def labels_of(config: Run, data: Data) -> dict[str, object]:
     """Return the meaning of the outputs for a checkpoint: enough to score and to predict without the store."""
     store, target = data.store, data.store.target
     if isinstance(store, MixedStore):
@@ -109,11 +130,10 @@ def labels_of(config: Run, data: Data) -> dict[str, Any]:
         }
         adapter = {"adapter": config.adapter} if config.has_adapter else {}
         return {"layout": LAYOUT, "labels": store.labels, "members": members, **adapter}
-    task_class: Any = data.task_class
     return {
         "layout": store.layout.name,
         "labels": store.labels,
-        "target": {TARGET: task_class.target, "meta": target.meta()},
+        "target": {TARGET: data.task_class.target, "meta": target.meta()},
         **({"adapter": config.adapter} if config.has_adapter else {}),
     }
 
@@ -121,18 +141,25 @@ def labels_of(config: Run, data: Data) -> dict[str, Any]:
 def build_model(config: Run, data: Data, task: Task) -> TaskModel:
     """Build the encoder and its head with their initial weights, and apply the adapter."""
     store, source, trusted = data.store, data.source, config.trusted_packages
+    # Also with pretrained weights: the head, and what the weights lack, start from these numbers.
     torch.manual_seed(stable_seed(config.seed, "init"))
     if isinstance(store, MixedStore):
         models: dict[str, TaskModel] = {}
         for name, own in config.members.items():
             one, before = store.members[name], next(iter(models.values()), None)
             models[name] = assemble(
-                own, task_of(task, name), one.target, one.layout.name, store.tokenizer.vocab_size, source,
+                own,
+                task_of(task, name),
+                one.target,
+                one.layout.name,
+                store.tokenizer.vocab_size,
+                source,
                 before.backbone if before else None,
-            )  # fmt: skip
+            )
         model: TaskModel = CompositeModel(models)
     else:
         model = assemble(config, task, store.target, store.layout.name, store.tokenizer.vocab_size, source)
+    # Only model=hf has `random_weights`: it takes the architecture from `source` but not its weights.
     if source is not None and not getattr(model.backbone, "random_weights", False):
         load_into(model, source, labels=store.labels, trusted=trusted)
     adapter: Adapter = build(config.adapter, trusted=trusted)
@@ -141,15 +168,21 @@ def build_model(config: Run, data: Data, task: Task) -> TaskModel:
 
 
 def assemble(
-    config: Run, task: Task, target: Target, layout: str, vocab_size: int, source: Pretrained | None,
+    config: Run,
+    task: Task,
+    target: Target,
+    layout: str,
+    vocab_size: int,
+    source: Pretrained | None,
     encoder: Encoder | None = None,
-) -> TaskModel:  # fmt: skip
+) -> TaskModel:
     """Build the encoder and its head with random weights; the encoder takes its sizes from `source`.
 
     `encoder`: one that is there already, and only gets another head.
     """
     trusted = config.trusted_packages
     backbone = build(config.model, vocab_size, source, trusted=trusted) if encoder is None else encoder
+    # Known only here: for pretrained weights the limit is in their configuration, not in ours.
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
     head_node = task.own_head() if config.head[TARGET] == target_of("head", "auto") else config.head
@@ -163,6 +196,7 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
     method: Method = build(config.method, trusted=trusted)
     # Seed again, since ranks may have drawn different amounts for the initial weights.
     torch.manual_seed(stable_seed(config.seed, "method"))
+    # Before the strategy, so that a method that copies the model, such as a teacher, copies whole weights.
     own = method.prepare(model, Context(task, store, config.seed, ranks.device))
     parallel = strategy(ranks)
     model = parallel.prepare(model)
@@ -171,11 +205,21 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
     chosen: Optimizer = build(config.optimizer, trusted=trusted)
     optimizer = chosen.build(model, own)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    # From the prepared parameters, so each rank averages what it holds.
     average = {name: parameter.detach().clone() for name, parameter in trained.items()} if trainer.ema_decay else None
     return Stepper(
-        model, optimizer, task, method, build(config.precision, trusted=trusted), parallel, config.seed,
-        trainer.clip_norm, average, trainer.ema_decay, own,
-    )  # fmt: skip
+        model,
+        optimizer,
+        task,
+        method,
+        build(config.precision, trusted=trusted),
+        parallel,
+        config.seed,
+        trainer.clip_norm,
+        average,
+        trainer.ema_decay,
+        own,
+    )
 
 
 def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
@@ -188,6 +232,7 @@ def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
         if members := config.members:
             stores = {}
             for name, own in members.items():
+                # A problem of one set must name the key that the user wrote for it.
                 with keys_called({"data.": f"data.sets.{name}."}):
                     _, source, shaping = _shaping(own, progress)
                     stores[name] = prepare(**shaping)
@@ -210,24 +255,35 @@ def first_samples(config: Run, count: int, progress: Progress) -> Iterator[tuple
                 yield f"{name}/{sample.name}" if name else sample.name, sample
 
 
-def _shaping(config: Run, progress: Progress) -> tuple[Any, Pretrained | None, dict[str, Any]]:
+def _shaping(config: Run, progress: Progress) -> tuple[type[Task], Pretrained | None, dict[str, Any]]:
     """Return the task's class, the pretrained weights, and the arguments of `prepare`."""
     trusted = config.trusted_packages
     task_class = task_class_of(config)
     reference, vocab = config.model.get("pretrained"), config.tokenizer.get("vocab")
     source = open_pretrained(reference) if reference else None
     files: Files = build(config.data, trusted=trusted)
-    return task_class, source, {
-        "files": files, "tokenizing": build(config.tokenizer, trusted=trusted), "target": task_class.target,
-        "layouts": task_class.layouts, "pretrained": source.folder if source else None,
-        "vocab": fetch(vocab, what="tokenizer.vocab") if vocab else None, "progress": bars(progress),
-        "group_by": config.folds.group_by, "trusted": trusted, "shared": config.stores,
-    }  # fmt: skip
+    return (
+        task_class,
+        source,
+        {
+            "files": files,
+            "tokenizing": build(config.tokenizer, trusted=trusted),
+            "target": task_class.target,
+            "layouts": task_class.layouts,
+            "pretrained": source.folder if source else None,
+            "vocab": fetch(vocab, what="tokenizer.vocab") if vocab else None,
+            "progress": bars(progress),
+            "group_by": config.folds.group_by,
+            "trusted": trusted,
+            "shared": config.stores,
+        },
+    )
 
 
-def task_class_of(config: Run) -> Any:
+def task_class_of(config: Run) -> type[Task]:
     """Return the class of the task, whose constants are known before it is built."""
-    return import_target(config.task[TARGET], config.trusted_packages)
+    found: Any = import_target(config.task[TARGET], config.trusted_packages)
+    return found
 
 
 def order_of(config: Run, store: Store, ranks: Ranks) -> Order | MixedOrder:
@@ -235,11 +291,16 @@ def order_of(config: Run, store: Store, ranks: Ranks) -> Order | MixedOrder:
     trainer = config.trainer
     orders = {
         part.member: Order(
-            Whole(part.lengths_N), seed=config.seed, batch_size=trainer.batch_size, accumulation=trainer.accumulation,
-            bucket_batches=trainer.bucket_batches, rank=ranks.rank, world_size=ranks.world_size,
+            Whole(part.lengths_N),
+            seed=config.seed,
+            batch_size=trainer.batch_size,
+            accumulation=trainer.accumulation,
+            bucket_batches=trainer.bucket_batches,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
         )
         for part in store.of_role("train").values()
-    }  # fmt: skip
+    }
     if isinstance(store, MixedStore):
         return MixedOrder(orders, seed=config.seed, alpha=config.data["alpha"])
     return orders[""]
@@ -252,7 +313,7 @@ def clock_of(config: Run, store: Store, order: Order | MixedOrder) -> Clock:
     return MixedClock.of(order, sizes, step) if isinstance(order, MixedOrder) else Clock(sizes[""], step)
 
 
-def bars(progress: Progress) -> Callable[[str], Any]:
+def bars(progress: Progress) -> Callable[[str], AbstractContextManager[Callable[[int], None]]]:
     """Return the function with which `prepare` shows its progress."""
 
     @contextmanager

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +46,7 @@ class Spool:
         self._bytes_N = np.zeros(examples, np.int32)
         self._end = 0
 
-    def add(self, examples: Sequence[int] | np.ndarray, records: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, examples: Sequence[int] | np.ndarray, records: Sequence[Mapping[str, object]]) -> None:
         """Write the records of these examples, without arrays."""
         examples_B = np.asarray(examples, np.int64)
         assert (self._offset_N[examples_B] < 0).all(), "an example was scored twice"
@@ -61,7 +60,7 @@ class Spool:
     def __len__(self) -> int:
         return int((self._offset_N >= 0).sum())
 
-    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def __iter__(self) -> Iterator[tuple[int, dict[str, object]]]:
         """Yield examples and their records, in the order of examples."""
         self._file.flush()
         descriptor = self._file.fileno()
@@ -76,9 +75,12 @@ class Spool:
         """Collect the records of all ranks on rank 0, in pieces."""
         own = iter(self) if not ranks.is_first else iter(())
         while True:
+            # `range` comes first: at the end of a piece, `zip` must not have taken a record that it then drops.
             piece = [entry for _, entry in zip(range(CHUNK_RECORDS), own, strict=False)]
+            # Each rank repeats until none has records left, so that all enter the same number of collectives.
             if not sum(ranks.sum_on_host([float(len(piece))])):
                 return
+            # The records of rank 0 are in its spool already.
             for received in (ranks.gather_to_first(piece) or [])[1:]:
                 if received:
                     self.add(*zip(*received, strict=True))
@@ -87,7 +89,7 @@ class Spool:
         self._file.close()
 
 
-def _kept(record: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(record: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in record.items() if not isinstance(value, np.ndarray)}
 
 
@@ -133,6 +135,7 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     passes = evaluation_passes(len(part), batch_size=evaluator.batch_size, world_size=ranks.world_size)
     with _scoring(evaluator.model):
         for number in range(passes):
+            # The ranks may have different numbers of batches, but never of passes.
             is_own = number < len(batches)
             batch = collate(part, batches[number] if is_own else np.zeros(1, np.int64))
             # What is recorded in a placeholder must not count.
@@ -147,9 +150,11 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
             spool.add(batch.examples_B, records)
             advance(len(batch))
     total = ranks.sum_on_host([float(len(spool))])[0]
+    # A set scored twice or in part would give a plausible but wrong score.
     assert total == len(part), f"{total:.0f} of {len(part)} examples were scored"
     scores = None
     if (gathered := ranks.gather_to_first((scorer, recorder.sent()))) is not None:
+        # Scorers add exactly, so neither the order of ranks nor their number changes a bit of the result.
         for other, recorded in gathered[1:]:
             scorer.merge(other)
             recorder.merge(recorded)
@@ -189,13 +194,14 @@ def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks
         write_predictions(run_dir / "predictions" / f"{name}.jsonl", header, _records(scored, task))
 
 
-def _records(scored: Scored, task: Task) -> Iterator[dict[str, Any]]:
+def _records(scored: Scored, task: Task) -> Iterator[dict[str, object]]:
     """Yield the record of each example after the fields that identify it.
 
     `id` counts the usable rows of all files of the set from 0, and is the same in every fold. `file` counts the files
     from 0, and `row` is the place in the file, as in errors. The text is left out if the file has changed.
     """
     part = scored.part
+    # A file that was shortened since it was read has fewer texts; the last records then have none.
     texts = chain(part.texts(), repeat(None))
     for (_, record), place, text in zip(scored.spool, _places(part), texts, strict=False):
         yield {**place, **(text or {}), **task.finished(record, scored.scores.metrics)}

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -61,7 +60,9 @@ def _say_how_to_continue(run_dir: Path) -> None:
 
 def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
     with process_group(config.trainer.device) as ranks:
+        # Rank 0 decides: the folder's name may contain the time, which the ranks read at different moments.
         run_dir = Path(ranks.from_first(str(run_dir)))
+        # As early as possible, so that what goes wrong while the run is built is in its log too.
         logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
         if ranks.device.type == "cuda":
             # On a CPU, equal threads give equal sums anyway, and the mode costs a fifth of the speed in bf16. The other
@@ -97,6 +98,7 @@ def mirrored(config: Run, run_dir: Path, ranks: Ranks) -> Iterator[Callable[[], 
     mirror = None
     if ranks.is_first:
         mirror = Mirror(config.mirror, run_dir)
+        # The mirror fills the folder before the run holds it, so two commands must not do so at once.
         with hold(run_dir):
             mirror.open(may_hold_a_run=config.resume != "never")
     ranks.barrier()
@@ -142,7 +144,7 @@ def show_data(config: Run, count: int) -> None:
         print_encoded(name, list(sample.examples()))
 
 
-def describe_data(config: Run) -> dict[str, Any]:
+def describe_data(config: Run) -> dict[str, object]:
     """Build or find the data store of a configuration; log its content and return it, as in data.json.
 
     If there are several folds, this is the content for the first one.

@@ -3,7 +3,6 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load_file
 
@@ -28,6 +27,7 @@ def finish(run: Training) -> None:
     metrics = dict(run.state.best[0].metrics)
     if tests := run.store.of_role("test"):
         best = run.run_dir / "checkpoints" / "best-1" / "model.safetensors"
+        # Every rank reads the file, because a strategy may let each rank keep another part of every tensor.
         run.stepper.parallel.load(run.stepper.model, load_file(best))
         for name, part in tests.items():
             scored = score_set(run, name, decided=decided_for(run.store, name, metrics))
@@ -38,6 +38,8 @@ def finish(run: Training) -> None:
     if run.stepper.ranks.is_first:
         draw(run)
         warn_of_a_score_for_nothing(run)
+        # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
+        # this part again.
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)
         write_json(run.run_dir / "result.json", result_of(run, metrics))
 
@@ -68,7 +70,7 @@ def show_result(run_dir: Path) -> None:
         print_result(result, run_dir, sorted((run_dir / "plots").glob("*.png")))
 
 
-def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, Any]:
+def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, object]:
     """Return the content of result.json; `metrics` are those of the best weights, `last` those of the last step."""
     state, throughput, best = run.state, run.state.throughput, run.state.best[0]
     steps_s = throughput.steps_s or float("nan")

@@ -7,7 +7,6 @@ save. The state contains the sums since the last row, so a continued run writes 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 from nlu.config.schema import WITHOUT_EFFECT, flat
 from nlu.config.stopping import Stopped
@@ -30,11 +29,12 @@ class Journal:
 
     def __init__(self, ranks: Ranks, tracker: Tracker):
         self._ranks = ranks
+        # A tracker on each rank would create a run for each of them.
         self._tracker = Guarded(tracker if ranks.is_first else Nothing())
         self._collector = summary.Collector()
         self._tables: dict[str, Table] = {}
 
-    def begin(self, run_dir: Path, config: Mapping[str, Any], state: State) -> None:
+    def begin(self, run_dir: Path, config: Mapping[str, object], state: State) -> None:
         """Truncate its tables to the step of the state, and start the tracker. On rank 0, after train.tsv and valid.tsv
         were truncated."""
         self._run_dir = run_dir
@@ -56,6 +56,8 @@ class Journal:
     def gather(self, window: Window) -> None:
         """Add the recordings of all ranks to the window of rank 0. Every rank must call it at the same steps."""
         means, histograms = self._collector.take()
+        # Most runs record nothing; one small sum is then all that this costs. All ranks must agree before the second
+        # collective, because only some of them may have recorded something.
         if self._ranks.sum_on_host([float(bool(means or histograms))])[0] == 0:
             return
         for each in self._ranks.gather_to_first((means, histograms)) or []:

@@ -80,6 +80,8 @@ class Replicated(SingleProcess):
     """Every rank holds all weights; one message sums all gradients."""
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
+        # A part of the model that no row of this rank used has no gradient here; all ranks must agree on the list of
+        # tensors in the message.
         has_gradient = self.ranks.sum_on_host([float(parameter.grad is not None) for parameter in parameters])
         used = [parameter for parameter, ranks in zip(parameters, has_gradient, strict=True) if ranks]
         gradients = []
@@ -91,9 +93,12 @@ class Replicated(SingleProcess):
         if not gradients:
             dist.all_reduce(totals)
             return totals
+        # One message instead of one for each tensor. The totals travel in the gradients' type, so their sum over ranks
+        # has fp32 precision.
         flat = torch.cat([totals.to(gradients[0].dtype), *(gradient.view(-1) for gradient in gradients)])
         dist.all_reduce(flat)
         pieces = flat[len(totals) :].split([gradient.numel() for gradient in gradients])
+        # Copied back into the same tensors, which the optimizer's kernel knows; one call for all of them.
         torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
         return flat[: len(totals)].to(totals.dtype)
 

@@ -5,7 +5,7 @@ Weights, gradients and the optimizer's state stay fp32.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ class NumberFormat(Protocol):
     wait for it.
     """
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which a forward pass runs, in training and in scoring."""
 
     def warning(self, device: torch.device) -> str | None:
@@ -38,7 +38,7 @@ class NumberFormat(Protocol):
         """Choose the next scale. Called after each step, on all ranks with the same argument: whether loss and gradient
         were finite. Not called without a scale."""
 
-    def may_skip(self, loss_scale: Any) -> Any:
+    def may_skip(self, loss_scale: float | Tensor) -> bool | Tensor:
         """Return whether an update that overflowed at this scale is skipped; otherwise the run ends. The argument and
         the result are numbers, or tensors on the device, such as `loss_scale > self.least`."""
 
@@ -56,7 +56,7 @@ class Precision:
         """`dtype` of matrix products in forward and backward."""
         self.dtype = dtype
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+    def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which a forward pass runs."""
         if self.dtype == "float32":
             return nullcontext()
@@ -78,7 +78,7 @@ class Precision:
     def update(self, is_finite: Tensor) -> None:
         """Do nothing: there is no scale."""
 
-    def may_skip(self, loss_scale: Any) -> Any:
+    def may_skip(self, loss_scale: float | Tensor) -> bool | Tensor:
         return False
 
     def state(self) -> dict[str, float]:

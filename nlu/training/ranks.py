@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,8 @@ import torch.distributed as dist
 from nlu.config.errors import UserError
 from nlu.config.placement import placement, reachable
 from nlu.runs.provenance import usable_cores
+
+Value = TypeVar("Value")
 
 TIMEOUT = timedelta(hours=2)
 """long, since the leader of a node may tokenize a large set while the others wait"""
@@ -48,6 +50,7 @@ class Ranks:
         If nodes share the disk, several leaders run the block at the same time, so it must allow that, as for the jobs
         of a grid.
         """
+        # One barrier in all: the others enter it before the block, the leader after it.
         if self.local_rank:
             self.barrier()
         yield
@@ -62,15 +65,16 @@ class Ranks:
         """Return the sum of each number over all ranks, in float64, on every rank."""
         if self.world_size == 1:
             return numbers
+        # float64 holds counts and flags exactly.
         summed = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(summed, group=self.host_group)
         return summed.tolist()
 
-    def gather_to_first(self, value: Any) -> list[Any] | None:
+    def gather_to_first(self, value: Value) -> list[Value] | None:
         """Return the values of all ranks, in order, on rank 0; None elsewhere."""
         if self.world_size == 1:
             return [value]
-        gathered: list[Any] | None = [None] * self.world_size if self.is_first else None
+        gathered = [value] * self.world_size if self.is_first else None
         dist.gather_object(value, gathered, group=self.host_group)
         return gathered
 
@@ -113,6 +117,8 @@ def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    # Otherwise each process would use all cores. The number of threads also affects the rounding of sums on a CPU, so
+    # it is part of the saved state's `machine`.
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // place.local_world_size))
     dist.init_process_group(
@@ -122,6 +128,7 @@ def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]
         world_size=place.world_size,
         init_method=reachable(place.meeting),
     )
+    # nccl sends only tensors on a device. Every rank must create the group.
     host_group = dist.new_group(backend="gloo", timeout=TIMEOUT) if device.type == "cuda" else None
     try:
         yield Ranks(place.rank, place.world_size, device, host_group, place.local_rank, place.node, place.nodes)

@@ -90,15 +90,21 @@ def _last_value(result: dict[str, Any]) -> float:
 
 
 def run_repeats(
-    repeats: list[Repeat], config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, trial: Trial | None,
+    repeats: list[Repeat],
+    config: Run,
+    run_dir: Path,
+    overrides: list[str],
+    ranks: Ranks,
+    trial: Trial | None,
     after_save: Callable[[], None] = lambda: None,
-) -> int:  # fmt: skip
+) -> int:
     """Run the repeats that are not finished yet, then write their joint result; returns the exit status.
 
     A pruned trial keeps its finished repeats, without joined predictions.
     """
     mean = RunningMean(trial) if trial else None
     with hold(run_dir) if ranks.is_first else nullcontext():
+        # Called for its checks: the folder must be empty or belong to this command. A repeat finds its own checkpoint.
         ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         if ranks.from_first((run_dir / "result.json").is_file()):
             say_finished(run_dir, f"runs in {run_dir} are", config.data)
@@ -107,6 +113,7 @@ def run_repeats(
 
         def begin() -> None:
             nonlocal begun
+            # Only when the first repeat is built: a mistake that shows while it is built must leave no folder behind.
             if not begun and ranks.is_first:
                 write_config(run_dir, config.to_config())
                 write_command(run_dir, config, overrides, ranks)
@@ -115,12 +122,18 @@ def run_repeats(
         done: list[Repeat] = []
         for repeat in repeats:
             status = run_single(
-                repeat.config, run_dir / repeat.name, repeat.overrides, ranks, trial=mean,
-                before_training=begin, after_save=after_save,
-            )  # fmt: skip
+                repeat.config,
+                run_dir / repeat.name,
+                repeat.overrides,
+                ranks,
+                trial=mean,
+                before_training=begin,
+                after_save=after_save,
+            )
             if status:
                 return status
             done.append(repeat)
+            # `run_single` has directed the log to the folder of the repeat.
             logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
             result = ranks.from_first(_result(run_dir / repeat.name) if ranks.is_first else None)
             log.info("%s", _line(repeat, result))
@@ -151,7 +164,7 @@ def _write_result(config: Run, run_dir: Path, done: list[Repeat], wanted: int) -
     """Write the joined predictions of the folds of each seed, if all exist, and result.json last."""
     summary = summarise({repeat.name: _result(run_dir / repeat.name) for repeat in done})
     summary |= {"pruned": len(done) < wanted or summary["pruned"], "seed": config.seed, "seeds": config.seeds}
-    joined: dict[str, Any] = {}
+    joined: dict[str, object] = {}
     if config.folds.count is not None and config.fold is None and not summary["pruned"]:
         for seed in dict.fromkeys(repeat.config.seed for repeat in done):
             folders = [run_dir / repeat.name for repeat in done if repeat.config.seed == seed]

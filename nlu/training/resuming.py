@@ -5,7 +5,6 @@ import platform
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +39,7 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
     }  # fmt: skip
 
 
-def trained_on(config: Run, store: Store) -> dict[str, Any]:
+def trained_on(config: Run, store: Store) -> dict[str, object]:
     """Return what identifies the training rows and, of a mixture, how often each set is taken."""
     if not isinstance(store, MixedStore):
         return {"train": store.digests["train"]}
@@ -66,7 +65,7 @@ def machine_of(ranks: Ranks) -> Machine:
     return Machine(device, torch.__version__, threads, torch.backends.cpu.get_cpu_capability())
 
 
-def machine_as_recorded(ranks: Ranks) -> dict[str, Any]:
+def machine_as_recorded(ranks: Ranks) -> dict[str, object]:
     """Return `machine_of` in the form of a saved state."""
     return asdict(machine_of(ranks))
 
@@ -104,6 +103,7 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: T
             f"{source_of(checkpoint)} was saved by an earlier version, and this one cannot continue it; take its "
             f"weights with model.pretrained={run}/last"
         )
+    # By the keys of this version: an older state may lack one, which then counts as a difference.
     if differences := [key for key in order_key if key not in PASSED_OVER and saved.get(key) != order_key[key]]:
         raise CheckpointError(
             *(_difference(key, saved.get(key), order_key[key]) for key in differences),
@@ -112,7 +112,9 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: T
             "with model.pretrained=RUN/last",
         )
     _require_vocabulary(checkpoint, tokenizer)
+    # Weights last: what was checked before costs milliseconds, and a refusal must change nothing.
     state, _ = stepper.saved.load(checkpoint)
+    # Only afterwards, since building the precision has set its initial scale.
     stepper.precision.load_state(state.precision)
     for change in changes(saved, order_key):
         log.warning("%s, so the bytes will differ from an unbroken run", change)
@@ -167,7 +169,7 @@ def _others(saved: OrderKey, here: OrderKey, names: dict[str, str]) -> list[str]
     ]
 
 
-def _difference(key: str, there: Any, here: Any) -> str:
+def _difference(key: str, there: object, here: object) -> str:
     """Return a sentence about a difference between the order of a saved state and that of this run."""
     if key == "train":
         return "the training rows, or what turns them into tokens and labels, are not those of that run"

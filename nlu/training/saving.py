@@ -68,6 +68,7 @@ class TrainedParts:
         assert self.average is not None
         for name, parameter in self.model.named_parameters():
             if name in self.average:
+                # A run that is continued with `trainer.ema_decay` set for the first time starts its average here.
                 value = parameter if saved is None else self.parallel.place(saved[name], parameter)
                 self.average[name].copy_(value)
 
@@ -76,6 +77,7 @@ def optimizer_tensors(model: nn.Module, own: nn.Module | None, optimizer: torch.
     """Return the tensors of the optimizer by `<field>:<parameter name>`."""
     return {
         f"{key}:{name}": torch.as_tensor(value)
+        # By name and not by torch's index of parameters, so that a state does not depend on the grouping of parameters.
         for name, parameter in named_parameters(model, own)
         for key, value in optimizer.state.get(parameter, {}).items()
     }

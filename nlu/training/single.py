@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -30,9 +29,15 @@ log = logging.getLogger(__name__)
 
 
 def run_single(
-    config: Run, run_dir: Path, overrides: list[str], ranks: Ranks, *, trial: Trial | None = None,
-    before_training: Callable[[], None] = lambda: None, after_save: Callable[[], None] = lambda: None,
-) -> int:  # fmt: skip
+    config: Run,
+    run_dir: Path,
+    overrides: list[str],
+    ranks: Ranks,
+    *,
+    trial: Trial | None = None,
+    before_training: Callable[[], None] = lambda: None,
+    after_save: Callable[[], None] = lambda: None,
+) -> int:
     """Run to the end, unless the run is already complete; returns the exit status: 0, or 75 or 130 when stopped.
 
     `before_training` is called when everything is built, before anything is written; `after_save` on rank 0 after each
@@ -42,12 +47,16 @@ def run_single(
     """
     logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
     shown = Progress(enabled=ranks.is_first, on_console=config.is_standalone)
+    # Held until the end, so that a second command for the same folder is refused instead of mixing its files with
+    # these.
     with hold(run_dir) if ranks.is_first else nullcontext(), shown as progress:
         checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
+        # After the first node has created the folder, before a rank writes to it.
         require_shared(run_dir, ranks)
         if checkpoint is not None and (run_dir / "result.json").is_file():
             say_finished(run_dir, f"run in {run_dir} is", config.data)
             return 0
+        # Nothing was written so far: a mistake of the user leaves the folder as it was.
         run = build_run(config, run_dir, ranks, progress, checkpoint, trial, after_save)
         # From here on, a signal must save the state.
         with run.journal.closed_on_errors(), stopping.polled():
@@ -89,6 +98,7 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     for entry in state.best:
         entry.value = run.value_of(entry.metrics)
     state.best, state.pruned = run.ranked(state.best), False
+    # Read by rank 0 only, since it renames and deletes these folders below.
     held = ranks.from_first(list(held_steps(taken.folder)) if ranks.is_first else None)
     if state.best and state.best[0].step not in held:
         lacking = source_of(checkpoint).parent
@@ -105,6 +115,8 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     # Other ranks may still read the files that change now.
     ranks.barrier()
     if ranks.is_first:
+        # All of this happens in the folder TAKEN: after a kill before it is marked complete, the same command takes the
+        # state over again.
         taken.judge_anew(state.best)
         taken.save_last(tensors, state, run.order_key)
         keep_predictions_of(taken.folder, run.eval_sets, state.best[0].step if state.best else None)
@@ -122,6 +134,7 @@ def begin_records(run: Training, config: Run, overrides: list[str]) -> None:
     ranks, run_dir = run.stepper.ranks, run.run_dir
     facts = describe(run.store) if ranks.is_first else {}
     if ranks.is_first:
+        # First, since a folder without it does not count as a run, and could not be continued after a kill.
         write_config(run_dir, config.to_config())
     ranks.barrier()
     logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
@@ -130,7 +143,7 @@ def begin_records(run: Training, config: Run, overrides: list[str]) -> None:
     ranks.barrier()
 
 
-def _write_records(run: Training, config: Run, overrides: list[str], facts: dict[str, Any]) -> None:
+def _write_records(run: Training, config: Run, overrides: list[str], facts: dict[str, object]) -> None:
     ranks, run_dir = run.stepper.ranks, run.run_dir
     write_command(run_dir, config, overrides, ranks)
     write_json(run_dir / "data.json", facts)
@@ -140,9 +153,11 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     columns = (*TRAIN_COLUMNS, *of_terms, *of_scale)
     run.tables = {"train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, VALID_COLUMNS)}
     for table in run.tables.values():
+        # Rows after the saved state will be written again.
         table.truncate_after(run.state.step)
     run.journal.begin(run_dir, config.to_config(), run.state)
     if run.checkpoints.folder.is_dir():
+        # A kill may have come between saving the state and naming the best checkpoints after it.
         remove_replaced(run.checkpoints.folder)
         run.checkpoints.arrange(run.state.best)
     log.info("run folder %s", run_dir)

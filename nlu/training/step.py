@@ -72,6 +72,7 @@ class PendingStep:
 
     def result(self) -> StepResult:
         """Wait for the numbers. Raises UserError, with nothing updated, if the loss or the gradient is not finite."""
+        # The pinned copy is complete only after this event. Until here the host ran ahead of the device.
         if self.arrived is not None:
             self.arrived.synchronize()
         *values, gnorm = self.numbers[: len(self.counts) + 1].tolist()
@@ -82,6 +83,7 @@ class PendingStep:
         is_finite = math.isfinite(loss) and math.isfinite(gnorm)
         if not is_finite and loss_scale is not None and self.may_skip(loss_scale):
             return StepResult(self.number, sums, self.counts, loss, gnorm, False, loss_scale, skipped=True)
+        # The loss first: if it is not finite, neither is its gradient.
         at = "" if loss_scale is None else f" at a loss scale of {loss_scale:g}"
         self._require_finite("loss", loss, at)
         self._require_finite("gradient norm", gnorm, at)
@@ -148,12 +150,15 @@ class Stepper:
         counts, stop = self._count(shares, stop)
         scale = {name: self.weights[name] / max(1, count) for name, count in counts.items()}
         loss_scale = self.precision.loss_scale(self.device)
+        # Only the backward pass sees the loss scale: `totals` are sums of the terms without any factor, so the reported
+        # loss uses `scale`.
         used: Scale = scale if loss_scale is None else {name: value * loss_scale for name, value in scale.items()}
         # Before the update only gradients change, so the passes can be run again.
         totals = self.parallel.reduce(self.trained, self._run(shares, used, number))
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         gnorm = self.parallel.norm(gradients)
         if loss_scale is not None:
+            # Clipping and train.tsv use the norm of the gradient of the loss itself.
             gnorm = gnorm / loss_scale
         numbers = [totals, gnorm.view(1), *([] if loss_scale is None else [loss_scale.view(1)])]
         pending = self._pending(
@@ -164,12 +169,16 @@ class Stepper:
             torch.cat(numbers),
             lambda: self._culprits(part, micro_batches, used, number, epoch),
         )
+        # Raises before anything is updated.
         if not self.is_asynchronous:
             pending.result()
         # A larger norm is reduced to clip_norm; the small constant keeps the result below it.
         divisor = ((gnorm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(gnorm)
+        # One test on the device for all numbers: infinity and NaN survive the additions. On several ranks it is that of
+        # sums over all of them, so all decide alike.
         is_finite = torch.isfinite(totals.sum() + gnorm)
         if loss_scale is None:
+            # An asynchronous step that failed is made harmless on the device, since the host learns of it too late.
             self._update(gradients, divisor.float(), is_finite)
             self._update_average(number)
         else:
@@ -187,6 +196,7 @@ class Stepper:
 
     def _run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
+        # float64, so that the reported sum hardly depends on the division into micro-batches.
         totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)
         for micro, share in enumerate(shares):
             if share is not None:
@@ -199,12 +209,14 @@ class Stepper:
         With several ranks, a rank without rows gets another row as a placeholder: every rank must run every pass, since
         a strategy may communicate within it. A single process skips an empty micro-batch.
         """
+        # Any row does as a placeholder; without a row in the whole step, it is the first one of the set.
         own = next((examples_B for examples_B in micro_batches if len(examples_B)), np.zeros(1, np.int64))
         shares: list[Share | None] = []
         for examples_B in micro_batches:
             if len(examples_B):
                 shares.append(Share(collate(part, examples_B, (self.seed, epoch)), is_own=True))
             elif self.ranks.world_size > 1:
+                # Every rank has the same list of micro-batches, so the passes of all ranks correspond to one another.
                 shares.append(Share(collate(part, own[:1], (self.seed, epoch)), is_own=False))
             else:
                 shares.append(None)
@@ -217,6 +229,8 @@ class Stepper:
             if share is not None and share.is_own:
                 for name, count in self.method.counts(self.task, share.batch).items():
                     own[name] = own.get(name, 0) + count
+        # One message carries the counts and the request to stop. So all ranks stop after the same step, whichever of
+        # them got the signal. Counts are exact in float64.
         *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in self.weights), float(stop)])
         return {name: int(total) for name, total in zip(self.weights, totals, strict=True)}, stops > 0
 
@@ -237,7 +251,9 @@ class Stepper:
         # such as kernels of an accelerator, depends on the micro-batch.
         torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
         streams = Noise(self.seed, number, share.batch) if device.type == "cpu" else None
+        # A pass with factors of 0 instead of no pass, so that all ranks enter the same collectives.
         used = scale if share.is_own else dict.fromkeys(scale, 0.0)
+        # What the model records about a placeholder must not reach scalars.tsv.
         with drawing_from(streams), nullcontext() if share.is_own else summary.unheard():
             sums = self.method.backward(
                 self.task, self.model, share.batch.to(device), used, lambda: self.precision.autocast(device)
@@ -246,11 +262,17 @@ class Stepper:
         return values if share.is_own else torch.zeros_like(values)
 
     def _pending(
-        self, number: int, counts: dict[str, int], scale: dict[str, float], stop: bool, numbers: Tensor,
+        self,
+        number: int,
+        counts: dict[str, int],
+        scale: dict[str, float],
+        stop: bool,
+        numbers: Tensor,
         culprits: Callable[[], str],
-    ) -> PendingStep:  # fmt: skip
+    ) -> PendingStep:
         arrived = None
         if self.is_asynchronous:
+            # Only a copy into pinned memory does not block the host.
             numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()
@@ -270,6 +292,7 @@ class Stepper:
         for micro, examples_B in enumerate(micro_batches):
             is_bad = not self._is_finite(part, examples_B, scale, number, micro, epoch)
             rows, bad = ranks.sum_on_host([float(len(examples_B)), float(is_bad)])
+            # Decided by all ranks together, since the repeated passes below may communicate.
             if not bad:
                 continue
             # The rows of a micro-batch are distributed to the ranks in turn, so no rank has more rows than this.
@@ -291,6 +314,7 @@ class Stepper:
         self, part: Examples, examples_B: np.ndarray, scale: Scale, number: int, micro: int, epoch: int
     ) -> bool:
         """Whether these examples of a micro-batch give a finite loss and gradient; True without examples."""
+        # A rank that has run out of rows repeats a placeholder, to stay in step with the others.
         (share,) = self._shares(part, [examples_B], epoch)
         if share is None:
             return True
@@ -331,6 +355,7 @@ class Stepper:
     def _update_average(self, number: int, share: Tensor | None = None) -> None:
         """Move the average towards the weights; `share` is a factor on the device, 0 for a skipped step."""
         if self.average is not None:
+            # The average follows the trained parameters only; frozen ones and buffers are the same in both.
             shadow = [self.average[name] for name in self._of_model]
             # The decay grows over the first steps; otherwise the average would long consist of the initial weights.
             decay = min(self.ema_decay, (1 + number) / (10 + number))

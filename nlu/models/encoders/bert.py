@@ -106,7 +106,7 @@ class Bert(nn.Module):
         self.pooler = nn.ModuleDict({"dense": Linear(self.width, self.width)}) if pooling == "pooler" else None
         self.apply(self._initialize)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the content of a checkpoint's config.json."""
         return {"model_type": MODEL_TYPE, **{theirs: self.sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
 

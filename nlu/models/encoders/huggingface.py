@@ -80,7 +80,7 @@ class HuggingFace(nn.Module):
         self.pooling = pooling
         self.pads = True
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What config.json of a checkpoint holds."""
         return self._settings
 
@@ -230,7 +230,7 @@ def _projections(inner: nn.Module | None) -> Iterator[list[list[Tensor]]]:
     hooks = []
 
     def keep(places: Sequence[int]) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
             for place, part in zip(places, output.chunk(len(places), dim=-1), strict=True):
                 seen[place].append(part)
 

@@ -7,8 +7,6 @@ section 3.3, plus the absolute difference).
 Axes: T tokens of all sequences, S sequences, X texts (two if a sequence is a pair), L the longest, D width.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -45,7 +43,7 @@ class TextCnn(nn.Module):
         super().__init__()
         if not kernel_sizes:
             raise UserError("model.kernel_sizes is empty, but there must be at least one; e.g. [3,5]")
-        self._settings: dict[str, Any] = {
+        self._settings: dict[str, object] = {
             "model_type": "textcnn", "embedding_size": embedding_size, "hidden_size": hidden_size, "layers": layers,
             "kernel_sizes": list(kernel_sizes),
         }  # fmt: skip
@@ -64,7 +62,7 @@ class TextCnn(nn.Module):
         self.dropout = Dropout(dropout)
         nn.init.normal_(self.word_embeddings.weight, std=0.1)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the content of a checkpoint's config.json."""
         return self._settings
 
@@ -151,7 +149,7 @@ class TextCnn(nn.Module):
         return kept.view(count, longest, width).transpose(1, 2)
 
 
-def require_same_sizes(settings: dict[str, Any], source: Pretrained | None) -> None:
+def require_same_sizes(settings: dict[str, object], source: Pretrained | None) -> None:
     """Raise UserError with every size that differs from those of the loaded run."""
     config = source.config if source else {}
     if config.get("model_type") != settings["model_type"]:

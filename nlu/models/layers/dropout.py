@@ -11,7 +11,7 @@ draw from torch's generator, so their masks depend on the micro-batch.
 Axes: S sequences, L the longest of a batch, D width, H heads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -97,8 +97,12 @@ class _DropoutMode(TorchFunctionMode):
         self._streams, self._longest = streams, longest
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., Tensor],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Tensor:
         named = dict(kwargs or {})
         if func is F.dropout:
             named |= dict(zip(("input", "p", "training", "inplace"), args, strict=False))
@@ -121,7 +125,7 @@ class _DropoutMode(TorchFunctionMode):
 
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, **_: Any,
+        is_causal: bool = False, scale: float | None = None, **_: object,
     ) -> Tensor:  # fmt: skip
         """Compute torch's scaled_dot_product_attention, which lacks a fused CPU kernel with dropout."""
         scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)

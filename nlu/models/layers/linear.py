@@ -52,7 +52,7 @@ class Linear(nn.Linear):
     copies have the memory layout of the library's kernels, which is a tenth faster.
     """
 
-    _kept: tuple[tuple[Any, ...], Tensor, Tensor] | None = None
+    _kept: tuple[tuple[object, ...], Tensor, Tensor] | None = None
     """the state from which the copies were made, the copy of the weight and that of the bias"""
     _laid_out: dict[tuple[int, int], tuple[Tensor, Tensor]]
 

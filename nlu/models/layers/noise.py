@@ -102,7 +102,7 @@ class _Given(ISeedSequence):
     def __init__(self, words: np.ndarray):
         self._words = words
 
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+    def generate_state(self, n_words: int, dtype: object = np.uint32) -> np.ndarray:
         """Return the words."""
         assert n_words == len(self._words) and dtype is np.uint64
         return self._words

@@ -35,8 +35,12 @@ def _is_wanted() -> bool:
 
 class _AttentionMode(TorchFunctionMode):
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., Tensor],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> Tensor:
         named = dict(kwargs or {})
         if func is not F.scaled_dot_product_attention:
             return func(*args, **named)
