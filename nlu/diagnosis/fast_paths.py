@@ -11,7 +11,7 @@ import torch
 
 from nlu.diagnosis.check import Check, warning
 from nlu.models.layers import torch_private
-from nlu.models.layers.attention import packed_kernel
+from nlu.models.layers.attention_in_one_kernel import packed_kernel
 from nlu.training.precision import Precision
 
 SIDES = 512, 768, 768

@@ -24,6 +24,7 @@ class Heads(nn.ModuleDict):
     def __init__(self, heads: Mapping[str, nn.Module]):
         super().__init__()
         for name, head in heads.items():
+            # ModuleDict refuses such names only with a KeyError.
             if hasattr(self, name):
                 raise UserError(
                     f"task.tasks.{name}: {name} is a name that torch's modules keep for themselves; "
@@ -50,6 +51,7 @@ class CompositeModel(TaskModel):
 
     def __init__(self, members: Mapping[str, TaskModel]):
         """`members`: models over one and the same encoder, by the name of their head."""
+        # Not `TaskModel.__init__`, which would register one head with the encoder.
         nn.Module.__init__(self)
         first = next(iter(members.values()))
         self.backbone = first.backbone
@@ -57,12 +59,15 @@ class CompositeModel(TaskModel):
         # Nothing of a head's model is registered here but its head.
         self._members = dict(members)
         self.layout, self.dropout = LAYOUT, first.dropout
+        # One module, so that `train()` and `eval()` of this model, which does not register the others, reach it.
         for model in members.values():
             model.dropout = self.dropout
 
     def of(self, name: str) -> TaskModel:
         """Return the model of one head, ready to run."""
         model = self._members[name]
+        # The heads share the encoder, and a batch does not show whether it has pairs, so the layout follows the head in
+        # use.
         self.backbone.layout = model.layout
         return model
 
@@ -70,6 +75,7 @@ class CompositeModel(TaskModel):
     def watching(self, inside: Inside) -> Iterator[list[Encoded]]:
         first, *others = self._members.values()
         with first.watching(inside) as seen:
+            # The passes of a step run in the model of the head of its set, so all of them collect into the same list.
             before = [(model._inside, model._seen) for model in others]
             for model in others:
                 model._inside, model._seen = inside, seen

@@ -97,4 +97,5 @@ class Encoder(Protocol):
 def layers_asked(layers: tuple[int, ...], count: int) -> dict[int, int]:
     """Return the index from 0 of each layer of `Inside`, in an encoder with `count` layers."""
     assert all(-count <= layer < count for layer in layers), f"there are {count} layers, not {layers}"
+    # -1 and the number of the last layer are the same layer, which is then kept once.
     return {layer: layer % count for layer in layers}

@@ -66,4 +66,5 @@ def vectors_of(encoded: Encoded, batch: Batch, wants: Wanted) -> Tensor:
         assert encoded.units_UD is not None
         return encoded.units_UD
     assert encoded.pooled_SD is not None and len(batch.sequences_KB) == 1
+    # Sequences are sorted by length in a batch; this restores the order of examples.
     return encoded.pooled_SD.index_select(0, batch.sequences_KB[0])

@@ -30,9 +30,13 @@ class Lora:
     """Low-rank adapters on linear layers of the encoder."""
 
     def __init__(
-        self, *, rank: PositiveInt = 8, alpha: PositiveFloat = 16.0, dropout: Probability = 0.0,
+        self,
+        *,
+        rank: PositiveInt = 8,
+        alpha: PositiveFloat = 16.0,
+        dropout: Probability = 0.0,
         targets: list[str] | None = None,
-    ):  # fmt: skip
+    ):
         """`rank` and `alpha`: r and alpha of the paper. `dropout` of the adapter's input during training. `targets`:
         shell patterns of names of linear layers; null = those that compute queries and values."""
         self.rank, self.scale, self.dropout, self.targets = rank, alpha / rank, dropout, targets
@@ -44,6 +48,7 @@ class Lora:
             for name, module in model.named_modules()
             if name.startswith("backbone.") and isinstance(module, nn.Linear)
         }
+        # Before layers are wrapped, so that the adapters' own weights are trained.
         model.get_submodule("backbone").requires_grad_(False)
         chosen = self._chosen(list(linears))
         for name in chosen:
@@ -58,6 +63,7 @@ class Lora:
         for name, value in tensors.items():
             layer, is_base, last = name.rpartition(".base.")
             if is_base and f"{layer}.down.weight" in tensors:
+                # The adapter adds nothing to a bias.
                 if last == "weight":
                     value = value + self.scale * tensors[f"{layer}.up.weight"] @ tensors[f"{layer}.down.weight"]
                 found[f"{layer}.{last}"] = value
@@ -106,12 +112,14 @@ class LoraLinear(nn.Module):
         self.up = WithoutBias(rank, base.out_features)
         self.dropout, self.scale = Dropout(dropout), scale
         nn.init.kaiming_uniform_(self.down.weight, a=math.sqrt(5))
+        # The product is 0 at first, so training starts from the pretrained model.
         nn.init.zeros_(self.up.weight)
 
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
         """Return (..., O), or, for a layer of nlu, only the output features `outputs`."""
         # `padded_dropout` replaces F.dropout for the padded rows of transformers' layers.
         kept = self.dropout(input) if input.dim() == 2 else F.dropout(input, self.dropout.probability, self.training)
+        # `Linear` takes (rows, features); transformers' layers have padded sequences.
         rows = self.down(kept.reshape(-1, input.shape[-1]))
         if outputs is None:
             found, added = self.base(input), self.up(rows)
@@ -126,4 +134,5 @@ class WithoutBias(Linear):
     def __init__(self, in_features: int, out_features: int):
         super().__init__(in_features, out_features)
         del self.bias
+        # `Linear` reads a bias. It is a buffer so that it is neither trained nor saved.
         self.register_buffer("bias", torch.zeros(out_features), persistent=False)

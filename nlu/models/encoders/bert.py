@@ -88,6 +88,7 @@ class Bert(nn.Module):
         applied to the input of the head.
         """
         super().__init__()
+        # Before any other local variable exists: `locals()` has the arguments only.
         given = {key: value for key, value in locals().items() if key in CONFIG_KEYS}
         if source is not None:
             require_bert(source)
@@ -95,6 +96,7 @@ class Bert(nn.Module):
         sizes = self.sizes
         self.width: int = sizes["hidden_size"]
         self.max_positions: int | None = sizes["max_positions"]
+        # Until TaskModel sets it.
         self.layout = "single"
         self.head_dropout = head_dropout
         self.pooling = pooling
@@ -173,6 +175,7 @@ class Bert(nn.Module):
             parts = [name.replace("query", part) for part in ("query", "key", "value")]
             if any(part not in tensors for part in parts):
                 raise CheckpointError(f"the checkpoint has {name} but not its key and value; it is damaged")
+            # One product instead of three. Rows are output features, so parts follow one another in the first axis.
             tensors[name.replace("query", "qkv")] = torch.cat([tensors.pop(part) for part in parts])
         return tensors
 
@@ -185,6 +188,7 @@ class Bert(nn.Module):
         if self.embeddings_project is not None:
             # Under autocast the projection returns bf16, and so would all residual sums after it.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
+        # Rows of zeros are added once for all layers; attention ignores them, and they are cut off at the end.
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
         layers = list(self.encoder["layer"].children())
@@ -317,6 +321,7 @@ class SelfAttention(nn.Module):
                 see(qkv_T3D)
             return self.output(attention.self_attention(qkv_T3D, dropout_p), hidden_TD)
         first_SD = hidden_TD.index_select(0, starts_S)
+        # Every token still needs a key and a value, but only the first ones a query.
         query_SD, key_value_T2D = qkv(first_SD, slice(width)), qkv(hidden_TD, slice(width, None))
         return self.output(attention.first_token_attention(query_SD, key_value_T2D, dropout_p), first_SD)
 
@@ -366,6 +371,7 @@ class _Seen:
 def mean_of_sequences(hidden_TD: Tensor, lengths: list[int]) -> Tensor:
     """Return the mean of each sequence's tokens; (S, D)."""
     device, count = hidden_TD.device, len(lengths)
+    # `output_size` spares the accelerator a synchronization to learn it.
     lengths_S = to_device(torch.tensor(lengths), device)
     sequence_T = torch.repeat_interleave(torch.arange(count, device=device), lengths_S, output_size=len(hidden_TD))
     return hidden_TD.new_zeros(count, hidden_TD.shape[1]).index_add(0, sequence_T, hidden_TD) / lengths_S[:, None]
@@ -374,4 +380,5 @@ def mean_of_sequences(hidden_TD: Tensor, lengths: list[int]) -> Tensor:
 def _strip_prefix(name: str) -> str:
     for prefix in ("bert.", "electra."):
         name = name.removeprefix(prefix)
+    # Old checkpoints, converted from TensorFlow, have its names of a norm's parameters.
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

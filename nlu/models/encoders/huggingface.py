@@ -68,6 +68,7 @@ class HuggingFace(nn.Module):
             _require_vocabulary(config, vocab_size, source)
         self.random_weights = random_weights
         self.inner = _random_model(config, source)
+        # Through JSON, because the configuration may hold types of torch.
         self._settings = {"model_type": MODEL_TYPE, "inner": json.loads(config.to_json_string())}
         self.width: int = config.hidden_size
         self.is_causal = _is_causal(self.inner, source)
@@ -282,6 +283,7 @@ def _architecture(source: Pretrained) -> Any:
             config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise _not_usable(source, error) from error
+    # Configurations of images or audio, and nested ones of several models.
     if not hasattr(config, "vocab_size") or not hasattr(config, "hidden_size"):
         raise _not_usable(source, "it has no vocabulary or no width")
     return config
@@ -299,6 +301,7 @@ def _random_model(config: Any, source: Pretrained) -> nn.Module:
         raise _not_usable(source, "it is an encoder with a decoder, which also needs a text to continue")
     if "inputs_embeds" not in inspect.signature(inner.forward).parameters:
         raise _not_usable(source, "it cannot be given word vectors (inputs_embeds)")
+    # Its weights would never get a gradient: the head reads tokens and their mean.
     if getattr(inner, "pooler", None) is not None:
         inner.pooler = None
     return inner
@@ -324,9 +327,11 @@ def _is_causal(inner: Any, source: Pretrained) -> bool:
             raise _not_usable(source, f"it cannot encode a single text ({error})") from error
         finally:
             inner.train(trains)
+    # Rounding may differ between rows of a batch; a token that is seen changes the vector by much more.
     scale = 1e-6 * float(hidden_SLD.abs().max())
     first_sees_second = float((hidden_SLD[0, 0] - hidden_SLD[1, 0]).abs().max()) > scale
     second_sees_first = float((hidden_SLD[0, 1] - hidden_SLD[2, 1]).abs().max()) > scale
+    # Models in which no token sees another one at all, or all see each other, are not causal.
     return second_sees_first and not first_sees_second
 
 
@@ -342,6 +347,8 @@ def _fit_vocabulary(config: Any, vocab_size: int) -> None:
     """Set the vocabulary size of an architecture that is trained from scratch to that of the tokenizer."""
     if config.vocab_size != vocab_size:
         config.vocab_size = vocab_size
+        # transformers rejects an index of padding outside of the table. Padding is masked, so the entry does not
+        # matter.
         config.pad_token_id = 0
 
 

@@ -44,9 +44,12 @@ class TextCnn(nn.Module):
         if not kernel_sizes:
             raise UserError("model.kernel_sizes is empty, but there must be at least one; e.g. [3,5]")
         self._settings: dict[str, object] = {
-            "model_type": "textcnn", "embedding_size": embedding_size, "hidden_size": hidden_size, "layers": layers,
+            "model_type": "textcnn",
+            "embedding_size": embedding_size,
+            "hidden_size": hidden_size,
+            "layers": layers,
             "kernel_sizes": list(kernel_sizes),
-        }  # fmt: skip
+        }
         require_same_sizes(self._settings, source)
         self.layout = "single"
         self.head_dropout = head_dropout
@@ -103,11 +106,13 @@ class TextCnn(nn.Module):
         return tensors
 
     def _pool(self, hidden_XLD: Tensor, real_XL: Tensor) -> Tensor:
+        # Minus infinity and not 0: activations may all be negative.
         best_XD = hidden_XLD.masked_fill(~real_XL[:, :, None], float("-inf")).amax(dim=1)
         # A text without tokens has a vector of zeros.
         best_XD = best_XD.masked_fill(~real_XL.any(dim=1)[:, None], 0.0)
         if self.layout != "pair":
             return best_XD
+        # `_places` puts the two texts of a pair side by side.
         first_SD, second_SD = best_XD[0::2], best_XD[1::2]
         return torch.cat([first_SD, second_SD, (first_SD - second_SD).abs(), first_SD * second_SD], dim=1)
 
@@ -118,6 +123,7 @@ class TextCnn(nn.Module):
         if self.layout != "pair":
             return to_device(torch.from_numpy(ranges(np.arange(count) * longest, lengths_S)), device), count, longest
         sequence_T = to_device(torch.from_numpy(np.repeat(np.arange(count), lengths_S)), device)
+        # The number of tokens of the first text, by which the second one starts later.
         firsts_S = batch.segments_T.new_zeros(count).index_add(0, sequence_T, 1 - batch.segments_T)
         column_T = batch.positions_T - batch.segments_T * firsts_S[sequence_T]
         if device.type == "cpu":
@@ -144,6 +150,7 @@ class TextCnn(nn.Module):
         if not self.training or not self.dropout.probability:
             return real_XL[:, None, :]
         count, width, longest = input_XDL.shape
+        # The factors for tokens by themselves, without the values: a token has the same mask for any padded length.
         mask_TD = self.dropout(input_XDL.new_ones(len(place_T), width))
         kept = input_XDL.new_zeros(count * longest, width).index_copy(0, place_T, mask_TD)
         return kept.view(count, longest, width).transpose(1, 2)

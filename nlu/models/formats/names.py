@@ -25,6 +25,7 @@ def encoder_names(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     renamed: dict[str, np.ndarray] = {}
     sources: dict[str, str] = {}
     for source, values in tensors.items():
+        # Twice the size of the weights, and of no use in another optimizer.
         if OPTIMIZER_STATE.search(source):
             continue
         name = _rename(source)
@@ -59,6 +60,7 @@ def tensorflow_names(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, n
 def _rename(source: str) -> str:
     path = PROJECTION.sub("embeddings_project", ENCODER_PREFIX.sub("", source))
     parent, _, leaf = path.rpartition("/")
+    # TensorFlow names the table itself; in torch it is the weight of a module.
     if leaf.endswith("_embeddings"):
         leaf += ".weight"
     path = f"{parent}/{LEAVES.get(leaf, leaf)}" if parent else leaf

@@ -36,8 +36,11 @@ KINDS = (
 )
 INDEX_SUFFIX = ".index.json"
 NAMES = (
-    "model.safetensors", f"model.safetensors{INDEX_SUFFIX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX_SUFFIX}",
-)  # fmt: skip
+    "model.safetensors",
+    f"model.safetensors{INDEX_SUFFIX}",
+    "pytorch_model.bin",
+    f"pytorch_model.bin{INDEX_SUFFIX}",
+)
 PICKLED = (".bin", ".pt")
 """files of torch.save, read with weights_only; .pt is what the predecessor writes"""
 WRAPPERS = ("state_dict", "model")
@@ -86,6 +89,7 @@ class Pretrained:
 
 def _read(weights: Path) -> dict[str, Tensor]:
     if weights.name.endswith(INDEX_SUFFIX):
+        # Many tensors share a file, which is read once.
         shards = sorted(set(json.loads(weights.read_text(encoding="utf-8"))["weight_map"].values()))
         return _merge(_read(weights.parent / name) for name in shards)
     if weights.suffix == ".safetensors":
@@ -107,6 +111,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_bin(path: Path) -> dict[str, Tensor]:
+    # weights_only: a pickle from elsewhere could run any code.
     content = torch.load(path, map_location="cpu", weights_only=True)
     for key in WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(key), dict):
@@ -127,6 +132,7 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
     """
     location = run_part(reference)
     prefix = Path(location).expanduser()
+    # A TF1 checkpoint is named by a prefix, which itself is not a file.
     if "://" not in location and Path(f"{prefix}.index").is_file():
         return Pretrained(reference, prefix, _config(prefix.parent), key)
     path = fetch(location, what=key)
@@ -207,8 +213,10 @@ def load_into(
             } | head
     matched = {name: value for name, value in theirs.items() if name in own and own[name].shape == value.shape}
     mismatched = [name for name in theirs if name in own and name not in matched]
+    # First, since its message is more useful than the share of tensors.
     _check_vocabulary(source, own, theirs, mismatched)
     _check_share(source, own, theirs, matched)
+    # strict=False: what is missing keeps its initial values, and is reported below.
     model.load_state_dict({name: value.to(own[name].dtype) for name, value in matched.items()}, strict=False)
     _report(source, own, theirs, mismatched)
 

@@ -56,6 +56,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
     bytes_PL = np.zeros((count, length), np.uint8)
     bytes_PL.reshape(-1)[count * length - len(flat) :] = flat
     register_P = np.zeros(count, np.uint32)
+    # One byte of every piece at a time: NumPy has no loop over bytes that is fast.
     for byte_P in np.ascontiguousarray(bytes_PL.T):
         register_P = _TABLE[(register_P ^ byte_P) & 0xFF] ^ register_P >> 8
     zeros = _zeros(length)
@@ -144,6 +145,7 @@ def find_checkpoint(folder: Path) -> Path | None:
     name.
     """
     prefixes = [path.with_suffix("") for path in folder.glob("*.index")]
+    # A folder may hold checkpoints whose download was broken off.
     complete = [prefix for prefix in prefixes if _has_all_shards(prefix)]
     return max(complete, key=lambda prefix: (prefix.name == _named_latest(folder), _step(prefix)), default=None)
 
@@ -191,6 +193,7 @@ def _read_tensor(entry: TensorEntry, shard: Path, file_size: int) -> np.ndarray:
         )
     values = np.fromfile(shard, dtype=DTYPES[entry.dtype], count=math.prod(entry.shape), offset=entry.offset)
     if entry.dtype == BFLOAT16:
+        # bfloat16 is the upper half of a float32.
         values = (values.astype("<u4") << 16).view("<f4")
     return values.reshape(entry.shape)
 
@@ -201,11 +204,13 @@ def _parse_index(data: bytes) -> tuple[list[TensorEntry], int]:
         raise MalformedError("it does not end with the mark of an index; it is truncated or another kind of file")
     footer = data[-FOOTER_BYTES:]
     _, position = _handle(footer, 0)
+    # The first handle is that of the meta index, which TensorFlow leaves empty.
     root, _ = _handle(footer, position)
     entries = []
     shard_count = 1
     for _, handle in _block(data, *root):
         for key, value in _block(data, *_handle(handle, 0)[0]):
+            # The entry without a name is the header of the checkpoint.
             if key == b"":
                 shard_count = _parse_header(value)
             elif (entry := _parse_entry(key.decode("utf-8"), value)) is not None:
@@ -229,11 +234,13 @@ def _block(data: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]
     if size < 4 or end + TRAILER_BYTES > len(data):
         raise MalformedError(f"a block at bytes {offset} to {end} is outside of the file's {len(data)} bytes")
     kind, checksum = struct.unpack("<BI", data[end : end + TRAILER_BYTES])
+    # The checksum includes the byte that says how the block is compressed.
     if masked_crc32c(data[offset : end + 1]) != checksum:
         raise MalformedError(f"the block at byte {offset} is damaged, its checksum differs; fetch the file again")
     if kind != 0:
         raise MalformedError("its blocks are compressed with snappy, which is not supported; save it uncompressed")
     block = data[offset:end]
+    # A block ends with an array of restart points for searches, which a full read does not need.
     restarts_at = size - 4 - 4 * struct.unpack("<I", block[-4:])[0]
     position, key = 0, b""
     while position < restarts_at:

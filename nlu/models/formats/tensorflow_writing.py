@@ -23,6 +23,7 @@ def write_checkpoint(prefix: Path, tensors: Mapping[str, np.ndarray]) -> None:
     items: list[Item] = [(b"", _number(1, 1) + _nested(3, _number(1, 1)))]
     offset = 0
     with open(f"{prefix}.data-00000-of-00001", "wb") as file:
+        # By bytes, the order of LevelDB's keys.
         for name, values in sorted(tensors.items(), key=lambda item: item[0].encode()):
             # Not ascontiguousarray, which gives a scalar an axis.
             values = np.asarray(values, order="C")
@@ -36,6 +37,7 @@ def write_checkpoint(prefix: Path, tensors: Mapping[str, np.ndarray]) -> None:
 def _entry(values: np.ndarray, offset: int) -> bytes:
     shape = b"".join(_nested(2, _number(1, size)) for size in values.shape)
     checksum = _varint(6 << 3 | 5) + struct.pack("<I", masked_crc32c(values))
+    # Protocol buffers leave out fields with the value 0.
     place = (_number(4, offset) if offset else b"") + (_number(5, values.nbytes) if values.nbytes else b"")
     return _number(1, NUMBERS[values.dtype]) + _nested(2, shape) + place + checksum
 
@@ -73,6 +75,7 @@ def _block(items: list[Item], restart_interval: int = RESTART_INTERVAL) -> bytes
     content, restarts, before = bytearray(), [0], b""
     for number, (key, value) in enumerate(items):
         shared = 0
+        # At a restart a key is whole, so that a search can begin there.
         if number % restart_interval == 0:
             restarts += [len(content)] if number else []
         else:

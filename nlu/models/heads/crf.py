@@ -37,9 +37,13 @@ class CrfHead(nn.Module):
     _forbidden_C: Tensor
 
     def __init__(
-        self, width: int, target: HeadTarget, encoder: Encoder | None = None, *,
+        self,
+        width: int,
+        target: HeadTarget,
+        encoder: Encoder | None = None,
+        *,
         transitions_lr: PositiveFloat | None = 0.01,
-    ):  # fmt: skip
+    ):
         """`transitions_lr`: the peak learning rate of the scores of transitions, first and last tags; null = the
         optimizer's.
 
@@ -60,6 +64,7 @@ class CrfHead(nn.Module):
         self.end_C = nn.Parameter(torch.zeros(count))
         transitions = ("transitions_CC", "start_C", "end_C")
         self.learning_rates = dict.fromkeys(transitions, transitions_lr) if transitions_lr is not None else {}
+        # Buffers that are not saved: they follow from the names of the tags.
         follows_CC, begins_C = legal_steps(target.names)
         self.register_buffer("_forbidden_CC", torch.from_numpy(~follows_CC), persistent=False)
         self.register_buffer("_forbidden_C", torch.from_numpy(~begins_C), persistent=False)
@@ -88,6 +93,7 @@ class CrfHead(nn.Module):
         best_AC, came_from, ends = start_C, [], []
         for number, (here, logits_AC) in enumerate(zip(places.sizes, logits_PC.split(places.sizes), strict=True)):
             if number:
+                # Only the examples that still have a unit here.
                 best_AC, from_AC = (best_AC[:here, :, None] + transitions_CC).max(1)
                 came_from.append(from_AC)
             best_AC = best_AC + logits_AC
@@ -133,10 +139,16 @@ class _NegativeLogLikelihood(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits_UC: Tensor, tags_U: Tensor, transitions_CC: Tensor, start_C: Tensor, end_C: Tensor,
+        ctx: Any,
+        logits_UC: Tensor,
+        tags_U: Tensor,
+        transitions_CC: Tensor,
+        start_C: Tensor,
+        end_C: Tensor,
         places: _Places,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         logits_PC, tags_P = logits_UC.index_select(0, places.unit_P), tags_U.index_select(0, places.unit_P)
+        # The score of the given tag at each place.
         own_P = logits_PC.gather(1, tags_P[:, None])[:, 0]
         alphas: list[Tensor] = []
         total_B, gold_B = logits_UC.new_zeros(places.count), logits_UC.new_zeros(places.count)
@@ -150,12 +162,14 @@ class _NegativeLogLikelihood(torch.autograd.Function):
                 alpha_AC = start_C
                 gold_B[:here] += start_C[tag_A] + own_P[:here]
             alphas.append(alpha_AC + logits_PC[start : start + here])
+            # Examples are sorted by length, longest first, so those that end here are the last ones of the slice.
             last = slice(places.next_size(number), here)
             total_B[last] = _log_sum_exp(alphas[-1][last] + end_C, 1)
             gold_B[last] += end_C[tag_A[last]]
             start += here
         ctx.places = places
         ctx.save_for_backward(logits_PC, tags_P, transitions_CC, end_C, total_B, *alphas)
+        # Back from the order by length to that of the batch.
         return torch.empty_like(total_B).index_copy_(0, places.order_B, total_B - gold_B)
 
     @staticmethod
@@ -179,6 +193,7 @@ class _NegativeLogLikelihood(torch.autograd.Function):
                 beta_AC = torch.cat([_log_sum_exp(steps_ACC, 2), end_C.expand(here - further, -1)])
             else:
                 beta_AC = end_C.expand(here, -1)
+            # The probability of each tag at this place; minus 1 for the given one is the gradient of -log p.
             marginal_AC = (alphas[number] + beta_AC - total_A1).exp()
             marginal_AC.scatter_add_(1, tag_A[:, None], marginal_AC.new_full((here, 1), -1.0))
             marginal_AC *= weight_A1
@@ -198,6 +213,7 @@ def _log_sum_exp(scores: Tensor, dim: int) -> Tensor:
     result.
     """
     highest = scores.amax(dim, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
+    # Relative to the highest score, so that the largest term is 1 and nothing overflows.
     terms = (scores - highest).exp_()
     while (size := terms.shape[dim]) > 1:
         half = size // 2

@@ -26,9 +26,13 @@ class SidesHead(nn.Module):
     """The value of an option by what the loss reads."""
 
     def __init__(
-        self, width: int, target: HeadTarget, encoder: Encoder | None = None, *,
+        self,
+        width: int,
+        target: HeadTarget,
+        encoder: Encoder | None = None,
+        *,
         features: Literal["concat", "cosine"] = "concat",
-    ):  # fmt: skip
+    ):
         """`features`: concat applies a linear layer to [u; v; |u - v|]; cosine returns cos(u, v) as the only output.
 
         Raises UserError for a target with a tag for each unit.

@@ -5,34 +5,22 @@ also R rows of all sequences and heads, each E wide; N = sequences of a group * 
 only first tokens have queries. O offsets of a key from a query (`nlu.models.layers.pattern`).
 """
 
-import inspect
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
 from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from nlu.data.arrays import ranges, starts_of
-from nlu.data.collate import to_device
+from nlu.models.layers.attention_in_one_kernel import AttentionInOneKernel
 from nlu.models.layers.dropout import dropout_mask
-from nlu.models.layers.linear import with_rows
 from nlu.models.layers.pattern import Pattern
-from nlu.models.layers.repeatable import repeatable
 from nlu.models.layers.torch_private import softmax_gradient
-
-log = logging.getLogger(__name__)
 
 LENGTH_STEP = 8
 MIN_MATRICES = 2
-HEAD_STEP = 8
-Kernel = Callable[..., Tensor]
-"""has the signature of torch.nn.attention.varlen.varlen_attn"""
 
 
 class Attention(Protocol):
@@ -49,31 +37,6 @@ class Attention(Protocol):
         self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
     ) -> Tensor:
         """Return the result for the first token of each sequence; (B, D)."""
-
-
-@cache
-def packed_kernel(device: torch.device) -> Kernel | None:
-    """Return torch's attention over packed rows in half precision, or None if it does not work.
-
-    Whether it works depends on device, driver and build, so it is tried once on each device.
-    """
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-
-        # Otherwise the longest sequence decides how keys are split, and so in which order the others are summed.
-        unsplit: dict[str, Any] = {"num_splits": 1} if "num_splits" in inspect.signature(varlen_attn).parameters else {}
-        kernel: Any = partial(varlen_attn, **unsplit)
-        # The first call may come from scoring, which disables gradients.
-        with torch.inference_mode(False), torch.enable_grad():
-            rows_T3HE = torch.ones(3, 3, 1, HEAD_STEP, dtype=torch.bfloat16, device=device, requires_grad=True)
-            bounds = torch.tensor([0, 1, 3], dtype=torch.int32, device=device)
-            mixed_THE = kernel(*rows_T3HE.unbind(1), bounds, bounds, 2, 2, scale=1.0)
-            (gradient,) = torch.autograd.grad(mixed_THE.float().sum(), rows_T3HE)
-        works = bool(mixed_THE.eq(1).all() and gradient.isfinite().all())
-    except (ImportError, RuntimeError, TypeError, NotImplementedError) as error:
-        log.info("attention over packed rows is not available on %s (%s); rows are padded", device, error)
-        return None
-    return kernel if works else None
 
 
 def attention_over(lengths: list[int], heads: int, device: torch.device) -> Attention:
@@ -99,6 +62,7 @@ class AttentionInProducts:
         padded_B = -(-lengths_B // LENGTH_STEP) * LENGTH_STEP
         self._groups = _groups(lengths_B, padded_B, heads)
         self._tokens = _Rows(lengths_B, padded_B, heads)
+        # First tokens are sequences of one token without padding.
         ones_B = np.ones_like(lengths_B)
         self._firsts = _Rows(ones_B, ones_B, heads)
 
@@ -169,6 +133,7 @@ class _Rows:
         is_padding_R = place_R >= np.repeat(lengths_B, sizes_B)
         self._source_R = np.repeat(starts_of(lengths_B), sizes_B) + np.where(is_padding_R, 0, place_R)
         self._row_TH = np.empty((self._count, heads), dtype=np.int64)
+        # The inverse of `_source_R` without its padding: where each packed row is among the rows of heads.
         self._row_TH[self._source_R[~is_padding_R], self._head_R[~is_padding_R]] = np.flatnonzero(~is_padding_R)
         self._padding = torch.from_numpy(np.flatnonzero(is_padding_R))
         self._sources: dict[int, Tensor] = {}
@@ -177,6 +142,8 @@ class _Rows:
     def by_head(self, packed_TC: Tensor, parts: int) -> Tensor:
         """Return (parts, R, E) of rows with parts * H * E columns; padding repeats the first row of a sequence."""
         if parts not in self._sources:
+            # A part of the columns is `heads` pieces of E columns, so a gather over pieces of that width picks head and
+            # part at once.
             part_P1 = np.arange(parts)[:, None] * self._heads
             source_PR = self._source_R * (parts * self._heads) + self._head_R + part_P1
             self._sources[parts] = torch.from_numpy(source_PR.reshape(-1))
@@ -194,6 +161,7 @@ class _Rows:
             self._rows[parts] = torch.from_numpy((self._row_TH[:, None] + np.arange(parts)[:, None] * rows).reshape(-1))
         out = rows_PRE.new_empty((count, parts * self._heads * width))
         own = out[: self._count].view(-1, width)
+        # Written into place, since concatenating rows with their padding would copy them once more.
         torch.index_select(rows_PRE.view(-1, width), 0, self._rows[parts], out=own)
         out[self._count :] = 0
         return out
@@ -204,9 +172,16 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query_BD: Tensor | None, projected_TC: Tensor, bias_HO: Tensor | None, pattern: Pattern | None,
-        groups: list[_Group], asking: _Rows, tokens: _Rows, dropout_p: float,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        query_BD: Tensor | None,
+        projected_TC: Tensor,
+        bias_HO: Tensor | None,
+        pattern: Pattern | None,
+        groups: list[_Group],
+        asking: _Rows,
+        tokens: _Rows,
+        dropout_p: float,
+    ) -> Tensor:
         # The pattern holds the bias too; autograd needs it as an argument.
         ctx.pattern = pattern
         ctx.first_only, ctx.groups, ctx.asking, ctx.tokens = query_BD is not None, groups, asking, tokens
@@ -243,6 +218,7 @@ class _Products(torch.autograd.Function):
         to_parts_PRE = torch.empty_like(parts_PRE)
         to_query_RE = torch.empty_like(query_RE) if ctx.first_only else to_parts_PRE[0]
         to_bias_HO = torch.zeros_like(ctx.pattern.bias_HO) if ctx.needs_input_grad[2] else None
+        # In groups of three, as `forward` has saved them.
         for group, (weights_NQL, mask_NQL, dropped_NQL) in zip(
             ctx.groups, zip(*[iter(saved)] * 3, strict=True), strict=True
         ):
@@ -251,6 +227,7 @@ class _Products(torch.autograd.Function):
             )
             key_NLE, value_NLE = (group.all(rows) for rows in parts_PRE[-2:])
             to_key_NLE, to_value_NLE = (group.all(rows) for rows in to_parts_PRE[-2:])
+            # In fp32, since the gradient of a softmax subtracts numbers of similar size.
             to_weights_NQL = _product(gradient_NQE, value_NLE.mT).float()
             if mask_NQL is not None:
                 to_weights_NQL *= mask_NQL
@@ -279,96 +256,6 @@ def _product(left_NIJ: Tensor, right_NJK: Tensor, out: Tensor | None = None) -> 
     return found if out is None else out.copy_(found)
 
 
-class AttentionInOneKernel:
-    """Attention in one call, for an accelerator, on which one masked call costs less than a call for each length.
-
-    Without dropout and pattern, and in half precision, the kernel reads packed rows; else rows are padded to the
-    longest sequence inside this call. Heads are padded to a multiple of HEAD_STEP, because torch takes a slow path for
-    others. In torch's deterministic mode the gradient has the same bits each time.
-    """
-
-    def __init__(
-        self, lengths: list[int], heads: int, device: torch.device,
-        packed_kernel: Callable[[torch.device], Kernel | None] = packed_kernel,
-    ):  # fmt: skip
-        """`packed_kernel` returns the attention over packed rows on a device, or None."""
-        self._heads, self._count, self._longest, self._tokens = heads, len(lengths), max(lengths), sum(lengths)
-        self._packed_kernel = packed_kernel
-        lengths_B = np.array(lengths, dtype=np.int64)
-        first_rows_B = np.arange(len(lengths)) * self._longest
-        real_BL = torch.from_numpy(np.arange(self._longest) < lengths_B[:, None])
-        bounds = np.concatenate([[0], np.cumsum(lengths_B)]).astype(np.int32)
-        # Computed on the host, so that nothing here waits for the device.
-        self._mask_B11L = to_device(real_BL[:, None, None], device)
-        self._place_T = to_device(torch.from_numpy(ranges(first_rows_B, lengths_B)), device)
-        self._bounds = to_device(torch.from_numpy(bounds), device)
-        """the start of each sequence in T, and the end of the last one"""
-        self._firsts = to_device(torch.arange(len(lengths) + 1, dtype=torch.int32), device)
-
-    def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
-        """Return the result for every token; (T, D)."""
-        if pattern is None and (kernel := self._kernel_for(qkv_T3D, dropout_p)):
-            query_THE, key_THE, value_THE = self._by_head(qkv_T3D[: self._tokens], 3)
-            mixed_TD = self._mix_packed(kernel, query_THE, key_THE, value_THE, self._bounds, self._longest)
-        else:
-            query_BHLE, key_BHLE, value_BHLE = self._padded(qkv_T3D, 3)
-            mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p, pattern)
-            mixed_TD = mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
-        return with_rows(mixed_TD, len(qkv_T3D))
-
-    def first_token_attention(
-        self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
-    ) -> Tensor:
-        """Return the result for the first token of each sequence; (B, D)."""
-        if pattern is None and (kernel := self._kernel_for(key_value_T2D, dropout_p)):
-            key_THE, value_THE = self._by_head(key_value_T2D[: self._tokens], 2)
-            (query_BHE,) = self._by_head(query_BD, 1)
-            return self._mix_packed(kernel, query_BHE, key_THE, value_THE, self._firsts, 1)
-        key_BHLE, value_BHLE = self._padded(key_value_T2D, 2)
-        query_BH1E = query_BD.view(self._count, self._heads, 1, -1)
-        return self._mix(query_BH1E, key_BHLE, value_BHLE, dropout_p, pattern).flatten(1)
-
-    def _kernel_for(self, packed_TC: Tensor, dropout_p: float) -> Kernel | None:
-        is_half = packed_TC.dtype in (torch.bfloat16, torch.float16)
-        return self._packed_kernel(packed_TC.device) if is_half and not dropout_p else None
-
-    def _by_head(self, packed_TC: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Return the parts of the columns as (T, H, E) each."""
-        return packed_TC.view(len(packed_TC), parts, self._heads, -1).unbind(1)
-
-    def _padded(self, packed_TC: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Return the parts of the columns as (B, H, L, E) each; padding is zero."""
-        padded = packed_TC.new_zeros(self._count * self._longest, packed_TC.shape[1])
-        padded = padded.index_copy(0, self._place_T, packed_TC[: self._tokens])
-        return padded.view(self._count, self._longest, parts, self._heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-
-    def _mix(
-        self, query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float, pattern: Pattern | None
-    ) -> Tensor:
-        def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor = self._mask_B11L) -> Tensor:
-            return F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, dropout_p=dropout_p, scale=width**-0.5
-            )
-
-        width = query_BHQE.shape[-1]
-        inputs = [_wide_enough(heads) for heads in (query_BHQE, key_BHLE, value_BHLE)]
-        if pattern is not None:
-            added_HQL = pattern.added(query_BHQE.shape[2], self._longest, query_BHQE.device)
-            lowest = torch.finfo(query_BHQE.dtype).min / 2
-            masked_BHQL = added_HQL.clamp(min=lowest).masked_fill(~self._mask_B11L, -torch.inf)
-            inputs.append(masked_BHQL.to(query_BHQE.dtype))
-        return repeatable(attend, *inputs)[..., :width]
-
-    def _mix_packed(
-        self, kernel: Kernel, query_QHE: Tensor, key_THE: Tensor, value_THE: Tensor, query_bounds: Tensor, longest: int
-    ) -> Tensor:
-        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return kernel(query, key, value, query_bounds, self._bounds, longest, self._longest, scale=width**-0.5)
-
-        width = query_QHE.shape[-1]
-        return repeatable(attend, *map(_wide_enough, (query_QHE, key_THE, value_THE)))[..., :width].flatten(1)
-
-
 def attention_weights(
     query_TD: Tensor, key_TD: Tensor, lengths: list[int], heads: int, pattern: Pattern | None = None
 ) -> list[Tensor]:
@@ -392,9 +279,3 @@ def attention_weights(
             found += scores_BHLL.softmax(-1).unbind(0)
             start = stop
     return found
-
-
-def _wide_enough(heads: Tensor) -> Tensor:
-    """Return heads padded by columns of zeros to a multiple of HEAD_STEP, which do not change products."""
-    missing = -heads.shape[-1] % HEAD_STEP
-    return F.pad(heads, (0, missing)) if missing else heads

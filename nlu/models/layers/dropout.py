@@ -47,6 +47,8 @@ def dropout(input: Tensor, probability: float, rows: Sequence[int] | None = None
     if not probability:
         return input
     if input.device.type != "cpu":
+        # On an accelerator, drawing on the host would cost more than all else; the masks then depend on the
+        # micro-batch.
         return F.dropout(input, probability)
     return input * dropout_mask(input, probability, rows)
 
@@ -74,6 +76,7 @@ def _bits(input: Tensor, rows: Sequence[int] | None, first: int) -> np.ndarray:
     """Return 16 random bits for each element of the input."""
     count = input.numel()
     if (streams := noise.active()) is None:
+        # From torch's generator, so that a seed of the user determines the masks outside of training steps too.
         seed = int(torch.randint(2**62, (1,)))
         words = np.random.Generator(np.random.SFC64(seed)).integers(
             0, 2**64 - 1, size=-(-count // 4), dtype=np.uint64, endpoint=True
@@ -107,6 +110,7 @@ class _DropoutMode(TorchFunctionMode):
         if func is F.dropout:
             named |= dict(zip(("input", "p", "training", "inplace"), args, strict=False))
             input, probability = named["input"], named.get("p", 0.5)
+            # A tensor of another shape belongs to no known sequence, so its mask cannot depend on one.
             if not named.get("training", True) or not probability or not self._is_known(input.shape):
                 return func(**named)
             return input * self._mask(input.shape, input.dtype, probability)
@@ -114,6 +118,7 @@ class _DropoutMode(TorchFunctionMode):
             names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
             named |= dict(zip(names, args, strict=False))
             shape = (*named["query"].shape[:-1], named["key"].shape[-2])
+            # With grouped queries, key and value have fewer heads than the query, which `_attend` does not repeat.
             if named.get("dropout_p") and self._is_known(shape) and not named.get("enable_gqa"):
                 return self._attend(**named)
             return func(**named)
@@ -124,9 +129,16 @@ class _DropoutMode(TorchFunctionMode):
         return lengths is not None and shape[0] == len(self._streams.lengths) and set(lengths) == {self._longest}
 
     def _attend(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, **_: object,
-    ) -> Tensor:  # fmt: skip
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        **_: object,
+    ) -> Tensor:
         """Compute torch's scaled_dot_product_attention, which lacks a fused CPU kernel with dropout."""
         scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
         if is_causal:
@@ -143,6 +155,7 @@ class _DropoutMode(TorchFunctionMode):
         lengths = self._streams.lengths
         own = [(length, shape[2]) if len(shape) == 3 else (shape[1], length, length) for length in lengths]
         bits = self._streams.bits([int(np.prod(each)) for each in own])
+        # The largest number keeps an element, so padding needs no random numbers.
         padded = np.full(shape, STEPS - 1, np.uint16)
         begin = 0
         for number, (length, each) in enumerate(zip(lengths, own, strict=True)):

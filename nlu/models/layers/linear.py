@@ -33,6 +33,7 @@ class ReusedMemory:
         if self._tensor is None or self._tensor.shape != shape:
             self._tensor = torch.empty(shape)
             self._counts_at_rest = storage_use_count(self._tensor)
+        # While a gradient still refers to the memory, writing into it would change that gradient.
         is_free = self._counts_at_rest is not None and storage_use_count(self._tensor) == self._counts_at_rest
         # A new alias, so that autograd can adopt it as the gradient instead of copying it.
         return self._tensor.detach() if is_free else torch.empty(shape)
@@ -69,13 +70,18 @@ class Linear(nn.Linear):
             if device == "cpu" and not torch.is_grad_enabled() and reads_blocks(used_weight.dtype):
                 laid_out = self._in_blocks(used_weight, used_bias, outputs)
                 return _with_min_rows(input, lambda rows: product_of_blocks(rows.to(used_bias.dtype), *laid_out))
+        # The gradient of a slice has another shape than the memory.
         memory = self._memory if device == "cpu" and outputs is None else None
         operands = [weight, bias, used_weight, used_bias]
         if outputs is not None:
             operands = [operand[outputs] for operand in operands]
+        # Our own product instead of F.linear under autocast: it casts neither weight nor bias again, and its gradients
+        # reach the fp32 originals.
         return _with_min_rows(input, lambda rows: _Product.apply(rows, *operands, memory))
 
     def _low_precision(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        # A version changes with each write in place, the address when a tensor is replaced. Without versions nothing
+        # can be kept.
         versions = version_of(self.weight), version_of(self.bias)
         state = (*versions, self.weight.data_ptr(), self.bias.data_ptr(), dtype)
         if self._kept is None or self._kept[0] != state or None in versions:
@@ -119,10 +125,16 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor, used_weight: Tensor, used_bias: Tensor,
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        used_weight: Tensor,
+        used_bias: Tensor,
         memory: ReusedMemory | None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         used_input = input.to(used_weight.dtype)
+        # A frozen weight needs no input for its gradient, which saves the memory of the activations.
         ctx.save_for_backward(used_input if weight.requires_grad else None, used_weight)
         ctx.input_dtype, ctx.memory = input.dtype, memory
         if len(used_weight) == 1:
@@ -150,6 +162,7 @@ def _gradient_of_weight(gradient_RO: Tensor, input_RI: Tensor, memory: ReusedMem
     if memory is None:
         return (gradient_RO.t() @ input_RI).float()
     out = memory.take(torch.Size((gradient_RO.shape[1], input_RI.shape[1])))
+    # mm cannot write a bf16 product into fp32 memory.
     if gradient_RO.dtype == out.dtype:
         return torch.mm(gradient_RO.t(), input_RI, out=out)
     return out.copy_(gradient_RO.t() @ input_RI)

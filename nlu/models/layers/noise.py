@@ -40,6 +40,7 @@ class Noise:
         """Return the number of rows of each sequence, for one row for each of the tokens at `places_U`, in ascending
         order."""
         ends_S = np.cumsum(self.lengths)
+        # right: a token at the end of one sequence is the first of the next.
         sequence_U = np.searchsorted(ends_S, places_U.numpy(), side="right")
         return np.bincount(sequence_U, minlength=len(ends_S)).tolist()
 
@@ -55,6 +56,7 @@ class Noise:
         words = [
             generator.random_raw(-(-count // PER_WORD)) for generator, count in zip(generators, counts, strict=True)
         ]
+        # Then all words can be joined without copying each part.
         if all(count % PER_WORD == 0 for count in counts):
             return np.concatenate(words).view(np.uint16)
         return np.concatenate([word.view(np.uint16)[:count] for word, count in zip(words, counts, strict=True)])
@@ -91,6 +93,8 @@ def seeds_of(begin: int, example_S: np.ndarray, text_S: np.ndarray) -> np.ndarra
     They are outputs of SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195), whose states are
     hashes of the keys.
     """
+    # Nested, so that each key changes all bits before the next one is added; a sum of keys would give equal streams to
+    # different examples.
     state_S = mixed(mixed(mixed(np.array([begin], np.uint64)) ^ example_S) ^ text_S)
     return mixed(state_S[:, None] + np.arange(1, 4, dtype=np.uint64) * GOLDEN)
 

@@ -27,6 +27,7 @@ class Pattern:
 
     def added(self, queries: int, keys: int, device: torch.device) -> Tensor:
         """Return the term that is added to the scores of the first queries of a sequence; (H or 1, Q, L), float32."""
+        # One row of heads broadcasts over all of them.
         added_HQL = torch.zeros(1, queries, keys, device=device)
         if self.bias_HO is not None:
             added_HQL = self.bias_HO.float()[:, self.columns(queries, keys, device)]
@@ -38,6 +39,7 @@ class Pattern:
         """Return the column of `bias_HO` for each query and key; (Q, L)."""
         assert self.bias_HO is not None
         count = self.bias_HO.shape[1]
+        # Distances beyond the table share its outermost entries, as in models with relative positions.
         return (_offsets(queries, keys, device) + count // 2).clamp(0, count - 1)
 
 

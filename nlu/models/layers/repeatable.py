@@ -45,6 +45,7 @@ class _AttentionMode(TorchFunctionMode):
         if func is not F.scaled_dot_product_attention:
             return func(*args, **named)
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+        # Arguments by name, because tensors among them must be passed to `repeatable` one by one for their gradients.
         named |= dict(zip(names, args, strict=False))
         tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
         return repeatable(lambda *given: func(**named | dict(zip(tensors, given, strict=True))), *tensors.values())
@@ -53,6 +54,8 @@ class _AttentionMode(TorchFunctionMode):
 class _Repeatable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        # A graph of its own inside forward, so that both passes run in strict mode; autograd would otherwise run
+        # backward after the block has ended.
         detached = [input.detach().requires_grad_(input.requires_grad) for input in inputs]
         with torch.enable_grad(), _strictly():
             output = compute(*detached)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from nlu.models.layers.attention import AttentionInOneKernel, attention_over, attention_weights, packed_kernel
+from nlu.models.layers.attention import attention_over, attention_weights
+from nlu.models.layers.attention_in_one_kernel import AttentionInOneKernel, packed_kernel
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.pattern import Pattern
 from nlu.models.layers.repeatable import repeatable, repeatable_attention
