@@ -58,6 +58,7 @@ class Checkpoints:
 
         Raises CheckpointError if the disk is full or refuses; the previous checkpoint then stays.
         """
+        # In the same folder as the tensors, so that one rename replaces both.
         document = {"state": state.to_json(), "order": order, "parts": sorted(tensors)}
         self._write("last", tensors, {"state.json": document}, step=state.step)
 
@@ -67,6 +68,7 @@ class Checkpoints:
         `arrange` removes those that are not needed once a newer state is saved. Checkpoints that were written after the
         saved state and are not in `best` any more are removed at once.
         """
+        # `best` is ordered by value, but only the evaluation that has just entered it lacks a checkpoint.
         newest = max(best, key=lambda entry: entry.step)
         self._write(f".best-step-{newest.step}", {"model": weights}, {SCORE: _score(newest)})
         for path in self.folder.glob(".best-step-*"):
@@ -86,6 +88,7 @@ class Checkpoints:
 
     def judge_anew(self, best: list[Best]) -> None:
         """Write the new values of these evaluations, and name their checkpoints accordingly; others are removed."""
+        # Their contents stay; only score.json changes.
         held = held_steps(self.folder)
         for entry in best:
             write_json(held[entry.step] / SCORE, _score(entry))
@@ -155,8 +158,10 @@ def arrange_best(folder: Path, steps: list[int]) -> None:
     """
     held = held_steps(folder)
     for path in [*folder.glob("best-*"), *folder.glob(".best-step-*")]:
+        # Incomplete ones, which a kill left, and a second one of the same step.
         if path not in held.values():
             remove(path)
+    # First all get a name by their step, then by their place: a direct rename could meet a name that is still in use.
     for step, path in held.items():
         unnamed = folder / f".best-step-{step}"
         if path != unnamed:
@@ -195,6 +200,7 @@ def read_order(path: Path) -> tuple[int, OrderKey]:
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise damaged(path, error) from error
     try:
+        # Already here, so that a state of an earlier version is refused before weights are read.
         State.from_json(saved["state"])
     except (KeyError, TypeError) as error:
         shown = source_of(path)
@@ -220,6 +226,7 @@ class Saved:
         file = self.folder / f"{part}.safetensors"
         with safe_open(file, "pt") as opened:
             step = (opened.metadata() or {}).get(STEP)
+        # Loading tensors of one save with the state of another would train on, with wrong results and without an error.
         if step != str(self.state.step):
             raise ValueError(f"{file.name} is of step {step}, state.json of step {self.state.step}")
         return load_file(file)
@@ -240,6 +247,7 @@ def opened_last(path: Path) -> Iterator[Saved]:
     try:
         saved = json.loads((path / "state.json").read_text())
         yield Saved(path, State.from_json(saved["state"]), saved["order"], frozenset(saved["parts"]))
+    # torch raises RuntimeError for weights with other names or shapes.
     except (OSError, KeyError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
         raise damaged(shown, error) from error
 

@@ -58,6 +58,8 @@ def hold(run_dir: Path) -> Iterator[None]:
             yield
         finally:
             if not (run_dir / CONFIG).is_file():
+                # The run did not begin, so nothing of it may stay: the next command would find a folder that is not
+                # empty.
                 remove(run_dir / TAKEN)
                 (run_dir / LOCK).unlink(missing_ok=True)
                 if made_here and not any(run_dir.iterdir()):
@@ -98,6 +100,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     same path is continued, since its command was queued again.
     """
     resume, contents = config["resume"], _contents(run_dir)
+    # Only files of a start that did not get as far as config.yaml, so there is nothing to overwrite.
     if not contents or (resume != "never" and all(_is_before_begin(run_dir / name) for name in contents)):
         return None if resume in ("never", "auto") else take(resume, run_dir)
     if not (run_dir / CONFIG).is_file():
@@ -119,6 +122,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
             summary=f"{run_dir} holds a run with another configuration",
             remedy=f"write the same values to continue it, or choose another {FOLDER_KEY}{elsewhere}",
         )
+    # A kill may have come after config.yaml was written and before the copied state became that of this run.
     make_own(run_dir)
     return find_last(run_dir)
 
@@ -146,6 +150,7 @@ def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[s
     flat_old, flat_new = (
         flat({key: value for key, value in config.items() if key not in WITHOUT_EFFECT}) for config in (old, new)
     )
+    # None is a value that a key may have.
     absent = object()
     return [
         f"{key}: {_shown(flat_old, key)} there, {_shown(flat_new, key)} here"

@@ -55,6 +55,7 @@ def set_up(run_dir: Path | None, rank: int, *, on_console: bool = True) -> None:
     `run_dir`; it is appended to. If `run_dir` is None, records are kept until a second call names the folder. A second
     call replaces the handlers of the first. Records do not reach the root logger, whose handlers would repeat them.
     """
+    # Records that an earlier call kept until the folder was known.
     early = [record for handler in logging.getLogger("nlu").handlers for record in getattr(handler, "buffer", [])]
     handlers = _handlers(run_dir, rank, early, on_console)
     logging.captureWarnings(True)
@@ -95,6 +96,7 @@ def _handlers(
     # Without any handler, logging itself would print warnings of higher ranks to standard error.
     handlers: list[logging.Handler] = [logging.NullHandler()]
     if run_dir is None:
+        # Never flushed by level or on close: the next call of `set_up` takes the records over.
         handlers.append(MemoryHandler(capacity=EARLY_RECORDS, flushLevel=logging.CRITICAL + 1, flushOnClose=False))
     else:
         file = _file_handler(run_dir, rank)

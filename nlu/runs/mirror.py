@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,9 @@ from nlu.runs.mirrored import (
     NOTE,
     OUTBOX,
     RESULT,
+    FileEntry,
+    RecordedFile,
+    Snapshot,
     Version,
     abort_uploads,
     final_names,
@@ -55,17 +57,6 @@ BRING_TRIES = 5
 SINGLE_PUT_BYTES = 64 << 20
 
 
-@dataclass
-class Snapshot:
-    """All files at one moment, and the folder with the links to them."""
-
-    files: list[Version]
-    outbox: Path
-    has_ended: bool
-    names: dict[str, str]
-    """the name of each folder of a checkpoint in the run folder, and in the mirror once the run has ended"""
-
-
 class Mirror:
     """The mirror of one folder, for the process that writes to the folder.
 
@@ -87,8 +78,8 @@ class Mirror:
         self._outbox = folder / OUTBOX
         self._sent: dict[str, tuple[int, int, int]] = {}
         """by key: the identity of the file that was sent"""
-        self._kept: dict[str, dict[str, Any]] = {}
-        """by key: size and sha256 of each file of a checkpoint in the newest record"""
+        self._kept: dict[str, FileEntry] = {}
+        """by key: each file of a checkpoint in the newest record"""
         self._saves: list[str] = []
         """the newest record that the mirror has, and later ones that it may have; the folder is at or ahead of them"""
         self._pending: Snapshot | None = None
@@ -118,6 +109,7 @@ class Mirror:
                 f"{KEY} is {self.store.shown}, which holds a run; nothing was written; set resume=auto to continue "
                 "it, or choose another"
             )
+        # All refusals come before the claim, so that they leave no trace in the bucket.
         strange = [] if newest else [key for key in self.store.list() if not key.startswith(f"{FOLDER}/")]
         if strange:
             raise UserError(f"{KEY} is {self.store.shown}, which holds {strange[0]} but not a mirror; choose another")
@@ -131,11 +123,14 @@ class Mirror:
         try:
             remove(self._outbox)
             if there:
+                # Otherwise the folder is at or ahead of the mirror, and fetching would drop what was not sent.
                 if there["id"] not in note.get("saves", []):
                     self._fetch(there)
                 self._saves = [there["id"]]
                 self._kept = dict(there["fixed"])
             abort_uploads(self.store, there.get("loose", ()))
+        # Also after a signal: with a claim that is not released, the next process would have to wait for its heartbeat
+        # to stop.
         except BaseException:
             self._release()
             raise
@@ -147,9 +142,11 @@ class Mirror:
         self._count += 1
         outbox = self._outbox / str(self._count)
         has_ended = (self._folder / RESULT).is_file()
+        # Linked by the thread that writes the files, so that none changes meanwhile.
         files = versions(self._folder, outbox, is_search=self._is_search)
         snapshot = Snapshot(files, outbox, has_ended, final_names(self._folder, is_search=self._is_search))
         with self._changed:
+            # A snapshot that was not begun is superseded: a continued run needs only the newest one.
             if self._pending is not None:
                 remove(self._pending.outbox)
             self._pending = snapshot
@@ -162,6 +159,7 @@ class Mirror:
         """
         began = self._began()
         if began and self._failure is None:
+            # The end of a run writes files after its last save: result, figures, the last lines of the log.
             self.saved()
         with self._changed:
             self._closing = True
@@ -246,6 +244,7 @@ class Mirror:
 
     def _put_back(self, snapshot: Snapshot) -> None:
         with self._changed:
+            # A newer snapshot takes precedence over one that could not be sent.
             if self._pending is None:
                 self._pending = snapshot
             else:
@@ -253,7 +252,7 @@ class Mirror:
 
     def _send(self, snapshot: Snapshot) -> None:
         """Send a snapshot in this order: files of checkpoints, other files, the result, the record."""
-        fixed: dict[str, dict[str, Any]] = {}
+        fixed: dict[str, RecordedFile] = {}
         loose: dict[str, int] = {}
         files = sorted(snapshot.files, key=lambda file: (not file.is_fixed, file.place == RESULT))
         for file in files:
@@ -272,7 +271,7 @@ class Mirror:
         self._note([*self._saves, own_id])
         self._ledger.append(SAVE, {"id": own_id, "fixed": fixed, "loose": loose, "ended": snapshot.has_ended}, own_id)
         self._saves = [own_id]
-        gone, self._kept = self._kept.keys() - fixed.keys(), fixed
+        gone, self._kept = self._kept.keys() - fixed.keys(), dict(fixed)
         # Later records do not name them either: a process that takes over continues from this record.
         for key in sorted(gone):
             self._ledger.require_held()
@@ -291,19 +290,20 @@ class Mirror:
                 self._ledger.require_held()
                 self.store.delete(key)
 
-    def _with_fixed(self, file: Version, key: str) -> dict[str, Any]:
+    def _with_fixed(self, file: Version, key: str) -> FileEntry:
         """Send a file of a checkpoint to a key, unless it is there; returns its entry for the record."""
         known = self._kept.get(key)
         if known is None or known["size"] != file.size or self._sent.get(key, file.identity) != file.identity:
             known = {"size": file.size, "sha256": file.sha256()}
             earlier = self._kept.get(file.key)
+            # At the end a checkpoint gets its final name; the store copies it, so it is not sent again.
             if earlier is not None and earlier["sha256"] == known["sha256"]:
                 self.store.copy(file.key, key)
             else:
                 self.store.put_file(key, file.file)
             self._kept[key] = known
         self._sent[key] = file.identity
-        return {name: known[name] for name in ("size", "sha256")}
+        return {"size": known["size"], "sha256": known["sha256"]}
 
     def _with_loose(self, file: Version) -> None:
         if self._sent.get(file.key) == file.identity:
@@ -327,6 +327,8 @@ class Mirror:
         total = sum(entry["size"] for entry in content["fixed"].values()) + sum(content["loose"].values())
         self._say(f"fetching {self._folder} from {self.store.shown}, {total / 1e6:.0f} MB")
         self._folder.mkdir(parents=True, exist_ok=True)
+        # An empty list: after a kill during the fetch the folder holds parts of two states, and the next process
+        # fetches again.
         self._note([])
         with download_progress(self.store.reference.name, total) as advance:
             receive(self.store, content, incoming, advance)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from nlu.config.errors import UserError
 from nlu.runs.checkpoint import arrange_best, best_of, held_steps
@@ -67,6 +67,34 @@ class Version:
     def sha256(self) -> str:
         with open(self.file, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass
+class Snapshot:
+    """All files at one moment, and the folder with the links to them."""
+
+    files: list[Version]
+    outbox: Path
+    has_ended: bool
+    names: dict[str, str]
+    """the name of each folder of a checkpoint in the run folder, and in the mirror once the run has ended"""
+
+
+class FileEntry(TypedDict):
+    """The content of a file of a checkpoint."""
+
+    size: int
+    """in bytes"""
+    sha256: str
+
+
+class RecordedFile(FileEntry):
+    """A file of a checkpoint in a record of the mirror."""
+
+    place: str
+    """path within the folder to which it is fetched"""
+    named: str
+    """path within the run folder, where the best weights are in best-1, best-2, ..."""
 
 
 def versions(folder: Path, outbox: Path, *, is_search: bool = False) -> list[Version]:
@@ -131,6 +159,7 @@ def _of_checkpoints(folder: Path, checkpoints: Path) -> Iterator[tuple[Path, str
         held[f"{LAST}-{_step_of(last)}"] = last
     for name, path in sorted(held.items()):
         place = LAST if path.name == LAST else name
+        # The marker last, since it says that a folder is complete.
         for file in sorted(path.iterdir(), key=lambda file: (file.name == MARKER, file.name)):
             yield file, f"{start}/{place}/{file.name}", f"{start}/{name}/{file.name}", True
     for file in sorted(checkpoints.glob("*.json")):
@@ -174,6 +203,7 @@ def receive(store: ObjectStore, content: Mapping[str, Any], incoming: Path, adva
             )
 
     sizes = {**content["loose"], **{key: entry["size"] for key, entry in fixed.items()}}
+    # A small file takes as long as a round trip, so several are fetched at once.
     in_threads(fetch, [key for key, size in sizes.items() if size < WHOLE_BYTES])
     for key, size in sizes.items():
         if size >= WHOLE_BYTES:
@@ -199,6 +229,7 @@ def install(folder: Path, incoming: Path) -> None:
             os.replace(path, place)
     for checkpoints in sorted(path for path in incoming.rglob(CHECKPOINTS) if path.is_dir()):
         target = folder / checkpoints.relative_to(incoming)
+        # The checkpoints of a mirror replace those of the folder as a whole: best ones of another state would not fit.
         if target.exists():
             remove(target)
         target.mkdir(parents=True, exist_ok=True)
@@ -207,6 +238,7 @@ def install(folder: Path, incoming: Path) -> None:
             if path.is_file():
                 os.replace(path, target / path.name)
                 continue
+            # Their digests were checked, so they are complete.
             mark_whole(path)
             swap(path, target / (f".{path.name}" if path.name.startswith(BEST) else path.name))
         if (last := find_whole(target / LAST)) is not None:

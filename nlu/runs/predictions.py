@@ -96,6 +96,7 @@ class Predictions:
 
     def _opened(self) -> TextIO:
         try:
+            # Lines end only with a line feed; other separators may occur within texts.
             return open(self.path, encoding="utf-8", newline="\n")
         except OSError as error:
             raise self._damaged("", error) from error

@@ -74,6 +74,7 @@ def snapshot_code(run_dir: Path, trusted_packages: Sequence[str] = ()) -> Path:
     with zipfile.ZipFile(content, "w") as archive:
         for name in sorted(sources):
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            # Date, system and permissions are constants, so that the same code gives the same bytes.
             entry.create_system = 3
             entry.external_attr = 0o644 << 16
             # A run waits for this before its first step; the default level would save only a tenth of the bytes.
@@ -201,6 +202,7 @@ def _describe_checkout(package: Path) -> dict[str, object] | None:
 
 
 def _describe_diff(checkout: Path) -> dict[str, object]:
+    # Settings of the user could run other programs for a diff, or hide a part of it.
     plain = ("diff", "--no-ext-diff", "--no-textconv", "--no-renames")
     changed = (_git(checkout, *plain, "--name-only", "-z", "HEAD") or "").split("\0")
     secret = [f":(exclude,top,literal){name}" for name in changed if any(map(is_secret_file, Path(name).parts))]
@@ -214,7 +216,9 @@ def _describe_diff(checkout: Path) -> dict[str, object]:
 
 def _git(folder: Path, *arguments: str, max_bytes: int = -1) -> str | None:
     """Return at most `max_bytes` of git's output, None if git is not installed, is too slow or fails."""
+    # A file system monitor would be started for the checkout and would outlive this process.
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
+    # Without optional locks, `git status` does not write to the index of a checkout in which the user works.
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
@@ -225,6 +229,7 @@ def _git(folder: Path, *arguments: str, max_bytes: int = -1) -> str | None:
         assert process.stdout is not None
         timer.start()
         output = process.stdout.read(max_bytes)
+        # git is ended as soon as there is enough: the diff of a large checkout may have gigabytes.
         cut = 0 <= max_bytes <= len(output)
         if cut:
             process.kill()

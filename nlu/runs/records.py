@@ -47,6 +47,7 @@ class Table:
                 "choose another run folder or move the file away"
             )
         else:
+            # A row that a kill has cut would otherwise be continued by the next one.
             os.truncate(self.path, len("".join(lines).encode()))
 
     def append(self, **values: Cell) -> None:
@@ -55,6 +56,8 @@ class Table:
         assert not unknown, f"{unknown} are no columns of {self.path.name}: {self.columns}"
         cells = [self._cell(column, values.get(column)) for column in self.columns]
         row = memoryview(("\t".join(cells) + "\n").encode())
+        # Unbuffered: a row is either in the file or not when this returns. The system may write a part, so the rest
+        # follows.
         with open(self.path, "ab", buffering=0) as file:
             while row:
                 row = row[file.write(row) :]
@@ -82,9 +85,11 @@ class Table:
     def _cell(self, column: str, value: Cell) -> str:
         if value is None:
             return ""
+        # By their abstract classes, which NumPy's numbers belong to as well.
         if isinstance(value, numbers.Integral):
             return str(int(value))
         if isinstance(value, numbers.Real):
+            # The shortest text that reads back as the same bits.
             return repr(float(value))
         assert isinstance(value, str), f"{column} is a {type(value).__name__}, not a number or text"
         if any(mark in value for mark in "\t\n\r"):

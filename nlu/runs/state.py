@@ -117,7 +117,7 @@ class State:
     pruned: bool = False
     """whether the search ended this run, a trial, early"""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod

@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import CheckpointError
 from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, best_of, damaged
@@ -55,6 +54,7 @@ def take(reference: str, run_dir: Path) -> Path:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             remove(taken)
             raise damaged(place, error) from error
+        # A run that has ended will not complete what is missing, so its copy is used as it is.
         if is_of_one_moment or not is_locked(place.parent.parent / LOCK):
             break
     return taken / "last"
@@ -92,13 +92,16 @@ def make_own(run_dir: Path) -> None:
     """
     taken = run_dir / TAKEN
     if not is_whole(taken):
+        # A kill after the rename may have left the marker.
         (run_dir / CHECKPOINTS / MARKER).unlink(missing_ok=True)
         return
+    # Before the rename, so that after a kill in between they are copied again.
     for path in (taken / FOLDER).glob("*"):
         _copy_file(path, run_dir / FOLDER / path.name)
     if (taken / FOLDER).exists():
         remove(taken / FOLDER)
     os.rename(taken, run_dir / CHECKPOINTS)
+    # The rename must be on the disk before the marker goes, which would be missing if the rename were lost.
     sync_folder(run_dir)
     (run_dir / CHECKPOINTS / MARKER).unlink()
 
@@ -115,6 +118,7 @@ def _copy(place: Path, taken: Path) -> bool:
     """Copy a state and its best evaluations, as far as they exist; returns whether there was a state."""
     if not copy_whole(place, taken / "last") or not (taken / "last" / "state.json").is_file():
         return False
+    # The state was copied first. What it names is copied afterwards, as far as the other run has not replaced it.
     steps = _best_steps(taken)
     for path in [*place.parent.glob("best-*"), *place.parent.glob(".best-step-*")]:
         step = _step_of(path)
@@ -143,16 +147,13 @@ def _is_of_one_moment(taken: Path) -> bool:
     return all(there) and set(_evaluated(taken)) <= set(kept_sets(taken))
 
 
-def _best(taken: Path) -> list[dict[str, Any]]:
-    return best_of(taken / "last")
-
-
 def _best_steps(taken: Path) -> list[int]:
-    return [entry["step"] for entry in _best(taken)]
+    return [entry["step"] for entry in best_of(taken / "last")]
 
 
 def _evaluated(taken: Path) -> list[str]:
-    return list(_best(taken)[0]["metrics"]) if _best(taken) else []
+    best = best_of(taken / "last")
+    return list(best[0]["metrics"]) if best else []
 
 
 def _step_of(path: Path) -> int | None:

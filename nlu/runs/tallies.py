@@ -65,9 +65,11 @@ class Mean:
         for partial in self.partials:
             larger, smaller = (value, partial) if abs(value) >= abs(partial) else (partial, value)
             value = larger + smaller
+            # The sum overflowed, although all numbers were finite.
             if math.isinf(value):
                 self.not_finite = value
                 return
+            # The rounding error of the sum, which a float holds exactly.
             if rest := smaller - (value - larger):
                 kept.append(rest)
         self.partials = [*kept, value]
