@@ -116,6 +116,7 @@ class StatusCache:
                 self._wanted.pop(id, None)
 
     def _ask(self) -> None:
+        # Jobs that have ended are not asked for again.
         before = {id: look for id, look in self._wanted.items() if look is None or not look.state.is_final}
         try:
             if before:
@@ -126,7 +127,9 @@ class StatusCache:
             if self._failures == AWAY_AFTER:
                 self._say(f"{self._queue.name} does not answer ({error}); nlu keeps asking for its jobs")
         is_changed = any(_state(self._wanted[id]) != _state(look) for id, look in before.items())
+        # Something ended or began, so more is likely to happen soon.
         self._interval_s = self._poll_s if is_changed else min(SLOWER * self._interval_s, self._slowest_s)
+        # Also after a failure, so that a queue that does not answer is not asked more often.
         self._asked_s = time.monotonic()
 
 
@@ -141,6 +144,8 @@ class Follower:
         self._queue, self._tickets, self._names, self._folder = queue, list(tickets), names, folder
         # The trials of a search wait side by side, each in its own thread, and the search prints their events.
         self._is_quiet = threading.current_thread() is not threading.main_thread()
+        # A search shares the cache, since each of its trials is followed by a thread of its own; a grid is followed by
+        # one thread.
         self._cache = StatusCache.of(queue, self._say) if self._is_quiet else StatusCache(queue, self._say)
         self._shown: dict[str, Look | None] = {}
         self._ended: dict[str, JobEnd] = {}
@@ -195,6 +200,8 @@ class Follower:
             return
         if look.state.is_final:
             try:
+                # Fetched before the end is shown: a job whose result cannot be read yet is asked for again at the next
+                # look.
                 outcome = self._queue.outcome(ticket.id)
             except OSError as error:
                 self._say_away(error)
@@ -268,6 +275,7 @@ class Follower:
         """Count Ctrl-C, to ask what it means between two looks. The second one while a question is open ends."""
 
         def count(number: int, frame: Any) -> None:
+            # Only counted: a question within a handler could interrupt a write of the table.
             self._interrupts += 1
             if self._interrupts > 1:
                 raise KeyboardInterrupt

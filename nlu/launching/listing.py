@@ -63,6 +63,7 @@ class CombinedQueue:
             try:
                 queue.cancel(own)
             except UserError as error:
+                # The other queues are asked to cancel all the same.
                 refused += error.sentences
         if refused:
             raise UserError(*refused)
@@ -93,6 +94,7 @@ def latest(records: Sequence[Submissions]) -> list[tuple[Path, Submitted]]:
     found: dict[tuple[Path, int], Submitted] = {}
     for record in records:
         for submitted in record.read():
+            # Later lines replace earlier ones of the same job.
             found[record.folder, submitted.job.number] = submitted
     return [(folder, found[folder, number]) for folder, number in sorted(found)]
 
@@ -103,6 +105,7 @@ def queue_of(submitted: Iterable[tuple[Path, Submitted]]) -> CombinedQueue:
     queues: dict[str, Queue] = {}
     for folder, one in submitted:
         if one.ticket is not None:
+            # One queue for all jobs with the same settings, so that it is asked once for all of them.
             key = f"{folder} {one.queue} {dict(one.settings)}"
             if key not in opened:
                 opened[key] = open_queue(one.queue, QueueContext(one.settings, folder))

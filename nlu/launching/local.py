@@ -102,6 +102,7 @@ class _Workers:
     def __init__(self, work: Work, workers: list[Placement], limit_s: float | None, meeting: str):
         self._limit_s, self._deadline_s = limit_s, None if limit_s is None else time.monotonic() + limit_s
         self._is_asked = self._is_killed = False
+        # A fork would copy threads' locks and CUDA's state, which do not work in a child.
         context = multiprocessing.get_context("spawn")
         self._processes: list[BaseProcess] = []
         self._reports: list[Connection] = []
@@ -128,6 +129,7 @@ class _Workers:
             process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # Otherwise this process would keep the pipe open, and never read the end of a worker that dies.
         theirs.close()
 
     def wait(self) -> int:
@@ -168,6 +170,7 @@ class _Workers:
                 statuses.append(status)
                 if stopping.received() and status in stopping.STOPPED and self._deadline_s is None:
                     self._deadline_s = time.monotonic() + STOP_S
+                # The others would wait for it in their next collective.
                 if status not in (0, *stopping.STOPPED):
                     self._kill()
         if stopping.received() and (self._is_killed or any(status in stopping.STOPPED for status in statuses)):
@@ -220,6 +223,7 @@ def _received(report: Connection) -> Any:
 
 def _work(parent: int, argv: list[str], environment: dict[str, str], report: Connection, work: Work) -> None:
     """Be a worker; runs in a new process."""
+    # First, so that a parent that is killed from now on leaves no worker behind.
     _die_with(parent)
     # Slurm sends it to all processes of a job before its end. The command decides what to do, and passes that on.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -238,6 +242,7 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
 
 def _report_errors(report: Connection, work: Work) -> None:
     try:
+        # Only now: a signal that came before is delivered here, within the block that turns it into a status.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_WORKERS)
         _leave(work())
     except KeyboardInterrupt as error:
@@ -269,5 +274,6 @@ def _die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, so that a killed run leaves no writer behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        # The parent died before the kernel was asked, so no signal would come.
         if os.getppid() != parent:
             os._exit(1)

@@ -79,6 +79,7 @@ class LocalQueue:
         except (TypeError, ValueError, NameError) as error:
             raise JobRefused(f"submitit cannot start jobs here: {error}; correct what hydra.launcher sets") from error
         detach_jobs()
+        # Before the start: after a kill in between, the file tells which machine may have the process.
         write_json(self._folder / job.token / MACHINE, {**_here(), "number": job.number})
         started = executor.submit(WithHeartbeat(self._work), job)
         self._started[str(started.job_id)] = started
@@ -186,8 +187,10 @@ class LocalQueue:
         )
 
     def _cancel_here(self, jobs: Sequence[tuple[Path, str]]) -> None:
+        # Checked first: the number of a process that has ended may belong to another one now.
         running = [job for job in jobs if self._is_alive(*job)]
         for folder, _ in running:
+            # Before the signal, so that a job that ends at once already counts as cancelled.
             (folder / CANCELLED).touch()
         deadline_s = time.monotonic() + CANCEL_WAIT_S
         while running:

@@ -222,6 +222,7 @@ class SlurmQueue:
 
         known = {NAMES.get(key, key): value for key, value in self._settings.items() if key not in OURS}
         additional = known.get("additional_parameters") or {}
+        # A job on a node that fails is queued again and continues from its state, unless the user forbids it.
         if not {"requeue", "no-requeue", "no_requeue"} & set(additional):
             additional = {**additional, "requeue": True}
         known |= {"additional_parameters": additional, "setup": self._setup(), "srun_args": self._srun_arguments()}
@@ -273,6 +274,7 @@ class SlurmQueue:
         except OSError as error:
             return {id: self._look_without_slurm(id, str(error)) for id in ids}
         if unknown := [id for id in ids if id not in known]:
+            # The accounting is asked last, since it is a database that lags behind and may be absent.
             known |= _sacct(unknown)
         return {id: self._look(id, *known.get(id, ("", None, "Slurm does not know it any more"))) for id in ids}
 
@@ -281,6 +283,7 @@ class SlurmQueue:
             self._missed.end(missed_file(self._folder(id), id))
             return Look(JobState.WAITING, None, reason) if state in WAITING else Look(JobState.RUNNING, node)
         result = self._result(id)
+        # A job that was cancelled after its result was written has ended well.
         if state in CANCELLED and result is not JobState.DONE:
             return Look(JobState.CANCELLED, node, reason)
         if result is not None:
@@ -308,6 +311,7 @@ class SlurmQueue:
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Have the jobs save their state and end. Slurm leaves them KillWait seconds for that."""
+        # A command line has a maximal length.
         for start in range(0, len(ids), 100):
             _ask(["scancel", *ids[start : start + 100]])
 

@@ -183,6 +183,7 @@ class Submissions:
         for line in lines[:-1]:
             number = self._read_lines + 1
             yield number, self._event(number, line.decode("utf-8"))
+            # After the event was used: if the caller stops at a damaged line, the next reading meets it again.
             self._read_bytes, self._read_lines = self._read_bytes + len(line) + 1, number
 
     def _event(self, number: int, line: str) -> Any:
@@ -202,8 +203,10 @@ class Submissions:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         is_new = not self._file.exists()
         line = json.dumps({"event": event, **values}, ensure_ascii=False) + "\n"
+        # One write of a whole line to a file in append mode, so that lines of several processes do not mix.
         with _WRITING, open(self._file, "ab", buffering=0) as file:
             file.write(line.encode())
+            # Before the jobs are handed over: a power cut must not forget a job that runs.
             os.fsync(file.fileno())
         if is_new:
             # A new file survives a power cut only if the folders that list it are synced too.
@@ -240,6 +243,7 @@ def submissions_below(folder: Path) -> list[Submissions]:
     for here, subfolders, _ in os.walk(folder):
         if (Path(here) / FOLDER / FILE).is_file():
             found.append(Submissions(Path(here)))
+        # Checkpoints and hidden folders have many files and hold no submission.
         subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name != "checkpoints")
     return found
 
@@ -322,6 +326,7 @@ def _git_state(folder: Path) -> tuple[str, str]:
                 ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments],
                 capture_output=True,
                 text=True,
+                # A checkout on a slow network disk must not delay a submission for long.
                 timeout=GIT_LIMIT_S,
                 env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
             )

@@ -173,6 +173,7 @@ def tail(files: list[Path], lines: int) -> list[str]:
             with open(file, "rb") as stream:
                 stream.seek(0, 2)
                 start = max(0, stream.tell() - TAIL_BYTES)
+                # Only the end: the log of a long run has many megabytes, and the live table reads it every few seconds.
                 stream.seek(start)
                 text = stream.read().decode(errors="replace")
         except OSError:
@@ -249,6 +250,7 @@ def read_outcome(file: Path) -> Any:
             JobLost(f"{file} is damaged, or not written by a job of this version ({problem}); it was not loaded")
         )
     error: Exception = JobError(f"the job failed with\n{value}")
+    # submitit reports a job whose time is up as an error, with this text.
     if NOT_REQUEUED in str(value):
         error = JobLost(
             "its time was up before it had anything to save, or too often; give it more by hydra.launcher.timeout_min, "

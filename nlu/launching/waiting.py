@@ -68,6 +68,7 @@ def when_there_is_room(submit: Callable[[], Tickets]) -> Tickets:
 
 
 def _in_turn(submit: Callable[[], Tickets], full: QueueFull) -> Tickets:
+    # With a timeout, so that a waiting thread notices the end of the search.
     while not _turn.acquire(timeout=LOOK_S):
         if is_over():
             raise _stopped(full)

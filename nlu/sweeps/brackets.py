@@ -48,9 +48,11 @@ class Rung:
         came = len(self._values)
         if came < bootstrap_count:
             return False
+        # This trial counts as one that has come.
         share = (came + 1) // factor
         if self._passed > share:
             return bisect_left(self._values, value) == came
+        # The number of values that are strictly better: a trial with the same value as another passes with it.
         return came - bisect_right(self._values, value) < max(1, share)
 
     def add(self, value: float, passed: bool) -> None:
@@ -66,6 +68,7 @@ def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
     low, high, factor = spec["min_resource"], spec["max_resource"], spec["reduction_factor"]
     if spec["name"] == "successive_halving":
         return [Bracket(0, _rungs(low, low * factor ** spec["min_early_stopping_rate"], high, factor), 1)]
+    # The number of brackets, each of which begins one rung later than the one before.
     count = 1
     while low * factor**count <= high:
         count += 1
@@ -73,6 +76,7 @@ def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
         Bracket(
             number,
             _rungs(low, low * factor**number, high, factor),
+            # The paper's number of configurations of a bracket, at which all brackets cost about the same.
             math.ceil(count * factor ** (count - 1 - number) / (count - number)),
         )
         for number in range(count)
@@ -90,6 +94,7 @@ def _rungs(low: int, first: int, high: int, factor: int) -> tuple[int, ...]:
 
 def bracket_of(found: Sequence[Bracket], study: str, number: int) -> Bracket:
     """Return the bracket of a trial, a pure function of the study and the number."""
+    # CRC-32 and not `hash`, which Python salts in each process.
     drawn = binascii.crc32(f"{study}_{number}".encode()) % sum(bracket.budget for bracket in found)
     for bracket in found:
         drawn -= bracket.budget
@@ -103,6 +108,7 @@ def cost(bracket: Bracket, trials: float, spec: Mapping[str, Any]) -> float:
 
     This is a simulation of trials in random order, whose rank is the same at every rung.
     """
+    # A fixed seed, so that the same search announces the same cost each time.
     draw = random.Random(0).random
     at_a_time = min(max(1, round(trials)), SIMULATED_TRIALS)
     searches = math.ceil(SIMULATED_TRIALS / at_a_time)

@@ -68,6 +68,7 @@ class TrialChannel:
 
         from nlu.sweeps import pruning
 
+        # Optuna's messages would mix with those of the job.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.number, self.attempt, self.launch = number, attempt, launch
         self._address = f"{storage} {study} {number}"
@@ -80,6 +81,7 @@ class TrialChannel:
         self._id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
         self._wall_s = float(self._attribute(DECISION).get("wall_s", 0.0))
         self._began_s = time.monotonic()
+        # A process that the job has started continues under the claim of the job instead of claiming the trial from it.
         claimed, _, own = os.environ.get(CLAIM_VARIABLE, "").rpartition(" ")
         self._claim = own if claimed == self._address else None
         self._checked_s = -math.inf
@@ -100,6 +102,7 @@ class TrialChannel:
         held = self._attribute(CLAIM)
         if held.get("launch", 0) > self.launch:
             raise self._superseded(held)
+        # Set before it is written: a write whose answer is lost may still have succeeded.
         self._claim = uuid.uuid4().hex
         os.environ[CLAIM_VARIABLE] = f"{self._address} {self._claim}"
         self._set(CLAIM, {"launch": self.launch, "id": self._claim})
@@ -114,6 +117,7 @@ class TrialChannel:
 
     def _require_newest(self) -> dict[str, Any]:
         """Return the attributes of the trial. Raises Superseded if another job has claimed it."""
+        # Before the question, since the answer may describe any moment after it.
         asked_s = elapsed_s()
         attributes = self._storage.get_trial(self._id).user_attrs
         held = attributes.get(CLAIM, {})
@@ -137,10 +141,14 @@ class TrialChannel:
 
         decision = self._require_newest().get(DECISION, {})
         try:
+            # The run continues from a checkpoint that is older than its last report. What was decided then did not stop
+            # it.
             if examples < decision.get("examples", -1):
                 return False
+            # A kill between the decision and the save of the run: the same answer leads to the same bytes.
             if examples == decision.get("examples"):
                 return bool(decision["pruned"])
+            # The value first, since the pruner reads it from the storage.
             self._storage.set_trial_intermediate_value(self._id, examples, value)
             pruned = bool(self._study.pruner.prune(self._study, self._storage.get_trial(self._id)))
             # This process may have been suspended meanwhile, and must not overwrite the decision of a newer job.
@@ -216,6 +224,7 @@ def open_trial(mapping: Mapping[str, Any]) -> TrialChannel:
     return _open(*named, mapping.get("attempt", 0), mapping.get("launch", 0))
 
 
+# One connection for each process: the launcher and the run of a job both open the trial.
 _open = lru_cache(maxsize=1)(TrialChannel)
 
 
@@ -298,10 +307,12 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
             raise
         if fault := machine_fault(error):
             log.error("%s; the trial will start again", fault)
+            # The log may be on the disk that is full.
             with suppress(OSError):
                 record_failure(run_dir, error)
             trial.give_back(fault)
             return stopping.EXIT_REQUEUE
+        # The log first: the outcome, which other machines read, names it.
         file = record_failure(run_dir, error)
         trial.finish(FAILED, run_dir, error=last_line(error), log_file=file)
         if isinstance(error, UserError):
@@ -322,6 +333,7 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
 def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
     result = json.loads((run_dir / "result.json").read_text())
     value = result["best"]["value"]
+    # A sampler cannot learn from NaN, and the storage refuses it as the value of a complete trial.
     if value is None or not math.isfinite(value):
         trial.finish(FAILED, run_dir, error=f"{result['best']['metric']} is {value}", log_file=run_dir / "log.txt")
         return

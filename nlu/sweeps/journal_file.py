@@ -26,11 +26,13 @@ class KernelLock:
 
     def __init__(self, path: str):
         self._path = path
+        # Optuna shares one lock among threads, but each thread must release its own file.
         self._held = threading.local()
 
     def acquire(self) -> bool:
         with ExitStack() as held:
             held.enter_context(hold_lock(f"{self._path}.flock", wait_s=math.inf, what=self._path))
+            # Under the lock, so that no line is cut while its writer is alive.
             remove_cut_line(self._path)
             self._held.stack = held.pop_all()
         return True
@@ -44,6 +46,7 @@ def remove_cut_line(path: str) -> None:
     with open(path, "rb+") as file:
         end = file.seek(0, os.SEEK_END)
         kept = end
+        # From the end, in blocks: a journal may be large, and a cut line is short.
         while kept > 0:
             start = max(0, kept - _BLOCK_BYTES)
             file.seek(start)

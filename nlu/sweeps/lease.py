@@ -92,6 +92,8 @@ class Lease:
         there = held(self._storage, self._study_id)
         if there and (there["place"], there["host"]) != (self._own["place"], self._own["host"]):
             self._require_silence(there)
+        # Written and then read: of two searches that write at the same moment, the first one finds the name of the
+        # second.
         self._storage.set_study_user_attr(self._study_id, LEASE, self._own)
         self._require_own()
         self._heartbeat.start()
@@ -135,6 +137,7 @@ class Lease:
             attributes = self._storage.get_study_user_attrs(self._study_id)
             return attributes.get(LEASE) or {}, _sign_of(attributes, there)
 
+        # A change of the lease itself counts as a sign too: a third search may have taken it.
         if not falls_silent(sign, self._silence_s) and (now := held(self._storage, self._study_id)):
             raise self._refusal(now)
 

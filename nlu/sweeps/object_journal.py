@@ -75,8 +75,11 @@ class ObjectJournalBackend(BaseJournalBackend):
             if created:
                 self._take([line])
                 break
+            # The put succeeded, and only its answer was lost.
             if identity in self._catch_up():
                 break
+            # No other writer took the number, so the put failed for another reason; with a number that was taken, the
+            # next one is tried at once.
             if self._batch_count == number:
                 delay_s = next(delays_s, None)
                 if delay_s is None:
@@ -87,6 +90,7 @@ class ObjectJournalBackend(BaseJournalBackend):
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
         """Return the entries from this number on. Only new entries are fetched, unless earlier ones are requested."""
+        # Entries that were given out are not kept, so a reader that starts again gets them from the store.
         if log_number_from < self._log_count - len(self._unread):
             self._batch_count = self._log_count = 0
             self._unread = []
@@ -114,6 +118,7 @@ class ObjectJournalBackend(BaseJournalBackend):
         try:
             for level in reversed(LEVELS):
                 span = FAN**level
+                # A batch that does not complete a small span does not complete a large one either.
                 if batch_count % span:
                     break
                 lines = self._objects.batches(batch_count - span, batch_count)
@@ -145,12 +150,16 @@ class JournalObjects:
         lines: list[bytes] = []
         width = 1
         while (position := first + len(lines)) != stop:
+            # Never beyond the end of a span, at which a merged object may begin.
             width = min(width, FAN - position % FAN, FAN if stop is None else stop - position)
             found = self._run(0, position, width)
+            # Asked only at the start of a span that has a first batch, so that a reader who is up to date sends one
+            # request.
             merged = self._merged(position, stop) if found and position % FAN == 0 else []
             lines += merged or found
             if not merged and len(found) < width:
                 break
+            # Small at first, since most reads find one new batch or none; doubled while there are more.
             width = 1 if (first + len(lines)) % FAN == 0 else 2 * width
         return lines
 

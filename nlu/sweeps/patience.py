@@ -116,12 +116,14 @@ class PatientStorage(_Forwarding):
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Create a trial, exactly once even if answers are lost."""
         trial = template_trial or create_trial(state=TrialState.RUNNING)
+        # Optuna gives a trial its number only in the answer, which may be lost.
         mark = uuid.uuid4().hex
         trial.system_attrs = {**trial.system_attrs, ASKED: mark}
         is_repeated = False
 
         def create() -> int:
             nonlocal is_repeated
+            # A search for the mark reads all trials, so it is only done after a failure.
             if is_repeated and (number := self._number_of(study_id, mark)) is not None:
                 return self.inner.get_trial_id_from_study_id_trial_number(study_id, number)
             is_repeated = True

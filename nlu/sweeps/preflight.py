@@ -77,6 +77,8 @@ def probes(space: Space, combination: Mapping[str, str], composed: Callable[[str
         return drawn[name][0]
 
     space.draw(suggest, composed)
+    # One row has the first value of every parameter, the next one their second, and so on: all values occur without all
+    # combinations.
     for row in range(max(map(len, drawn.values()), default=1)):
         yield overrides_of({name: values[min(row, len(values) - 1)] for name, values in drawn.items()})
 
@@ -97,6 +99,7 @@ def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, i
     """
     possible = combinations(space, is_group_of(loader))
     chosen = dict.fromkeys(pair for combination in possible for pair in combination.items())
+    # A choice that does not exist would fail in every combination; it is reported once, and not composed.
     wrong = {pair: problem for pair in chosen if (problem := choice_problem(*pair, loader.get_group_options))}
     tried = [combination for combination in possible if not wrong.keys() & combination.items()]
     found: dict[str, list[str]] = {}
@@ -210,6 +213,7 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
     """
     arguments = [f"--config-dir={directory}" for directory in directories]
     command = [sys.executable, "-m", "nlu.preprocess", *arguments, *overrides]
+    # A process of its own, whose memory is free again before the trials start.
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode in STOPPED:
         raise UserError("preparing the data was stopped; nothing is lost: the same command starts it again")
@@ -222,6 +226,7 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
         raise UserError(
             f"the data cannot be prepared (python -m nlu.preprocess ended with {done.returncode}, see above)"
         )
+    # The last line: a library may print something before.
     facts = json.loads(done.stdout.splitlines()[-1])
     # Of a mixture each set has facts of its own.
     return sum(one["sets"]["train"]["examples"] for one in facts.get("members", {"": facts}).values())

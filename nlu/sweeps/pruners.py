@@ -53,13 +53,16 @@ class HalvingPruner(BasePruner):
 
     def _passed(self, study: Study, bracket: Bracket, at: int, trial: FrozenTrial, value: float) -> bool:
         name = ATTRIBUTE.format(examples=at)
+        # Decided before: a job that was killed before it got the answer asks again.
         if name in trial.system_attrs:
             return bool(trial.system_attrs[name]["passed"])
         first = bracket.rungs[0]
+        # From attributes and not from reported values: trials reach a rung at slightly different numbers of examples.
         attributes = [other.system_attrs.get(name) for other in study.get_trials(deepcopy=False)]
         others = [found for found in attributes if found and found["bracket"] == first]
         goodness = more_is_better(study.direction)
         rung = Rung((goodness(other["value"]) for other in others), sum(other["passed"] for other in others))
+        # The newest trial is judged against those that came before, without itself.
         passed = not math.isnan(value) and rung.lets_pass(goodness(value), self._factor, self._bootstrap_count)
         study_id = self._storage.get_study_id_from_name(study.study_name)
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
@@ -113,6 +116,7 @@ class MedianPruner(BasePruner):
 
     def _point(self, examples: int) -> int:
         interval = self._spec["eval_interval"]
+        # Rounded to the nearest multiple, in integers.
         return (2 * examples + interval) // (2 * interval)
 
     def _value_at(self, other: FrozenTrial, point: int) -> float | None:

@@ -138,9 +138,11 @@ def join_folds(folders: Sequence[Path]) -> JoinedFolds:
     parts = {run["fold"]: predictions_of(folder, HELD_OUT) for folder, run in zip(folders, runs, strict=True)}
     joined = JoinedFolds(runs[0]["folds"], runs[0]["seed"], {}, dict(sorted(parts.items())))
     sets = _read(folders[0] / "data.json")["sets"]
+    # The rows on which a fold trains and those that it holds out are all rows.
     wanted, held, last = sets["train"]["examples"] + sets[HELD_OUT]["examples"], 0, None
     distinct = 0
     for record in joined.records():
+        # The records come in order of `id`, so a row that occurs twice follows itself.
         held, distinct, last = held + 1, distinct + (record["id"] != last), record["id"]
     if held != wanted or distinct != wanted:
         raise UserError(

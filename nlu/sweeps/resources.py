@@ -161,6 +161,7 @@ def _resources(
         raise UserError(
             f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"
         )
+    # Reduced by at most a few examples, so that a ratio that is a power of the factor keeps its last rung.
     least = min(least, most // factor ** _rungs_meant(factor, configs, least, most))
     return {"min_resource": least, "max_resource": most, "reduction_factor": factor}
 
@@ -194,6 +195,7 @@ def _lengths(
 ) -> list[int]:
     """Return a duration in examples seen under each configuration, rounded up to whole steps if `rounded`, otherwise
     down to whole examples."""
+    # A program of another package: its trials report examples, but nothing is known of its data.
     if not configs or num_examples is None:
         duration = parse_duration(value)
         if duration.unit != "ex":
@@ -204,6 +206,7 @@ def _lengths(
         trainer = config["trainer"]
         clock = Clock(num_examples, trainer["batch_size"] * trainer["accumulation"])
         written = value(trainer) if callable(value) else value
+        # A trial with folds or seeds reports the examples of all its runs, one after another.
         parts = num_repeats(config) if value is whole_run else 1
         duration = parse_duration(written)
         found.append(

@@ -24,6 +24,7 @@ SEEDS = 2**32
 
 def stable_seed(*parts: Any) -> int:
     """Return a seed below 2**32 that depends only on the parts."""
+    # A separator that no part contains, so that different parts never give the same text.
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") % SEEDS
 

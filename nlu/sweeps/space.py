@@ -55,6 +55,7 @@ def _range(value: RangeSweep) -> BaseDistribution | None:
     """Return the steps of a range; None if floating-point numbers cannot represent them exactly."""
     if value.start is None or value.stop is None or not value.step:
         raise ValueError("the range lacks an end, or its step is 0")
+    # In decimals: in binary, 0.1 + 0.2 is not 0.3, and a range could lose or gain a value at its end.
     start, stop, step = (Decimal(str(number)) for number in (value.start, value.stop, value.step))
     count = math.ceil((stop - start) / step)
     if count <= 0:
@@ -64,6 +65,7 @@ def _range(value: RangeSweep) -> BaseDistribution | None:
         return IntDistribution(int(low), int(high), step=int(abs(step)))
     ends = float(low), float(high), float(abs(step))
     is_exact = tuple(Decimal(str(end)) for end in ends) == (low, high, abs(step))
+    # Two neighbouring steps must not round to the same number.
     is_apart = low == high or max(math.ulp(ends[0]), math.ulp(ends[1])) <= ends[2]
     return FloatDistribution(ends[0], ends[1], step=ends[2]) if is_exact and is_apart else None
 
@@ -136,6 +138,8 @@ class Space:
         waiting, progress = list(self.branches), True
         while progress:
             progress = False
+            # In rounds, because the key of a branch may be drawn by another one that was written after it. Branches
+            # that wait for each other are never drawn.
             for branch in list(waiting):
                 # The key of a branch may be a parameter of a later branch; if no branch draws it, it is composed.
                 if branch.key not in values and any(branch.key in other.params for other in waiting):
@@ -294,6 +298,7 @@ def _check_branches(space: Space, problems: list[str]) -> None:
             if name in space.params:
                 problems.append(f"{WHEN}.'{branch}'.{name} is also drawn without a condition; remove one of the two")
             try:
+                # Optuna refuses a study in which one name has distributions of different kinds.
                 check_distribution_compatibility(known.setdefault(name, distribution), distribution)
             except ValueError:
                 problems.append(

@@ -95,6 +95,7 @@ def _driver_problem(url: str) -> str | None:
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     try:
+        # Imports the driver, and connects only when it is used.
         create_engine(_with_driver(url)).dispose()
     except (ArgumentError, NoSuchModuleError):
         return f"{KEY} is {url}, which is not a known kind of storage; set it to {ALTERNATIVES}"
@@ -121,6 +122,7 @@ def open_storage(url: str, *, is_known: bool = False, patience_s: float | None =
 
     wait_s = faults.OUTAGE_S if patience_s is None else patience_s
     first_wait_s = wait_s if is_known else 0.0
+    # Within `patiently` only what shows an outage is repeated; a wrong URL fails at once.
     inner, errors = patiently(lambda: _opened(url, is_known), url, (StorageUnavailable,), first_wait_s)
     return PatientStorage(inner, url, errors, wait_s)
 
@@ -150,6 +152,7 @@ def _journal_file(url: str, path: Path, is_known: bool) -> BaseStorage:
 
     try:
         if is_known:
+            # The journal of a job must exist: a new one would be empty, and its study unknown.
             path.stat()
         path.parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(journal_file(str(path)))
@@ -175,8 +178,11 @@ def _database(url: str, scheme: str, *, keeps_connection: bool) -> tuple[BaseSto
 
     if problem := _driver_problem(url):
         raise UserError(problem)
+    # A search is idle for long between its calls, and the server may have closed the connection meanwhile, so it is
+    # tested before use.
     arguments: dict[str, Any] = {"pool_pre_ping": True} if keeps_connection else {"poolclass": NullPool}
     if scheme.startswith("postgresql"):
+        # Without it, an address that drops packets would block for minutes.
         arguments["connect_args"] = {"connect_timeout": CONNECT_TIMEOUT_S}
     try:
         opened = RDBStorage(_with_driver(url), engine_kwargs=arguments)

@@ -194,6 +194,7 @@ def write_best(summary: Summary, path: Path) -> bool:
             # The choices of an experiment come first: the command line overrides them.
             added.insert(0, str(override.value()))
         elif not override.is_delete() and is_group(key) and isinstance(override.value(), (str, QuotedString)):
+            # A choice of these groups cannot be an entry of `defaults`, so its content is written out.
             group = override.get_key_element().lstrip("+")
             if group in late:
                 choices, content = _content(group, _plain(override.value()))
