@@ -26,6 +26,7 @@ class GridSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> list[Sequence[Any]]:
         """Run the grid. Raises UserError, before anything is written, with everything that is wrong with any job."""
+        # Imported here, since Hydra imports this file at each start.
         from hydra.core.override_parser.overrides_parser import OverridesParser
 
         from nlu.config.entry.grid import run_grid

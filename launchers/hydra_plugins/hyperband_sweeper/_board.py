@@ -31,6 +31,7 @@ class Board:
             TimeElapsedColumn(),
             console=self._console,
             disable=not (with_bar and self._console.is_terminal),
+            # The last state of the bar would stand between the lines of the search and the table of its trials.
             transient=True,
         )
         self._task = self._bar.add_task("trials", total=n_trials)
@@ -92,11 +93,14 @@ class Idle:
 
         Slots for which no trial remains count as used: they are not idle but over.
         """
+        # Jobs write when they ended. The clock of another machine may differ, so a time neither precedes the last
+        # change nor lies in the future.
         now_s = max(self._last_s, min(at_s, time.time()) if at_s is not None else time.time())
         elapsed_s = now_s - self._last_s
         self._used_s += elapsed_s * self._running
         self._total_s += elapsed_s * self._wanted
         self._last_s, self._running = now_s, running
+        # Of slots that could be used, as many as there are trials to run.
         self._wanted = min(self._slots, running + remaining)
 
     _wanted = 0

@@ -78,6 +78,7 @@ class Failures:
         if not self.limit or len(self.alike) < self.limit:
             return
         key = "hydra.sweeper.stop_after_same_failures=0 continues anyway"
+        # Nothing has worked so far, so the cause is probably in the command itself.
         if ended_count == len(self.alike):
             raise FailuresEndSearch(
                 f"the first {counted(ended_count, 'trial')} failed with the same error, shown above; correct it, and "
@@ -166,6 +167,8 @@ class Restarts:
             self.progressed(number)
             return 0.0
         counts[number] += 1
+        # One row of pauses for all kinds of interruptions, so that a trial that alternates between them is set aside
+        # too.
         pause_s = next(self._pauses.setdefault(number, iter(RESTARTS)), None) if counts[number] < most else None
         if pause_s is not None:
             self._due_s[number] = time.monotonic() + pause_s

@@ -123,6 +123,7 @@ def mirrored(url: str | None, folder: Path) -> Iterator[Mirror | None]:
         yield None
         return
     mirror = Mirror(url, folder, say=tell, is_search=True)
+    # The folder is filled under its lock; the search takes the lock again after that, for its whole duration.
     with hold(folder):
         mirror.open(may_hold_a_run=True)
     with closed_at_the_end(mirror):
@@ -133,6 +134,7 @@ def bring_trials_back(url: str, folder: Path, trials: Iterable[FrozenTrial], say
     """Fetch the runs of trials that ran elsewhere, unless their launcher has fetched them."""
     for trial in trials:
         own = folder / str(trial.number)
+        # Only these have a result.
         if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) or (own / RESULT).is_file():
             continue
         try:

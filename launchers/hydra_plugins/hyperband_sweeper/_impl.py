@@ -60,10 +60,12 @@ def _sweep(
     warnings.simplefilter("ignore", ExperimentalWarning)
     quiet_launchers()
     plan = SearchPlan(settings, arguments, context, task, config)
+    # Before the lock and the lease, which would leave files in the folder of a run.
     require_no_run(plan.folder)
     with mirrored(plan.mirror, plan.folder) as mirror, hold(plan.folder) as place:
         plan.prepare()
         with Lease(plan.storage, plan.name, place, tell) as lease:
+            # Only with the lease: two searches that begin at the same moment must not mix what identifies them.
             plan.settle()
             if mirror is not None:
                 mirror.saved()
@@ -96,6 +98,7 @@ class Search:
         """Keep all slots filled until n_trials are finished."""
         trials = self._trials()
         finished = [trial for trial in trials if trial.state in FINISHED]
+        # Trials of an earlier command: each gets a new launch, which finds out whether its job ended or is alive.
         self.waiting = [trial.number for trial in trials if trial.state == TrialState.RUNNING]
         self.asked = len(trials)
         self.idle = Idle(self.plan.slots.count)
@@ -185,6 +188,7 @@ class Search:
         if not self.plan.slots.gpus.has_free(need.gpus):
             return False
         attempt, launch = frozen.user_attrs.get(ATTEMPT, 0), frozen.user_attrs.get(LAUNCHES, 0) + 1
+        # Stored before the launch, so that a later search counts on from here and its jobs win over this one.
         self._set(number, LAUNCHES, launch)
         self.running[number] = Running(self.plan.folder / str(number), frozen, attempt, launch)
         self.idle.changed(len(self.running), self._remaining())
@@ -199,6 +203,7 @@ class Search:
         if VALUES not in frozen.user_attrs:
             trial = Trial(self.plan.study, self.plan.trial_id(number))
             values = self.plan.space.draw(partial(suggest, trial), partial(preflight.composed_value, self.plan.base))
+            # Last: a trial with this attribute is complete, and is never drawn again.
             trial.set_user_attr(VALUES, values)
             frozen = self._frozen(number)
         return frozen
@@ -218,6 +223,7 @@ class Search:
                 self._close(frozen)
         for ended in launches:
             running = self.running.get(ended.number)
+            # The end of an older launch of the same trial says nothing about its present job.
             if running is not None and running.launch == ended.launch:
                 self._ended_without_outcome(ended)
 
@@ -262,6 +268,7 @@ class Search:
             self._set(number, ATTEMPT, attempt + 1)
             self.waiting.insert(0, number)
             return
+        # Before an error that ends the search, so that the trial is not started again when the search continues.
         self._tell(number, state=TrialState.FAIL)
         self._show_progress()
         if self.plan.settings["on_failure"] == "stop":

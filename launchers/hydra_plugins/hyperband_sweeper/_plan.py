@@ -110,9 +110,11 @@ class SearchPlan:
             raise UserError(*found)
         self._build_sampler()
         self.warnings += resources.unlike_lengths(self.settings, configs)
+        # After all checks that need neither the data nor the storage.
         if self.is_run and self.base.dry_run:
             self._end_dry_run(configs, len(preflight.combinations(self.space, is_group)))
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs, least_gpus)
+        # Before the data are prepared, which may take long: a storage that does not answer is reported at once.
         storage = open_storage(self.url)
         examples = self._count_examples(probes[0], configs[0]) if configs else None
         self.spec = resources.pruner_spec(self.settings, configs, examples)
@@ -202,6 +204,7 @@ class SearchPlan:
             _execution_whitelist_=("hydra_plugins.hydra_optuna_sweeper.*", "optuna.samplers.*"),
         )
         seed = node.get("seed")
+        # The seed of the run, so that one key makes both the trials and the search repeatable.
         if seed is None:
             composed = OmegaConf.select(self.base, "seed")
             seed = composed if isinstance(composed, int) else 0
@@ -211,6 +214,7 @@ class SearchPlan:
             self.n_trials = min(self.n_trials, math.prod(map(len, values.values())))
             build = partial(build, values)
         try:
+            # Built once now, so that a wrong parameter of the sampler is reported before the first trial.
             build(seed=seed % SEEDS)
         except (TypeError, ValueError) as error:
             chosen = self.config.hydra.runtime.choices[SAMPLERS]
@@ -232,6 +236,7 @@ class SearchPlan:
         directories = [
             source.path for source in self.config.hydra.runtime.config_sources if source.provider == "command-line"
         ]
+        # Folds of one data set have about the same number of training examples, so one of them is enough.
         one_fold = ["fold=0"] if config["folds"]["count"] is not None and config["fold"] is None else []
         return preflight.train_examples([*self.space.fixed, *overrides, *one_fold], directories)
 
@@ -255,6 +260,7 @@ class SearchPlan:
         if all(name in attributes for name in (SPACE, SHARED, FOLDER, _folder.ID)):
             self._refuse_another(attributes, now)
             self._warn_of_another(attributes, now)
+        # Written only once this search has the lease; see `settle`.
         self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}
 
     def settle(self) -> None:
@@ -320,6 +326,7 @@ class SearchPlan:
         found = [*self.space.fixed, *overrides_of(values)]
         if self.hands_trial:
             named = f'storage:"{_quoted(self.url)}",study:"{_quoted(self.name)}"'
+            # The job needs no other connection to the search, which may have ended meanwhile.
             found.append(f"trial={{{named},number:{number},attempt:{attempt},launch:{launch}}}")
             found += ["resume=auto"] if "resume" in self.config else []
         return found

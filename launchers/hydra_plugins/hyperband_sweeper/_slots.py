@@ -99,6 +99,7 @@ def visible_gpus() -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
+    # The driver lists its devices here, so neither torch nor a program of the vendor is needed.
     driver = Path("/proc/driver/nvidia/gpus")
     return [str(index) for index in range(len(list(driver.iterdir())))] if driver.is_dir() else []
 
@@ -253,6 +254,7 @@ class Slots:
             return []
         shares = {}
         if "OMP_NUM_THREADS" not in os.environ:
+            # Each process would otherwise start as many threads as there are cores.
             shares["OMP_NUM_THREADS"] = str(max(1, usable_cores() // (self.count * need.processes)))
         if (devices := self.gpus.take(number, need.gpus)) is not None:
             shares["CUDA_VISIBLE_DEVICES"] = devices

@@ -191,6 +191,7 @@ def _listed(top: Path, *which: str) -> list[str]:
             f"the code; start in the folder of your project, after git init and git add, and name other files in "
             f"{PREFIX}.include"
         )
+    # git prints names as bytes, which need not be UTF-8.
     return [name.decode(errors="surrogateescape") for name in done.stdout.split(b"\0") if name]
 
 
@@ -238,6 +239,7 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
 def _tar(files: Mapping[str, bytes]) -> bytes:
     content = io.BytesIO()
     with (
+        # Without the time and a file name in the header, so that the same files give the same bytes.
         gzip.GzipFile(fileobj=content, mode="wb", mtime=0, filename="") as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
@@ -272,6 +274,7 @@ class CodePackage:
         """Put it on the store unless it is there."""
         if store.stat(self.key) is None:
             log.info("uploading the code, %.1f MB", len(self.archive.content) / 1e6)
+            # The key is the digest of the content, so two commands that upload at the same time write the same bytes.
             store.put(self.key, self.archive.content)
 
 

@@ -75,6 +75,7 @@ def shell_command(archive: str, digest: str, overrides: Sequence[str], program: 
     claim, *before, last = (
         shlex.join([*python, *command]) for command in (attempt.claim, *program.commands(overrides))
     )
+    # Every step must succeed: a job without its code or its claim must not compute.
     lines = ["set -eu", "code=$(mktemp -d)", f'{fetch} "$code"']
     if program.within == ".":
         lines.append('cd "$code"')
@@ -95,6 +96,7 @@ def parameters(overrides: Sequence[str], program: Program, environment: Mapping[
         "token": attempt.token,
         "attempt": attempt.id,
     }
+    # Without padding, since `=` may separate names from values on the way.
     return JOB + base64.urlsafe_b64encode(json.dumps(job, ensure_ascii=False).encode()).decode().rstrip("=")
 
 

@@ -50,6 +50,7 @@ class DlcQueue(Service):
         """Return the last lines of the output of the first machine of the job."""
         try:
             pods = asked(lambda: self._job(id), f"job {id}").pods or []
+            # Rank 0 runs on this machine, and only its log has the progress.
             pod = next(
                 (pod for pod in pods if (pod.type or "").lower() in ("master", "chief")), pods[0] if pods else None
             )
@@ -71,6 +72,7 @@ class DlcQueue(Service):
 
     def _with_token(self, token: str, since_s: float) -> list[Created]:
         found = self._listed({TOKEN_TAG: token})
+        # The service lists the newest first, and the oldest job of a submission should stay.
         return [Created(item.job_id, _tags(item).get(ATTEMPT_TAG, "")) for item in reversed(found)]
 
     def _stop(self, id: str) -> None:
@@ -83,6 +85,8 @@ class DlcQueue(Service):
         found: dict[str, Look] = {}
         for begin in range(0, len(ids), IDS_PER_QUESTION):
             part = ids[begin : begin + IDS_PER_QUESTION]
+            # For a single job the request for that job tells more; `Service.look` sends it for all that are left out
+            # here.
             if len(part) > 1:
                 found |= {item.job_id: _look(item) for item in self._listed(job_ids=",".join(part), size=len(part))}
         return found
@@ -156,6 +160,7 @@ class DlcQueue(Service):
             self._models.CreateJobRequestDataSources(
                 **{"uri" if "://" in source else "data_source_id": source},
                 mount_path=path,
+                # Only the mount with the runs is asked for writing; the others keep the access of their data sets.
                 mount_access="RW" if path == written else None,
             )
             for path, source in mounts.items()

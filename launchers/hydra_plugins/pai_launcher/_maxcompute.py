@@ -103,6 +103,7 @@ class MaxComputeQueue(Service):
     def _state_of(self, id: str) -> Look:
         """Return the worst state of the tasks of an instance."""
         statuses = self._call(lambda odps: self._statuses(odps, id))
+        # An unknown status must not end the job.
         states = {STATES.get(status, JobState.RUNNING) for status in statuses} or {JobState.WAITING}
         state = next(state for state in WORST_FIRST if state in states)
         return Look(state, reason=self._reason(id) if state is JobState.FAILED else None)

@@ -60,6 +60,7 @@ def _escaped(letter: str) -> str:
         return letter
     if letter in '"\\':
         return f"\\{letter}"
+    # Java's escapes are UTF-16 units: a letter beyond the first plane needs two.
     units = letter.encode("utf-16-be").hex()
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
@@ -94,10 +95,12 @@ def _followed(command: list[str]) -> tuple[str | None, list[str]]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        # Its own session, so that Ctrl-C does not reach the client, and so that its children end with it.
         start_new_session=True,
         encoding="utf-8",
         errors="replace",
     )
+    # A client that hangs prints no line, so the loop over its lines could not end it.
     limit = threading.Timer(LONGEST_S, _end, [process])
     limit.start()
     assert process.stdout is not None, "its output is a pipe"

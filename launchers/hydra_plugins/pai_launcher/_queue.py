@@ -146,9 +146,11 @@ class PaiQueue:
     def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
         """See `nlu.launching.queue.Queue`. Fetches the tables of running jobs too, so that they can be shown here."""
         looks = self._looks(ids)
+        # The threads of a search show no table.
         if threading.current_thread() is threading.main_thread():
             for id, look in looks.items():
                 if look.state is JobState.RUNNING and time.monotonic() - self._peeked_s.get(id, 0.0) > PEEK_S:
+                    # Before the fetch, so that one that fails is not repeated at each look.
                     self._peeked_s[id] = time.monotonic()
                     self._peek(id)
         return looks
@@ -218,6 +220,7 @@ class PaiQueue:
         except (UserError, OSError) as error:
             log.warning("the run of job %d is not here yet: %s", job.number, error)
             return status
+        # The result counts, not the state of the job: a job may fail after its run was complete.
         return 0 if is_there and (folder / RESULT).is_file() else status
 
     def status(self, id: str) -> Any:
@@ -350,6 +353,7 @@ def show_tables(mirror: ObjectStore, folder: Path) -> None:
     if not contents:
         return
     folder.mkdir(parents=True, exist_ok=True)
+    # The folder then counts as a copy of this mirror, which the whole run may replace later.
     if not (folder / NOTE).exists():
         write_json(folder / NOTE, {"mirror": mirror.shown, "saves": []})
     for name, content in contents.items():

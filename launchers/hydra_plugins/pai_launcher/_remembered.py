@@ -49,6 +49,7 @@ def _with_remembered(settings: PaiSettings, file: Path) -> PaiSettings:
     known = _read(file).get(settings.backend, {})
     absent = {item.name for item in fields(PaiSettings) if getattr(settings, item.name) is None}
     if settings.instance_type or settings.resource_quota:
+        # A job takes one of the two. A remembered value of the other would contradict what was given.
         absent -= {"instance_type", "resource_quota"}
     return replace(settings, **{name: value for name, value in known.items() if name in absent & MEANINGS.keys()})
 
@@ -93,6 +94,7 @@ def _remember(settings: PaiSettings, names: list[str], file: Path) -> None:
     for name in [*names, "resource_quota"]:
         if name in MEANINGS and (value := getattr(settings, name)):
             own[name] = value
+    # In a project that is read-only, the questions are asked again next time.
     with contextlib.suppress(OSError):
         project_state(file.parent.parent)
         write_text(file, yaml.safe_dump(found, allow_unicode=True, sort_keys=True))

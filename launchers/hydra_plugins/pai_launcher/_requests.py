@@ -99,11 +99,13 @@ def done_once(do: Callable[[], T], find: Callable[[], T | None], what: str) -> t
         except RequestFailure as failure:
             if failure.fate is Fate.REFUSED:
                 raise
+            # One attempt without an answer is enough: a later refusal or success says nothing about it.
             in_doubt |= failure.fate is Fate.UNKNOWN
             error = ServiceUnavailable(f"{what}: {failure.sentence}")
         if wait_s is not None:
             log.info("%s; trying again", error)
             time.sleep(wait_s)
+        # After the pause, since the service may list a job late.
         if in_doubt and (found := asked(find, what)) is not None:
             return found, False
     raise error

@@ -166,6 +166,7 @@ class Service(ABC):
         try:
             for job in jobs:
                 if job not in self._taken:
+                    # Kept job by job: after an error in the middle, the same call continues with the rest.
                     self._taken[job] = self._submitted(job)
         except JobRefused:
             self._withdraw(jobs)
@@ -225,6 +226,7 @@ class Service(ABC):
             try:
                 return Created(self._create(job, attempt), attempt.id)
             except RequestFailure as failure:
+                # Noted at once: if this process is stopped during the pauses, the next call looks for the job.
                 if failure.fate is Fate.UNKNOWN:
                     self.ambiguous.note(token, since_s)
                 raise
@@ -262,6 +264,7 @@ class Service(ABC):
             token, ticket = job.token or self._tokens.get(job, ""), self._taken.get(job)
             is_left = ticket is not None and not self._tried(partial(self.cancel, [ticket.id]), token)
             if ambiguous := self.ambiguous.open.get(token):
+                # No job stays, so all that appear later are stopped.
                 ambiguous.kept = NO_ATTEMPT
             if ambiguous or is_left:
                 open_tokens.append(token)
@@ -300,7 +303,9 @@ class Service(ABC):
 
         Raises ServiceUnavailable if the service does not show the one that works.
         """
+        # The store decides and not this list: a job that is not listed yet may have the claim and compute.
         holder = holder_after(self._store, token, found[0].attempt)
+        # The claimed job may be listed later than the others.
         for wait_s in (*WAITS_S, None):
             if kept := next((created for created in found if created.attempt == holder), None):
                 self.ambiguous.note(token, since_s, kept.id)
@@ -366,6 +371,7 @@ class Service(ABC):
             return RequestFailure(Fate.UNKNOWN, f"no answer ({said})")
         if status in FULL_STATUSES or self._means_overload(code):
             return RequestFailure(Fate.NOT_DONE, said, status)
+        # The request may have been carried out before the error.
         if status >= 500:
             return RequestFailure(Fate.UNKNOWN, said, status)
         if status in (401, 403) and re.search("Signature|AccessKey|AccessId", f"{code} {said}"):

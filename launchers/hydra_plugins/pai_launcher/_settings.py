@@ -151,6 +151,7 @@ def mount_of(path: str, mounts: Iterable[str]) -> str | None:
     """Return the mount in which an absolute path lies, or None."""
     if ".." in path.split("/"):
         return None
+    # Of nested mounts the innermost one holds the path.
     return max((mount for mount in mounts if PurePosixPath(path).is_relative_to(mount)), key=len, default=None)
 
 

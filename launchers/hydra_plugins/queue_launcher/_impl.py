@@ -108,6 +108,7 @@ class Launch:
             # The sweeper has already asked what became of jobs of an earlier search.
             tickets = self._submit(self.jobs)
         else:
+            # Two commands in one folder must not both submit the jobs that neither of them finds.
             with self.submissions.held():
                 tickets = self._attach_or_submit()
         self._note_handed_over()
@@ -265,6 +266,7 @@ class Launch:
 
     def _submit(self, jobs: list[Job]) -> list[Ticket]:
         self._note_handed_over()
+        # Before the queue is asked: after a kill in between, the same command looks for the jobs by their tokens.
         self.submissions.begin(jobs, self.name, self.params, self.command)
         found: dict[str, Ticket] = {}
         for wait_s in (*AGAIN_S, None):

@@ -45,6 +45,7 @@ class SubmittedJob:
         import submitit
 
         Singleton.set_state(self.singletons)
+        # As Hydra's own launchers do in a new process: resolvers and singletons are not pickled with the configuration.
         setup_globals()
         hide_saved_configs()
         # A run records the command of the user, not the one by which a queue starts Python.
@@ -105,6 +106,8 @@ def composed(
     found = context.config_loader.load_sweep_config(config, list(overrides))
     with read_write(found.hydra), open_dict(found.hydra):
         if is_single:
+            # In this mode the folder of the job is hydra.run.dir, and hydra.job.num stays unset, as in a run without a
+            # launcher.
             found.hydra.mode = RunMode.RUN
         else:
             found.hydra.job.num = number
