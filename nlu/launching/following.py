@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 from hydra.core.utils import JobReturn
 
@@ -44,7 +44,7 @@ class JobEnd:
     """How a job ended."""
 
     look: Look
-    outcome: Any
+    outcome: object
     """what it returned: a JobReturn, an exit status or None"""
 
     @property
@@ -274,7 +274,7 @@ class Follower:
     def _counting_interrupts(self) -> Iterator[None]:
         """Count Ctrl-C, to ask what it means between two looks. The second one while a question is open ends."""
 
-        def count(number: int, frame: Any) -> None:
+        def count(number: int, frame: FrameType | None) -> None:
             # Only counted: a question within a handler could interrupt a write of the table.
             self._interrupts += 1
             if self._interrupts > 1:

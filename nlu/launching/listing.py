@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.words import path_text
@@ -71,10 +70,10 @@ class CombinedQueue:
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
         return self._queues[id].log_tail(id, lines)
 
-    def outcome(self, id: str) -> Any:
+    def outcome(self, id: str) -> object:
         return self._queues[id].outcome(id)
 
-    def status(self, id: str) -> Any:
+    def status(self, id: str) -> object:
         return self._queues[id].status(id)
 
 
@@ -117,7 +116,7 @@ def listed(found: Sequence[tuple[Path, Submitted]]) -> list[Listed]:
     """Return the present state of these jobs. The queue is asked only for jobs whose end is not on record."""
     unknown = [(folder, one) for folder, one in found if one.ended is None and one.ticket is not None]
     looks: Mapping[str, Look] = {}
-    statuses: dict[str, Any] = {}
+    statuses: dict[str, object] = {}
     if unknown:
         queue = queue_of(unknown)
         try:

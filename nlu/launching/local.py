@@ -22,10 +22,11 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Final, NoReturn
 
 from nlu.config import stopping
 from nlu.config.console import print_traceback
@@ -115,7 +116,7 @@ class _Workers:
             self._kill()
             raise
 
-    def _start(self, context: Any, environment: dict[str, str], work: Work) -> None:
+    def _start(self, context: SpawnContext, environment: dict[str, str], work: Work) -> None:
         report, theirs = context.Pipe(duplex=False)
         arguments = (os.getpid(), sys.argv, environment, theirs, work)
         process = context.Process(target=_work, args=arguments, daemon=False)
@@ -142,7 +143,8 @@ class _Workers:
     def _wait(self) -> int:
         sentinels = {process.sentinel: process for process in self._processes}
         reports = {report: rank for rank, report in enumerate(self._reports)}
-        statuses, reported = [], {}
+        statuses: list[int | None] = []
+        reported: dict[int, Exception | None] = {}
         while sentinels or reports:
             # Reports are read while workers run: a long one fills its pipe, and its worker waits until it is read.
             left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
@@ -209,11 +211,11 @@ class _Report(Enum):
     SAVED = "saved"
 
 
-_SAVED = _Report.SAVED
+_SAVED: Final = _Report.SAVED
 """the report of a worker that was asked to stop, before it ends"""
 
 
-def _received(report: Connection) -> Any:
+def _received(report: Connection) -> "_Report | Exception | None":
     """Return what a worker reported: `_SAVED`, the error with which it ended, or None if it ended without a report."""
     try:
         return report.recv()

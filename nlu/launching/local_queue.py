@@ -203,7 +203,7 @@ class LocalQueue:
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
         return tail(log_files(*self._parts(id)[1:]), lines)
 
-    def outcome(self, id: str) -> Any:
+    def outcome(self, id: str) -> object:
         return read_outcome(result_file(*self._parts(id)[1:]))
 
     status = outcome

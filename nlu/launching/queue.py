@@ -98,13 +98,13 @@ class Queue(Protocol):
     def log_tail(self, id: str, lines: int = 1) -> list[str]:
         """Return the last lines of the log of a job, an empty list before it began."""
 
-    def outcome(self, id: str) -> Any:
+    def outcome(self, id: str) -> object:
         """Return what an ended job returned: Hydra's JobReturn, an exit status, or None if that is not known.
 
         The JobReturn of a job that raised an error has that error as its value.
         """
 
-    def status(self, id: str) -> Any:
+    def status(self, id: str) -> object:
         """Return what `outcome` would return, as far as that is known without fetching the run."""
 
 
@@ -126,7 +126,7 @@ class QueueContext:
     """the folder of the submission: that of a grid, a search, or the one run"""
     module: str = "nlu.train"
     """the program of the jobs: python -m MODULE"""
-    work: Callable[[Job], Any] | None = None
+    work: Callable[[Job], object] | None = None
     """what a process of a job calls, which can be pickled; None if nothing is to be submitted"""
     compose: Callable[[Job], Mapping[str, Any]] | None = None
     """returns the configuration of a job, as plain containers"""

@@ -48,7 +48,7 @@ class Submitted:
 
     job: Job
     queue: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     """the keys with which the queue is opened again"""
     command: str
     time_s: float
@@ -69,7 +69,7 @@ def without_resume(overrides: Sequence[str]) -> list[str]:
     return [hide_setting(override) for override in overrides if not override.startswith(IGNORED)]
 
 
-def kept_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def kept_settings(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the keys of hydra.launcher that are written down, to open the queue with them again."""
     return without_secrets({key: value for key, value in settings.items() if key not in LAUNCHER_LINES}, LAUNCHER)
 
@@ -126,7 +126,7 @@ class Submissions:
                 write_text(file, secrets.token_hex(5) + "\n")
             return file.read_text(encoding="utf-8").strip()
 
-    def begin(self, jobs: Sequence[Job], queue: str, settings: Mapping[str, Any], command: str) -> None:
+    def begin(self, jobs: Sequence[Job], queue: str, settings: Mapping[str, object], command: str) -> None:
         """Write down jobs that are about to be handed over. They are on the disk when this returns."""
         kept = kept_settings(settings)
         written = [{**asdict(job), "overrides": [hide_setting(text) for text in job.overrides]} for job in jobs]
@@ -199,7 +199,7 @@ class Submissions:
         self._known.clear()
         self._read_bytes = self._read_lines = 0
 
-    def _add(self, event: str, **values: Any) -> None:
+    def _add(self, event: str, **values: object) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         is_new = not self._file.exists()
         line = json.dumps({"event": event, **values}, ensure_ascii=False) + "\n"

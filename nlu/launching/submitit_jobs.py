@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra.core.utils import JobReturn, JobStatus
 
@@ -46,10 +46,10 @@ class WithHeartbeat:
     submitit pickles it, and hands it to the queue again when the time of a job is up.
     """
 
-    def __init__(self, work: Callable[[Job], Any]):
+    def __init__(self, work: Callable[[Job], object]):
         self.work = work
 
-    def __call__(self, job: Job) -> Any:
+    def __call__(self, job: Job) -> dict[str, object]:
         import submitit
 
         paths = submitit.JobEnvironment().paths
@@ -63,7 +63,7 @@ class WithHeartbeat:
         with beating(beat_file(paths.folder, str(paths.job_id))):
             return to_plain(self.work(job))
 
-    def checkpoint(self, job: Job) -> Any:
+    def checkpoint(self, job: Job) -> object:
         """Return what is run when the job is started again."""
         import submitit
 
@@ -118,16 +118,16 @@ class LastBeats:
 class _Subprocess:
     """Stands for `subprocess` in a module of submitit, and starts processes with other options."""
 
-    def __init__(self, **options: Any):
+    def __init__(self, **options: object):
         self._options = options
 
-    def Popen(self, *arguments: Any, env: Mapping[str, str] | None = None, **options: Any) -> Any:  # noqa: N802
+    def Popen(self, *arguments: object, env: Mapping[str, str] | None = None, **options: object) -> object:  # noqa: N802
         """Start a process that does not take itself for a part of the job in which this process runs."""
         own = environment_of_new_job(os.environ if env is None else env)
         start: Any = subprocess.Popen
         return start(*arguments, env=own, **{**options, **self._options})
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(subprocess, name)
 
 
@@ -192,11 +192,11 @@ class JobError(RuntimeError):
 class _PlainUnpickler(pickle.Unpickler):
     """Reads Python's own literals. Any other object needs a name, and no name is looked up."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
-def to_plain(returned: Any) -> dict[str, Any]:
+def to_plain(returned: object) -> dict[str, object]:
     """Return what a job leaves for the commands that follow it: plain data, without secrets."""
     if not isinstance(returned, JobReturn):
         return {"returned": _plain(returned)}
@@ -205,10 +205,10 @@ def to_plain(returned: Any) -> dict[str, Any]:
     return {"status": JobStatus.FAILED.name, "raised": _plain_error(returned._return_value)}
 
 
-def _plain_error(error: Any) -> dict[str, Any]:
+def _plain_error(error: object) -> dict[str, object]:
     if not isinstance(error, BaseException):
         return {"kind": "RuntimeError", "text": hide(f"it returned {error!r}")}
-    found: dict[str, Any] = {"kind": type(error).__name__, "text": hide(str(error))}
+    found: dict[str, object] = {"kind": type(error).__name__, "text": hide(str(error))}
     if isinstance(error, UserError):
         return found | {"problems": list(error.problems), "summary": error.summary, "remedy": error.remedy}
     found["traceback"] = hide("".join(traceback.format_exception(error)))
@@ -216,7 +216,7 @@ def _plain_error(error: Any) -> dict[str, Any]:
     return found | ({"cause": _plain_error(cause)} if cause is not None else {})
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a value as Python's own literals: a NumPy number as a number, any other object as its text."""
     if value is None or type(value) in (bool, int, float):
         return value
@@ -226,8 +226,8 @@ def _plain(value: Any) -> Any:
         return {hide(str(key)): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
-        return value.item()
+    if getattr(value, "shape", None) == () and callable(item := getattr(value, "item", None)):
+        return item()
     return hide(repr(value))
 
 

@@ -126,7 +126,7 @@ class TrialChannel:
         self._checked_s = asked_s
         return attributes
 
-    def _superseded(self, held: Mapping[str, Any]) -> Superseded:
+    def _superseded(self, held: Mapping[str, object]) -> Superseded:
         return Superseded(
             f"trial {self.number} has a newer job (launch {held.get('launch')}, this was {self.launch}); this one ends"
         )
@@ -197,7 +197,7 @@ class TrialChannel:
         with suppress(StorageUnavailable), self._storage.hurried():
             self._write(REASON, {"launch": self.launch, "error": reason})
 
-    def _write(self, name: str, value: dict[str, Any]) -> None:
+    def _write(self, name: str, value: Mapping[str, object]) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
 
         try:
@@ -211,11 +211,11 @@ class TrialChannel:
     def _attribute(self, name: str) -> dict[str, Any]:
         return self._storage.get_trial(self._id).user_attrs.get(name, {})
 
-    def _set(self, name: str, value: dict[str, Any]) -> None:
+    def _set(self, name: str, value: Mapping[str, object]) -> None:
         self._storage.set_trial_user_attr(self._id, name, value)
 
 
-def open_trial(mapping: Mapping[str, Any]) -> TrialChannel:
+def open_trial(mapping: Mapping[str, object]) -> TrialChannel:
     """Open the trial of a job, given the mapping from the sweeper; each process opens it once.
 
     Raises StorageUnavailable if the storage does not answer for a long time.
@@ -228,7 +228,7 @@ def open_trial(mapping: Mapping[str, Any]) -> TrialChannel:
 _open = lru_cache(maxsize=1)(TrialChannel)
 
 
-def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int]) -> int:
+def run_trial(mapping: Mapping[str, object], run_dir: Path, run: Callable[[], int]) -> int:
     """Call `run`, which returns an exit status, and write its outcome into the storage.
 
     No outcome is written, so that the search continues the trial, if the run saved its state and stopped, if its
@@ -251,7 +251,7 @@ def run_trial(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int])
             os.environ.pop(CLAIM_VARIABLE, None)
 
 
-def _run_claimed(mapping: Mapping[str, Any], run_dir: Path, run: Callable[[], int]) -> int:
+def _run_claimed(mapping: Mapping[str, object], run_dir: Path, run: Callable[[], int]) -> int:
     if not placement().is_first:
         # Only the process on the first node reports to the trial; it tells the others what to do.
         return run()

@@ -23,7 +23,6 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from optuna.storages import BaseStorage
 
@@ -39,20 +38,20 @@ SIGN = "lease-sign"
 """the prefix of the attribute that a holder writes: `holder` and `beats`, or `given_back`"""
 
 
-def held(storage: BaseStorage, study_id: int) -> Mapping[str, Any]:
+def held(storage: BaseStorage, study_id: int) -> Mapping[str, object]:
     """Return the lease of a study; empty if it was never taken or was given back."""
     attributes = storage.get_study_user_attrs(study_id)
-    lease: Mapping[str, Any] = attributes.get(LEASE) or {}
+    lease: Mapping[str, object] = attributes.get(LEASE) or {}
     return {} if lease and _sign_of(attributes, lease).get("given_back") else lease
 
 
-def _sign_of(attributes: Mapping[str, Any], lease: Mapping[str, Any]) -> Mapping[str, Any]:
+def _sign_of(attributes: Mapping[str, Mapping[str, object]], lease: Mapping[str, object]) -> Mapping[str, object]:
     """Return what the holder of a lease wrote last; empty if only an earlier holder has written there."""
-    sign: Mapping[str, Any] = attributes.get(_sign_key(lease)) or {}
+    sign: Mapping[str, object] = attributes.get(_sign_key(lease)) or {}
     return sign if sign.get("holder") == lease["holder"] else {}
 
 
-def _sign_key(lease: Mapping[str, Any]) -> str:
+def _sign_key(lease: Mapping[str, object]) -> str:
     """Return the name of a holder's attribute.
 
     Attributes cannot be deleted, so all searches in one folder of one host, which never run together, share one.
@@ -126,14 +125,14 @@ class Lease:
             raise self._refusal(there)
         self._asked_s = asked_s
 
-    def _require_silence(self, there: Mapping[str, Any]) -> None:
+    def _require_silence(self, there: Mapping[str, object]) -> None:
         """Wait until it is known whether the holder is alive. Raises UserError if it is."""
         self._say(
             f"the study {self._name} belongs to a search on {there['host']} (process {there['process']}); this one "
             f"starts if that sends no heartbeat for {self._silence_s:.0f} s"
         )
 
-        def sign() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        def sign() -> tuple[Mapping[str, object], Mapping[str, object]]:
             attributes = self._storage.get_study_user_attrs(self._study_id)
             return attributes.get(LEASE) or {}, _sign_of(attributes, there)
 
@@ -141,7 +140,7 @@ class Lease:
         if not falls_silent(sign, self._silence_s) and (now := held(self._storage, self._study_id)):
             raise self._refusal(now)
 
-    def _refusal(self, there: Mapping[str, Any]) -> UserError:
+    def _refusal(self, there: Mapping[str, object]) -> UserError:
         whose = f"process {there['process']} on {there['host']}" if there else "another process"
         return UserError(
             f"the study {self._name} is run by {whose}; wait for that search, stop it, or set "
@@ -159,5 +158,5 @@ class Lease:
             return False
         return True
 
-    def _sign(self, **said: Any) -> None:
+    def _sign(self, **said: object) -> None:
         self._storage.set_study_user_attr(self._study_id, _sign_key(self._own), {"holder": self._own["holder"], **said})

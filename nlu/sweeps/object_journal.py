@@ -22,7 +22,6 @@ import json
 import logging
 import time
 import uuid
-from typing import Any
 
 from optuna.storages.journal import BaseJournalBackend
 
@@ -58,9 +57,9 @@ class ObjectJournalBackend(BaseJournalBackend):
         self._objects.prove_conditional_put()
         self._batch_count = 0
         self._log_count = 0
-        self._unread: list[dict[str, Any]] = []
+        self._unread: list[dict[str, object]] = []
 
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+    def append_logs(self, logs: list[dict[str, object]]) -> None:
         """Append the entries as one batch. After an error, the batch may or may not have been written."""
         identity = uuid.uuid4().hex
         line = json.dumps({"id": identity, "logs": logs}, separators=(",", ":")).encode() + b"\n"
@@ -88,7 +87,7 @@ class ObjectJournalBackend(BaseJournalBackend):
                 time.sleep(delay_s)
         self._merge(number + 1)
 
-    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+    def read_logs(self, log_number_from: int) -> list[dict[str, object]]:
         """Return the entries from this number on. Only new entries are fetched, unless earlier ones are requested."""
         # Entries that were given out are not kept, so a reader that starts again gets them from the store.
         if log_number_from < self._log_count - len(self._unread):
@@ -194,7 +193,7 @@ class JournalObjects:
             lines += batch
         return lines
 
-    def parse(self, line: bytes) -> tuple[str, list[dict[str, Any]]]:
+    def parse(self, line: bytes) -> tuple[str, list[dict[str, object]]]:
         """Return the id and the entries of a batch."""
         try:
             batch = json.loads(line)

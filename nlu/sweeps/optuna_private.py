@@ -29,7 +29,7 @@ class _Levelled:
     def __init__(self, study: Study, level_of: Callable[[FrozenTrial], int]):
         self._study, self._level_of = study, level_of
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._study, name)
 
     def _get_trials(self, *arguments: Any, **named: Any) -> list[FrozenTrial]:
@@ -66,7 +66,7 @@ _OF_CMA = {
 class _StateUnpickler(pickle.Unpickler):
     """Reads a state of CMA-ES, and refuses anything that could run code."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if name in _OF_CMA.get(module, ()):
             return super().find_class(module, name)
         raise UserError(
@@ -81,7 +81,7 @@ class _CarefulPickle:
     dumps = staticmethod(pickle.dumps)
 
     @staticmethod
-    def loads(state: bytes) -> Any:
+    def loads(state: bytes) -> object:
         """Return the state."""
         return _StateUnpickler(io.BytesIO(state)).load()
 

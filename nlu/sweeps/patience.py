@@ -69,8 +69,8 @@ def _sleep(seconds: float, is_hurried: Callable[[], bool]) -> None:
         time.sleep(min(left_s, GLANCE_S))
 
 
-def _forwarded(name: str) -> Callable[..., Any]:
-    def forward(self: PatientStorage, *arguments: Any, **named: Any) -> Any:
+def _forwarded(name: str) -> Callable[..., object]:
+    def forward(self: PatientStorage, *arguments: object, **named: object) -> object:
         return self.patiently(lambda: getattr(self.inner, name)(*arguments, **named))
 
     forward.__name__ = name

@@ -55,7 +55,7 @@ def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> Dir
     return direction
 
 
-def combinations(space: Space, is_group: Callable[[str], bool]) -> list[dict[str, Any]]:
+def combinations(space: Space, is_group: Callable[[str], bool]) -> list[dict[str, str]]:
     """Return the combinations of groups of the trials: all, or if there are too many, each choice at least once."""
     groups: dict[str, list[str]] = {}
     for params in (space.params, *(branch.params for branch in space.branches)):
@@ -70,9 +70,9 @@ def combinations(space: Space, is_group: Callable[[str], bool]) -> list[dict[str
 
 def probes(space: Space, combination: Mapping[str, str], composed: Callable[[str], str | None]) -> Iterator[list[str]]:
     """Yield overrides for a combination of groups that together cover both ends and all choices of each parameter."""
-    drawn: dict[str, list[Any]] = {}
+    drawn: dict[str, list[object]] = {}
 
-    def suggest(name: str, distribution: BaseDistribution) -> Any:
+    def suggest(name: str, distribution: BaseDistribution) -> object:
         drawn[name] = [combination[name]] if name in combination else ends(distribution)
         return drawn[name][0]
 
@@ -83,7 +83,7 @@ def probes(space: Space, combination: Mapping[str, str], composed: Callable[[str
         yield overrides_of({name: values[min(row, len(values) - 1)] for name, values in drawn.items()})
 
 
-def ends(distribution: BaseDistribution) -> list[Any]:
+def ends(distribution: BaseDistribution) -> list[object]:
     """Return all choices of a distribution, or both ends of an interval."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)

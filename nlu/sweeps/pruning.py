@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 KEY = "hydra.sweeper.pruner"
-PARAMETERS: dict[str, dict[str, tuple[Any, str]]] = {
+PARAMETERS: dict[str, dict[str, tuple[object, str]]] = {
     "hyperband": {"bootstrap_count": (0, "NonNegativeInt")},
     "successive_halving": {"min_early_stopping_rate": (0, "NonNegativeInt"), "bootstrap_count": (0, "NonNegativeInt")},
     "median": {
@@ -43,7 +43,7 @@ RESOURCES = ("n_warmup_steps", "interval_steps")
 """parameters in examples seen, which may be durations"""
 
 
-def read(written: object) -> tuple[str, dict[str, Any]]:
+def read(written: object) -> tuple[str, dict[str, object]]:
     """Return name and parameters of a pruner written as `median` or `{name: median, n_startup_trials: 3}`.
 
     Raises UserError for an unknown name or parameter and for an invalid value.

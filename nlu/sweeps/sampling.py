@@ -8,7 +8,6 @@ is lost, because samplers learn from the trials in the storage.
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
@@ -22,7 +21,7 @@ Build = Callable[[int], BaseSampler]
 SEEDS = 2**32
 
 
-def stable_seed(*parts: Any) -> int:
+def stable_seed(*parts: object) -> int:
     """Return a seed below 2**32 that depends only on the parts."""
     # A separator that no part contains, so that different parts never give the same text.
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
@@ -45,7 +44,7 @@ class SeededByTrial(BaseSampler):
         self._build, self._seed, self._one_sequence, self._independent = build, seed, one_sequence, independent
         guard_cma()
 
-    def _of(self, *parts: Any) -> BaseSampler:
+    def _of(self, *parts: object) -> BaseSampler:
         return self._build(self._seed % SEEDS if self._one_sequence else stable_seed(self._seed, *parts))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -53,12 +52,12 @@ class SeededByTrial(BaseSampler):
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         return self._of(trial.number).sample_relative(_seen(study), trial, search_space)
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
+    ) -> object:
         sampler = (
             self._independent(stable_seed(self._seed, trial.number, param_name))
             if self._independent

@@ -79,7 +79,7 @@ def _interval(value: IntervalSweep) -> BaseDistribution:
     return FloatDistribution(float(low), float(high), log=is_log)
 
 
-def values_of(distribution: BaseDistribution) -> list[Any] | None:
+def values_of(distribution: BaseDistribution) -> list[object] | None:
     """Return every value of a distribution, in order; None if it is not a list or a range."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
@@ -91,7 +91,7 @@ def values_of(distribution: BaseDistribution) -> list[Any] | None:
     return [float(low + count * step) for count in range(int((high - low) / step) + 1)]
 
 
-def suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
+def suggest(trial: Trial, name: str, distribution: BaseDistribution) -> object:
     """Draw a value for a trial, or return the one that it has already drawn under this name."""
     if isinstance(distribution, CategoricalDistribution):
         return trial.suggest_categorical(name, distribution.choices)
@@ -132,7 +132,9 @@ class Space:
     def names(self) -> list[str]:
         return list(dict.fromkeys([*self.params, *(name for branch in self.branches for name in branch.params)]))
 
-    def draw(self, suggest: Callable[[str, BaseDistribution], Any], composed: Callable[[str], str | None]) -> dict:
+    def draw(
+        self, suggest: Callable[[str, BaseDistribution], object], composed: Callable[[str], str | None]
+    ) -> dict[str, object]:
         """Return a value for each parameter of one trial. `composed(key)` is the value of a key that is not drawn."""
         values = {name: suggest(name, distribution) for name, distribution in self.params.items()}
         waiting, progress = list(self.branches), True
@@ -161,7 +163,7 @@ class Space:
         return plain
 
 
-def overrides_of(values: Mapping[str, Any]) -> list[str]:
+def overrides_of(values: Mapping[str, object]) -> list[str]:
     """Return drawn values as overrides."""
     return [quoted(f"{name}={written(value)}") for name, value in values.items()]
 
@@ -193,8 +195,8 @@ def shown(distribution: BaseDistribution) -> str:
 
 
 def read_space(
-    params: Mapping[str, Any] | None,
-    when: Mapping[str, Any] | None,
+    params: Mapping[str, object] | None,
+    when: Mapping[str, object] | None,
     arguments: Sequence[str],
     loader: ConfigLoader | None = None,
 ) -> Space:
@@ -320,12 +322,12 @@ def grid_problems(space: Space) -> list[str]:
     ]
 
 
-def grid_values(space: Space) -> dict[str, list[Any]]:
+def grid_values(space: Space) -> dict[str, list[object]]:
     """Return the values of each parameter of a space without `grid_problems`."""
     return {name: values_of(distribution) or [] for name, distribution in space.params.items()}
 
 
-def space_differences(before: Mapping[str, Any], now: Mapping[str, Any], absent: str = "not drawn") -> list[str]:
+def space_differences(before: Mapping[str, object], now: Mapping[str, object], absent: str = "not drawn") -> list[str]:
     """Return the differences between two results of `described`, or two flat configurations, one line for each key."""
     return [
         f"{name}: {before.get(name, absent)} there, {now.get(name, absent)} here"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nlu.config.errors import UserError
 from nlu.storage.redaction import credential_problems
@@ -180,7 +180,7 @@ def _database(url: str, scheme: str, *, keeps_connection: bool) -> tuple[BaseSto
         raise UserError(problem)
     # A search is idle for long between its calls, and the server may have closed the connection meanwhile, so it is
     # tested before use.
-    arguments: dict[str, Any] = {"pool_pre_ping": True} if keeps_connection else {"poolclass": NullPool}
+    arguments: dict[str, object] = {"pool_pre_ping": True} if keeps_connection else {"poolclass": NullPool}
     if scheme.startswith("postgresql"):
         # Without it, an address that drops packets would block for minutes.
         arguments["connect_args"] = {"connect_timeout": CONNECT_TIMEOUT_S}

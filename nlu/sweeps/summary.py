@@ -184,9 +184,9 @@ def write_best(summary: Summary, path: Path) -> bool:
         return False
     flags, overrides = _arguments(trial)
     is_group, late = _group_test(flags), _later_groups()
-    added: list[Any] = []
-    overridden: list[dict[str, Any]] = []
-    late_choices: list[dict[str, Any]] = []
+    added: list[object] = []
+    overridden: list[dict[str, object]] = []
+    late_choices: list[dict[str, object]] = []
     body: dict[str, Any] = {}
     for override in overrides:
         key = str(override.key_or_group)
@@ -197,7 +197,7 @@ def write_best(summary: Summary, path: Path) -> bool:
             # A choice of these groups cannot be an entry of `defaults`, so its content is written out.
             group = override.get_key_element().lstrip("+")
             if group in late:
-                choices, content = _content(group, _plain(override.value()))
+                choices, content = _content(group, str(_plain(override.value())))
                 body, late_choices = _merged(content, body), [*late_choices, *choices]
             elif override.is_add():
                 added.append({f"/{group}": _plain(override.value())})
@@ -258,7 +258,7 @@ def _later_groups() -> list[str]:
     return [name for name in names[names.index("experiment") + 1 :] if not name.startswith("override ")]
 
 
-def _content(group: str, choice: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _content(group: str, choice: str) -> tuple[list[dict[str, object]], dict[str, Any]]:
     """Return what a choice of a later group overrides in other groups, and the keys that it sets."""
     text = (conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
     content = yaml.safe_load(text) or {}
@@ -274,7 +274,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, QuotedString):
         return value.text
     if isinstance(value, dict):

@@ -1,7 +1,6 @@
 """The plugin that Hydra finds. Its keys are in conf/hydra/sweeper/basic.yaml, which replaces Hydra's own choice."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
@@ -12,7 +11,7 @@ from omegaconf import DictConfig
 class GridSweeper(Sweeper):
     """Runs each combination, after all of them were found valid."""
 
-    def __init__(self, max_batch_size: int | None = None, params: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, max_batch_size: int | None = None, params: Mapping[str, object] | None = None) -> None:
         self.max_batch_size, self.params = max_batch_size, dict(params or {})
         self.launcher: Launcher | None = None
 
@@ -24,7 +23,7 @@ class GridSweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
 
-    def sweep(self, arguments: list[str]) -> list[Sequence[Any]]:
+    def sweep(self, arguments: list[str]) -> list[Sequence[object]]:
         """Run the grid. Raises UserError, before anything is written, with everything that is wrong with any job."""
         # Imported here, since Hydra imports this file at each start.
         from hydra.core.override_parser.overrides_parser import OverridesParser

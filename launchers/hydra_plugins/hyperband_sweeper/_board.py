@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -40,7 +39,7 @@ class Board:
         self._bar.start()
         return self
 
-    def __exit__(self, *unused: Any) -> None:
+    def __exit__(self, *unused: object) -> None:
         self._bar.stop()
         self._file.close()
 
@@ -115,7 +114,7 @@ def when(pause_s: float) -> str:
     return f"in {pause_s:.0f} s" if pause_s >= 1 else "now"
 
 
-def parameters(values: Mapping[str, Any]) -> str:
+def parameters(values: Mapping[str, object]) -> str:
     """Return drawn values on one line."""
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()

@@ -114,7 +114,7 @@ class DlcQueue(Service):
             raise UserError(f"PAI-DLC does not list the jobs of the workspace: {failure.sentence}") from None
         return answer.jobs or []
 
-    def _request(self, job: Job, attempt: Attempt) -> Any:
+    def _request(self, job: Job, attempt: Attempt) -> object:
         settings, models = self._settings, self._models
         return models.CreateJobRequest(
             display_name=f"nlu-{job.number}-{attempt.token[:8]}",
@@ -135,10 +135,10 @@ class DlcQueue(Service):
             ),
         )
 
-    def _specs(self) -> list[Any]:
+    def _specs(self) -> list[object]:
         settings, models = self._settings, self._models
         if settings.instance_type:
-            share: dict[str, Any] = {"ecs_spec": settings.instance_type}
+            share: dict[str, object] = {"ecs_spec": settings.instance_type}
         else:
             gigabytes = f"{settings.memory_gb:g}Gi"
             share = {
@@ -153,7 +153,7 @@ class DlcQueue(Service):
             if count
         ]
 
-    def _data_sources(self) -> list[Any]:
+    def _data_sources(self) -> list[object]:
         mounts, folder = mounts_of(self._settings), self._settings.work_folder
         written = mount_of(folder, mounts) if folder else None
         return [
@@ -166,7 +166,7 @@ class DlcQueue(Service):
             for path, source in mounts.items()
         ]
 
-    def _credential_config(self) -> Any:
+    def _credential_config(self) -> object:
         """Return the role by which the service gives the job short-lived keys, at ALIBABA_CLOUD_CREDENTIALS_URI."""
         role, models = self._settings.role, self._models
         if role is None:

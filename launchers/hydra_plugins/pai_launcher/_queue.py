@@ -206,7 +206,7 @@ class PaiQueue:
             return []
         return content.decode(errors="replace").splitlines()[-lines:]
 
-    def outcome(self, id: str) -> Any:
+    def outcome(self, id: str) -> int | None:
         """Fetch the run of a job, and return 0 if it has a result.
 
         A run without a result stays in its mirror, from which another job can continue.
@@ -223,7 +223,7 @@ class PaiQueue:
         # The result counts, not the state of the job: a job may fail after its run was complete.
         return 0 if is_there and (folder / RESULT).is_file() else status
 
-    def status(self, id: str) -> Any:
+    def status(self, id: str) -> int | None:
         """Return 0 if the job has a result, here or in its mirror; fetches no run."""
         job, status = self._job(id), self._ended_well(id)
         if job is None or status == 0 or (Path(job.folder) / RESULT).is_file():

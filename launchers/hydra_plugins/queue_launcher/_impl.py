@@ -34,7 +34,7 @@ CUT_SHORT = ("cancelled", "lost", "stopped")
 """the ends after which a command with resume= submits a job again at once"""
 
 
-def _of_job(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _of_job(settings: Mapping[str, object]) -> dict[str, object]:
     """Return the settings on which a job depends, without the one that only the waiting command needs."""
     return {key: value for key, value in settings.items() if key != "wait"}
 

@@ -3,7 +3,6 @@
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -69,7 +68,7 @@ class SubmittedJob:
                 returned.return_value = stopping.exit_code(stopped)
                 return returned
 
-    def checkpoint(self, job: Job) -> Any:
+    def checkpoint(self, job: Job) -> object:
         """Have submitit start the same job again, which continues from its folder."""
         import submitit
 
