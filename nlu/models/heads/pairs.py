@@ -52,14 +52,6 @@ class SidesHead(nn.Module):
         first_ND, second_ND = sides_of(encoded, batch)
         return self.linear(torch.cat([first_ND, second_ND, (first_ND - second_ND).abs()], dim=1)).float()
 
-    def similarities(self, encoded: Encoded, batch: Batch) -> Tensor:
-        """Return the cosine of each first text (row) with each second text (column), for losses with in-batch
-        negatives; (N, N), float32.
-        """
-        first_ND, second_ND = unit_vectors(encoded, batch)
-        with torch.autocast(first_ND.device.type, enabled=False):
-            return first_ND @ second_ND.T
-
 
 def sides_of(encoded: Encoded, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the vectors of the first and of the second text of each example; (N, D) each."""

@@ -45,21 +45,13 @@ def test_the_cosine_is_that_of_the_two_vectors_and_0_for_a_vector_of_zeros():
     assert not list(head_of("cosine").parameters())
 
 
-def test_similarities_hold_every_first_text_against_every_second():
-    vectors = VECTORS_SD.clone()
-    vectors[3] = torch.tensor([-1.0, 0.0])
-    found = head_of("cosine").similarities(Encoded(pooled_SD=vectors), Places())
-    torch.testing.assert_close(found, torch.tensor([[0.8, -0.6], [0.0, -1.0]]))
-
-
-def test_cosines_and_similarities_are_fp32_under_autocast():
+def test_cosines_are_fp32_under_autocast():
     generator = torch.Generator().manual_seed(0)
     encoded = Encoded(pooled_SD=torch.randn(4, 64, generator=generator))
     head = head_of("cosine", 64)
-    exact = head(encoded, Places()), head.similarities(encoded, Places())
+    exact = head(encoded, Places())
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(head(encoded, Places()), exact[0])
-        assert torch.equal(head.similarities(encoded, Places()), exact[1])
+        assert torch.equal(head(encoded, Places()), exact)
         assert head_of("concat", 64)(encoded, Places()).dtype == torch.float32
 
 
