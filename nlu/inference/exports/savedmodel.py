@@ -13,6 +13,7 @@ import numpy as np
 from nlu.inference.exports.huggingface import tokenizer_of
 from nlu.inference.exports.padded import NAMES, Inputs, copied_pooler, own_linear, require_native, transformers_weights
 from nlu.inference.trained import Trained
+from nlu.models.encoders.bert_sizes import Sizes
 
 FORMAT = "savedmodel"
 SIGNATURE = "serving_default"
@@ -53,7 +54,7 @@ def read(folder: Path) -> Callable[[Inputs], np.ndarray]:
 class _Forward:
     """The computation of `nlu.models.encoders.bert`, on padded batches."""
 
-    def __init__(self, tf: Any, weights: dict[str, Any], sizes: dict[str, Any], pooling: str):
+    def __init__(self, tf: Any, weights: dict[str, Any], sizes: Sizes, pooling: str):
         self.tf, self.weights, self.sizes, self.pooling = tf, weights, sizes, pooling
         self.activation = {
             "gelu": tf.nn.gelu,

@@ -7,6 +7,7 @@ Axes: C outputs, D width.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from nlu.inference.exports.padded import (
 )
 from nlu.inference.exports.traced import Padded
 from nlu.inference.trained import Trained
-from nlu.models.encoders.bert import CONFIG_KEYS
+from nlu.models.encoders.bert_sizes import CONFIG_KEYS
 from nlu.models.formats.names import encoder_names, tensorflow_names
 from nlu.models.formats.tensorflow import read_checkpoint
 from nlu.models.formats.tensorflow_writing import write_checkpoint
@@ -53,7 +54,8 @@ def write(trained: Trained, folder: Path) -> None:
     tensors = tensorflow_names({name: value.numpy() for name, value in weights.items()}, prefix)
     values = (linear.weight.detach().numpy(), linear.bias.detach().numpy())
     write_checkpoint(folder / NAME, {**tensors, **dict(zip(HEAD, values, strict=True))})
-    sizes = {theirs: backbone.sizes[ours] for ours, theirs in CONFIG_KEYS.items() if backbone.sizes[ours] is not None}
+    known: Mapping[str, object] = backbone.sizes
+    sizes = {theirs: known[ours] for ours, theirs in CONFIG_KEYS.items() if known[ours] is not None}
     write_config(folder / "bert_config.json", {**sizes, "vocab_size": own.vocab_size})
     numbers = own.backend.get_vocab(with_added_tokens=True)
     lines = sorted(numbers, key=numbers.__getitem__)

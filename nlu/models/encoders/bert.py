@@ -7,9 +7,9 @@ and value are one matrix, `attention.self.qkv`.
 Axes: T tokens of all sequences, S sequences, D width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
 from nlu.data.collate import Batch, to_device
 from nlu.models.encoder import Encoded, Inside, layers_asked
+from nlu.models.encoders.bert_sizes import CONFIG_KEYS, Sizes, resolve_sizes
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.attention import Attention, attention_over, attention_weights
 from nlu.models.layers.dropout import Dropout
@@ -30,21 +31,6 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
 }
-CONFIG_KEYS = {
-    "hidden_size": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size", "embedding_size": "embedding_size",
-    "max_positions": "max_position_embeddings", "segment_types": "type_vocab_size", "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob",
-    "layer_norm_eps": "layer_norm_eps", "initializer_range": "initializer_range",
-}  # fmt: skip
-BERT_BASE: dict[str, Any] = {
-    "hidden_size": 768, "layers": 12, "heads": 12, "intermediate_size": 3072, "embedding_size": None,
-    "max_positions": 512, "segment_types": 2, "activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1,
-    "layer_norm_eps": 1e-12, "initializer_range": 0.02,
-}  # fmt: skip
-TUNABLE = ("dropout", "attention_dropout", "layer_norm_eps", "initializer_range")
-MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activation")
-"""sizes that cannot be inferred from pretrained weights; a wrong default would not be noticed"""
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
 ARCHITECTURES = ("bert", "electra")
@@ -110,7 +96,8 @@ class Bert(nn.Module):
 
     def settings(self) -> dict[str, object]:
         """Return the content of a checkpoint's config.json."""
-        return {"model_type": MODEL_TYPE, **{theirs: self.sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
+        sizes: Mapping[str, object] = self.sizes
+        return {"model_type": MODEL_TYPE, **{theirs: sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
 
     def width_of(self, layout: str) -> int:
         """Return the width of the vectors, which is the same for every layout.
@@ -233,41 +220,10 @@ def require_bert(source: Pretrained) -> None:
         )
 
 
-def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> dict[str, Any]:
-    """Return each size from the user's keys, else from the checkpoint's configuration, else from BERT-base.
-
-    `config` is None without pretrained weights. Raises UserError if a key contradicts the checkpoint, a size of
-    MUST_BE_KNOWN is unknown, or heads do not divide the width.
-    """
-    sizes: dict[str, Any] = {}
-    problems = []
-    for ours, theirs in CONFIG_KEYS.items():
-        written, stored = given[ours], (config or {}).get(theirs)
-        if written is not None and stored is not None and written != stored and ours not in TUNABLE:
-            problems.append(
-                f"model.{ours} is {written}, but the pretrained weights have {stored}; "
-                f"set model.{ours}=null, or model.pretrained=null for random initialization"
-            )
-        if config is not None and written is None and stored is None and ours in MUST_BE_KNOWN:
-            problems.append(
-                f"model.{ours} is null, but no configuration beside the pretrained weights gives {theirs}; "
-                f"set model.{ours}, or put the config.json or bert_config.json there"
-            )
-        sizes[ours] = written if written is not None else stored if stored is not None else BERT_BASE[ours]
-    if sizes["hidden_size"] % sizes["heads"]:
-        problems.append(
-            f"model.heads is {sizes['heads']}, which does not divide model.hidden_size {sizes['hidden_size']}; "
-            "set one of the two"
-        )
-    if problems:
-        raise UserError(*problems)
-    return sizes
-
-
 class Embeddings(nn.Module):
     """Sum of word, position and segment embeddings, normalized."""
 
-    def __init__(self, vocab_size: int, sizes: dict[str, Any]):
+    def __init__(self, vocab_size: int, sizes: Sizes):
         super().__init__()
         width = sizes["embedding_size"] or sizes["hidden_size"]
         self.word_embeddings = Embedding(vocab_size, width)
@@ -284,7 +240,7 @@ class Embeddings(nn.Module):
 class Layer(nn.Module):
     """One post-norm transformer layer."""
 
-    def __init__(self, sizes: dict[str, Any]):
+    def __init__(self, sizes: Sizes):
         super().__init__()
         self.attention = SelfAttention(sizes)
         self.intermediate = nn.ModuleDict({"dense": Linear(sizes["hidden_size"], sizes["intermediate_size"])})
@@ -302,7 +258,7 @@ class Layer(nn.Module):
 class SelfAttention(nn.Module):
     """Self-attention with its output projection, residual and norm."""
 
-    def __init__(self, sizes: dict[str, Any]):
+    def __init__(self, sizes: Sizes):
         super().__init__()
         width = sizes["hidden_size"]
         self.self = nn.ModuleDict({"qkv": Linear(width, 3 * width)})
@@ -329,7 +285,7 @@ class SelfAttention(nn.Module):
 class Output(nn.Module):
     """Projection, dropout, residual, norm."""
 
-    def __init__(self, input_size: int, sizes: dict[str, Any]):
+    def __init__(self, input_size: int, sizes: Sizes):
         super().__init__()
         self.dense = Linear(input_size, sizes["hidden_size"])
         self.LayerNorm = nn.LayerNorm(sizes["hidden_size"], eps=sizes["layer_norm_eps"])
@@ -343,7 +299,7 @@ class Output(nn.Module):
 class _Seen:
     """Collects the parts that `Inside` requests while the layers run."""
 
-    def __init__(self, inside: Inside, lengths: list[int], sizes: dict[str, Any]):
+    def __init__(self, inside: Inside, lengths: list[int], sizes: Sizes):
         self.hidden: list[Tensor] = []
         self._inside, self._lengths, self._heads = inside, lengths, sizes["heads"]
         self._projected = layers_asked(inside.projections, sizes["layers"])
