@@ -202,6 +202,7 @@ def saved_mark(folder: Path) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for path in folder.glob("**/checkpoints/last/state.json"):
         try:
+            # By time and not by content: each save replaces the file.
             found[str(path.relative_to(folder))] = path.stat().st_mtime_ns
         except OSError:
             # The next checkpoint is just replacing it.

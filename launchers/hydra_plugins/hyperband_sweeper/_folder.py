@@ -51,6 +51,7 @@ def hold(folder: Path) -> Iterator[str]:
 
 def _name_in(lock: Path) -> str:
     """Return the name in the lock file, which the first holder writes there."""
+    # Under the lock, so that two searches cannot draw two names.
     if not (name := lock.read_text()):
         name = uuid.uuid4().hex
         lock.write_text(name)

@@ -85,6 +85,7 @@ class Gpus:
         """Return the value of CUDA_VISIBLE_DEVICES for a trial; None without GPUs, or if it needs none."""
         if not self._order or not gpus:
             return None
+        # Each GPU has one trial at a time; two would slow each other down and may run out of memory.
         assert self.has_free(gpus) and number not in self._taken
         self._taken[number], self._free = self._free[:gpus], self._free[gpus:]
         return ",".join(self._taken[number])
@@ -258,6 +259,7 @@ class Slots:
             shares["OMP_NUM_THREADS"] = str(max(1, usable_cores() // (self.count * need.processes)))
         if (devices := self.gpus.take(number, need.gpus)) is not None:
             shares["CUDA_VISIBLE_DEVICES"] = devices
+        # Through the job's own configuration, since submitit starts it with the environment of this process.
         return [f"+hydra.job.env_set.{name}='{value}'" for name, value in shares.items()]
 
 

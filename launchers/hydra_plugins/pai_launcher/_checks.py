@@ -50,6 +50,7 @@ def problems_of_jobs(
             for text in job.overrides
             if text.startswith("resume=") and text.partition("=")[2] not in ("auto", "never")
         ]
+        # Two runs with one mirror would take it from each other, and each would end the other one.
         if (other := holders.setdefault(mirrors[job.token], job.number)) != job.number:
             own.append(f"it would have the mirror of job {other}, {mirrors[job.token]}; give each job another folder")
         for problem in own:
@@ -135,6 +136,7 @@ def _goes_along(path: str, files: frozenset[str], within: str) -> bool:
     if os.path.isabs(path) or path.startswith("~"):
         return False
     place = os.path.normpath(os.path.join(within, path.partition("#")[0]))
+    # A pattern names files; any other path may also be that of a folder.
     if set(place) & set("*?["):
         from fnmatch import fnmatch
 

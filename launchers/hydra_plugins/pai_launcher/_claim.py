@@ -35,6 +35,7 @@ def holder_after(store: ObjectStore, token: str, attempt: str) -> str:
     `store` is that of OSS_FOLDER. Raises Unreachable if it does not answer, Denied if it refuses.
     """
     key = f"{FOLDER}/{token}"
+    # The store refuses this put if the object exists, so it succeeds for exactly one of several jobs.
     if store.put_new(key, attempt.encode()):
         return attempt
     # This may be our own claim, whose answer was lost.

@@ -105,6 +105,7 @@ class MaxComputeQueue(Service):
         statuses = self._call(lambda odps: self._statuses(odps, id))
         # An unknown status must not end the job.
         states = {STATES.get(status, JobState.RUNNING) for status in statuses} or {JobState.WAITING}
+        # An instance in which one task failed has failed, although others may still run.
         state = next(state for state in WORST_FIRST if state in states)
         return Look(state, reason=self._reason(id) if state is JobState.FAILED else None)
 

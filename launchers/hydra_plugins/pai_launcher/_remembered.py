@@ -74,6 +74,7 @@ def _asked(settings: PaiSettings, names: list[str]) -> PaiSettings:
         while True:
             print(f"{name}: {MEANINGS[name]}", file=sys.stderr)
             answer = input("> ").strip()
+            # An empty answer chooses the other way to get a machine.
             if not answer and name == "instance_type":
                 name = "resource_quota"
                 continue
@@ -82,6 +83,7 @@ def _asked(settings: PaiSettings, names: list[str]) -> PaiSettings:
             problems = [text for text in setting_problems(tried) if text.startswith(f"{PREFIX}.{name} ")]
             for problem in problems:
                 print(f"nlu: {problem}", file=sys.stderr)
+            # The answer must be valid by itself; what it contradicts is reported with all other problems later.
             if answer and not problems:
                 settings = tried
                 break

@@ -269,6 +269,8 @@ class Service(ABC):
             if ambiguous or is_left:
                 open_tokens.append(token)
         for token in open_tokens:
+            # The withdrawal is claimed before the jobs are listed: a job that appears later finds the claim and ends by
+            # itself.
             self._tried(partial(holder_after, self._store, token, NO_ATTEMPT), token)
             if ambiguous := self.ambiguous.open.get(token):
                 self._tried(partial(self._stop_listed, token, ambiguous), token)
@@ -374,6 +376,7 @@ class Service(ABC):
         # The request may have been carried out before the error.
         if status >= 500:
             return RequestFailure(Fate.UNKNOWN, said, status)
+        # Said in our words: the service's own message is about signatures, and may repeat a key.
         if status in (401, 403) and re.search("Signature|AccessKey|AccessId", f"{code} {said}"):
             return RequestFailure(Fate.REFUSED, f"{KEYS_REFUSED} ({code})", status)
         remedy = "" if status == 404 else f"; correct what {PREFIX} sets"

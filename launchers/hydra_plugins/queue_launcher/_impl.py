@@ -163,6 +163,7 @@ class Launch:
         for job in self.jobs:
             if (before := known.get(job.number)) is None or before.ticket is None:
                 continue
+            # As it was written down, without secrets: the command that continues may differ only in resume=.
             is_same = without_resume(before.job.overrides) == without_resume(job.overrides)
             if not (is_same and before.queue == self.name) and self._ended(before, before.ticket) is None:
                 how = "with other values" if before.queue == self.name else "to another queue"
@@ -250,6 +251,7 @@ class Launch:
                 "so it is not known whether it has them; look there, cancel what you find, and "
                 f"python -m nlu.jobs {self.folder} --forget lets the same command submit them again"
             )
+        # By their text, since mappings cannot be compared as keys. Each queue is asked once for all of its jobs.
         for settings in dict.fromkeys(str(one.settings) for one in cut):
             own = [one for one in cut if str(one.settings) == settings]
             queue = self._queue_of(own[0])
