@@ -186,8 +186,15 @@ class Stepper:
             self.precision.update(is_finite)
         return pending
 
+    def run(self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int = 0) -> Tensor:
+        """Compute the gradients of this rank's rows from zero, and return the sum of each term over them.
+
+        Nothing else changes, so it can be called again with the same rows in other micro-batches, as long as all ranks
+        have the same number of micro-batches. `scale` is that of the whole step.
+        """
+        return self._run(self._shares(part, micro_batches, epoch), scale, number)
+
     def _run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
-        """Compute the gradients of this rank's rows from zero, and return the sum of each term over them."""
         self.optimizer.zero_grad(set_to_none=True)
         # float64, so that the reported sum hardly depends on the division into micro-batches.
         totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)

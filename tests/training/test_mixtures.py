@@ -135,10 +135,9 @@ def gradients_of(run: Training, step: int) -> dict[str, torch.Tensor]:
     """Return the gradients of a step, before any update."""
     stepper = run.stepper
     part, batches = run.train_set(step), run.rank_batches(step)
-    shares = stepper._shares(part, batches, 0)
-    counts, _ = stepper._count(shares, False)
+    counts, _ = stepper._count(stepper._shares(part, batches, 0), False)
     stepper.model.train()
-    stepper._run(shares, {name: stepper.weights[name] / max(1, count) for name, count in counts.items()}, 1)
+    stepper.run(part, batches, {name: stepper.weights[name] / max(1, count) for name, count in counts.items()}, 1)
     return {name: one.grad.clone() for name, one in stepper.model.named_parameters() if one.grad is not None}
 
 
