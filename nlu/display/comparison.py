@@ -17,7 +17,7 @@ from nlu.config.words import counted
 from nlu.display.canvas import SET_COLOURS, drawn, new_figure, scientific, styled, svg_of
 from nlu.display.figures import FEW_POINTS, smoothed
 from nlu.display.page import html_table, section, write_page
-from nlu.display.scores import MOST_SHOWN_CLASSES, confusion_figure, draw_calibration
+from nlu.display.scores import MOST_SHOWN_CLASSES, ShownBin, confusion_figure, draw_calibration
 from nlu.storage.files import write_bytes
 
 COLOURS = (*SET_COLOURS, "#332288", "#117733", "#882255")
@@ -70,7 +70,7 @@ class KeptScores:
     by_label: list[dict[str, Any]]
     """for each class `label`, `examples` in all runs, the mean `f1` over runs, and its `sd`, None for a single run"""
     confusion: list[list[int]]
-    calibration: list[dict[str, Any]]
+    calibration: Sequence[ShownBin]
     ece: float
     right_by_length: list[tuple[float, float, int]] = field(default_factory=list)
     """mean number of characters, share that is right, and rows, for each part of the rows by length"""
@@ -88,15 +88,14 @@ def draw(drawing: Drawing) -> Figure:
     count = len(drawing.curves)
     for number, curve in enumerate(drawing.curves):
         colour, line = _look(number)
-        looks: dict[str, Any] = {"color": colour, "linestyle": line}
-        x_P, mean_P = curve.x_P, curve.mean_P
+        x_P, mean_P, marker = curve.x_P, curve.mean_P, None
         if drawing.is_noisy and len(x_P) > FEW_POINTS:
             if count <= FEW_CURVES:
                 axes.plot(x_P, mean_P, color=colour, alpha=0.2, linewidth=0.8)
             mean_P = smoothed(mean_P)
         elif len(x_P) <= FEW_POINTS and count <= MOST_MARKED:
-            looks |= {"marker": "o", "markersize": 3.5}
-        axes.plot(x_P, mean_P, label=_legend_text(curve), **looks)
+            marker = "o"
+        axes.plot(x_P, mean_P, label=_legend_text(curve), color=colour, linestyle=line, marker=marker, markersize=3.5)
         if curve.sd_P is not None and not drawing.is_noisy:
             low_P, high_P = mean_P - curve.sd_P, mean_P + curve.sd_P
             axes.fill_between(x_P, low_P, high_P, color=colour, alpha=0.15, linewidth=0)
@@ -150,6 +149,8 @@ def _by_class(kept: Mapping[str, KeptScores]) -> Figure:
         np.array([[one.get(name, {}).get(key) for name in names] for one in values], float)
         for key in ("f1", "sd")
     )
+    # A class without a score in a configuration counts as 0 there, and stable sorting keeps equal classes by their
+    # rows.
     order_N = np.argsort(-np.nan_to_num(f1_KN).mean(0), kind="stable")
     names, f1_KN, sd_KN = [names[place] for place in order_N], f1_KN[:, order_N], sd_KN[:, order_N]
     labels = [_of_runs(label, one) for label, one in kept.items()]
@@ -169,6 +170,7 @@ def _f1_dots(labels: Sequence[str], names: Sequence[str], f1_KN: np.ndarray, sd_
     """Draw a dot for each class and configuration."""
     figure, axes = figure_of(height=max(3.2, 1.6 + max(0.26, 0.1 * len(labels)) * len(names)))
     for number, label in enumerate(labels):
+        # Side by side within the line of a class: dots of equal height would hide one another.
         place_N = np.arange(len(names)) + (number - (len(labels) - 1) / 2) * min(0.16, 0.7 / len(labels))
         colour, _ = _look(number)
         if np.isfinite(sd_KN[number]).any():
@@ -279,6 +281,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     longest = max(map(len, labels), default=0)
     columns = max(1, min(len(labels), LEGEND_CHARACTERS // (longest + 6)))
+    # Rounded up.
     lines = -(-len(labels) // columns)
     figure.set_figheight(figure.get_figheight() + 0.19 * max(0, lines - 2))
     with styled():

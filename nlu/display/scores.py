@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -28,16 +28,29 @@ MOST_NAME = 28
 """characters in the name of a class"""
 
 
+class ShownBin(TypedDict):
+    """What is drawn of a bin of `nlu.metrics.calibration`."""
+
+    rows: int
+    probability: float
+    right: float
+
+
 class ShownScores(Protocol):
     """The scores of a set, as `nlu.inference.findings.Findings` has them."""
 
     rows: int
     metrics: dict[str, float]
-    by_label: list[dict[str, Any]]
     intervals: dict[str, list[float] | None]
     names: list[str]
     confusion: list[list[int]] | None
-    calibration: list[dict[str, Any]] | None
+
+    # Read-only, so that lists of entries with more keys fit too.
+    @property
+    def by_label(self) -> Sequence[Mapping[str, object]]: ...
+
+    @property
+    def calibration(self) -> Sequence[ShownBin] | None: ...
 
 
 def print_scores(found: Mapping[str, ShownScores], out: str | None) -> None:
@@ -71,9 +84,11 @@ def print_beside(
     print_table("", table)
 
 
-def _by_label(entries: Sequence[Mapping[str, Any]]) -> Table:
-    def shown(key: str, value: Any) -> str:
-        return str(value) if key == "label" else count_text(value) if isinstance(value, int) else metric_text(value)
+def _by_label(entries: Sequence[Mapping[str, object]]) -> Table:
+    def shown(key: str, value: object) -> str:
+        if key == "label":
+            return str(value)
+        return count_text(value) if isinstance(value, int) else metric_text(value if isinstance(value, float) else None)
 
     columns = [(key, key != "label") for key in entries[0]]
     return table_of(columns, ([shown(key, entry[key]) for key, _ in columns] for entry in entries))
@@ -132,6 +147,7 @@ def most_confused(names: Sequence[str], matrix_CC: np.ndarray) -> tuple[list[str
     kept = np.sort(np.argsort(-wrong_C, kind="stable")[: MOST_SHOWN_CLASSES - 1])
     group_C = np.full(len(names), len(kept))
     group_C[kept] = np.arange(len(kept))
+    # All other classes share the last number.
     joined_KK = np.zeros((len(kept) + 1, len(kept) + 1), matrix_CC.dtype)
     np.add.at(joined_KK, (group_C[:, None], group_C[None, :]), matrix_CC)
     others = f"{len(names) - len(kept)} others"
@@ -159,8 +175,7 @@ def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> N
     size = 9 if is_small else 7
     shown = [name if len(name) <= MOST_NAME else f"{name[: MOST_NAME - 1]}…" for name in names]
     is_turned = not is_small or max(map(len, shown), default=0) * len(shown) > 40
-    turned: dict[str, Any] = {"rotation": 90} if is_turned else {}
-    axes.set_xticks(range(len(names)), shown, fontsize=size, **turned)
+    axes.set_xticks(range(len(names)), shown, fontsize=size, rotation=90 if is_turned else 0)
     axes.set_yticks(range(len(names)), shown, fontsize=size)
     axes.tick_params(length=0)
     axes.grid(visible=False)
@@ -181,12 +196,13 @@ def draw_confusion(axes: Axes, names: Sequence[str], matrix_CC: np.ndarray) -> N
             axes.text(column, line, text, ha="center", va="center", color=colour, fontsize=9 if is_small else 6)
 
 
-def draw_calibration(axes: Axes, bins: Sequence[Mapping[str, Any]]) -> None:
+def draw_calibration(axes: Axes, bins: Sequence[ShownBin]) -> None:
     """Draw the share of right predictions over the mean probability of each bin, and the diagonal."""
     axes.plot([0, 1], [0, 1], linestyle="--", color="#888888", linewidth=1.0, label="as it should be")
     probability, right = [entry["probability"] for entry in bins], [entry["right"] for entry in bins]
     most = max(entry["rows"] for entry in bins)
     axes.plot(probability, right, color="#1f77b4", linewidth=1.2)
+    # A bin of few rows may lie far from the diagonal by chance, so its dot is small.
     sizes = [20 + 180 * entry["rows"] / most for entry in bins]
     axes.scatter(probability, right, s=sizes, color="#1f77b4", label="rows of a bin (size: how many)")
     axes.set_xlim(0, 1)

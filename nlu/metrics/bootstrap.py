@@ -8,7 +8,7 @@ Axes: N rows, M metrics, Q queries, R resamples, U units.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -49,10 +49,13 @@ class Blocks(Generic[S]):
         """
         rng = np.random.default_rng(seed)
         whole = self.whole()
+        # A resample may lack a rare class. Leaving it out of an average would move the average by more than the choice
+        # of rows does.
         known = whole.known() if isinstance(whole, Averaging) else None
         point = whole.result().metrics
         drawn: dict[str, list[float]] = {}
         for _ in range(resamples):
+            # With replacement, as many blocks as there are: merging a scorer twice counts its rows twice.
             blocks = rng.integers(len(self._scorers), size=len(self._scorers))
             resample = self._joined(blocks)
             if isinstance(resample, Averaging):
@@ -82,6 +85,8 @@ def intervals_of_means(
 ) -> Intervals:
     """Return the same for metrics that are means over queries, by resampling queries with their candidates."""
     rng = np.random.default_rng(seed)
+    # All metrics of a resample use the same queries. The candidates stay all those of the set, since ranks among fewer
+    # would be better.
     values_MQ = np.array(list(by_query.values()))
     drawn_MR = np.empty((len(by_query), resamples))
     for resample in range(resamples):
@@ -91,6 +96,7 @@ def intervals_of_means(
 
 
 def _ends(drawn: Sequence[float] | np.ndarray, units: int) -> list[float] | None:
+    # Leaving out the resamples without a value would make the interval narrower than it is.
     if units < 2 or np.isnan(drawn).any():
         return None
     tail = (1 - LEVEL) / 2
@@ -107,6 +113,7 @@ def blocks_of(count: int, seed: int, group_N: np.ndarray | None = None) -> np.nd
     units = int(unit_N.max()) + 1
     if units <= MOST_BLOCKS:
         return unit_N
+    # Neighbouring rows of a file are often alike, so blocks of neighbours would differ more than random ones.
     shuffled_U = np.random.default_rng(seed).permutation(units)
     return (shuffled_U % MOST_BLOCKS)[unit_N]
 
@@ -115,16 +122,16 @@ class CombinedScorer:
     """Several scorers of the same rows as one. If two of them have a metric of one name, the first one's is used."""
 
     def __init__(self, scorers: Iterable[Scorer]):
-        self.scorers: list[Any] = list(scorers)
+        self.scorers = list(scorers)
 
     def add(self, record: Record) -> None:
         for scorer in self.scorers:
             scorer.add(record)
 
-    def known(self) -> list[Any]:
+    def known(self) -> list[object]:
         return [one.known() if isinstance(one, Averaging) else None for one in self.scorers]
 
-    def drawn_from(self, known: list[Any]) -> None:
+    def drawn_from(self, known: list[object]) -> None:
         for one, of_all in zip(self.scorers, known, strict=True):
             if isinstance(one, Averaging):
                 one.drawn_from(of_all)

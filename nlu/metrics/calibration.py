@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self, TypedDict
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from nlu.metrics.scores import ExactSum, Record, Scores
 
 BINS = 15
 PARTS = 1 << 40
+# The functional form, since `from` is a keyword of Python.
+Bin = TypedDict("Bin", {"from": float, "to": float, "rows": int, "probability": float, "right": float})
 
 
 class CalibrationScorer:
@@ -53,7 +55,7 @@ class CalibrationScorer:
         gap = float(np.abs(self._right_K - np.array([total / PARTS for total in self._probability_K])).sum())
         return Scores({"ece": gap / rows, "brier": self._brier.value / rows})
 
-    def bins(self) -> list[dict[str, Any]]:
+    def bins(self) -> list[Bin]:
         """Return the bins that have rows, each with its ends, rows, mean probability and share of right predictions."""
         return [
             {
@@ -93,6 +95,7 @@ class CurveScorer:
     def result(self) -> Scores:
         label_N = np.array(self._labels)
         probability_NC = np.array(self._probabilities).reshape(len(label_N), len(self._names))
+        # A class without rows, or with all of them, lacks a curve.
         occur = [number for number in range(len(self._names)) if 0 < (label_N == number).sum() < len(label_N)]
         areas_C = [areas(probability_NC[:, number], label_N == number) for number in occur]
         mean = {"auc_macro": [auc for auc, _ in areas_C], "average_precision_macro": [ap for _, ap in areas_C]}
@@ -112,6 +115,7 @@ def best_thresholds(label_N: np.ndarray, probability_N: np.ndarray) -> dict[str,
     positive, count = int(label_N.sum()), len(label_N)
     f1_K = np.where(may_end_K, 2 * right_K / np.maximum(chosen_K + positive, 1), -1.0)
     accuracy_K = np.where(may_end_K, (right_K + (count - positive) - (chosen_K - right_K)) / count, -1.0)
+    # argmax takes the first of equal values, which belongs to the highest threshold.
     f1, accuracy = int(f1_K.argmax()), int(accuracy_K.argmax())
     # With k = 0 the threshold lies above every probability.
     value_K = np.append(np.nextafter(value_N[0], np.inf), value_N)

@@ -3,12 +3,12 @@
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
-from nlu.metrics.scores import ExactSum, Record, Scores
+from nlu.metrics.scores import ExactSum, LabelRow, Record, Scores
 
 ByClass = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -16,6 +16,7 @@ ByClass = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def log_probabilities(logits_NC: np.ndarray) -> np.ndarray:
     """Return log softmax over the last axis, in float64."""
     shifted = logits_NC.astype(np.float64)
+    # The largest exponent is 0, so exp cannot overflow.
     shifted -= shifted.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
@@ -35,6 +36,8 @@ class ClassScorer:
         self._number = {name: number for number, name in enumerate(names)}
         self._pairs: Counter[tuple[int, int]] = Counter()
         self._loss = ExactSum()
+        # Areas under curves depend on the rank of every row among all others, so these are the only numbers kept for
+        # each row.
         self._margins, self._positive = array("d"), array("b")
         self._of_all: ByClass | None = None
 
@@ -95,7 +98,7 @@ class ClassScorer:
             auc, average_precision = areas(np.array(self._margins), np.array(self._positive))
             scores |= {"f1": f1_C[1], "precision": precision_C[1], "recall": recall_C[1]}
             scores |= {"auc": auc, "average_precision": average_precision}
-        by_label = [
+        by_label: list[LabelRow] = [
             {
                 "label": name,
                 "examples": int(rows_C[i]),
@@ -147,6 +150,7 @@ class SimilarityScorer:
     def result(self) -> Scores:
         scorer, threshold = self._classified()
         scores = scorer.result()
+        # The scorer of classes got a loss of 0 for each row, since a cosine is not a likelihood.
         del scores.metrics["loss"]
         scores.metrics["threshold"] = threshold
         return scores
@@ -154,6 +158,7 @@ class SimilarityScorer:
     def _classified(self) -> tuple[ClassScorer, float]:
         """Return the scorer of the predictions at the threshold, and the threshold."""
         similarity_N, label_N = np.array(self._similarity), np.array(self._label)
+        # In a resample the threshold is set, so that an interval does not contain the choice of another one.
         threshold = most_accurate_cut(similarity_N, label_N) if self.threshold is None else self.threshold
         scorer = ClassScorer(self.names)
         for similarity, label in zip(similarity_N.tolist(), label_N.tolist(), strict=True):
@@ -215,7 +220,7 @@ def _by_threshold(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[np.nd
     return np.cumsum(is_positive_N[order_N].astype(np.int64))[ends_V], ends_V + 1
 
 
-def commonest(by_label: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+def commonest(by_label: Sequence[LabelRow]) -> tuple[str, float]:
     """Return the most frequent label and its share of the examples, from the scores by label."""
     first = max(by_label, key=lambda entry: entry["examples"])
     return first["label"], first["examples"] / sum(entry["examples"] for entry in by_label)

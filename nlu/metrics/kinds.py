@@ -9,7 +9,7 @@ To add a kind, derive from `Kind` or from the class below that comes closest. CO
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 
@@ -21,6 +21,19 @@ from nlu.runs.predictions import Predictions, Record
 Holds = Literal["text", "number", "texts", "numbers", "spans", "lists of numbers"]
 """what the cells of a column hold"""
 Cell = str | float | list[Any] | None
+
+
+class SpanCell(TypedDict):
+    """A predicted span, in a list in a cell."""
+
+    type: str
+    first: int
+    last: int
+    text: str
+
+
+Texts = Mapping[str, str | Sequence[str]]
+"""the texts of a row by role; `tokens` is a list"""
 PREDICTION, PROBABILITY, SIMILARITY = "prediction", "probability", "similarity"
 """names of columns"""
 
@@ -72,7 +85,7 @@ class Kind:
     instead: ClassVar[tuple[str, int]] = ("predicted instead", 3)
     """title of the column with what was predicted instead, and how many of these it lists"""
 
-    def answer(self, record: Record) -> Any:
+    def answer(self, record: Record) -> object:
         """Return what was predicted, in the form of the label."""
         return record[PREDICTION]
 
@@ -96,7 +109,7 @@ class Kind:
         """Return the cells that describe a mistake, by column: first the label, then the prediction."""
         return {"label": str(record["label"]), "predicted": str(self.answer(record))}
 
-    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+    def cells(self, values: Texts, found: Record) -> dict[str, Cell]:
         """Return the cells of `columns`, for the texts of a row by role and what was predicted for it."""
         return {name: found[name] for name in self.columns}
 
@@ -119,7 +132,7 @@ class ClassKind(Kind):
     def described(self, record: Record) -> dict[str, str]:
         return {**super().described(record), PROBABILITY: f"{record[PROBABILITY]:.4f}"}
 
-    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, object]:
         means = _mean_probabilities(found, names)
         best = max(names, key=means.__getitem__)
         return {PREDICTION: best, PROBABILITY: means[best], "probabilities": means}
@@ -136,13 +149,13 @@ class SimilarityKind(Kind):
         "the scores of queries"
     )
 
-    def answer(self, record: Record) -> Any:
+    def answer(self, record: Record) -> object:
         return record[SIMILARITY]
 
-    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+    def cells(self, values: Texts, found: Record) -> dict[str, Cell]:
         return {PREDICTION: found[SIMILARITY]}
 
-    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, float]:
         return {SIMILARITY: _mean(one[SIMILARITY] for one in found)}
 
 
@@ -155,7 +168,7 @@ class ClassBySimilarityKind(SimilarityKind):
     unjudged, unsuspected = "", "these predictions keep no probability of each class"
     ranked_by, by_part = "similarity - threshold", "by class"
 
-    def answer(self, record: Record) -> Any:
+    def answer(self, record: Record) -> object:
         return record[PREDICTION]
 
     def confidence(self, record: Record, metrics: Mapping[str, float]) -> float:
@@ -164,7 +177,7 @@ class ClassBySimilarityKind(SimilarityKind):
     def described(self, record: Record) -> dict[str, str]:
         return {**super().described(record), SIMILARITY: f"{record[SIMILARITY]:.4f}"}
 
-    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+    def cells(self, values: Texts, found: Record) -> dict[str, Cell]:
         return {name: found[name] for name in self.columns}
 
 
@@ -198,11 +211,12 @@ class LabelSetKind(Kind):
             "surest": f"{label} {probability:.4f}",
         }
 
-    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+    def cells(self, values: Texts, found: Record) -> dict[str, Cell]:
         predicted = found[PREDICTION]
+        # Of the predicted labels only, in their order; scores=true adds a column for each label.
         return {PREDICTION: predicted, PROBABILITY: [found["probabilities"][label] for label in predicted]}
 
-    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, dict[str, float]]:
         return {"probabilities": _mean_probabilities(found, names)}
 
     def _surest(self, record: Record) -> tuple[float, str]:
@@ -242,7 +256,7 @@ class NumberKind(Kind):
             "distance": f"{record[PREDICTION] - record['label']:+.4g}",
         }
 
-    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, float]:
         return {PREDICTION: _mean(one[PREDICTION] for one in found)}
 
 
@@ -255,7 +269,7 @@ class SpanKind(Kind):
     ranked_by, by_part = "loss of the right tags", "by type of wanted spans"
     faults, instead = FAULTS, ("type predicted instead", 1)
 
-    def answer(self, record: Record) -> Any:
+    def answer(self, record: Record) -> object:
         # Spans are tuples until a file of JSON has made lists of them.
         return [list(span) for span in record["spans"]]
 
@@ -281,14 +295,13 @@ class SpanKind(Kind):
         ]
         return {"faults": "; ".join(faults), "loss": f"{record.get('loss') or 0.0:.3f}"}
 
-    def cells(self, values: Mapping[str, Any], found: Record) -> dict[str, Cell]:
+    def cells(self, values: Texts, found: Record) -> dict[str, Cell]:
         units = values["tokens"] if "tokens" in values else values["text"]
-        return {
-            PREDICTION: [
-                {"type": type_, "first": first, "last": last, "text": _joined(units[first : last + 1])}
-                for first, last, type_ in found["spans"]
-            ]
-        }
+        spans: list[SpanCell] = [
+            {"type": type_, "first": first, "last": last, "text": _joined(units[first : last + 1])}
+            for first, last, type_ in found["spans"]
+        ]
+        return {PREDICTION: spans}
 
 
 def kind_named(name: str, trusted: Sequence[str] = ()) -> Kind:

@@ -1,12 +1,12 @@
 """Scores of predicted sets of labels. Axes: N examples, C labels."""
 
 from array import array
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from nlu.metrics.classes import average_precision, quotients
-from nlu.metrics.scores import ExactSum, Record, Scores, ratio
+from nlu.metrics.scores import ExactSum, LabelRow, Record, Scores, ratio
 
 
 class LabelSetScorer:
@@ -66,6 +66,7 @@ class LabelSetScorer:
 
     def _arrays(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Return labels and probabilities, (N, C) each, and the threshold."""
+        # Copies: a view would lock the buffer, and adding or merging more examples would raise BufferError.
         label_NC = np.frombuffer(bytes(self._is_label), np.uint8).reshape(-1, len(self.names)).astype(bool)
         probability_NC = np.frombuffer(self._probabilities.tobytes(), np.float32).reshape(label_NC.shape)
         threshold = best_threshold(label_NC, probability_NC) if self.threshold is None else self.threshold
@@ -93,7 +94,7 @@ class LabelSetScorer:
             "threshold": threshold,
             "loss": self._loss.value / len(label_NC),
         }
-        by_label: list[dict[str, Any]] = [
+        by_label: list[LabelRow] = [
             {
                 "label": name,
                 "examples": int(wanted_C[i]),
@@ -122,8 +123,11 @@ def best_threshold(label_NC: np.ndarray, probability_NC: np.ndarray) -> float:
     is_last_M = np.append(probability_M[1:] != probability_M[:-1], True)
     predicted_M = np.arange(1, len(probability_M) + 1)
     f1_M = np.where(is_last_M, 2 * right_M / (predicted_M + max(1, int(label_M.sum()))), -1.0)
+    # argmax takes the first of equal values; from behind, that is the lowest threshold.
     best = len(f1_M) - 1 - int(f1_M[::-1].argmax())
     above, below = float(probability_M[best]), float(probability_M[best + 1]) if best + 1 < len(f1_M) else 0.0
+    # Probabilities are compared as float32, so the threshold is one too; between two neighbouring floats no middle
+    # exists.
     middle = float(np.float32((above + below) / 2))
     return middle if below < middle <= above else above
 

@@ -1,8 +1,8 @@
 """Scores of queries that are answered by their most probable candidate, scores over chosen classes, and confusion."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Hashable, Sequence
+from typing import Self
 
 from nlu.metrics.scores import Record, Scores, ratio
 
@@ -19,10 +19,10 @@ class QueryScorer:
 
     def __init__(self, names: Sequence[str]):
         self._negative = names[0]
-        self._queries: Counter[Any] = Counter()
-        self._best: dict[Any, tuple[float, int, bool, bool]] = {}
+        self._queries: Counter[Hashable] = Counter()
+        self._best: dict[Hashable, tuple[float, int, bool, bool]] = {}
         """by query: the negative probability, the row, and whether an answer is given and whether it is right"""
-        self._asked: set[Any] = set()
+        self._asked: set[Hashable] = set()
 
     def add(self, record: Record) -> None:
         likely = 1 - record["probabilities"][self._negative]
@@ -32,6 +32,7 @@ class QueryScorer:
         self._best[query] = min(self._best.get(query, entry), entry)
         if record["label"] != self._negative:
             self._asked.add(query)
+        # Set, not added: a query has several rows, and `merge` counts how often a resample draws it.
         self._queries[query] = 1
 
     def merge(self, other: Self) -> None:

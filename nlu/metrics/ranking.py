@@ -43,6 +43,7 @@ class RankingScorer:
             kind.setdefault(record["query"], set()).add(record["candidate"])
 
     def merge(self, other: Self) -> None:
+        # A text has the same vector in every scorer, so it does not matter whose is kept.
         self._queries = other._queries | self._queries
         self._candidates = other._candidates | self._candidates
         for own, others in ((self._relevant, other._relevant), (self._own, other._own)):
@@ -56,10 +57,13 @@ class RankingScorer:
         by_query = {"mrr": [1 / ranks[0] for ranks in ranks_of], "ndcg_10": [_ndcg(ranks, 10) for ranks in ranks_of]}
         for k in (1, 5, 10):
             by_query[f"recall_{k}"] = [sum(rank <= k for rank in ranks) / len(ranks) for ranks in ranks_of]
+        # fsum rounds once, so the mean does not depend on the order of queries.
         return Scores({name: math.fsum(values) / len(values) for name, values in by_query.items()}, by_query=by_query)
 
     def _ranks(self, relevant: Mapping[str, set[str]], leaves_out_own: bool) -> Iterable[list[int]]:
         """Yield the ranks, from 1, of each query's relevant candidates, best first, in the order of queries' names."""
+        # Sorted, so that the stable sort below ranks candidates of equal score by name, not by the order in which they
+        # were added.
         names = sorted(self._candidates)
         place = {name: number for number, name in enumerate(names)}
         candidates_KD = np.stack([self._candidates[name] for name in names]).astype(np.float64)

@@ -8,11 +8,23 @@ floating-point addition depends on the order of its terms.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypedDict, runtime_checkable
 
 Record = Mapping[str, Any]
 """one example: its label, its prediction and what the scores need, in the types of JSON"""
+# Floats of at least 2**-8 are multiples of 2**-60, so they are added exactly; smaller ones lose less than that.
 FRACTION_BITS = 60
+
+
+class LabelRow(TypedDict):
+    """The scores of one label, or type of span."""
+
+    label: str
+    examples: int
+    correct: int
+    precision: float
+    recall: float
+    f1: float
 
 
 @dataclass
@@ -20,7 +32,7 @@ class Scores:
     """The metrics of a set, and its table by label."""
 
     metrics: dict[str, float]
-    by_label: list[dict[str, Any]] = field(default_factory=list)
+    by_label: list[LabelRow] = field(default_factory=list)
     by_query: dict[str, list[float]] = field(default_factory=dict)
     """for metrics that are means over queries: the value of each query, by metric"""
 
@@ -42,7 +54,7 @@ class Scorer(Protocol):
 class Averaging(Protocol):
     """A scorer with averages over classes, some of which may be absent from a resample."""
 
-    def known(self) -> Any:
+    def known(self) -> object:
         """Return what the scorer of a resample needs for averages over the same classes."""
 
     def drawn_from(self, known: Any) -> None:
@@ -61,8 +73,10 @@ class ExactSum:
             numerator, denominator = value.as_integer_ratio()
             # The denominator of a float is a power of two.
             shift = FRACTION_BITS - (denominator.bit_length() - 1)
+            # Integers of Python have any size, so no sum overflows.
             self._scaled += numerator << shift if shift >= 0 else numerator >> -shift
         else:
+            # inf - inf is NaN in any order, so this sum needs no exactness.
             self._not_finite = value if self._not_finite is None else self._not_finite + value
 
     def merge(self, other: Self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from nlu.metrics.scores import ExactSum, Record, Scores, ratio
+from nlu.metrics.scores import ExactSum, LabelRow, Record, Scores, ratio
 
 Span = tuple[int, int, str]
 """first unit, last unit and type"""
@@ -20,6 +20,7 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
     """Return (first, last, type) of each span; an I- that continues no span of its type begins one."""
     spans: list[Span] = []
     start, kind = 0, ""
+    # The O behind the last tag ends a span that reaches the end of the row.
     for place, tag in enumerate([*tags, "O"]):
         prefix, _, name = tag.partition("-")
         if kind and (prefix != "I" or name != kind):
@@ -67,6 +68,7 @@ def legal_tags(scores_UC: np.ndarray, names: Sequence[str]) -> np.ndarray:
     best_C = scores_UC[0] + first_C
     came_from_UC = np.zeros(scores_UC.shape, np.int64)
     for place in range(1, len(scores_UC)):
+        # argmax takes the first of equal values, so ties are decided by the numbers of tags, equally on every machine.
         paths_CC = best_C[:, None] + forbidden_CC
         came_from_UC[place] = paths_CC.argmax(0)
         best_C = paths_CC.max(0) + scores_UC[place]
@@ -154,12 +156,17 @@ class SpanScorer:
         metrics["loss"] = self._loss.value / self._scored if self._scored else math.nan
         return Scores(metrics, self._by_label())
 
-    def _by_label(self) -> list[dict[str, Any]]:
-        counts = self._spans
-        return [
-            {"label": kind, "examples": counts.wanted[kind], "correct": counts.right[kind], **counts.scores(kind)}
-            for kind in sorted(counts.wanted | counts.predicted)
-        ]
+    def _by_label(self) -> list[LabelRow]:
+        counts, found = self._spans, list[LabelRow]()
+        for kind in sorted(counts.wanted | counts.predicted):
+            scores = counts.scores(kind)
+            found.append(
+                {
+                    "label": kind, "examples": counts.wanted[kind], "correct": counts.right[kind],
+                    "precision": scores["precision"], "recall": scores["recall"], "f1": scores["f1"],
+                }
+            )  # fmt: skip
+        return found
 
 
 def span_set(spans: Iterable[Sequence[Any]]) -> set[Span]:
@@ -179,6 +186,7 @@ def faults_of(wanted: set[Span], found: set[Span]) -> list[tuple[Fault, Span | N
         near = [other for other in found if _overlap(span, other)]
         same_ends = [other for other in near if other[:2] == span[:2]]
         same_type = [other for other in near if other[2] == span[2]]
+        # The first three faults, in the order of how little is wrong; the other two lack a counterpart.
         for fault, others in zip(FAULTS, (same_ends, same_type, near), strict=False):
             if others:
                 faults.append((fault, span, min(others)))
