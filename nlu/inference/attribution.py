@@ -10,7 +10,7 @@ Axes: B points on the path, each a copy of the row in a packed batch, T tokens o
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.layouts import Values
 from nlu.data.store import EncodedRows
+from nlu.data.targets import Number
 from nlu.inference.predictor import Predictor, in_memory
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import Kind, LabelSetKind, NumberKind, SimilarityKind, SpanKind
@@ -83,7 +84,7 @@ def explaining(
     DataError for an unknown label, for a label or a span that the kind of the run does not have, and for a span that
     is not predicted.
     """
-    encoded = predictor.encode([dict(values)])
+    encoded = predictor.encode([values])
     part = in_memory(encoded, predictor.trained.layout)
     score_of = _Score.of(predictor, encoded, label, span)
     yield
@@ -91,6 +92,7 @@ def explaining(
     for count in POINTS:
         by_token_P, score, baseline = yield from _integrated(predictor, part, score_of, places, count)
         gap = float(by_token_P.sum() - (score - baseline))
+        # If the most points are not enough either, the loop ends without a break, and the result states its gap.
         if abs(gap) <= EXACT_ENOUGH * abs(score - baseline):
             break
     marks = [
@@ -161,12 +163,15 @@ class _Score:
             odds_BUC = _log_odds(logits).reshape(len(batch), units, -1)
             return torch.stack([odds_BUC[:, unit, tag] for unit, tag in self.tags]).sum(0)
         if self.subject == "class":
+            # A loss with its own rule lacks a softmax whose log-odds could be taken. eps keeps probabilities that
+            # float32 rounds to 0 or 1 finite.
             loss = getattr(self.trained.task, "loss", None)
             if isinstance(loss, Deciding):
                 return torch.logit(loss.probabilities(logits)[:, self.number], eps=1e-7)
             return _log_odds(logits)[:, self.number]
         if self.subject == "number":
-            target: Any = self.trained.target
+            target = self.trained.target
+            assert isinstance(target, Number), "a kind of numbers has a target of numbers"
             return logits[:, 0] * target.sd + target.mean
         # The logit of a label in a set is its log-odds. For texts that are encoded separately it is their cosine.
         return logits[:, self.number]
@@ -199,12 +204,14 @@ def _integrated(
     """Compute the attribution of each token, (P,), and the scores of row and baseline, with `count` points."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
     # The two ends of the path are computed in the same batches, with a weight of 0.
+    # leggauss is for the interval from -1 to 1, and the path goes from 0 to 1, so the weights are halved.
     alpha_B = torch.tensor([*(nodes + 1) / 2, 0.0, 1.0], dtype=torch.float32)
     weight_B = torch.tensor([*weights / 2, 0.0, 0.0], dtype=torch.float32)
     length = int(part.lengths_N[0])
     is_text_P = torch.zeros(length, dtype=torch.bool)
     for place in places:
         is_text_P[place.tokens.start : place.tokens.stop] = True
+    # The gap compares this sum with a difference of two scores, so its own rounding must be smaller than theirs.
     by_token_P = torch.zeros(length, dtype=torch.float64)
     scores = []
     for copies in torch.arange(count + 2).split(max(1, MOST_TOKENS // length)):
@@ -223,11 +230,15 @@ def _of_copies(
     copy_T, place_T = _places_in_batch(batch)
     batch = batch.to(device)
     with torch.enable_grad(), predictor.precision.autocast(device):
+        # `embed` looks words up only. Positions and segments are added later and stay those of the row on the whole
+        # path.
         x_TD = model.backbone.embed(batch).detach()
         words_TD = x_TD * is_text_P[place_T].to(device)[:, None]
         missing_T = (1 - alpha_B)[copy_T].to(device)
         path_TD = (x_TD - missing_T[:, None] * words_TD).requires_grad_()
         scores_B = score_of(batch, predictor.trained.task.forward(model, batch, path_TD))
+        # Sequences do not influence one another, so the gradient of the weighted sum holds the weighted gradient of
+        # each copy, and one backward pass serves all of them.
         (gradient_TD,) = torch.autograd.grad((scores_B * weight_B.to(device)).sum(), path_TD)
     own_T = (gradient_TD.double() * words_TD.double()).sum(1).cpu()
     return torch.zeros(len(is_text_P), dtype=torch.float64).index_add(0, place_T, own_T), scores_B.detach().cpu()
@@ -284,6 +295,8 @@ def _in_units(span: tuple[int, int, str], encoded: EncodedRows) -> tuple[int, in
 
 
 def _of_text(trained: Trained, values: Values, role: str, first: int, end: int) -> Iterator[_Place]:
+    # Stored rows keep token numbers only. The text is tokenized again for the characters of each token; tokens after
+    # the cut are left out.
     offsets = trained.tokenizer.backend.encode(values[role], add_special_tokens=False).offsets
     for number, (start, stop) in enumerate(offsets[: end - first]):
         yield _Place(role, start, stop, range(first + number, first + number + 1))

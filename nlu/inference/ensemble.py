@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from nlu.config.errors import UserError
+from nlu.data.layouts import Values
 from nlu.data.store import EncodedRows
 from nlu.inference.predictor import LOGITS, Predictor
 from nlu.inference.trained import Trained
@@ -39,13 +40,14 @@ class Ensemble(Predictor):
         super().__init__(runs[0], device, batch_size=batch_size)
         self._members = [self, *(Predictor(one, device, batch_size=batch_size) for one in runs[1:])]
         self._kind = self.trained.kind
-        self._loss: Any = getattr(self.trained.task, "loss", None)
+        self._loss: object = getattr(self.trained.task, "loss", None)
         name = self.trained.located.run_dir.parent
         if other := next((one for one in runs if one.labels != self.trained.labels), None):
             raise UserError(
                 f"run is {name}, but its runs have different labels, such as {self.trained.labels} and {other.labels}; "
                 "name one of them"
             )
+        # Bce has its own rule too, but the mean of its probabilities can be decided by it; see `_mean`.
         own_rule = (
             isinstance(self._kind, ClassKind) and isinstance(self._loss, Deciding) and not isinstance(self._loss, Bce)
         )
@@ -59,6 +61,8 @@ class Ensemble(Predictor):
                 f"run is {name}, which consists of {len(runs)} runs, but has {what}: predictions cannot be averaged; "
                 "name one of them"
             )
+        # Each run chose its threshold on its own dev set, so none of them is right for the mean; their mean is an
+        # estimate.
         thresholds = [one.decided["threshold"] for one in runs if one.decided.get("threshold") is not None]
         self._decided = {"threshold": float(np.mean(thresholds))} if thresholds else {}
 
@@ -66,8 +70,9 @@ class Ensemble(Predictor):
     def runs(self) -> list[Trained]:
         return [one.trained for one in self._members]
 
-    def encode(self, rows: Sequence[dict[str, Any]]) -> Together:
+    def encode(self, rows: Sequence[Values]) -> Together:
         """Return the tokens of rows, which must be valid."""
+        # The first member is this object, whose own `encode` would call itself.
         each = [Predictor.encode(one, rows) for one in self._members]
         return Together(**vars(each[0]), each=each)
 
@@ -114,9 +119,9 @@ class Ensemble(Predictor):
         if not count:
             return []
         mean_UC = np.mean([np.exp(log_probabilities(logits_UC[:count])) for logits_UC in logits_of], axis=0)
-        task: Any = self.trained.task
         names = self.trained.labels
-        tags_U = mean_UC.argmax(1) if task.decode == "greedy" else legal_tags(np.log(mean_UC), names)
+        is_greedy = getattr(self.trained.task, "decode", "legal") == "greedy"
+        tags_U = mean_UC.argmax(1) if is_greedy else legal_tags(np.log(mean_UC), names)
         return spans_of([names[tag] for tag in tags_U])
 
 

@@ -82,6 +82,8 @@ def run_evaluation(
             subject = _subject(config, located, named, export, ranks, progress)
             require_classes(config.classes, next(iter(subject.sets.values())).target)
             with _folder(config.out, ranks) as folder:
+                # Other ranks leave after their last collective call. Rank 0 writes while the folder is still the
+                # temporary one, so a failed comparison leaves nothing at `out`.
                 found = _score_all(config, subject, folder, ranks, progress)
                 of_run = {} if export is None else _scores_of_run(config, export, subject, folder, ranks, progress)
                 if not ranks.is_first:
@@ -129,6 +131,7 @@ def _subject(
     if located is None:
         data = build_data(config, ranks, progress)
         task = build_task(config, data.store)
+        # Nothing is trained here, so the rows of train serve only to weigh classes and to read labels.
         model = build_model(config, data, task).to(ranks.device)
         return Subject(task, model, _but_train(data.store.sets), data.store.digests, {})
     trained = load_trained(located)
@@ -152,6 +155,7 @@ def _store_of(
     """Return the store of the named sets; `data` are the keys of training, whose files cause a warning."""
     files: Files = build(config.data, trusted=config.trusted_packages)
     names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
+    # The first rank of a node encodes the rows; the others find its store on the disk.
     with ranks.leaders_go_first():
         store = prepare_scoring(
             files,
@@ -166,17 +170,19 @@ def _store_of(
         if wrong := store.meta["sets"][name]["bad_rows"]:
             log.warning("%s: left out %s that cannot be used", name, counted(wrong, "row"))
     if ranks.is_first:
-        _warn_of_training_files(data, files.sets(only=names))
+        _warn_of_training_files(data["train"], files.sets(only=names))
     return store
 
 
-def _warn_of_training_files(data: Mapping[str, Any], sets: Mapping[str, Sequence[SourceFile]]) -> None:
+def _warn_of_training_files(
+    source: str | Mapping[str, str] | Sequence[str], sets: Mapping[str, Sequence[SourceFile]]
+) -> None:
     """Warn about scored files on which the run was trained, as far as its training files are on this machine."""
-    source = data["train"]
     references = [source] if isinstance(source, str) else source.values() if isinstance(source, Mapping) else source
     here = [path for reference in references if "://" not in reference for path in files_like(reference)]
     for name, scored in sets.items():
         for path in (file.path for file in scored):
+            # Only files of equal size can have equal content, so most large files are never read.
             alike = [own for own in here if own.stat().st_size == path.stat().st_size]
             if any(file_digest(own) == file_digest(path) for own in alike):
                 log.warning("%s: the run was trained on %s, so its scores are optimistic", name, path)
@@ -199,6 +205,7 @@ def _score_all(
         part = whole if config.max_rows is None else sample(whole, config.max_rows, config.seed)
         with progress.task(f"scoring {name}", len(part)) as bar:
             scored = score(evaluator, part, decided, bar.advance)
+        # Weights that were never scored lack a threshold. As in training, the first set decides it for all.
         decided = decided or scored.scores.metrics
         if config.out is not None:
             keep_predictions(folder, name, scored, subject.task, ranks, step=None)
@@ -229,6 +236,7 @@ def _scores_of_run(
 @contextmanager
 def _folder(out: str | None, ranks: Ranks) -> Iterator[Path]:
     """Yield the folder for the output until it is complete, the same on all ranks; a temporary one without `out`."""
+    # Only rank 0 makes the folder and removes it, and tells the others its name: a temporary one is random.
     with ExitStack() as held:
         own = None
         if ranks.is_first:
@@ -253,6 +261,7 @@ def sample(part: Examples, count: int, seed: int) -> Examples:
     has_N = counts_N > 0
     first_N = np.full(len(part), -1, np.int64)
     first_N[has_N] = strata[(np.cumsum(counts_N) - counts_N)[has_N]]
+    # Sort by label and, within a label, at random. Equal steps through this order take the same share of each label.
     chance_N = np.random.default_rng(seed).permutation(len(part))
     by_label_N = np.lexsort((chance_N, first_N))
     # Take every (len / count)-th row in the order of labels.
@@ -260,7 +269,7 @@ def sample(part: Examples, count: int, seed: int) -> Examples:
     return part.some(np.sort(by_label_N[taken]))
 
 
-def _result(config: Evaluate, located: Located | None, found: Mapping[str, Findings]) -> dict[str, Any]:
+def _result(config: Evaluate, located: Located | None, found: Mapping[str, Findings]) -> dict[str, object]:
     """Return the content of result.json."""
     return {
         "run": None if located is None else str(located.run_dir),
@@ -280,7 +289,7 @@ def _compare(
     located: Located,
     subject: Subject,
     found: Mapping[str, Findings],
-    result: dict[str, Any],
+    result: dict[str, object],
     ranks: Ranks,
 ) -> int:
     """Log whether the scores equal the recorded ones; returns the exit status."""
@@ -294,15 +303,17 @@ def _compare(
         f"{name} {metric}: {recorded[name][metric]!r} there, {value!r} here"
         for name, one in found.items()
         for metric, value in one.own_metrics.items()
+        # Compared without a tolerance: the same weights, rows and machine give the same bits.
         if name in recorded and recorded[name].get(metric) is not None and recorded[name][metric] != value
     ]
     known = [name for name in found if name in recorded]
-    result["compare"] = {"sets": known, "equal": not wrong, "differences": wrong}
+    compared: dict[str, object] = {"sets": known, "equal": not wrong, "differences": wrong}
+    result["compare"] = compared
     if not wrong:
         log.info("compare: the scores of %s equal the recorded ones exactly", ", ".join(known))
         return 0
     reasons = differences(config, located, subject.digests, ranks)
-    result["compare"]["reasons"] = reasons
+    compared["reasons"] = reasons
     for line in [*wrong, *(reasons or ["nothing recorded explains the difference; please report it"])]:
         log.warning("compare: %s", line)
     return EXIT_DIFFERS
@@ -318,6 +329,8 @@ def recorded_scores(located: Located) -> Metrics:
     metrics: Metrics = {name: dict(values) for name, values in scores.items()} if are_its_own else {}
     result = located.run_dir / "result.json"
     if checkpoint.name == "best-1" and result.is_file():
+        # The test set is scored once, after training, with the best weights. So score.json of the checkpoint lacks it,
+        # and result.json has it.
         kept = json.loads(result.read_text(encoding="utf-8"))["metrics"]
         kept = kept if located.head_name is None else own_sets(kept, located.head_name)
         metrics |= {name: values for name, values in kept.items() if name == "test"}
@@ -363,6 +376,7 @@ def changed_versions(start: Mapping[str, Any]) -> list[str]:
 def changed_commit(start: Mapping[str, Any]) -> list[str]:
     """Return a sentence if the commit, or the changes to it, differ from those that a run recorded when it started."""
     there, here = start.get("git") or {}, describe_code()["git"] or {}
+    # A commit may be absent on both sides, such as for an installed package; then only the versions can tell.
     if there.get("commit") == here.get("commit") and there.get("diff") == here.get("diff"):
         return []
     return [f"code: commit {there.get('commit')} there, {here.get('commit')} here, or with other changes to it"]

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.inference import Export
@@ -16,6 +15,7 @@ from nlu.display.progress import Progress
 from nlu.display.tables import metric_text, print_table, table_of
 from nlu.inference.exported import digests_of
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
+from nlu.inference.exports.deciding import Row
 from nlu.inference.exports.formats import FORMATS, require_packages
 from nlu.inference.locate import ABOUT, Located
 from nlu.inference.trained import Trained, load_trained
@@ -34,6 +34,7 @@ def run_export(config: Export, located: Located) -> int:
         raise UserError(f"format is []; set it to some of {', '.join(FORMATS)}")
     formats = [FORMATS[name] for name in dict.fromkeys(asked)]
     for one in formats:
+        # Before the checkpoint is loaded: a package may be missing for the last of several formats.
         require_packages(one)
     trained = load_trained(located)
     merged = trained.without_adapter()
@@ -51,6 +52,7 @@ def run_export(config: Export, located: Located) -> int:
                 one.write(merged, folder)
                 found.append(check(one, merged, folder, rows, trained))
             bar.advance()
+        # Timed after the exports, in the same process and on the same rows, so that the times can be compared.
         own = check_run(trained, rows)
         write_json(staging / ABOUT, _about(trained, [one.name for one in formats], [own, *found]))
     _print([own, *found])
@@ -73,24 +75,25 @@ def _quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def rows_to_check(trained: Trained, count: int) -> list[dict[str, Any]]:
+def rows_to_check(trained: Trained, count: int) -> list[Row]:
     """Return the texts of the first rows of the run's first evaluation set, from its kept predictions.
 
     Raises UserError if it kept none.
     """
     run_dir = trained.located.run_dir
-    found: list[dict[str, Any]] = []
+    found: list[Row] = []
     for name in evaluation_sets(run_dir, trained.located.head_name):
         with_text = (
             {key: one[key] for key in (*TEXTS, "label") if key in one} for one in predictions_of(run_dir, name)
         )
+        # A label without its text cannot be predicted again.
         found += islice((row for row in with_text if len(row) > 1), count - len(found))
     if not found:
         raise UserError(f"{run_dir} has no texts in predictions/, which check an export; give another run")
     return found
 
 
-def _about(trained: Trained, formats: Sequence[str], found: Sequence[Checked]) -> dict[str, Any]:
+def _about(trained: Trained, formats: Sequence[str], found: Sequence[Checked]) -> dict[str, object]:
     return {
         "run": str(trained.located.run_dir),
         "checkpoint": trained.located.checkpoint.name,

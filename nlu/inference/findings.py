@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -13,10 +12,10 @@ from nlu.data.examples import Examples
 from nlu.data.targets import Target
 from nlu.display.progress import Progress
 from nlu.metrics.bootstrap import Blocks, CombinedScorer, Intervals, blocks_of, intervals_of_means
-from nlu.metrics.calibration import CalibrationScorer, CurveScorer
+from nlu.metrics.calibration import Bin, CalibrationScorer, CurveScorer
 from nlu.metrics.kinds import kind_named
 from nlu.metrics.queries import ChosenScorer, ConfusionScorer, QueryScorer
-from nlu.metrics.scores import Record, Scorer
+from nlu.metrics.scores import LabelRow, Record, Scorer
 from nlu.tasks.task import Task
 from nlu.training.evaluation import Scored
 
@@ -30,14 +29,14 @@ class Findings:
     """the metrics of the task, as a run records them"""
     metrics: dict[str, float]
     """the metrics of the task and further ones"""
-    by_label: list[dict[str, Any]]
+    by_label: list[LabelRow]
     intervals: Intervals = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     confusion: list[list[int]] | None = None
     """the number of rows by label (line) and prediction (column), in the order of `names`"""
-    calibration: list[dict[str, Any]] | None = None
+    calibration: list[Bin] | None = None
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         """Return the content of result.json other than metrics and intervals."""
         return {
             "rows": self.rows,
@@ -67,8 +66,10 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
 
     # Retrieval cannot be scored again, since records do not contain vectors.
     joins = getattr(scored.scorer, "joins", True)
+    # Without resamples all rows form one block: the scorers are still needed once, for the metrics of the whole set.
     block_N = blocks_of(len(part), config.seed, group_N) if config.resamples else np.zeros(len(part), np.int64)
     blocks = Blocks(resampled, block_N) if joins else None
+    # Curves and the confusion matrix are not resampled, so they count rows once instead of once for each block.
     curves = CurveScorer(names) if has_probabilities else None
     confusion = ConfusionScorer(names) if kind.is_one_label else None
     for row, (example, record) in enumerate(_records(task, part, scored)):

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -82,6 +81,7 @@ class Loaded:
         Thresholds are those of the run. Raises DataError with the number of a row that cannot be used.
         """
         trained = self.trained
+        # A copy, since `read_as` changes how a target reads rows, and the target of the run also names its predictions.
         target: Target = type(trained.target).from_meta(trained.target.meta())
         separator = trained.config.data.get("label_separator", "|")
         target.read_as(Files(train="rows", label_separator=separator))
@@ -112,17 +112,18 @@ class Loaded:
         encoded = single.encode(self.trained.tokenizer, values, self.trained.config.data["max_len"])
         return self.predictor.vectors(encoded, single)
 
-    def _values(self, rows: Iterable[Row], others: Sequence[str] = ()) -> list[dict[str, Any]]:
+    def _values(self, rows: Iterable[Row], others: Sequence[str] = ()) -> list[Values]:
         _require_several(rows, "rows")
-        return [dict(values_of(self.trained, row, f"row {number}", others)) for number, row in enumerate(rows, 1)]
+        return [values_of(self.trained, row, f"row {number}", others) for number, row in enumerate(rows, 1)]
 
     def _examples(self, values: Sequence[Values], target: Target) -> Examples:
         stored = [_target_of(target, row, number) for number, row in enumerate(values, 1)]
         count, layout = len(values), self.trained.layout
         identities = text_hashes(layout.identity(row) for row in values)
+        # Rows of a program do not come from a file; messages name them by their number.
         zeros = np.zeros(count, np.int64)
         origin = Origin(identities, zeros, zeros, np.arange(1, count + 1))
-        encoded = self.predictor.encode([dict(row) for row in values])
+        encoded = self.predictor.encode(values)
         try:
             batch = record_batch(encoded, stored, target.column(), origin)
         except Misfit as error:
@@ -137,7 +138,7 @@ def _require_several(given: object, name: str) -> None:
         raise DataError(f"{name} is {kind}; give a list, such as [text], or the records of a table")
 
 
-def _target_of(target: Target, values: Values, number: int) -> Any:
+def _target_of(target: Target, values: Values, number: int) -> object:
     stored, problem = target.read(values)
     if problem is not None:
         problem = problem[0], f"{problem[1]}; correct the row, or leave it out"

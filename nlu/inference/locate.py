@@ -55,6 +55,7 @@ def locate(reference: str, checkpoint: str = "best") -> Located:
     Raises UserError if it does not exist, with the checkpoints that do.
     """
     path = _found(reference, "run")
+    # RUN/last is short for RUN/checkpoints/last; the folder RUN/last does not exist.
     if NAMED.fullmatch(path.name) and is_run(path.parent):
         if checkpoint != "best":
             raise UserError(f"run is {reference}, which names a checkpoint, but checkpoint is {checkpoint}; give one")
@@ -133,6 +134,7 @@ def _found(reference: str, what: str) -> Path:
     """Return the local path of a reference; for an object store, that of a copy of its run, without weights yet."""
     if not is_object(reference):
         return fetch(reference, what=what) if "://" in reference else Path(reference).expanduser()
+    # The copy is made of the whole run, since a checkpoint is read together with the configuration of its run.
     top, within = reference.rstrip("/"), ""
     for part in (r"/checkpoints/[^/]+", rf"/({NAMED.pattern})"):
         if match := re.search(f"{part}$", top):
@@ -164,7 +166,7 @@ def _best_trial(path: Path) -> Path:
         raise UserError(f"run is {path}, a search without a complete trial; wait for one, or name a run")
     _, lower_is_better = metric_of(ranked[0].config)
     sign = -1 if lower_is_better else 1
-    # Of equal trials, the first one.
+    # Of equal trials `max` returns the first one, and `find_runs` sorts them by number.
     best = max(ranked, key=lambda run: sign * (_value(run) or 0.0))
     if is_run(best.folder.parent):
         raise UserError(
@@ -181,12 +183,14 @@ def _checkpoint_of(run_dir: Path, name: str) -> Path:
     checkpoint = run_dir / "checkpoints" / ("best-1" if name == "best" else name)
     if (checkpoint / LABELS).is_file():
         return checkpoint
+    # A folder with a dot in front is a checkpoint that is being written or replaced.
     there = sorted(path.parent.name for path in run_dir.glob(f"checkpoints/*/{LABELS}") if path.parent.name[0] != ".")
     remedy = f"set checkpoint to one of {', '.join(there)}" if there else "wait until it has evaluated, or train it"
     raise UserError(f"{run_dir} lacks a checkpoint {name}; {remedy}")
 
 
 def _of_checkpoint(path: Path, said: str) -> Located:
+    # Resolved first, since the path may be a link from elsewhere to RUN/checkpoints/NAME.
     run_dir = path.resolve().parent.parent
     if not (path / LABELS).is_file():
         raise UserError(f"{said}, which is not a checkpoint: it lacks {LABELS}; give RUN/checkpoints/NAME")

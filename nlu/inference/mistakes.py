@@ -6,7 +6,6 @@ Axes: M mistakes, D width.
 import heapq
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -26,9 +25,7 @@ FAR_OFF = 0.1
 class Mistakes:
     """The wrong predictions of a run on its first evaluation set that were kept with their texts, encoded once."""
 
-    def __init__(
-        self, predictor: Predictor, records: list[Record], values: list[dict[str, Any]], vectors_MD: np.ndarray
-    ):
+    def __init__(self, predictor: Predictor, records: list[Record], values: list[Values], vectors_MD: np.ndarray):
         """Use `of`, which computes the other arguments."""
         self._predictor, self._records, self._values, self._vectors_MD = predictor, records, values, vectors_MD
 
@@ -46,15 +43,16 @@ class Mistakes:
             vectors.append(predictor.vectors(predictor.encode(values[start : start + predictor.batch_size])))
         return cls(predictor, records, values, _unit(np.concatenate(vectors or [np.zeros((0, 0), np.float32)])))
 
-    def nearest(self, values: Values, count: int) -> list[dict[str, Any]]:
+    def nearest(self, values: Values, count: int) -> list[dict[str, object]]:
         """Return the mistakes whose vectors have the largest cosine with the vector of a row, the largest first.
 
         Each has its texts by role, `label`, `prediction` and `cosine`.
         """
         if not self._records:
             return []
-        (own_D,) = _unit(self._predictor.vectors(self._predictor.encode([dict(values)])))
+        (own_D,) = _unit(self._predictor.vectors(self._predictor.encode([values])))
         cosines_M = self._vectors_MD @ own_D
+        # Stable, so that mistakes with equal cosines keep their order, the worst first, in every answer.
         order = np.argsort(-cosines_M, kind="stable")[:count]
         return [
             {
@@ -76,6 +74,8 @@ def _worst(predictor: Predictor) -> Generator[None, None, list[Record]]:
         return []
     limit = 0.0
     if not kind.is_binary:
+        # The file is read twice: which distances are large is known only after all of them. A distance takes 8 bytes, a
+        # record with its text many more.
         distances: list[float] = []
         for some in _in_parts(predictions_of(run_dir, names[0])):
             distances += map(kind.error, some)
@@ -89,6 +89,7 @@ def _worst(predictor: Predictor) -> Generator[None, None, list[Record]]:
             if kind.error(record) > limit
             and any(all(role in record for role in roles) for roles in alternatives_of(trained))
         ]
+        # At most MOST + READ_AT_ONCE records are in memory, however long the file is.
         worst = heapq.nlargest(MOST, [*worst, *wrong], key=_loss if kind.is_binary else kind.error)
         yield
     return worst
@@ -105,11 +106,12 @@ def _loss(record: Record) -> float:
     return float(record.get("loss") or 0.0)
 
 
-def _texts(predictor: Predictor, record: Record) -> dict[str, Any]:
+def _texts(predictor: Predictor, record: Record) -> Values:
     roles = next(roles for roles in alternatives_of(predictor.trained) if all(role in record for role in roles))
     return {role: record[role] for role in roles}
 
 
 def _unit(vectors_ND: np.ndarray) -> np.ndarray:
+    # A vector of zeros gets cosine 0 with every other instead of NaN.
     norms_N = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     return vectors_ND / np.maximum(norms_N, np.finfo(np.float32).tiny)

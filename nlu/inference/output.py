@@ -8,11 +8,11 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
@@ -20,9 +20,12 @@ from nlu.data.dialect import PLAIN
 from nlu.data.originals import BOM, NoOriginals, Original, Originals, token_lines
 from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.predictor import Columns, text_of
-from nlu.metrics.kinds import PREDICTION, Cell, Holds, SpanKind
+from nlu.metrics.kinds import PREDICTION, Cell, Holds, SpanCell, SpanKind
 from nlu.storage.files import json_text
 from nlu.storage.tables import TableTarget, is_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BLANK = " \t\r\n"
 FORMATS = {
@@ -85,6 +88,7 @@ def output_of(path: str, source: Originals, columns: Columns, separator: str, *,
 
 def _format_of(path: str, source: Originals, *, keeps: bool) -> str:
     if path == "-":
+        # Standard output is read by another program as it is written, so only formats of lines are possible.
         kept = ("csv", "tsv", "conll") if keeps else ("csv", "tsv")
         return source.file_format if source.file_format in kept else "jsonl"
     if is_table(path):
@@ -121,6 +125,7 @@ class _Joined:
         file.write(self.head())
         for path in pieces:
             with open(path, "rb") as piece:
+                # In blocks, since the output may be larger than the memory.
                 shutil.copyfileobj(piece, file, 1 << 20)
 
 
@@ -164,6 +169,7 @@ class _Table(_Joined):
 
     def _behind(self, cells: list[str], place: str) -> str:
         """Return the text that is appended to the last cell of a row."""
+        # The empty first cell gives the separator in front.
         return self._line(["", *cells], place).rstrip("\r\n")
 
     def _line(self, cells: list[str], place: str) -> str:
@@ -172,6 +178,7 @@ class _Table(_Joined):
             writer = csv.writer(text, lineterminator=self._line_end, delimiter=self._between, quotechar=self._quote)
             writer.writerow(cells)
             return text.getvalue()
+        # tsv is written without quotes, so a cell with one of these would move all cells after it.
         if wrong := [cell for cell in cells if any(mark in cell for mark in f"{self._between}\r\n")]:
             what, suffix = ("a tsv", ".csv or .jsonl") if self._format == "tsv" else ("a csv without quotes", ".jsonl")
             raise DataError(f"{place} holds {wrong[0]!r}, which {what} cannot; give output the suffix {suffix}")
@@ -201,6 +208,7 @@ class _Jsonl(_Joined):
     def require_writable(self, original: Original, place: str) -> None:
         if self._is_kept:
             assert isinstance(original, str), "lines are kept as texts"
+            # A line that is not JSON is reported as a bad row elsewhere, or is kept as it is.
             with suppress(ValueError, RecursionError):
                 self._require_no_clash(json.loads(original), place)
         else:
@@ -219,6 +227,8 @@ class _Jsonl(_Joined):
             # A line that is not an object stays as it is.
             return f"{text}\n"
         added = json_text(row.cells)
+        # The text of the object stays as it was written: parsing and writing would change numbers such as 1.0e5, and
+        # drop all but the last of equal keys.
         inside = text[1:-1].strip()
         return f"{{{inside}{', ' if inside else ''}{added[1:]}\n"
 
@@ -242,6 +252,7 @@ class _Conll(_Joined):
             return "\n".join([*lines, ""])
         is_token = [cells is not None for cells in token_lines(row.original)]
         tags = _tags(spans, sum(is_token))
+        # Columns are separated as in the first token of the sentence.
         gap = "\t" if "\t" in lines[is_token.index(True)] else " "
         written = [
             f"{line.rstrip(BLANK)}{gap}{next(tags)}" if own else line.removesuffix("\r")
@@ -254,7 +265,7 @@ class _Conll(_Joined):
         """Every row has a place for its tags."""
 
 
-def _tags(spans: Sequence[Any], count: int) -> Iterator[str]:
+def _tags(spans: Sequence[SpanCell], count: int) -> Iterator[str]:
     tags = ["O"] * count
     for span in spans:
         for place in range(span["first"], span["last"] + 1):
@@ -275,6 +286,8 @@ class _Parquet:
         else:
             own = [pa.field(name, pa.string()) for name in source.columns]
         added = [pa.field(name, _arrow_type(holds)) for name, holds in columns.holds.items()]
+        # One schema for all pieces: inferred from its own rows, the type of a column could differ from piece to piece,
+        # and they could not be joined.
         self._schema = pa.schema([*own, *added])
 
     def head(self) -> bytes:
@@ -292,7 +305,7 @@ class _Parquet:
         pq.write_table(pa.Table.from_pylist(records, schema=self._schema), file)
         return file.getvalue()
 
-    def _own(self, row: PredictedRow) -> dict[str, Any]:
+    def _own(self, row: PredictedRow) -> dict[str, object]:
         record = self._source.record(row.original, row.place)
         # A column of a sheet may have cells of several types, a column of a parquet file only one.
         is_mixed = self._source.file_format == "xlsx"
@@ -316,7 +329,7 @@ class _TableRows(_Parquet):
     def require_writable(self, original: Original, place: str) -> None:
         _require_no_more(self._source.record(original, place), self._source, place)
 
-    def _own(self, row: PredictedRow) -> dict[str, Any]:
+    def _own(self, row: PredictedRow) -> dict[str, object]:
         if self._source.file_format == "parquet":
             return super()._own(row)
         record = self._source.record(row.original, row.place)
@@ -335,6 +348,8 @@ class _Workbook:
         raise UserError("output is -, standard output, which cannot hold a workbook; give it a path")
 
     def require_writable(self, original: Original, place: str) -> None:
+        # `require_writable` is called once for each row of the whole input before any is predicted, so this counts all
+        # rows. The header takes one line of the sheet.
         self._written += 1
         if self._written >= MOST_ROWS:
             raise DataError(f"{place}: a sheet of Excel holds {MOST_ROWS - 1:,} rows; give output the suffix .csv")
@@ -349,25 +364,25 @@ class _Workbook:
     def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
         write_workbook(file, self._rows(pieces))
 
-    def _rows(self, pieces: Sequence[Path]) -> Iterator[list[Any]]:
+    def _rows(self, pieces: Sequence[Path]) -> Iterator[list[object]]:
         yield [*self._source.columns, *self._columns.holds]
         for path in pieces:
             with open(path, encoding="utf-8", newline="\n") as lines:
                 yield from map(loaded, lines)
 
-    def _own(self, original: Original, place: str) -> list[Any]:
+    def _own(self, original: Original, place: str) -> list[object]:
         record = self._source.record(original, place)
         _require_no_more(record, self._source, place)
         return [record.get(name) for name in self._source.columns]
 
-    def _added(self, row: PredictedRow) -> list[Any]:
+    def _added(self, row: PredictedRow) -> list[str | float | None]:
         return [
             text_of(cell, self._separator, self._columns.holds[name]) if isinstance(cell, list) else cell
             for name, cell in row.cells.items()
         ]
 
 
-def _arrow_type(holds: Holds) -> Any:
+def _arrow_type(holds: Holds) -> "pa.DataType":
     import pyarrow as pa
 
     span = pa.struct([("type", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("text", pa.string())])
@@ -381,7 +396,7 @@ def _arrow_type(holds: Holds) -> Any:
     }[holds]
 
 
-def _require_no_more(record: dict[str, Any], source: Originals, place: str) -> None:
+def _require_no_more(record: Mapping[str, object], source: Originals, place: str) -> None:
     """Raise DataError if a record has a field without a column in the table."""
     if more := [name for name in record if name not in source.columns]:
         raise DataError(

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 from nlu.config.errors import UserError
 from nlu.storage.cache import cache_dir, text_digest
@@ -45,7 +45,7 @@ class Pieces:
         self.shown = str(place)
 
     @contextmanager
-    def held(self, plan: Mapping[str, Any]) -> Iterator[int]:
+    def held(self, plan: Mapping[str, object]) -> Iterator[int]:
         """Lock the pieces for this process; yields the number of existing pieces of the same plan.
 
         `plan` is JSON with everything that determines the bytes. Raises UserError if the file exists, if there are
@@ -58,6 +58,8 @@ class Pieces:
                     self._require(plan)
                     yield len(list(self.folder.glob("*.piece")))
                 finally:
+                    # A command that is refused, or killed before its first piece, leaves nothing beside the file. With
+                    # pieces the folder stays, for the same command to continue.
                     if self.folder.is_dir() and not any(self.folder.glob("*.piece")):
                         remove(self.folder)
         except Locked:
@@ -67,6 +69,8 @@ class Pieces:
 
     def require_place(self) -> None:
         """Raise UserError if the file exists or its folder does not; remove what a killed command has left."""
+        # Killed in `finish` between the rename and the removal: DONE without JOINED shows that the file at the place is
+        # the joined one, so the output is complete and only the pieces are left over.
         if self.place.exists() and (self.folder / DONE).is_file() and not (self.folder / JOINED).exists():
             remove(self.folder)
         if self.place.exists():
@@ -78,7 +82,7 @@ class Pieces:
         if not self.folder.exists():
             require_writable(self.place.parent, "output", self.place)
 
-    def _require(self, plan: Mapping[str, Any]) -> None:
+    def _require(self, plan: Mapping[str, object]) -> None:
         known = self.folder / PLAN
         if not known.is_file():
             # Pieces without their plan may belong to another output.
@@ -87,6 +91,7 @@ class Pieces:
             write_json(known, plan)
             return
         before = json.loads(known.read_text(encoding="utf-8"))
+        # `plan` is compared with what JSON made of it when it was written, so it must hold lists instead of tuples.
         if changed := [key for key in {**before, **plan} if before.get(key) != plan.get(key)]:
             raise UserError(
                 f"output is {self.shown}, which was started with other settings ({', '.join(changed)} differ); give "
@@ -105,6 +110,9 @@ class Pieces:
         """Join the pieces to the file and remove them. Raises UserError if the file exists by now."""
         self.require_place()
         self._join([self._path(number) for number in range(count)], output)
+        # The mark is on the disk before the rename, so a kill at any line leaves either no file at the place or one
+        # that `require_place` recognizes. A rename also fails to be a copy only within one file system, so the joined
+        # file lies in a folder beside the place.
         write_bytes(self.folder / DONE, b"")
         os.rename(self.folder / JOINED, self.place)
         sync_folder(self.place.parent)
@@ -135,6 +143,8 @@ class ObjectPieces(Pieces):
         self._target, self.shown = place, place.shown
 
     def require_place(self) -> None:
+        # At the start nothing may exist and writing is tried. With a plan, this command has done so before; `stat` is
+        # enough to see that no other has sent the object since.
         if not (self.folder / PLAN).is_file():
             require_no_object(self._target, "output")
         elif backend_of(self._target).stat(self._target) is not None:
@@ -146,6 +156,8 @@ class ObjectPieces(Pieces):
     def finish(self, count: int, output: Joins) -> None:
         self.require_place()
         self._join(self._all(count), output)
+        # An object appears when its upload is completed. Killed before that, the command sends the joined file again;
+        # killed after it, the next start finds the object and refuses.
         send_file(self.folder / JOINED, self._target)
         remove(self.folder)
 

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from nlu.config.console import leave_output
 from nlu.config.errors import UserError, keys_called
@@ -53,6 +52,7 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
         logs.set_up(None, ranks.rank)
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
             raise UserError("input or output is -, which only a single process can use; set devices=1, or name files")
+        # Before the checkpoint is loaded, which takes longer than this check.
         if config.output != STANDARD and ranks.is_first:
             pieces_of(config.output).require_place()
         trained = [load_trained(one) for one in located]
@@ -73,6 +73,8 @@ def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, ot
     if others:
         predictor = Ensemble([trained, *others], ranks.device, batch_size=config.batch_size)
     may_skip = config.on_bad_row == "skip"
+    # All rows are read once before any is predicted, so a bad row in the last line is reported within seconds, and
+    # nothing is written then.
     rows = require_usable(
         source, predictor.problem, output.require_writable, may_skip=may_skip, max_rows=config.max_rows
     )
@@ -115,8 +117,12 @@ class _Work:
             # The other ranks may write once the first has checked the plan.
             ranks.barrier()
             count = 0
+            # Each rank reads the whole file and keeps its chunks: reading is cheap beside predicting, and no rank waits
+            # for another to hand out rows.
             for number, chunk in enumerate(self._chunks()):
                 count += 1
+                # Pieces are written atomically, so a piece that exists is complete, even if another rank wrote it
+                # before a kill.
                 if pieces.has(number):
                     self.bar.advance(len(chunk))
                 elif number % ranks.world_size == ranks.rank:
@@ -133,6 +139,8 @@ class _Work:
             sys.stdout.buffer.write(self.output.head())
             for chunk in self._chunks():
                 sys.stdout.buffer.write(self._piece(chunk))
+                # A reader such as `head` sees each chunk when it is predicted, and a closed pipe is noticed before the
+                # next one.
                 sys.stdout.buffer.flush()
         except BrokenPipeError:
             leave_output()
@@ -162,6 +170,8 @@ class _Work:
 
     def _piece(self, chunk: Chunk) -> bytes:
         """Predict a chunk; returns it in the format of the output."""
+        # Whether a row can be used was checked in the first pass, but 8 bytes for each row of a large file were not
+        # kept.
         usable = [
             (place, row)
             for place, (row, _) in enumerate(chunk)
@@ -185,7 +195,7 @@ class _Work:
             ]
         )
 
-    def _plan(self) -> dict[str, Any]:
+    def _plan(self) -> dict[str, object]:
         """Return everything that determines the bytes of the output."""
         trained, config = self.predictor.trained, self.config
         return {
@@ -194,9 +204,11 @@ class _Work:
                 file_digest(path)
                 for run in self.predictor.runs
                 for path in sorted(run.located.checkpoint.iterdir())
+                # The others, such as the state of the optimizer in `last`, may change without an effect on predictions.
                 if path.name in USED
             ],
             "decided": [run.decided for run in self.predictor.runs],
+            # Another device rounds differently, and its pieces would not join to the bytes of an uninterrupted command.
             "device": self.predictor.device.type,
             "max_len": trained.config.data["max_len"],
             "separator": trained.config.data.get("label_separator"),

@@ -3,7 +3,7 @@
 Axes: B rows of a batch, N rows handed over, S sequences of a batch, D width.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from nlu.inference.trained import Trained
 from nlu.metrics.kinds import PROBABILITY, Cell, Holds, Kind
 from nlu.models.encoders.bert import mean_of_sequences
 from nlu.models.heads.pairs import unit_vectors
+from nlu.runs.predictions import Record
 from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.precision import NumberFormat
@@ -37,7 +38,7 @@ class Predictor:
     def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64):
         self.trained, self.device, self.batch_size = trained, device, batch_size
         self.precision: NumberFormat = build(trained.config.precision, trusted=trained.config.trusted_packages)
-        # Explanations need gradients of vectors, never of weights.
+        # Explanations need gradients of vectors, never of weights, whose gradients would take as much memory again.
         trained.model.to(device).requires_grad_(False)
 
     @property
@@ -49,9 +50,10 @@ class Predictor:
         """Return the field of a row that cannot be predicted, and the rule that its value breaks, or None."""
         return self.trained.layout.problem(values)
 
-    def encode(self, rows: Sequence[dict[str, Any]]) -> EncodedRows:
+    def encode(self, rows: Sequence[Values]) -> EncodedRows:
         """Return the tokens of rows, which must be valid."""
-        return self.trained.layout.encode(self.trained.tokenizer, list(rows), self.trained.config.data["max_len"])
+        values = [dict(row) for row in rows]
+        return self.trained.layout.encode(self.trained.tokenizer, values, self.trained.config.data["max_len"])
 
     def try_out(self) -> None:
         """Predict a row that any run can read, so that an error of the model appears early."""
@@ -65,6 +67,8 @@ class Predictor:
         With `with_logits` each also has its `logits`: a list, or for a tagged row one for each unit.
         """
         part = in_memory(encoded, self.trained.layout)
+        # Batches are in the order of lengths. Each result goes to the place of its row, so no row keeps the shared
+        # empty one.
         found: list[dict[str, Any]] = [{}] * len(part)
         for examples_B in evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1):
             batch = collate(part, examples_B)
@@ -105,7 +109,7 @@ class Predictor:
         return means_SD.index_select(0, batch.sequences_KB[0])
 
     @torch.inference_mode()
-    def cosines(self, rows: Sequence[dict[str, Any]]) -> list[float]:
+    def cosines(self, rows: Sequence[Values]) -> list[float]:
         """Return the cosine of the vectors of both texts of each row, which the run encodes separately."""
         part = in_memory(self.encode(rows), self.trained.layout)
         batch = collate(part, np.arange(len(part)))
@@ -135,7 +139,7 @@ def in_memory(encoded: EncodedRows, layout: Layout) -> Examples:
     return Examples("rows", stored, np.arange(count), NoTarget.from_meta({}), layout)
 
 
-def _logits(batch: Batch, outputs: Outputs) -> list[Any]:
+def _logits(batch: Batch, outputs: Outputs) -> list[object]:
     logits = to_host(outputs["logits"])
     if batch.unit_counts_B is None:
         return list(logits.tolist())
@@ -164,7 +168,7 @@ class Columns:
             found[LOGITS] = self.logits_hold
         return {self.prefix + name: holds for name, holds in found.items()}
 
-    def cells(self, values: Values, found: Mapping[str, Any]) -> dict[str, Cell]:
+    def cells(self, values: Values, found: Record) -> dict[str, Cell]:
         """Return the cells of a row, given its texts by role and its prediction."""
         cells = self.kind.cells(values, found)
         if self.scores:
@@ -194,7 +198,9 @@ def text_of(cell: Cell, separator: str, holds: Holds) -> str:
     if isinstance(cell, str):
         return cell
     if isinstance(cell, list):
+        # A label with the separator in its name would be read back as two, so such a list is written as JSON.
         if holds == "texts" and not any(separator in item for item in cell):
             return separator.join(cell)
         return json_text(cell)
+    # The shortest text that reads back as the same float.
     return repr(cell)

@@ -1,5 +1,6 @@
 """Rows to predict, of a program or a client or in a file, and a report of those that cannot be used."""
 
+import logging
 import shutil
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import STANDARD, Input
-from nlu.config.nearest import hint
+from nlu.config.nearest import nearest
 from nlu.config.words import counted, show_as
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import Files
@@ -24,7 +25,9 @@ from nlu.data.readers import BadRow, Fields, column_names, format_of
 from nlu.data.readers import Row as RowOfFile
 from nlu.inference.trained import Trained
 
-Row = str | Sequence[str] | Mapping[str, Any]
+log = logging.getLogger(__name__)
+
+Row = str | Sequence[str] | Mapping[str, object]
 """a text; a pair of texts or a list of tokens, depending on the run; or a mapping, by roles or by the names of the
 run's own columns, whose other fields are ignored"""
 
@@ -55,7 +58,7 @@ def alternatives_of(trained: Trained) -> tuple[tuple[str, ...], ...]:
     return TEXT_ROLES[trained.layout.name]
 
 
-def _by_role(trained: Trained, row: object, place: str) -> dict[str, Any]:
+def _by_role(trained: Trained, row: object, place: str) -> dict[str, object]:
     alternatives = alternatives_of(trained)
     if isinstance(row, Mapping):
         return _of_fields(trained, row, place)
@@ -69,7 +72,7 @@ def _by_role(trained: Trained, row: object, place: str) -> dict[str, Any]:
     raise DataError(f"{place} is {_kind(row)}, but the run reads {either(alternatives)}; give it these")
 
 
-def _of_fields(trained: Trained, row: Mapping[Any, Any], place: str) -> dict[str, Any]:
+def _of_fields(trained: Trained, row: Mapping[object, object], place: str) -> dict[str, object]:
     alternatives = alternatives_of(trained)
     # As in nlu.predict, the run's own column names come before the names of roles.
     found = [
@@ -125,12 +128,20 @@ def found(path: str, file_format: str) -> Iterator[Path]:
         return
     if file_format == "auto":
         raise UserError("input is -, standard input, which has no suffix; set input.format, such as input.format=lines")
-    with tempfile.TemporaryDirectory(prefix="nlu-input-") as folder:
-        copy = Path(folder) / "stdin"
+    folder = Path(tempfile.mkdtemp(prefix="nlu-input-"))
+    try:
+        copy = folder / "stdin"
         show_as(copy, "standard input")
+        # Every row is read twice, to be checked and to be predicted, and a pipe can be read only once.
         with open(copy, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         yield copy
+    finally:
+        # The predictions are already written, so a copy that cannot be removed must not fail the command.
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            log.warning("%s, a copy of standard input, cannot be removed: %s", folder, error.strerror or error)
 
 
 def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
@@ -149,6 +160,7 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
     given = {key: value for key in KEYS if (value := getattr(asked, key)) is not None}
     dialect = replace(_dialect(data, file_format), **given)
     fields = _fields(trained, asked, path, file_format, dialect)
+    # Columns that are numbers, as in training, say nothing about the first row, so the setting of training decides.
     header = asked.header
     if header is None and not asked.fields and all(isinstance(column, int) for column in fields.values()):
         header = data["header"]
@@ -179,6 +191,8 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialec
     except UnicodeDecodeError as error:
         raise not_utf_8(path, error) from None
     for roles in alternatives:
+        # In this order: the columns of training, columns that are named like the roles, and names that are common for
+        # them.
         candidates: list[Fields] = [
             {role: trained_on.get(role, role) for role in roles},
             {role: role for role in roles},
@@ -196,9 +210,10 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialec
     roles = next((roles for roles in alternatives if holds_lists or "tokens" not in roles), alternatives[0])
     wanted = {role: trained_on.get(role, role) for role in roles}
     absent = [str(column) for column in wanted.values() if not _is_there(column, names)]
+    close = ", ".join(nearest(absent[0], names))
     raise DataError(
-        f"{path}: the column {absent[0]}, which the run reads, is missing; the file has {names[:12]}; "
-        f"{hint(absent[0], names)}; set input.fields to e.g. "
+        f"{path}: the column {absent[0]}, which the run reads, is missing; the file has {names[:12]}"
+        f"{f'; nearest: {close}' if close else ''}; set input.fields to e.g. "
         f"{{{', '.join(f'{role}: COLUMN' for role in roles)}}}"
     )
 
@@ -228,6 +243,8 @@ def require_usable(
     file without rows.
     """
     count, wrong = 0, 0
+    # Some bad rows are listed and all are counted, so a file with a million of them gives a short message with the
+    # right number.
     listed: list[str] = []
     for row, original in source.rows():
         count += 1
@@ -237,6 +254,7 @@ def require_usable(
                 listed.append(bad.describe(source.path))
         if bad is None or may_skip:
             require_writable(original, f"{source.path}:{row.number}")
+        # Before the next row is read: a bad row behind max_rows does not matter.
         if count == max_rows:
             break
     if not count:

@@ -80,6 +80,7 @@ def load_trained(located: Located, *, merged: bool = False) -> Trained:
 @contextmanager
 def _fixed_copy(located: Located) -> Iterator[Path]:
     """Yield a checkpoint that does not change: for a run that is still training, which may rename them, a copy."""
+    # A run writes result.json at its end and no longer renames its checkpoints.
     if (located.run_dir / "result.json").is_file():
         yield located.checkpoint
         return
@@ -107,10 +108,13 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
         raise CheckpointError(f"{located.checkpoint} lacks its tokenizer; give another checkpoint of the run")
     source = open_pretrained(str(checkpoint), "run")
     model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
+    # The average has the names of the weights that it replaces. Weights without an average stay as they are.
     tensors = {**source.tensors(), **_average(checkpoint, located.checkpoint)}
     if located.head_name is not None:
         tensors = of_head(tensors, located.head_name)
     adapter: Adapter = build(config.adapter, trusted=trusted)
+    # Merged before loading, since `apply` changes the layers of the model; a merged model has those of the encoder
+    # without an adapter.
     if merged:
         tensors = adapter.merged(tensors)
     else:
@@ -118,6 +122,7 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
     _load(model, tensors, located.checkpoint)
     model.eval()
     decided = decided_at(checkpoint, located.head_name)
+    # Without the threshold of the run, predictions would be decided by another rule than its scores.
     if "threshold" in task.metrics and decided.get("threshold") is None:
         raise CheckpointError(
             f"{located.checkpoint} was saved before the first evaluation of the run, which sets its threshold; wait "
@@ -179,4 +184,5 @@ def _load(model: TaskModel, tensors: dict[str, Tensor], checkpoint: Path) -> Non
             f"{checkpoint} lacks {len(wrong)} of the {len(own)} tensors of its run's model, such as {wrong[0]}; give "
             "another checkpoint of the run"
         )
+    # A checkpoint may have more tensors than the model, such as those of the other heads.
     model.load_state_dict({name: tensors[name] for name in own})

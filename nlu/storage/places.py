@@ -234,17 +234,22 @@ def named_file(reference: str) -> Path | None:
 
 
 def path_problem(key: str, reference: str) -> str | None:
-    """Return why a path names no file of this machine, with rule and remedy; None if it does."""
+    """Return why a path names no file of this machine, with rule and remedy; None if it does.
+
+    `key` is empty for an argument of a command, which is unnamed.
+    """
     folder = data_folder()
+    subject, remedy = (f"{key} is {reference!r}, which", f"set {key} to") if key else (repr(reference), "give")
     if is_pattern(reference):
-        missing = f"{key} is {reference!r}, which no file matches here or in {folder} (NLU_DATA); correct {key}"
+        matched = "no file matches" if key else "matches no file"
+        missing = f"{subject} {matched} here or in {folder} (NLU_DATA); correct {key or 'it'}"
         return None if files_like(reference) else missing
     if named_file(reference) is not None:
         return None
     for candidate in (Path(reference).expanduser(), folder / reference):
         if candidate.is_dir():
-            return f"{key} is {reference!r}, which is a folder {_content_of(candidate)}; set {key} to a file"
-    return f"{key} is {reference!r}, which does not exist here or in {folder} (NLU_DATA); set {key} to a file or URL"
+            return f"{subject} is a folder {_content_of(candidate)}; {remedy} a file"
+    return f"{subject} does not exist here or in {folder} (NLU_DATA); {remedy} a file or URL"
 
 
 def _content_of(folder: Path) -> str:

@@ -101,7 +101,9 @@ def _named(text: str) -> list[tuple[str | None, SourceFile]]:
         name, reference = "", text
     if is_pattern(reference) and (found := files_like(reference)):
         return [(name or None, SourceFile(path)) for path in found]
-    return [(name or None, SourceFile(Files(train=reference).find("FILE", reference), written=reference))]
+    # Errors of a download call the address what it is; a path is named by itself.
+    key = "FILE" if "://" in reference else ""
+    return [(name or None, SourceFile(Files(train=reference).find(key, reference), written=reference))]
 
 
 def _names(named: Sequence[tuple[str | None, SourceFile]]) -> list[str]:

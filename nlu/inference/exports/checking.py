@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from nlu.config.errors import UserError
 from nlu.data.layouts import encode_pair, encode_single
+from nlu.data.targets import Number
 from nlu.inference.exports.deciding import Decision, Row, is_same, of_run
 from nlu.inference.exports.formats import Compute, Format
 from nlu.inference.exports.padded import Inputs, padded_inputs
@@ -24,6 +25,9 @@ from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.training.precision import Precision
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 CHECK_BATCH = 32
 TIMED_S = 1.0
@@ -63,6 +67,7 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], r
     predictor = Predictor(run or trained, torch.device("cpu"), batch_size=CHECK_BATCH)
     exact = _in_fp32(predictor)
     largest, own_decisions, decisions = 0.0, list[Decision](), list[Decision]()
+    # First, since other tokens give other logits, and an error about logits would not show the reason.
     _require_same_tokens(trained, chosen.tokenizer(folder), rows)
     for batch in _batches(rows, CHECK_BATCH):
         own = _own_logits(trained, predictor, batch)
@@ -70,6 +75,7 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], r
         in_fp32 = own if exact is predictor else _own_logits(trained, exact, batch)
         theirs = _rows_of_logits(compute(inputs_of(trained, predictor, batch)), trained, predictor, batch)
         _require_close(chosen, trained, batch, in_fp32, theirs)
+        # The table shows the difference from the run as it computes, bf16 included, not only from fp32.
         largest = max(largest, *map(_difference, own, theirs))
         own_decisions += of_run(predictor.predict(predictor.encode(batch)), trained)
         decisions += decide(batch, theirs)
@@ -121,9 +127,8 @@ def _require_close(
     chosen: Format, trained: Trained, rows: Sequence[Row], own: Sequence[np.ndarray], theirs: Sequence[np.ndarray]
 ) -> None:
     """Raise UserError for a row whose logits differ from those of the run in fp32 by more than rounding explains."""
-    target: Any = trained.target
     # Numbers are learned in units of their standard deviation.
-    unit = float(target.sd) if target.kind == "number" else 1.0
+    unit = float(trained.target.sd) if isinstance(trained.target, Number) else 1.0
     for row, mine, other in zip(rows, own, theirs, strict=True):
         shown = repr(next(row[name] for name in TEXTS if name in row))[:60]
         if not np.isfinite(mine).all():
@@ -132,6 +137,7 @@ def _require_close(
                 f"{mine[~np.isfinite(mine)][0]}, so its exports cannot be checked; give another checkpoint"
             )
         allowed = chosen.tolerance * max(unit, float(np.abs(mine).max(initial=0.0)))
+        # Written with `not`, so that a difference that is NaN is refused too.
         if not (difference := _difference(mine, other)) <= allowed:
             raise UserError(
                 f"format is {chosen.name}, but its logits for {shown} differ from the run by {difference:.3g}, more "
@@ -160,9 +166,8 @@ def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> 
     found = predictor.predict(predictor.encode(rows), with_logits=True)
     logits = [np.array(one["logits"]) for one in found]
     loss = getattr(trained.task, "loss", None)
-    if trained.target.kind == "number":
-        target: Any = trained.target
-        return [target.unscaled(one) for one in logits]
+    if isinstance(trained.target, Number):
+        return [trained.target.unscaled(one) for one in logits]
     if isinstance(loss, Bce):
         for one in logits:
             one[0] = loss.logit_of_first
@@ -189,7 +194,7 @@ def _cosines(vectors: Compute) -> Compute:
     return compute
 
 
-def _require_same_tokens(trained: Trained, tokenizer: Any, rows: Sequence[Row]) -> None:
+def _require_same_tokens(trained: Trained, tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row]) -> None:
     """Raise UserError if the exported tokenizer gives other tokens; not for taggers, which split texts before."""
     if trained.layout.name == "units":
         return

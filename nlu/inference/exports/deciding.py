@@ -74,10 +74,12 @@ def by_pipeline(trained: Trained, folder: Path) -> Decide:
     from transformers import pipeline
 
     kind, is_tagger = _kind(trained), trained.target.kind == "tags"
-    name = "token-classification" if is_tagger else "text-classification"
-    # The overloads of `pipeline` only accept a literal name.
-    load: Any = pipeline
-    compute: Any = load(name, model=str(folder), device="cpu", batch_size=PIPELINE_BATCH)
+    settings: dict[str, Any] = {"model": str(folder), "device": "cpu", "batch_size": PIPELINE_BATCH}
+    compute: Any
+    if is_tagger:
+        compute = pipeline("token-classification", **settings)
+    else:
+        compute = pipeline("text-classification", **settings)
 
     def texts(rows: Sequence[Row], logits_N: Sequence[np.ndarray]) -> list[Decision]:
         given = [

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from nlu.inference.exports.padded import NAMES, Inputs
 from nlu.inference.exports.traced import Padded
 from nlu.inference.trained import Trained
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 EXTRAS = {"transformers": "hf", "onnx": "onnx", "onnxscript": "onnx", "onnxruntime": "onnx", "tensorflow": "tf"}
 MODEL = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx", "torchscript": "model.pt", "torch_export": "model.pt2"}
 
@@ -27,7 +30,7 @@ INT8_TOLERANCE = 0.5
 """the tolerance for weights in 8 bits: usually they change a tenth of the largest logit, with random logits a third"""
 
 
-def _auto_tokenizer(folder: Path) -> Any:
+def _auto_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder)
@@ -42,7 +45,7 @@ class Format:
     """the packages that must be installed"""
     write: Callable[[Trained, Path], None]
     read: Callable[[Path, Trained], Compute]
-    tokenizer: Callable[[Path], Any] = _auto_tokenizer
+    tokenizer: "Callable[[Path], PreTrainedTokenizerBase]" = _auto_tokenizer
     """returns the tokenizer of an export"""
     decide: Callable[[Trained, Path], Decide] = by_rule
     decided_by: str = "decided by the rule for its logits"
@@ -84,13 +87,14 @@ def _read_huggingface(folder: Path, trained: Trained) -> Compute:
 
 def _write_torchscript(trained: Trained, folder: Path) -> None:
     model = Padded(trained, "torchscript")
+    # The exports are compared with the run on real rows, which checks more than a second trace of the same example.
     traced = torch.jit.trace(model, _example(trained), check_trace=False)
-    traced.save(str(folder / MODEL["torchscript"]))  # type: ignore[no-untyped-call]
+    traced.save(str(folder / MODEL["torchscript"]))
     huggingface.tokenizer_of(trained).save_pretrained(folder)
 
 
 def _read_torchscript(folder: Path, trained: Trained) -> Compute:
-    return partial(_computed, torch.jit.load(str(folder / MODEL["torchscript"])))  # type: ignore[no-untyped-call]
+    return partial(_computed, torch.jit.load(str(folder / MODEL["torchscript"])))
 
 
 def _write_torch_export(trained: Trained, folder: Path) -> None:
@@ -125,7 +129,10 @@ def _write_int8(trained: Trained, folder: Path) -> None:
 
     _write_onnx(trained, folder)
     whole = folder / MODEL["onnx"]
+    # Dynamic: only weights are stored in 8 bits. Activations are scaled at each call, so no rows for calibration are
+    # needed.
     quantize_dynamic(whole, folder / MODEL["onnx-int8"], weight_type=QuantType.QInt8)
+    # The exporter may have put large weights into a second file beside the model.
     for path in folder.glob(f"{MODEL['onnx']}*"):
         path.unlink()
 
@@ -135,6 +142,7 @@ def _read_onnx(name: str) -> Callable[[Path, Trained], Compute]:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
+        # The same number of threads as torch, so that the times in the table can be compared.
         options.intra_op_num_threads = torch.get_num_threads()
         session = onnxruntime.InferenceSession(folder / MODEL[name], options, providers=["CPUExecutionProvider"])
         return lambda inputs: session.run(["logits"], {key: inputs[key] for key in NAMES})[0]
@@ -186,9 +194,11 @@ def _example(trained: Trained) -> tuple[torch.Tensor, ...]:
     """Return example inputs for tracing: two texts, the second one shorter."""
     ids_NT = torch.full((2, 9), trained.tokenizer.unknown_id)
     mask_NT = torch.ones_like(ids_NT)
+    # Without padding in the example, an exporter could take a branch that ignores the mask.
     mask_NT[1, 6:] = 0
     return ids_NT, mask_NT, torch.zeros_like(ids_NT)
 
 
-def _shapes() -> tuple[dict[int, Any], ...]:
+def _shapes() -> tuple[dict[int, object], ...]:
+    # Exporters would fix a size that is the same in every call, so number and length of texts are declared as free.
     return tuple({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for _ in NAMES)

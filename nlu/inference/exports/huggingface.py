@@ -15,7 +15,7 @@ Axes: C outputs, D width.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -37,21 +37,37 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.heads.mlp import MlpHead
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
 FORMAT = "huggingface"
 SIZES = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
     "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings", "type_vocab_size",
     "layer_norm_eps", "initializer_range", "pad_token_id",
 )  # fmt: skip
-PROBLEMS = {"classes": "single_label_classification", "label_set": "multi_label_classification", "number": "regression"}
+Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
+PROBLEMS: dict[str, Problem] = {
+    "classes": "single_label_classification",
+    "label_set": "multi_label_classification",
+    "number": "regression",
+}
 AS_ELECTRA = ("bert", "electra")
 NOT_SHARED = ("model_type", "architectures", "id2label", "label2id", "problem_type", "torch_dtype", "dtype")
 OTHERWISE = "export it as onnx, torch_export or torchscript"
 
 
-def _classifier_of(backbone: HuggingFace, linear: nn.Linear, labels: dict[str, Any]) -> Any:
+class Labels(TypedDict, total=False):
+    """The entries of a configuration of transformers that describe labels."""
+
+    id2label: dict[int, str]
+    label2id: dict[str, int]
+    problem_type: Problem
+
+
+def _classifier_of(backbone: HuggingFace, linear: nn.Linear, labels: Labels) -> "PreTrainedModel":
     """Return the model for texts. Raises UserError if no model of transformers computes the same."""
-    inner: Any = backbone.inner
+    inner = backbone.inner
     kind = inner.config.model_type
     if backbone.pooling != "first":
         raise UserError(
@@ -68,7 +84,7 @@ def _classifier_of(backbone: HuggingFace, linear: nn.Linear, labels: dict[str, A
     known = {key: value for key, value in inner.config.to_dict().items() if key not in NOT_SHARED}
     first, second = _both_signs(linear)
     if kind == "distilbert":
-        model: Any = DistilBertForSequenceClassification(type(inner.config)(**known, **labels))
+        model: PreTrainedModel = DistilBertForSequenceClassification(type(inner.config)(**known, **labels))
         head = {"pre_classifier": first, "classifier": second}
     else:
         embedding = known.pop("embedding_size", known["hidden_size"])
@@ -78,14 +94,14 @@ def _classifier_of(backbone: HuggingFace, linear: nn.Linear, labels: dict[str, A
     return model.eval()
 
 
-def _tagger_of(backbone: HuggingFace, linear: nn.Linear, labels: dict[str, Any]) -> Any:
+def _tagger_of(backbone: HuggingFace, linear: nn.Linear, labels: Labels) -> "PreTrainedModel":
     """Return the model for tokens. Raises UserError unless the tagger of the architecture is a linear layer."""
     from transformers import AutoModelForTokenClassification
 
-    inner: Any = backbone.inner
+    inner = backbone.inner
     config = type(inner.config).from_dict({**inner.config.to_dict(), **labels})
     try:
-        model: Any = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
+        model = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
     except ValueError:
         model = None
     if model is None or not _is_one_layer_more(model):
@@ -97,7 +113,7 @@ def _tagger_of(backbone: HuggingFace, linear: nn.Linear, labels: dict[str, Any])
     return model.eval()
 
 
-def _is_one_layer_more(model: Any) -> bool:
+def _is_one_layer_more(model: "PreTrainedModel") -> bool:
     """Whether a tagger is an encoder with one linear layer; that of ModernBERT has a head between the two."""
     own = {name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}.")}
     return isinstance(getattr(model, "classifier", None), nn.Linear) and own == {"classifier.weight", "classifier.bias"}
@@ -109,6 +125,7 @@ def _both_signs(linear: nn.Linear) -> tuple[nn.Linear, nn.Linear]:
     Raises UserError if the layer is too narrow for that.
     """
     outputs, width = linear.out_features, linear.in_features
+    # Each output needs two of the `width` rows of the inner layer, z and -z.
     if 2 * outputs > width:
         raise UserError(
             f"format is {FORMAT}, but the classifier of transformers supports at most width / 2 = {width // 2} outputs "
@@ -134,7 +151,7 @@ def _named(layers: dict[str, nn.Linear]) -> dict[str, Tensor]:
     }
 
 
-def _load(model: Any, backbone: HuggingFace, head: dict[str, nn.Linear]) -> None:
+def _load(model: "PreTrainedModel", backbone: HuggingFace, head: dict[str, nn.Linear]) -> None:
     prefix = model.base_model_prefix
     encoder = {f"{prefix}.{name}": value.detach().float().cpu() for name, value in backbone.inner.named_parameters()}
     load_exactly(model, {**encoder, **_named(head)})
@@ -146,10 +163,10 @@ def write(trained: Trained, folder: Path) -> None:
     tokenizer_of(trained).save_pretrained(folder)
 
 
-def model_of(trained: Trained) -> Any:
+def model_of(trained: Trained) -> "PreTrainedModel":
     """Return the run as a model of transformers."""
     names = trained.labels or ["LABEL_0"]
-    labels: dict[str, Any] = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
+    labels: Labels = {"id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}
     is_tagging, theirs, head = trained.target.kind == "tags", trained.model.backbone, trained.model.head
     if not is_tagging:
         # With loss=bce each class has its own probability, as with several labels.
@@ -180,7 +197,7 @@ def model_of(trained: Trained) -> Any:
     )
 
 
-def _tagger(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[str, Any]) -> Any:
+def _tagger(trained: Trained, backbone: Bert, linear: nn.Linear, labels: Labels) -> "PreTrainedModel":
     from transformers import ElectraForTokenClassification
 
     model = ElectraForTokenClassification(transformers_config(trained, **labels))
@@ -188,7 +205,9 @@ def _tagger(trained: Trained, backbone: Bert, linear: nn.Linear, labels: dict[st
     return model.eval()
 
 
-def _as_electra(trained: Trained, backbone: Bert, head: tuple[nn.Linear, nn.Linear], labels: dict[str, Any]) -> Any:
+def _as_electra(
+    trained: Trained, backbone: Bert, head: tuple[nn.Linear, nn.Linear], labels: Labels
+) -> "PreTrainedModel":
     """Return out(gelu(dense(first token))) for the layers (dense, out) of a head."""
     from transformers import ElectraForSequenceClassification
 
@@ -198,7 +217,7 @@ def _as_electra(trained: Trained, backbone: Bert, head: tuple[nn.Linear, nn.Line
     return model.eval()
 
 
-def _as_bert(trained: Trained, backbone: Bert, pooler: nn.Linear, out: nn.Linear, labels: dict[str, Any]) -> Any:
+def _as_bert(trained: Trained, backbone: Bert, pooler: nn.Linear, out: nn.Linear, labels: Labels) -> "PreTrainedModel":
     """Return out(tanh(pooler(first token)))."""
     from transformers import BertConfig, BertForSequenceClassification
 
@@ -215,13 +234,14 @@ def _electra(backbone: Bert) -> dict[str, Tensor]:
     return {f"electra.{name}": value for name, value in transformers_weights(backbone).items()}
 
 
-def tokenizer_of(trained: Trained) -> Any:
+def tokenizer_of(trained: Trained) -> "PreTrainedTokenizerFast":
     """Return the tokenizer as one of transformers, which adds special tokens and segment numbers."""
     from tokenizers import Tokenizer as Backend
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
     own = trained.tokenizer
+    # A copy: adding a post-processor to the tokenizer of the run would add special tokens twice to its rows.
     backend = Backend.from_str(own.backend.to_str())
     if backend.post_processor is None:
         begin, end = backend.id_to_token(own.single.before[0]), backend.id_to_token(own.single.after[0])

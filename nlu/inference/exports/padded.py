@@ -7,7 +7,7 @@ Axes: N texts, T tokens of the longest, C outputs, D width.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.data.arrays import starts_of
 from nlu.data.store import EncodedRows
+from nlu.data.targets import Number
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
@@ -23,6 +24,9 @@ from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import FUNCTIONS, MlpHead
+
+if TYPE_CHECKING:
+    from transformers import ElectraConfig
 
 Inputs = dict[str, np.ndarray]
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -97,8 +101,7 @@ def own_output(trained: Trained, last: nn.Linear) -> nn.Linear:
         with torch.no_grad():
             linear.weight[0] = 0.0
             linear.bias[0] = loss.logit_of_first
-    if trained.target.kind == "number":
-        target: Any = trained.target
+    if isinstance(target := trained.target, Number):
         with torch.no_grad():
             linear.weight.mul_(target.sd)
             linear.bias.mul_(target.sd).add_(target.mean)
@@ -111,7 +114,7 @@ def _unsupported(trained: Trained, wanted: str) -> UserError:
     return UserError(f"format is {wanted}, but the run has {other}, which this format does not support; {remedy}")
 
 
-def transformers_config(trained: Trained, **more: Any) -> Any:
+def transformers_config(trained: Trained, **more: Any) -> "ElectraConfig":
     """Return the configuration of the encoder as transformers reads it."""
     from transformers import ElectraConfig
 
@@ -142,6 +145,7 @@ def transformers_weights(backbone: Bert) -> dict[str, Tensor]:
     found = {}
     for name, value in backbone.state_dict().items():
         value = value.detach().float().cpu()
+        # Here one matrix product computes queries, keys and values of a layer; ELECTRA has three layers.
         if ".self.qkv." in name:
             for part, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
                 found[name.replace("qkv", part)] = piece.clone()
@@ -170,6 +174,7 @@ def copied_pooler(backbone: Bert) -> nn.Linear | None:
 
 def load_exactly(model: nn.Module, weights: dict[str, Tensor]) -> None:
     """Load weights, of which none may be missing or left over, except for buffers that the model creates itself."""
+    # Not strict: buffers such as position numbers are in no checkpoint, and the model makes them itself.
     missing, unexpected = model.load_state_dict(weights, strict=False)
     parameters = {name for name, _ in model.named_parameters()}
     lost = sorted(set(missing) & parameters) + list(unexpected)

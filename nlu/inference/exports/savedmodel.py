@@ -6,7 +6,8 @@ Axes: N texts, T tokens of the longest, H heads, K width of a head, C outputs, D
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from nlu.inference.exports.huggingface import tokenizer_of
 from nlu.inference.exports.padded import NAMES, Inputs, copied_pooler, own_linear, require_native, transformers_weights
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert_sizes import Sizes
+
+if TYPE_CHECKING:
+    from tensorflow import Tensor, Variable
 
 FORMAT = "savedmodel"
 SIGNATURE = "serving_default"
@@ -54,7 +58,7 @@ def read(folder: Path) -> Callable[[Inputs], np.ndarray]:
 class _Forward:
     """The computation of `nlu.models.encoders.bert`, on padded batches."""
 
-    def __init__(self, tf: Any, weights: dict[str, Any], sizes: Sizes, pooling: str):
+    def __init__(self, tf: ModuleType, weights: "dict[str, Variable]", sizes: Sizes, pooling: str):
         self.tf, self.weights, self.sizes, self.pooling = tf, weights, sizes, pooling
         self.activation = {
             "gelu": tf.nn.gelu,
@@ -63,7 +67,7 @@ class _Forward:
             "gelu_pytorch_tanh": lambda x: tf.nn.gelu(x, approximate=True),
         }[sizes["activation"]]
 
-    def __call__(self, ids_NT: Any, mask_NT: Any, types_NT: Any) -> Any:
+    def __call__(self, ids_NT: "Tensor", mask_NT: "Tensor", types_NT: "Tensor") -> "Tensor":
         tf = self.tf
         x_NTD = tf.gather(self.weights["embeddings.word_embeddings.weight"], ids_NT)
         x_NTD += tf.gather(self.weights["embeddings.token_type_embeddings.weight"], types_NT)
@@ -71,16 +75,19 @@ class _Forward:
         x_NTD = self._norm(x_NTD, "embeddings.LayerNorm")
         if "embeddings_project.weight" in self.weights:
             x_NTD = self._linear(x_NTD, "embeddings_project")
+        # Added to scores before the softmax: padding gets a probability of exactly 0. The smallest float instead of
+        # -inf, since 0 * -inf is NaN.
         hidden_N11T = (1.0 - tf.cast(mask_NT, tf.float32))[:, None, None, :] * tf.float32.min
         for number in range(self.sizes["layers"]):
             x_NTD = self._layer(x_NTD, hidden_N11T, f"encoder.layer.{number}")
         return self._linear(self._pool(x_NTD, mask_NT), "classifier")
 
-    def _layer(self, x_NTD: Any, hidden_N11T: Any, name: str) -> Any:
+    def _layer(self, x_NTD: "Tensor", hidden_N11T: "Tensor", name: str) -> "Tensor":
         tf, heads = self.tf, self.sizes["heads"]
+        # tf.shape is known only when the graph runs, so batches of any size fit; the width is fixed.
         shape, width = tf.shape(x_NTD), x_NTD.shape[-1]
 
-        def split(part: str) -> Any:
+        def split(part: str) -> "Tensor":
             projected_NTD = self._linear(x_NTD, f"{name}.attention.self.{part}")
             return tf.transpose(tf.reshape(projected_NTD, [shape[0], shape[1], heads, width // heads]), [0, 2, 1, 3])
 
@@ -92,7 +99,7 @@ class _Forward:
         inner = self.activation(self._linear(x_NTD, f"{name}.intermediate.dense"))
         return self._norm(x_NTD + self._linear(inner, f"{name}.output.dense"), f"{name}.output.LayerNorm")
 
-    def _pool(self, x_NTD: Any, mask_NT: Any) -> Any:
+    def _pool(self, x_NTD: "Tensor", mask_NT: "Tensor") -> "Tensor":
         tf = self.tf
         if self.pooling == "none":
             return x_NTD
@@ -102,16 +109,16 @@ class _Forward:
         first_ND = x_NTD[:, 0]
         return tf.tanh(self._linear(first_ND, "pooler")) if self.pooling == "pooler" else first_ND
 
-    def _linear(self, x: Any, name: str) -> Any:
+    def _linear(self, x: "Tensor", name: str) -> "Tensor":
         return self.tf.matmul(x, self.weights[f"{name}.weight"], transpose_b=True) + self.weights[f"{name}.bias"]
 
-    def _norm(self, x: Any, name: str) -> Any:
+    def _norm(self, x: "Tensor", name: str) -> "Tensor":
         mean, variance = self.tf.nn.moments(x, axes=[-1], keepdims=True)
         scaled = (x - mean) * self.tf.math.rsqrt(variance + self.sizes["layer_norm_eps"])
         return scaled * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
 
-def _tensorflow() -> Any:
+def _tensorflow() -> ModuleType:
     # TensorFlow reads this when it is imported, and would otherwise print how it was built.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow

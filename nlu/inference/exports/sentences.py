@@ -3,7 +3,7 @@
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from nlu.inference.exports.padded import (
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 FORMAT = "sentence_transformers"
 POOLING = Path("1_Pooling")
@@ -66,7 +69,7 @@ def write(trained: Trained, folder: Path) -> None:
     )
 
 
-def _encoder_of(trained: Trained, backbone: Bert | HuggingFace) -> Any:
+def _encoder_of(trained: Trained, backbone: Bert | HuggingFace) -> "PreTrainedModel":
     if isinstance(backbone, HuggingFace):
         if backbone.token_of_text_is_last and backbone.pooling == "first":
             raise UserError(f"format is {FORMAT}, which lacks pooling by the last token; train with model.pooling=mean")
@@ -83,6 +86,7 @@ def read(folder: Path) -> Compute:
     from transformers import AutoModel
 
     model = AutoModel.from_pretrained(folder).eval()
+    # Some architectures, such as DistilBERT, lack segments.
     taken = inspect.signature(model.forward).parameters
     by_mean = json.loads((folder / POOLING / "config.json").read_text(encoding="utf-8"))["pooling_mode_mean_tokens"]
 

@@ -9,7 +9,7 @@ Axes: C outputs, D width.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,12 +26,15 @@ from nlu.inference.exports.padded import (
     transformers_weights,
     write_config,
 )
-from nlu.inference.exports.traced import Padded
+from nlu.inference.exports.traced import Padded, PaddedBert
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert_sizes import CONFIG_KEYS
 from nlu.models.formats.names import encoder_names, tensorflow_names
 from nlu.models.formats.tensorflow import read_checkpoint
 from nlu.models.formats.tensorflow_writing import write_checkpoint
+
+if TYPE_CHECKING:
+    from transformers import BertTokenizer
 
 FORMAT = "tf_checkpoint"
 NAME = "bert_model.ckpt"
@@ -58,31 +61,33 @@ def write(trained: Trained, folder: Path) -> None:
     sizes = {theirs: known[ours] for ours, theirs in CONFIG_KEYS.items() if known[ours] is not None}
     write_config(folder / "bert_config.json", {**sizes, "vocab_size": own.vocab_size})
     numbers = own.backend.get_vocab(with_added_tokens=True)
+    # The line of a token is its number.
     lines = sorted(numbers, key=numbers.__getitem__)
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     write_config(folder / "tokenizer_config.json", {"do_lower_case": normalizer.lowercase})
 
 
-def read(folder: Path, trained: Trained) -> Any:
+def read(folder: Path, trained: Trained) -> Padded:
     """Return the model of the run with the weights of the checkpoint."""
     tensors = read_checkpoint(folder / NAME)
     head = {name: torch.from_numpy(tensors.pop(name)) for name in HEAD}
     named = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in encoder_names(tensors).items()}
     model = Padded(trained, FORMAT)
     pooler = {name.removeprefix("pooler.dense."): named.pop(name) for name in list(named) if name.startswith("pooler.")}
-    encoder: Any = model.encoder
-    linear = model.head
+    encoder, linear = model.encoder, model.head
+    assert isinstance(encoder, PaddedBert), "only BERT and ELECTRA are written"
+    # A tensor that the checkpoint lacks would keep the value that it was copied with, and the comparison find nothing.
     for module in (encoder.inner, encoder.pooler, linear):
         for parameter in module.parameters() if module is not None else ():
             parameter.data.fill_(torch.nan)
     load_exactly(encoder.inner, named)
-    if pooler:
+    if encoder.pooler is not None:
         load_exactly(encoder.pooler, pooler)
     load_exactly(linear, {"weight": head["output_weights"], "bias": head["output_bias"]})
     return model
 
 
-def tokenizer_in(folder: Path) -> Any:
+def tokenizer_in(folder: Path) -> "BertTokenizer":
     """Return the tokenizer of transformers for the vocabulary."""
     from transformers import BertTokenizer
 

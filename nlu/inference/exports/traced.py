@@ -4,7 +4,6 @@ Axes: N texts, T tokens of the longest, C outputs, D width.
 """
 
 from copy import deepcopy
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +82,7 @@ class PaddedTransformers(nn.Module):
 
     def __init__(self, backbone: HuggingFace, is_tagging: bool):
         super().__init__()
+        # A copy, since the run itself is compared with the export and must keep its own kernel of attention.
         self.inner = deepcopy(backbone.inner)
         self.inner.set_attn_implementation("eager")  # type: ignore[operator]  # nn.Module types attributes as tensors
         self.has_segments = backbone.has_segments
@@ -130,13 +130,15 @@ class PaddedTextCnn(nn.Module):
         real_N1T = mask_NT[:, None, :].float()
         hidden_NDT = self.words(input_ids).transpose(1, 2) * real_N1T
         for convolutions in self.layers:
-            kinds: Any = convolutions
-            summed = torch.stack([convolution(hidden_NDT) for convolution in kinds]).sum(0)
+            assert isinstance(convolutions, nn.ModuleList), "each layer has a convolution for each width"
+            summed = torch.stack([convolution(hidden_NDT) for convolution in convolutions]).sum(0)
             hidden_NDT = F.gelu(summed) * real_N1T
         return hidden_NDT.transpose(1, 2)
 
     def _best(self, input_ids: Tensor, mask_NT: Tensor) -> Tensor:
         hidden_NTD = self._hidden(input_ids, mask_NT)
+        # Positions outside of the text are 0 after the last convolution, and 0 may be larger than all values of the
+        # text.
         best_ND = hidden_NTD.masked_fill(mask_NT[:, :, None] == 0, -torch.inf).amax(1)
         return best_ND.masked_fill(mask_NT.sum(1, keepdim=True) == 0, 0.0)
 

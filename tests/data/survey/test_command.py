@@ -145,7 +145,7 @@ def test_the_survey_runs_as_a_module_with_status_0_and_2(here: Path) -> None:
     assert done.returncode == 0 and "text = review (as given)" in done.stdout
     done = warm.run(["-m", "nlu.data", "nowhere.csv"], cwd=here, env=environment)
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
-    assert done.stderr.startswith("nlu: error: FILE is 'nowhere.csv', which does not exist here")
+    assert done.stderr.startswith("nlu: error: 'nowhere.csv' does not exist here")
 
 
 BAD = {
@@ -177,7 +177,7 @@ BAD = {
         (["--fields", "text=review", "shop.csv"], "must be ROLE=COLUMN, after the files"),
         (["shop.csv", "--fields", "label=stars"], "needs a column of texts"),
         (["nowhere.csv"], "does not exist here"),
-        (["."], "which is a folder"),
+        (["."], "'.' is a folder"),
         ([], "give files, or the name of a data set"),
         (["shop.csv", "--data", "afqmc"], "not both"),
         (["--data", "afqcm"], "nearest: afqmc"),
