@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 
 import nlu
 from nlu.config.errors import UserError
@@ -28,111 +28,15 @@ from nlu.config.inference import Serve
 from nlu.inference.attribution import explaining
 from nlu.serving.batching import Batcher, Busy, Parts
 from nlu.serving.listener import LOOPBACK, TOKEN
+from nlu.serving.measures import Measures
 from nlu.serving.requests import GONE, AskedWhy, Rates, Refused, example_of, read_body, read_explain, read_predict
+from nlu.serving.schemas import EXPLAIN_ROUTE, PREDICT_ROUTE
 from nlu.serving.served import Newest, Served
-
-_TEXT = {"type": "string"}
-_ROW = {
-    "description": "Texts by field, as GET /labels names them, or by the run's own columns; also a text, or a list of "
-    "two texts or of tokens, by itself",
-    "oneOf": [
-        {"type": "object", "properties": dict.fromkeys(("text", "text_a", "text_b"), _TEXT)
-         | {"tokens": {"type": "array", "items": _TEXT}}},
-        _TEXT,
-        {"type": "array", "items": _TEXT},
-    ],
-}  # fmt: skip
-_PREDICTED = {
-    "type": "object",
-    "description": "Columns as nlu.predict writes them",
-    "properties": {
-        "prediction": {"description": "a label, a list of labels, a number, or spans by type, first, last and text"},
-        "probability": {"description": "of the prediction; where several labels apply, of each of them"},
-        "similarity": {"type": "number", "description": "the cosine of both texts, of a run that compares them by it"},
-        "logits": {"type": "array"},
-    },
-    "additionalProperties": {"type": "number", "description": "with scores: probability_LABEL"},
-}
-_REFUSALS = {
-    status: {"description": text, "content": {"application/json": {"schema": {
-        "type": "object", "properties": {"detail": _TEXT}}}}}
-    for status, text in {
-        400: "The server is for its own machine", 403: "Another site asks", 408: "The body came too slowly",
-        401: "The token is missing or wrong", 413: "The body is too large", 422: "A row or a key cannot be used",
-        429: "Too many requests, or too many rows wait", 500: "A mistake of the server", 504: "No answer in time",
-    }.items()
-}  # fmt: skip
-
-
-def _route(summary: str, body: dict[str, Any], needed: str, answer: dict[str, Any]) -> dict[str, Any]:
-    asked = {"type": "object", "properties": body, "required": [needed], "additionalProperties": False}
-    answered = {"type": "object", "properties": answer}
-    return {
-        "summary": summary,
-        "responses": {
-            200: {"description": "Found", "content": {"application/json": {"schema": answered}}},
-            **_REFUSALS,
-        },
-        "openapi_extra": {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}},
-    }
-
-
-PREDICT_ROUTE = _route(
-    "Predict rows; the prediction of a row does not depend on the others",
-    {"rows": {"type": "array", "items": _ROW}, "scores": {"type": "boolean"}, "logits": {"type": "boolean"}},
-    "rows",
-    {"rows": {"type": "array", "items": _PREDICTED}},
-)
-EXPLAIN_ROUTE = _route(
-    "How much each token of a row adds to its score, and the nearest mistakes on the evaluation set",
-    {
-        "row": _ROW,
-        "label": {"type": ["string", "null"], "description": "default: what is predicted"},
-        "span": {
-            "type": ["array", "null"], "items": {"type": "integer"}, "description": "first and last unit, of a tagger"
-        },
-        "mistakes": {"type": ["integer", "null"], "description": "how many; default 0"},
-    },
-    "row",
-    {
-        "score_of": _TEXT, "score": {"type": "number"}, "baseline": {"type": "number"}, "gap": {"type": "number"},
-        "marks": {"type": "array", "items": {"type": "object", "properties": {
-            "field": _TEXT, "start": {"type": "integer"}, "end": {"type": "integer"},
-            "attribution": {"type": "number"}}}},
-        "mistakes": {"type": "array", "items": {"type": "object"}},
-    },
-)  # fmt: skip
-
-
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
-
-class Measures:
-    """The metrics of one server."""
-
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self.requests = Counter("nlu_requests", "Requests answered", ["path", "status"], registry=self._registry)
-        what = "Time from a request to its answer"
-        self.seconds = Histogram("nlu_request_seconds", what, ["path"], buckets=SECONDS, registry=self._registry)
-        self.rows = Counter("nlu_rows", "Rows predicted", registry=self._registry)
-        self.batch_rows = Histogram("nlu_batch_rows", "Rows computed together", buckets=ROWS, registry=self._registry)
-        self.reloads = Counter("nlu_reloads", "Newer checkpoints loaded", registry=self._registry)
-
-    def watch_waiting(self, waiting_rows: Callable[[], int]) -> None:
-        """Read the number of waiting rows from a function."""
-        gauge = Gauge("nlu_waiting_rows", "Rows that wait to be computed", registry=self._registry)
-        gauge.set_function(waiting_rows)
-
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
-
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Request], Awaitable[Response]]
+T = TypeVar("T")
 PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
@@ -237,6 +141,7 @@ class Application:
                 response = await handle(request)
             except Refused as refused:
                 response = JSONResponse({"detail": refused.sentence}, refused.status, refused.headers)
+            # FastAPI's own answer to an error would be a text without these headers and would not be counted.
             except Exception:
                 log.exception("%s %s", request.method, path)
                 response = JSONResponse({"detail": "internal error of the server; its log has the details"}, 500)
@@ -246,7 +151,8 @@ class Application:
 
         return answer
 
-    async def _wrong_method(self, request: Request, error: Any) -> Response:
+    async def _wrong_method(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException) and error.headers, "Starlette raises it for 405, with Allow"
         path, allowed, body = request.url.path, error.headers["Allow"], ""
         if path in ("/predict", "/explain"):
             try:
@@ -286,13 +192,14 @@ class Application:
         # Rate-limit wrong tokens too.
         self.rates.require(request.client.host if request.client else "")
         given = request.headers.get("authorization", "")
+        # Compared in constant time: the time of == would show how many characters are right.
         if self._token and not secrets.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             raise Refused(401, f"the token is missing or wrong; send Authorization: Bearer, with {TOKEN} of the server")
 
     async def _body(self, request: Request) -> bytes:
         return await read_body(request, self.config.max_body_kb, self.config.timeout_s)
 
-    async def _answer(self, submit: "Callable[[], Future[Any]]", request: Request) -> Any:
+    async def _answer(self, submit: Callable[[], Future[T]], request: Request) -> T:
         """Return the result of the thread of the model.
 
         Raises Refused if too much waits, if it takes too long, or if the client has disconnected.
@@ -315,6 +222,8 @@ class Application:
         except UserError as error:
             raise Refused(422, " ".join(error.problems)) from None
         finally:
+            # On every way out. Cancelling the answer skips the rows that were not computed yet; it does nothing to a
+            # finished one.
             gone.cancel()
             answer.cancel()
 
@@ -325,6 +234,8 @@ class Application:
             yield
         finally:
             if watch is not None:
+                # First the reload, which could load a checkpoint during the shutdown; then the batcher, which finishes
+                # the waiting rows.
                 watch.cancel()
                 await asyncio.gather(watch, return_exceptions=True)
             await asyncio.to_thread(self.batcher.close)
@@ -332,6 +243,7 @@ class Application:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self.config.reload_s)
+            # In another thread, since loading takes seconds in which the event loop must answer.
             await asyncio.to_thread(self.newest.renew, self.measures.reloads.inc)
 
 
@@ -341,7 +253,7 @@ async def _unknown_path(request: Request, error: Exception) -> Response:
 
 def _explained(served: Served, asked: AskedWhy) -> Parts:
     found = asdict((yield from explaining(served.predictor, asked.values, asked.label, asked.span)))
-    nearest: list[dict[str, Any]] = []
+    nearest: list[dict[str, object]] = []
     if asked.mistakes:
         try:
             nearest = (yield from served.mistakes()).nearest(asked.values, asked.mistakes)

@@ -77,15 +77,19 @@ class Batcher:
         self._long: deque[_Long] = deque()
         self._begun: _Long | None = None
         """the current longer task; the next one starts when it has ended"""
+        # The condition guards the queues and counters. `found` of a request and the predictors belong to the thread of
+        # the model.
         self._rows = self._batches_since_part = 0
         self._changed = threading.Condition()
         self._is_closed = self._is_broken = False
+        # A daemon, so that a long batch cannot keep a process alive that ends by an error.
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()
 
     @property
     def waiting_rows(self) -> int:
         """The number of rows that wait to be computed."""
+        # Without the lock: reading one integer is atomic, and the gauge may be one batch late.
         return self._rows
 
     @property
@@ -144,6 +148,7 @@ class Batcher:
             if isinstance(taken, _Long):
                 self._do_part(taken)
                 continue
+            # Cancelled by a client that has gone, or failed by an earlier piece of the same request.
             live = [piece for piece in taken if not piece.request.answer.done()]
             if live:
                 self._predict(live)
@@ -186,6 +191,7 @@ class Batcher:
             if len(pieces) == 1:
                 log.exception("a request could not be computed")
                 _fail(pieces[0].request.answer, error)
+                # One bad row must not take the server out of a load balancer, but a device that is lost should.
                 self._is_broken = not _works(predictor)
                 return
             # Compute each alone, so that only the request that causes the error fails.

@@ -33,6 +33,7 @@ def listening(config: Serve) -> Iterator[socket.socket]:
             f"host is {config.host}, which is not an address of this machine ({error.strerror}); set host to one"
         ) from None
     with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # Connections of an earlier server stay in TIME_WAIT for a minute, in which the port could not be bound again.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(address)

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -16,7 +15,7 @@ from nlu.config.words import counted
 from nlu.inference.loaded import Loaded
 from nlu.inference.predictor import text_of
 from nlu.inference.source import alternatives_of
-from nlu.metrics.kinds import PREDICTION, SIMILARITY, SpanKind
+from nlu.metrics.kinds import PREDICTION, SIMILARITY, Cell, SpanCell, SpanKind
 from nlu.runs import logs
 from nlu.storage.cache import cache_dir
 
@@ -39,6 +38,7 @@ def run_prompt(config: Serve) -> int:
     logs.set_up(None, 0)
     loaded = Loaded.of(config.run, checkpoint=config.checkpoint, device=config.device, batch_size=config.batch_size)
     console = Console(highlight=False, markup=False, emoji=False)
+    # A typed line is a text; a list of tokens cannot be typed.
     roles = next(roles for roles in alternatives_of(loaded.trained) if roles != ("tokens",))
     if sys.stdin.isatty():
         run_dir = loaded.trained.located.run_dir
@@ -100,14 +100,16 @@ def _keep(history: Path) -> None:
     # The texts may be private, so only the user may read the file.
     with suppress(OSError):
         history.parent.mkdir(parents=True, exist_ok=True)
+        # Created before readline writes it, which would give it the usual rights. The rights of an existing file stay.
         history.touch(mode=0o600)
         readline.write_history_file(history)
 
 
-def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Any]) -> Iterator[Text]:
+def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Cell]) -> Iterator[Text]:
     """Yield the lines that show a prediction."""
     prediction = found[PREDICTION]
     if isinstance(loaded.trained.kind, SpanKind):
+        assert isinstance(prediction, list), "a list of spans"
         yield _coloured(row["text"], prediction, [tag[2:] for tag in loaded.labels if tag.startswith("B-")])
         for span in prediction:
             yield Text(f"  {span['type']:<16}{span['text']}")
@@ -117,7 +119,8 @@ def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Any]) -> Iterat
     shown = text_of(prediction, "|", "texts") or "no label"
     similarity = f"  cosine {found[SIMILARITY]:.4f}" if SIMILARITY in found else ""
     yield Text(f"{shown}{similarity}", style="bold")
-    scores = {label: found[f"probability_{label}"] for label in loaded.labels if f"probability_{label}" in found}
+    columns = {label: found.get(f"probability_{label}") for label in loaded.labels}
+    scores = {label: value for label, value in columns.items() if isinstance(value, float)}
     ranked = sorted(scores.items(), key=lambda pair: -pair[1])
     for label, probability in ranked[:SHOWN_LABELS]:
         bar = "█" * round(probability * BAR_CELLS)
@@ -126,7 +129,7 @@ def _shown(loaded: Loaded, row: dict[str, str], found: dict[str, Any]) -> Iterat
         yield Text(f"  and {counted(len(ranked) - SHOWN_LABELS, 'more label')}", style="dim")
 
 
-def _coloured(text: str, spans: list[dict[str, Any]], types: list[str]) -> Text:
+def _coloured(text: str, spans: list[SpanCell], types: list[str]) -> Text:
     shown = Text(text)
     for span in spans:
         style = SPAN_STYLES[types.index(span["type"]) % len(SPAN_STYLES)]

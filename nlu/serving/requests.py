@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeGuard
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -51,6 +51,8 @@ async def read_body(request: Request, most_kb: int, timeout_s: float) -> bytes:
     body = bytearray()
     size = 0
     try:
+        # One limit for the whole body: a client that sends a byte now and then would keep a limit for each piece
+        # forever.
         async with asyncio.timeout(timeout_s):
             async for piece in request.stream():
                 size += len(piece)
@@ -87,6 +89,7 @@ class Rates:
             sentence = f"more than {self.requests_per_s:g} requests a second from {client}; send fewer"
             raise Refused(429, sentence, retry_after_s=(1 - left) / self.requests_per_s)
         self._left[client] = (left - 1, now_s)
+        # A refused request does not get here, so a client that never stops asking is served again at its rate.
         self._left.move_to_end(client)
         if len(self._left) > MOST_CLIENTS:
             self._left.popitem(last=False)
@@ -127,12 +130,10 @@ def read_predict(body: bytes, trained: Trained, limits: Serve) -> Asked:
         raise Refused(
             422, f"rows has {len(rows):,} rows, but max_rows of this server is {limits.max_rows:,}; send fewer"
         )
-    flags = {name: found.get(name, False) for name in ("scores", "logits")}
-    if wrong := [name for name, value in flags.items() if not isinstance(value, bool)]:
-        raise Refused(422, f"{wrong[0]} is {found[wrong[0]]!r:.40} but must be true or false")
+    scores, logits = (_flag(found, name) for name in ("scores", "logits"))
     values = [_values(trained, row, f"row {number}", limits) for number, row in enumerate(rows, 1)]
     try:
-        return Asked(values, columns_of(trained, prefix="", **flags), flags["logits"])
+        return Asked(values, columns_of(trained, prefix="", scores=scores, logits=logits), logits)
     except UserError as error:
         raise Refused(422, " ".join(error.problems)) from None
 
@@ -145,10 +146,12 @@ def read_explain(body: bytes, trained: Trained, limits: Serve) -> AskedWhy:
         raise Refused(422, f"label is {label!r:.40} but must be a text")
     if span is not None and not (isinstance(span, list) and len(span) == 2 and all(map(_is_whole, span))):
         raise Refused(422, f"span is {span!r:.40} but must be the first and the last unit, such as [0, 3]")
-    if mistakes is not None and not (_is_whole(mistakes) and 0 <= mistakes <= MOST_MISTAKES):
+    if mistakes is None:
+        mistakes = 0
+    if not (_is_whole(mistakes) and 0 <= mistakes <= MOST_MISTAKES):
         raise Refused(422, f"mistakes is {mistakes!r:.40} but must be a whole number from 0 to {MOST_MISTAKES}")
     values = _values(trained, found["row"], "row", limits)
-    return AskedWhy(values, label, None if span is None else (span[0], span[1]), mistakes or 0)
+    return AskedWhy(values, label, None if span is None else (span[0], span[1]), mistakes)
 
 
 def example_of(trained: Trained) -> dict[str, str]:
@@ -156,15 +159,25 @@ def example_of(trained: Trained) -> dict[str, str]:
     return dict.fromkeys(alternatives_of(trained)[-1], "...")
 
 
-def _is_whole(value: object) -> bool:
+def _flag(found: Mapping[str, object], name: str) -> bool:
+    """Return a key that is true or false, by default false. Raises Refused for another value."""
+    value = found.get(name, False)
+    if not isinstance(value, bool):
+        raise Refused(422, f"{name} is {value!r:.40} but must be true or false")
+    return value
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    # True and False are integers too.
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _object(body: bytes, keys: Mapping[str, str], needed: str) -> dict[str, Any]:
+def _object(body: bytes, keys: Mapping[str, str], needed: str) -> dict[str, object]:
     try:
         found = json.loads(body.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise Refused(422, f"the body is not UTF-8: byte {error.start} ({error.reason}); send JSON") from None
+    # Deeply nested JSON exceeds the recursion limit of Python's parser.
     except (ValueError, RecursionError) as error:
         raise Refused(422, f"the body is not JSON ({error}); send an object with {', '.join(keys)}") from None
     if not isinstance(found, dict):

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import CheckpointError
 from nlu.config.inference import Serve
@@ -59,7 +58,7 @@ class Served:
                 yield
         return self._mistakes
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         """Return what a client must know to send requests and read the answers."""
         trained, kind = self.trained, self.trained.kind
         fields = trained.config.data["fields"] or {}
@@ -118,6 +117,8 @@ class Newest:
                 self._logged = reason
                 log.warning("reload: the newer checkpoint cannot be loaded yet, the old one stays: %s", reason)
             return
+        # Requests that are running keep the object they began with, so replacing it needs no lock: assigning an
+        # attribute is atomic.
         count()
         self.served, self._logged, self._failed = loaded, "", None
         log.info("reload: %s", self.served.trained.located.checkpoint)
@@ -139,5 +140,7 @@ class Newest:
 
 def _mark(located: Located) -> Mark:
     path: Path = located.checkpoint / SCORE
+    # score.json is in best checkpoints only; `last` has labels.json. Each save writes a new file, so their inode
+    # changes.
     known = (path if path.is_file() else located.checkpoint / LABELS).stat()
     return str(located.checkpoint.resolve()), known.st_ino, known.st_mtime_ns

@@ -23,6 +23,7 @@ MOST_CONNECTIONS = 8192
 def run_server(config: Serve, listener: socket.socket) -> int:
     """Serve at a socket until a signal; returns the exit status. Raises UserError if the run cannot be loaded."""
     logs.set_up(None, 0)
+    # Loaded before the server starts, so that /health answers only when rows can be predicted.
     newest = Newest(config)
     _allow_files()
     app = Application(config, newest)
@@ -40,6 +41,7 @@ def run_server(config: Serve, listener: socket.socket) -> int:
         proxy_headers=bool(config.proxies),
         forwarded_allow_ips=config.proxies,
         limit_concurrency=MOST_CONNECTIONS,
+        # A request that is running has at most this time left anyway.
         timeout_graceful_shutdown=max(1, round(config.timeout_s)),
     )
     server = uvicorn.Server(settings)

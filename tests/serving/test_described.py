@@ -13,7 +13,7 @@ from nlu.config.errors import DataError
 from nlu.config.inference import Serve
 from nlu.metrics.kinds import ClassKind, Kind, LabelSetKind, NumberKind, SpanKind
 from nlu.serving import prompt
-from nlu.serving.application import Measures
+from nlu.serving.measures import Measures
 from tests.approving import assert_approved
 from tests.inference.runs import trained
 from tests.serving.servers import Server, serving
