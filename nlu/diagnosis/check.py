@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -74,7 +74,7 @@ def is_broken(sections: Iterable[Section]) -> bool:
     return any(check.mark == "broken" for section in sections for check in section.checks)
 
 
-def as_records(sections: Iterable[Section]) -> list[dict[str, Any]]:
+def as_records(sections: Iterable[Section]) -> list[dict[str, object]]:
     """Return the sections as JSON holds them."""
     return [{"section": section.title, "checks": [vars(check) for check in section.checks]} for section in sections]
 
@@ -84,6 +84,7 @@ STYLES: dict[Mark, str] = {"ok": "green", "warning": "yellow", "broken": "bold r
 
 def print_sections(sections: Sequence[Section]) -> None:
     """Print a table for each section, with a remedy below each problem, and the number of problems."""
+    # One width for all tables, so that their columns stand below one another.
     width = max(len(check.name) for section in sections for check in section.checks)
     for section in sections:
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))

@@ -43,6 +43,7 @@ def disks(outputs: Path) -> Iterator[Check]:
 
 
 def _disk(name: str, folder: Path, measured: dict[int, Speed]) -> Check:
+    # A folder that does not exist yet is on the file system of the nearest one above it. doctor creates none.
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise NotADirectoryError(0, f"{path_text(there)} is a file")
@@ -52,6 +53,7 @@ def _disk(name: str, folder: Path, measured: dict[int, Speed]) -> Check:
         state = os.statvfs(there)
         free_bytes = state.f_bavail * state.f_frsize
         device = there.stat().st_dev
+        # The probe must not fill the disk under a run that is training there.
         if device not in measured and free_bytes > 2 * PROBE_BYTES:
             measured[device] = _speed(probe)
     finally:
@@ -91,12 +93,14 @@ def _write_small(probe: Path) -> bool:
 
 
 def _speed(probe: Path) -> Speed:
+    # Random, since some file systems compress, and zeros would not take any space.
     block = os.urandom(BLOCK_BYTES)
     begun_s = time.perf_counter()
     with open(probe, "wb") as file:
         for _ in range(PROBE_BYTES // BLOCK_BYTES):
             file.write(block)
         file.flush()
+        # Without it, the time would be that of copying into the memory of the system.
         os.fsync(file.fileno())
         written_s = time.perf_counter() - begun_s
         if hasattr(os, "posix_fadvise"):
@@ -118,4 +122,6 @@ def _file_system(folder: Path) -> str:
         return "a disk"
     mounted = [(line.split()[1].replace("\\040", " "), line.split()[2]) for line in lines]
     above = [(place, kind) for place, kind in mounted if folder.resolve().is_relative_to(place)]
+    # Mounts lie within one another; the longest path is the one that holds the folder. /proc/mounts writes a blank as
+    # \040.
     return max(above, key=lambda pair: len(pair[0]), default=("", "a disk"))[1]

@@ -71,6 +71,7 @@ def of_run(reference: str) -> list[Section]:
             "pretrained weights", partial(recorded.beginning, run_dir, saved.model.get("pretrained")), "look at it"
         ),
     ]
+    # The store is read in this process only; with the ranks of the run it would wait for the others.
     single = replace(ranks, world_size=1)
     sets: dict[str, Examples] = {}
     reasons.checks += checked("rows", partial(recomputed.rows, run_dir, saved, single, sets), "restore the files")
@@ -81,6 +82,7 @@ def of_run(reference: str) -> list[Section]:
             *checked("which weights", partial(recorded.scored_at, located, run), "name another checkpoint"),
         ]
         reasons.checks += checked("settings", partial(recorded.settings, located, run), "look at config.yaml")
+        # Empty if the checkpoint is broken, which a check above has already reported.
         for one in trained:
             one.model.to(device)
             again = partial(recomputed.predicted_again, located, one, sets, single, run.set_name)

@@ -52,6 +52,7 @@ def _cuda_device(number: int) -> Check:
     )
     name = f"cuda:{number}"
     if f"sm_{facts.major}{facts.minor}" not in torch.cuda.get_arch_list():
+        # Kernels of a lower minor version run too; those of another major version do not.
         known = [arch for arch in torch.cuda.get_arch_list() if arch.startswith(f"sm_{facts.major}")]
         if not known:
             return broken(name, f"{says}; torch has no kernels for it", "install a torch built for this device")
@@ -135,6 +136,7 @@ def _memory() -> tuple[int, int]:
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
     except (OSError, ValueError):
         return free_bytes, total_bytes
+    # /proc/meminfo shows the whole machine inside a container too.
     return min(free_bytes, limit - used), min(total_bytes, limit)
 
 
@@ -167,6 +169,8 @@ def _collective(device: Literal["cpu", "cuda"], ranks: int, what: str) -> Check:
     )
     with TemporaryDirectory(prefix="nlu-doctor-") as folder:
         try:
+            # In separate processes with a limit of time, since a collective that does not work hangs instead of
+            # failing.
             status = in_processes(partial(_sum_over_ranks, Path(folder), device), ranks, LIMIT_S)
         except (TimeoutError, RuntimeError, OSError) as error:
             return broken(name, f"{what}: {said(error)}", remedy)

@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Kind
 from nlu.reports.runs import saved_config
 from nlu.runs.checkpoint import read_order
-from nlu.runs.predictions import kept_sets, predictions_of
+from nlu.runs.predictions import Record, kept_sets, predictions_of
 from nlu.storage.files import read_json
 from nlu.storage.settle import is_whole
 from nlu.training.build import build_data
@@ -38,7 +37,7 @@ OTHERS_AGREE = 1e-5
 """how much predictions of encoders other than the native BERT may depend on the other rows of a batch"""
 NAMES = ("id", "file", "row", "text", "text_a", "text_b", "tokens", "label", "tags", "spans")
 """fields of a record other than its prediction; `prediction` contains the spans of a tagged row too"""
-Records = dict[int, Mapping[str, Any]]
+Records = dict[int, Record]
 
 
 def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples]) -> Iterator[Check]:
@@ -75,6 +74,7 @@ def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
         )
         return
     heads: list[str | None] = [*names_of(saved_config(located.run_dir))]
+    # Each head is loaded with the encoder that all share, under the same names, so the tensors are counted once.
     several = [load_trained(replace(located, head_name=name)) for name in heads or [None]]
     state = {_called(name, one): value for one in several for name, value in one.model.state_dict().items()}
     if wrong := [name for name, value in state.items() if not torch.isfinite(value).all()]:
@@ -113,6 +113,8 @@ def predicted_again(
         # The rank of an answer depends on the other rows.
         yield Check("neighbours", "not tried: each row of this task is ranked among all others")
         return
+    # Both go through the path of an evaluation, so a difference comes from the neighbours of a row and from nothing
+    # else.
     alone, together = (_records(trained, part, ranks, size) for size in (1, TOGETHER))
     differing = _differing(alone, together)
     largest = max(differing.values(), default=0.0)
@@ -165,6 +167,7 @@ def _against_kept(located: Located, name: str, records: Records, kind: Kind) -> 
             "python -m nlu.evaluate with out=FOLDER writes those of these weights",
         )
     there: Records = {}
+    # The rows are the first of the set, so the file is read only as far as the last of them.
     for record in kept:
         if record["id"] in records:
             there[record["id"]] = record
@@ -189,6 +192,7 @@ def _differing(first: Records, second: Records) -> dict[int, float]:
     """Return, for each row whose records differ, their largest difference."""
     found = {}
     for row, one in first.items():
+        # Kept predictions lack what only a scorer needs, such as arrays.
         keys = [key for key in one if key not in NAMES and key in second[row]]
         distance = max((_distance(one[key], second[row][key]) for key in keys), default=0.0)
         if distance:

@@ -16,7 +16,7 @@ from nlu.reports.aggregate import spread_of
 from nlu.reports.runs import LOG, RunRecord, is_run, parts, read_run
 from nlu.runs.checkpoint import read_order
 from nlu.runs.provenance import code_changes, starts_of
-from nlu.runs.records import read_rows
+from nlu.runs.records import Cell, read_rows
 from nlu.storage.files import read_json
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
@@ -82,7 +82,7 @@ def _step_of(checkpoint: Path) -> int | None:
     return ((read_json(checkpoint / "state.json") or {}).get("state") or {}).get("step")
 
 
-def _evaluations(run_dir: Path) -> list[dict[str, Any]]:
+def _evaluations(run_dir: Path) -> list[dict[str, Cell]]:
     path = run_dir / "valid.tsv"
     return list(read_rows(path)) if path.is_file() else []
 
@@ -90,6 +90,7 @@ def _evaluations(run_dir: Path) -> list[dict[str, Any]]:
 def code(run_dir: Path, trusted: list[str]) -> Iterator[Check]:
     """Check whether the modules, and the commit of a checkout, are those that the run used."""
     snapshots = code_changes(run_dir, trusted)
+    # The last version of the code computed the final score; earlier ones are reported below.
     path, changed = list(snapshots.items())[-1] if snapshots else (run_dir, None)
     if changed is None:
         yield warning("code", "the run kept no code.zip", "train it again with this version to be sure")
@@ -142,6 +143,7 @@ def starts(run_dir: Path) -> Check:
     differing = [
         name
         for name in ("versions", "devices", "world_size", "cpu")
+        # Each start is compared with the first one: a run that went back to its first machine has still been elsewhere.
         if any(start.get(name) != found[0].get(name) for start in found)
     ]
     says = f"{len(found)} starts"
@@ -211,6 +213,7 @@ def beginning(run_dir: Path, pretrained: str | None) -> Check:
         )
     match = LOADED.fullmatch(lines[place])
     assert match, "found above"
+    # The log lists what is missing and what is mismatched in the lines below the count.
     listed = [found for line in lines[place + 1 : place + 4] if (found := MISSING.fullmatch(line))]
     absent = [name for found in listed for name in (found["missing"] or found["mismatched"]).split(", ")]
     of_encoder = [name for name in absent if not name.removeprefix("backbone.").startswith(HEAD)]
@@ -297,6 +300,7 @@ def _seed(run_dir: Path, run: RunRecord) -> Check:
     above = run_dir.parent
     try:
         others = [read_run(path) for path in parts(above)] if is_run(above) else []
+    # Another seed may be damaged; this check is about the run itself.
     except (UserError, OSError):
         others = []
     spread = spread_of(other.value(run.set_name, run.metric) for other in others if other.fold == run.fold)

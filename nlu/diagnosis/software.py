@@ -41,12 +41,14 @@ def versions() -> Iterator[Check]:
     yield Check("python", f"{running} at {sys.executable}")
     found = []
     for requirement in _requirements():
+        # Requirements of extras have a marker that names their extra, and are listed below.
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         version = installed_version(requirement.name)
         if version is None:
             remedy = f"{sys.executable} -m pip install '{requirement}'"
             yield broken(requirement.name, f"is not installed; nlu needs {requirement}", remedy)
+        # nlu itself requires release candidates, which a specifier leaves out by default.
         elif not requirement.specifier.contains(version, prereleases=True):
             remedy = f"{sys.executable} -m pip install '{requirement}'"
             yield broken(requirement.name, f"{version}, but nlu needs {requirement.specifier}", remedy)
@@ -148,6 +150,7 @@ READABLE_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 def access(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
     """List what is set, and warn about incomplete pairs of variables and about files that other users can read."""
+    # A variable with a harmless name may hold a secret, such as an address with a password.
     secret = sorted(name for name, value in environment.items() if value and (_is_listed(name) or found_in(value)))
     beside = sorted(one.name for one in VARIABLES if environment.get(one.name) and one.name not in secret)
     yield Check("variables", ", ".join([*secret, *beside]) or "none")

@@ -60,6 +60,8 @@ class Guarded:
         if self._thread is None:
             return
         name, limit_s = type(self._tracker).__name__, START_LIMIT_S if what == "starting" else LIMIT_S
+        # The caller waits for each call, so the tracker never falls behind the saved state; the thread exists for the
+        # limit of time only.
         done = self._thread.begin(call)
         try:
             done.result(limit_s)
@@ -74,6 +76,7 @@ class Guarded:
             self._switch_off()
 
     def _switch_off(self) -> None:
+        # A hanging call cannot be ended in Python. Its thread is a daemon, so it does not keep the process alive.
         self._tracker = Nothing()
         if self._thread is not None:
             self._thread.end()
@@ -101,6 +104,7 @@ class _Thread:
             call, done = given
             try:
                 call()
+            # SystemExit of a library must not end the thread with a caller that waits for its result.
             except BaseException as error:
                 done.set_exception(error)
             else:

@@ -9,12 +9,15 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nlu.config.errors import UserError
 from nlu.storage.files import read_json, write_json
 from nlu.storage.locks import hold_lock
 from nlu.tracking.tracker import Beginning, Outcome, Point
+
+if TYPE_CHECKING:
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +59,9 @@ class MLflow:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Runs of a search that start together must not create the tables at the same time.
         with hold_lock(path.with_name(f".{path.name}.lock"), wait_s=LOCK_WAIT_S, optional=True):
-            self._client: Any = MlflowClient(tracking_uri=f"sqlite:///{path.resolve()}")
+            self._client: MlflowClient = MlflowClient(tracking_uri=f"sqlite:///{path.resolve()}")
             self._run = self._run_of(beginning)
+        # The largest step of each metric in the database, which may be later than the saved state after a kill.
         self._known = {
             name: max(one.step for one in self._client.get_metric_history(self._run, name))
             for name in self._client.get_run(self._run).data.metrics
@@ -111,6 +115,7 @@ class MLflow:
         for first in range(0, len(params), PER_CALL_MAX):
             self._client.log_batch(run, params=params[first : first + PER_CALL_MAX], synchronous=True)
         self._client.log_batch(run, tags=[RunTag("outcome", "running")], synchronous=True)
+        # Last: a kill before this line leaves a run without metrics in MLflow, and the next start makes another.
         write_json(beginning.folder / RUN, {"run_id": run})
         return run
 

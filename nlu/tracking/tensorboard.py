@@ -5,10 +5,13 @@ import math
 import sys
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from nlu.runs.tallies import Histogram, drawn
 from nlu.tracking.tracker import Beginning, Outcome, Point
+
+if TYPE_CHECKING:
+    pass
 
 OF_END = ".end"
 """the suffix of the file with the results, which is replaced if the run ends again"""
@@ -34,11 +37,12 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         folder = self._folder = beginning.folder
+        # The run goes further than the end that these results are of.
         for path in folder.glob(f"events.*{OF_END}"):
             path.unlink()
         self._step = beginning.step
         is_new = not any(folder.glob("events.*"))
-        self._writer: Any = SummaryWriter(str(folder), purge_step=None if is_new else beginning.step + 1)  # type: ignore[no-untyped-call]
+        self._writer: SummaryWriter = SummaryWriter(str(folder), purge_step=None if is_new else beginning.step + 1)
         if is_new:
             self._writer.add_text("config", _as_text(beginning.config), 0)
             for point in beginning.past():
@@ -56,24 +60,37 @@ class TensorBoard:
 
     def end(self, outcome: Outcome, results: Mapping[str, float]) -> None:
         self._writer.close()
+        # In a separate file, which `start` removes if the run is trained further than this end.
         if results:
             from torch.utils.tensorboard import SummaryWriter
 
-            last: Any = SummaryWriter(str(self._folder), filename_suffix=OF_END)  # type: ignore[no-untyped-call]
+            last = SummaryWriter(str(self._folder), filename_suffix=OF_END)
             last.add_text("result", _as_text({"outcome": outcome, **results}), self._step)
             for name, value in results.items():
                 last.add_scalar(name, value, self._step)
             last.close()
 
 
-def _as_text(values: Mapping[str, Any]) -> str:
+def _as_text(values: Mapping[str, object]) -> str:
     """Return the values as indented lines, which Markdown shows unchanged."""
     return "\n".join(
         f"    {key}: {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()
     )
 
 
-def _raw(histogram: Histogram) -> dict[str, Any]:
+class RawHistogram(TypedDict):
+    """Arguments of add_histogram_raw."""
+
+    min: float
+    max: float
+    num: int
+    sum: float
+    sum_squares: float
+    bucket_limits: list[float]
+    bucket_counts: list[int]
+
+
+def _raw(histogram: Histogram) -> RawHistogram:
     """Return a histogram as arguments of the library, without NaNs; sums use the centers of the bins."""
     bins = [(drawn(low), drawn(high), count) for low, high, count in histogram.rows() if not math.isnan(low)]
     middles = [((low + high) / 2, count) for low, high, count in bins]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from nlu.runs.records import HISTOGRAMS, SCALARS, TRAIN, VALID, Cell, read_rows
 from nlu.runs.tallies import Histogram
@@ -43,7 +43,7 @@ class Beginning:
     """the search, the grid or the repeats to which it belongs; None for a single run"""
     folder: Path
     """a folder for the tracker in that of the run; it may not exist, or may hold files of an earlier start"""
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     """the configuration by dotted key"""
     step: int
     """the step from which the run continues; points of later steps, logged before a kill, are logged again"""
@@ -108,6 +108,7 @@ def past_points(run_dir: Path, step: int) -> Iterator[Point]:
         map(of_scalars, tables[SCALARS]),
         (of_histograms(rows) for _, rows in of_step),
     ]
+    # Each table is in the order of steps, so merging puts the points of one step side by side.
     for number, points in groupby(heapq.merge(*kinds, key=attrgetter("step")), key=attrgetter("step")):
         whole = Point(number)
         for point in points:
@@ -122,4 +123,5 @@ def _point(row: Row, values: Mapping[str, Cell]) -> Point:
 
 def _rows(path: Path, step: int) -> list[dict[str, Cell]]:
     rows = read_rows(path) if path.is_file() else []
+    # Rows of later steps were written before a kill and are written again.
     return [row for row in rows if int(row["step"] or 0) <= step]

@@ -8,13 +8,16 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nlu.runs.tallies import BOUNDS_B, Histogram, drawn
 from nlu.storage.files import read_json, write_json
 from nlu.tracking.tracker import Beginning, Outcome, Point
+
+if TYPE_CHECKING:
+    pass
 
 RUN = "wandb.json"
 
@@ -36,11 +39,13 @@ class WandB:
         folder = beginning.folder
         folder.mkdir(parents=True, exist_ok=True)
         number = (read_json(folder / RUN) or {}).get("id") or secrets.token_hex(4)
+        # Before the first file of the run exists, so that after a kill at any line the next start finds that file by
+        # its id.
         write_json(folder / RUN, {"id": number})
         former = [path for path in folder.glob(f"wandb/offline-run-*-{number}") if path.is_dir()]
         for path in former:
             shutil.rmtree(path)
-        self._run: Any = wandb.init(
+        self._run: wandb.Run = wandb.init(
             mode="offline",
             dir=str(folder),
             id=number,
