@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -47,9 +47,18 @@ NO_GLYPH = re.compile(r"Glyph (\d+) .*missing from")
 WARNED: list[str] = []
 """letters that the log named; a process warns once"""
 BEST_COLOUR = "#c1121f"
-TITLE: Any = {"loc": "left", "fontsize": 10, "color": "#444444"}
-"""arguments of set_title"""
-STYLE: Mapping[str, Any] = {
+
+
+class TitleLook(TypedDict):
+    """Arguments of set_title."""
+
+    loc: Literal["left"]
+    fontsize: int
+    color: str
+
+
+TITLE: TitleLook = {"loc": "left", "fontsize": 10, "color": "#444444"}
+STYLE: Mapping[str, object] = {
     "font.size": 10,
     "text.parse_math": False,
     "axes.spines.top": False,
@@ -74,6 +83,7 @@ def families() -> list[str]:
     """Return the fonts of figures: matplotlib's own, then those of this machine that have Chinese letters."""
     from matplotlib import font_manager
 
+    # All that exist, since a font may lack a letter: matplotlib takes each letter from the first font that has it.
     there = {font.name for font in font_manager.fontManager.ttflist}
     return ["DejaVu Sans", *(name for name in WITH_CHINESE if name in there)]
 
@@ -82,7 +92,7 @@ def new_figure(
     size_inches: tuple[float, float] = SIZE_INCHES,
     *,
     layout: Literal["tight", "constrained"] = "tight",
-    style: Mapping[str, Any] = STYLE,
+    style: Mapping[str, object] = STYLE,
 ) -> tuple[Figure, Axes]:
     """Return a figure, of the usual size and style unless others are given, with one pair of axes."""
     with styled(style):
@@ -90,7 +100,7 @@ def new_figure(
         return figure, figure.subplots()
 
 
-def styled(style: Mapping[str, Any] = STYLE) -> AbstractContextManager[None]:
+def styled(style: Mapping[str, object] = STYLE) -> AbstractContextManager[None]:
     """Return a context in which lines, texts and legends are created in this style and in the fonts of figures."""
     # matplotlib types the keys as an enumeration of all settings.
     settings: Any = {**style, "font.family": families()}
@@ -126,6 +136,7 @@ def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
     An SVG contains its text as text, which the reader's fonts show, and its identifiers are made from `salt`. Letters
     that no font of this machine has are logged once, and are boxes in the other formats.
     """
+    # Written to memory, so that `write_bytes` can replace the file as a whole.
     content = io.BytesIO()
     style = {**STYLE, "svg.fonttype": "none", "svg.hashsalt": salt}
     # Equal figures must have equal bytes, so dates are left out.
@@ -162,6 +173,7 @@ def svg_of(name: str, figure: Figure) -> str:
     head, body = text[: text.index(">") + 1], text[text.index(">") + 1 :]
     size = re.search(r'viewBox="[^"]*"', head)
     assert size, "an SVG of matplotlib has a viewBox"
+    # Several lines of a figure belong to one trial, but an id must be unique on a page.
     body = re.sub(r'<g id="trial-(\d+)">', r'<g data-trial="\1">', body)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     return f'<svg {size[0]} role="img" xmlns="http://www.w3.org/2000/svg">{" ".join(body.split())}'

@@ -94,6 +94,7 @@ def lengths_figure(title: str, counts: Mapping[str, Sequence[int]], max_len: int
     width = math.ceil((longest + 1) / MAX_LENGTH_BINS)
     figure, axes = new_figure()
     for index, (split, values) in enumerate(counts.items()):
+        # Shares instead of counts, since the train set has many times the examples of the others.
         lengths = np.asarray(values, dtype=float)
         if lengths.sum() == 0:
             continue
@@ -148,6 +149,7 @@ def smoothed(y_P: np.ndarray) -> np.ndarray:
 
 def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
     """Return the mean of the `window` values around each one, of fewer at both ends."""
+    # By differences of cumulative sums, so that the cost does not depend on the window.
     sums = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))
     first = np.maximum(index - window // 2, 0)
@@ -181,6 +183,7 @@ def _metric_figure(
     for name, points in curves.items():
         if len(points[0]):
             _plot(axes, points, colours[name], name)
+    # Room for the text at the best point.
     axes.margins(y=0.15)
     x, y = curves.get(major_set, (np.array([]), np.array([])))
     if len(x):
@@ -206,6 +209,7 @@ def _mark_best(axes: Axes, x: float, y: float, *, right: bool, above: bool) -> N
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5},
         zorder=6,
     )
+    # The text may reach beyond the axes; the layout would shrink the plot to make room for it.
     label.set_in_layout(False)
 
 
@@ -226,6 +230,7 @@ def _gradient_figure(train: Rows) -> Figure | None:
     if figure is None:
         return None
     _, norms = _points(train, "gnorm")
+    # A logarithmic axis cannot show 0.
     if norms.min() > 0 and norms.max() > 30 * np.median(norms):
         logarithmic(figure.axes[0])
     _, clipped = _points(train, "clipped")

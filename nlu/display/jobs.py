@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -47,7 +46,7 @@ class JobsBoard:
         self._show()
         return self
 
-    def __exit__(self, *unused: Any) -> None:
+    def __exit__(self, *unused: object) -> None:
         self._hide()
 
     def say(self, text: str, style: str | None = None) -> None:
@@ -61,6 +60,7 @@ class JobsBoard:
 
     def draw(self, rows: Sequence[JobRow]) -> None:
         """Show these jobs from now on."""
+        # The thread of the display reads the list at any time, so it is replaced, never changed.
         self._rows = list(rows)
 
     def choose(self, question: str, answers: Mapping[str, str]) -> str:
@@ -98,6 +98,7 @@ class JobsBoard:
 
 def choose(question: str, answers: Mapping[str, str]) -> str:
     """Ask on the terminal and return the first letter of the answer; empty without a terminal."""
+    # Without a person at the terminal, `input` would wait forever.
     if not (on_terminal() and sys.stdin.isatty()):
         return ""
     offered = ", ".join(f"{key} = {what}" for key, what in answers.items())
@@ -114,6 +115,7 @@ def choose(question: str, answers: Mapping[str, str]) -> str:
 def shown_rows(rows: Sequence[JobRow], most: int) -> list[JobRow]:
     """Return as many rows as fit, running jobs first, in their original order."""
     ranked = sorted(range(len(rows)), key=lambda place: (_rank(rows[place].state), place))
+    # In their original order, so that lines do not jump when a state changes.
     return [rows[place] for place in sorted(ranked[: max(most, 1)])]
 
 

@@ -61,6 +61,7 @@ def html_table(header: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]
         is_long = any(len(line[place]) >= LONG_CELL for line in lines)
         classes.append("" if is_number else " class='text long'" if is_long else " class=text")
     head = "".join(f"<th{'' if is_number else ' class=text'}>{html.escape(name)}</th>" for name, is_number in header)
+    # Texts of users are escaped in every cell: a text of a data set may contain HTML.
     body = "".join(
         f"<tr>{''.join(f'<td{look}>{html.escape(cell)}</td>' for look, cell in zip(classes, line, strict=True))}</tr>"
         for line in lines

@@ -164,6 +164,7 @@ class Progress:
 
     def log_if_due(self, bar: Bar) -> None:
         """Log this bar if nothing is drawn and the last line is `log_interval_s` old."""
+        # One clock for all bars, so that several of them do not log more often together.
         if not self._logs or (now_s := time.monotonic()) < self._next_log_s:
             return
         self._next_log_s = now_s + self._log_interval_s
@@ -181,6 +182,7 @@ class Progress:
         return display
 
     def _render(self) -> RenderableType:
+        # Called by the thread of the display; the copy stays complete while the main thread adds or removes bars.
         return Group(*(_render_bar(bar, console().width) for bar in tuple(self._bars)))
 
 

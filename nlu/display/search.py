@@ -84,6 +84,7 @@ def draw_figures(summary: Summary, importances: dict[str, float]) -> dict[str, F
 def write_figures(folder: Path, figures: Mapping[str, Figure]) -> list[Path]:
     """Write each figure as NAME.png, and remove figures of an earlier call that are not among these."""
     for name in FIGURES:
+        # A continued search may have lost what a figure showed, and an old file would show another state.
         if name not in figures:
             (folder / f"{name}.png").unlink(missing_ok=True)
     return [save_figure(figure, folder / f"{name}.png") for name, figure in figures.items()]
@@ -121,6 +122,7 @@ def _history(summary: Summary, valued: list[TrialRow]) -> Figure:
         pick = np.maximum if summary.maximize else np.minimum
         so_far = pick.accumulate(np.array([trial.value for trial in done], dtype=float))
         last = max(trial.number for trial in summary.trials)
+        # The line ends at the last trial, which may be running or pruned.
         places, heights = [*(trial.number for trial in done), last], [*so_far, so_far[-1]]
         axes.step(places, heights, where="post", color=BEST_COLOUR, linewidth=1.4, label="best so far")
         _mark_best(axes, summary, summary.best.number, len(summary.trials) - 1)
@@ -189,6 +191,7 @@ def _intermediate(summary: Summary) -> Figure:
 
 
 def _thinned(steps: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    # Rounded up.
     stride = -(-len(steps) // MAX_STEPS)
     return [*steps[:-1:stride], *steps[-1:]] if stride > 1 else steps
 
@@ -212,8 +215,10 @@ def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
     low, high = min(scores.values()), max(scores.values())
     shade = Normalize(low, high if high > low else low + 1)
     best = summary.best.number if summary.best else None
+    # Later lines cover earlier ones, so the best is drawn last.
     for trial in sorted(valued, key=lambda trial: (trial.number == best, trial.state == "complete")):
         height = float(shade(scores[trial.number]))
+        # The best is dark in both directions.
         strength = height if summary.maximize else 1 - height
         heights = [*(place_of(param, trial.params) for param in params), height]
         done, is_best = trial.state == "complete", trial.number == best

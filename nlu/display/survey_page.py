@@ -130,6 +130,7 @@ def draw_survey(record: Mapping[str, Any]) -> dict[str, str]:
 
 def _themed(svg: str) -> str:
     for colour, on_page in ON_PAGE.items():
+        # matplotlib accepts only colours, not variables of CSS, so these replace the colours afterwards.
         svg = svg.replace(colour, on_page)
     return svg
 

@@ -107,6 +107,7 @@ def _cuts(record: Mapping[str, Any], sets: Sets) -> SurveyTable:
     for length in lengths:
         line = [f"{length}{' *' if length == record['max_len'] else ''}"]
         for one in sets.values():
+            # Each set lists lengths only up to its longest row, beyond which nothing is cut.
             cut = next((cut for cut in one["cut"] if cut["max_len"] == length), {"rows": 0.0, "tokens": 0.0})
             line += [f"{cut['rows']:.2%}", f"{cut['tokens']:.2%}"]
         lines.append(line)

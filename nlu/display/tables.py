@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
+from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
@@ -21,8 +21,14 @@ def print_table(*parts: RenderableType, style: str | None = None, plain_width: i
     Parts that are texts are not wrapped. A reader such as `head` may close the pipe early without causing an error.
     """
     is_terminal = sys.stdout.isatty()
-    looks: dict[str, Any] = {} if is_terminal else {"width": plain_width, "color_system": None}
-    console = Console(markup=False, emoji=False, highlight=False, **looks)
+    console = Console(
+        markup=False,
+        emoji=False,
+        highlight=False,
+        width=None if is_terminal else plain_width,
+        color_system="auto" if is_terminal else None,
+    )
+    # Captured, since rich fills lines with spaces up to the width of a column, which a file should not have.
     with nullcontext() if is_terminal else console.capture() as capture:
         for part in parts:
             console.print(part, style=style if is_terminal else None, soft_wrap=isinstance(part, str))
@@ -49,8 +55,8 @@ def numbers(*names: str) -> list[Header]:
 
 def table_of(columns: Iterable[Header], lines: Iterable[Sequence[str]] = ()) -> Table:
     """Return a table with these columns and lines."""
-    looks: dict[str, Any] = {} if sys.stdout.isatty() else {"box": None}
-    table = Table(show_edge=False, pad_edge=False, header_style="bold", **looks)
+    lines_between = box.HEAVY_HEAD if sys.stdout.isatty() else None
+    table = Table(box=lines_between, show_edge=False, pad_edge=False, header_style="bold")
     for header, is_number in columns:
         table.add_column(header, justify="right" if is_number else "left", overflow="fold")
     for line in lines:
@@ -79,6 +85,7 @@ def fitted(columns: Sequence[Column], plain_width: int = PLAIN_WIDTH) -> tuple[T
     on_terminal = sys.stdout.isatty()
     width = Console().width if on_terminal else plain_width
     table = _whole(columns, is_broken=False)
+    # Measured on a wide console, since a table on the real one never reports more than its width.
     while Console(width=PLAIN_WIDTH).measure(table).maximum > width:
         table = _whole(columns, is_broken=on_terminal)
         dispensable = [column for column in columns if column.may_go]

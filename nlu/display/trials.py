@@ -77,6 +77,7 @@ class Summary:
         return sorted(self.trials, key=lambda trial: (STATES.index(trial.state), *self._rank(trial)))
 
     def _rank(self, trial: TrialRow) -> tuple[float, int]:
+        # The smallest is the best for both directions of a metric; a trial without a value comes last.
         value = math.inf if trial.value is None else (-trial.value if self.maximize else trial.value)
         return value, trial.number
 
@@ -117,6 +118,7 @@ def _within(place: Path, folder: str | None) -> str | None:
 
 
 def _cell(value: object) -> str:
+    # A tab or a line end within an error would break the table.
     return "" if value is None else " ".join(written(value).split())
 
 

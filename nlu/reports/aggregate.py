@@ -57,6 +57,7 @@ class TableRow:
             return [run for run in self.runs if run.seed in whole and run.state == "complete"]
         complete = [run for run in self.runs if run.state == "complete"]
         if self.state == "pruned":
+            # The pruner compared the trial by all of these, so its value in a table is over the same ones.
             return [run for run in self.runs if run.state in ("complete", "pruned")]
         return complete or [run for run in self.runs if run.state == self.state]
 
@@ -88,6 +89,7 @@ class TableRow:
         """
         runs = [run for run in self.runs if run.seed == seed]
         states = {run.fold: run.state for run in runs}
+        # A fold that was never started lacks a folder, so the expected folds come from the configuration.
         wanted = range(runs[0].folds) if runs[0].folds and runs[0].fold is not None else states
         return {fold: states.get(fold) for fold in wanted if states.get(fold) != "complete"}
 
@@ -141,6 +143,7 @@ def rows_of(runs: Iterable[RunRecord], metrics: Sequence[str] = ()) -> tuple[lis
                 f"{counted(len(repeated), 'run')} left out, beside another with the same configuration, seed and fold: "
                 + ", ".join(str(run.folder) for run in repeated)
             )
+        # A job that failed before its first evaluation may lack the metric; it belongs to the same row.
         first = next((run for run in kept if run.metric), kept[0])
         rows.append(TableRow(kept, first.metric, first.set_name))
     _require(metrics, rows)
@@ -197,6 +200,7 @@ def missing_folds(row: TableRow) -> list[str]:
 def _identity(run: RunRecord) -> str:
     """Return a text that is equal for runs of one configuration; each trial of a search is a configuration."""
     config = {key: value for key, value in run.config.items() if is_identity(key)}
+    # Two trials of a search may draw the same values, and are still two rows.
     trial = [run.config.get(f"trial.{key}") for key in ("storage", "study", "number")]
     return json.dumps([config, trial], sort_keys=True, default=str)
 

@@ -67,6 +67,7 @@ def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[P
         return
     for path in sorted(checkpoints.iterdir()):
         best = BEST.fullmatch(path.name)
+        # A folder with a dot in front is left over from a killed save; `last` and `best-1` are complete without it.
         if (best and int(best[1]) > keep_best) or (path.name.startswith(".") and path.is_dir()):
             yield path
     for name in () if keep_optimizer else (OPTIMIZER, METHOD):
@@ -86,6 +87,7 @@ def clean(plan: CleaningPlan) -> int:
     Raises UserError if a process holds the folder, or if the run was started again after the plan was made.
     """
     with _held(plan.run.folder):
+        # Checked again under the lock: between the plan and now, a longer training may have started in this folder.
         if not (plan.run.folder / RESULT).is_file() or not (plan.run.folder / CONFIG).is_file():
             raise UserError(f"{plan.run.folder} was started again meanwhile; nothing of it was removed")
         freed = 0
@@ -124,6 +126,7 @@ def _held(folder: Path) -> Iterator[None]:
     """Hold the lock of a run, and of the run that it is a part of; raises UserError instead of waiting."""
     with ExitStack() as held:
         for place in (folder, folder.parent):
+            # The folder of a grid or a search lacks a lock, and none is created there.
             if place != folder and not (place / LOCK).exists():
                 continue
             try:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 from nlu.reports.aggregate import TableRow, is_identity, rows_of
 from nlu.reports.runs import RunRecord
@@ -59,6 +58,7 @@ def differing_columns(rows: Sequence[TableRow]) -> KeyColumns:
         if len(set(values)) > 1 and not _is_determined(values, columns.shown):
             columns.shown[group] = values
     rest = [key for key in differing if key not in columns.shown]
+    # Classes first: most keys that differ between two choices of a group follow from the class.
     for key in sorted(rest, key=lambda key: not key.endswith("_target_")):
         values = [config.get(key, ABSENT) for config in configs]
         if _is_determined(values, columns.shown):
@@ -87,7 +87,7 @@ def _choices(
     ]
 
 
-def _value(key: str, below: Sequence[str], config: dict[str, Any]) -> object:
+def _value(key: str, below: Sequence[str], config: Mapping[str, object]) -> object:
     """Return the value of a key; of a mapping one text, however the command line wrote it."""
     held = [f"{name.removeprefix(f'{key}.')}: {config[name]}" for name in below if name in config]
     return f"{{{', '.join(held)}}}" if held else config.get(key, ABSENT)
@@ -112,6 +112,7 @@ def named_rows_of(runs: Sequence[RunRecord], names: Mapping[Path, str]) -> tuple
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         inside = [folder for folder in names if run.folder.is_relative_to(folder)]
+        # Named folders may lie within one another; the innermost one names the run.
         name = names[max(inside, key=lambda folder: len(folder.parts))] if inside else ""
         groups.setdefault(name, []).append(run)
     tables: list[list[TableRow]] = []
@@ -197,6 +198,7 @@ def _common_folder(paths: Sequence[str]) -> str:
     """Return the folders with which all paths begin, with a slash at the end, without the last part of any path."""
     if len(set(paths)) < 2:
         return ""
+    # In sorted order, all paths begin with what the first and the last of them share.
     first, last = min(paths).split("/")[:-1], max(paths).split("/")[:-1]
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
     return "".join(f"{part}/" for part in first[:alike])

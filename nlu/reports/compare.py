@@ -1,11 +1,10 @@
 """The difference of two configurations: their settings, their metrics, and the rows that flipped."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.schema import WITHOUT_EFFECT
@@ -122,25 +121,28 @@ def config_differences(rows: Sequence[TableRow]) -> Values:
     return differences([identity_of(row.runs[0].config, is_single=are_single) for row in rows])
 
 
-def identity_of(config: dict[str, Any], *, is_single: bool) -> dict[str, Any]:
+def identity_of(config: Mapping[str, object], *, is_single: bool) -> dict[str, object]:
     """Return the keys of a flat configuration that are compared; seed and fold only if `is_single`."""
     left_out = WITHOUT_EFFECT if is_single else NOT_IDENTITY
     return {key: value for key, value in config.items() if key.partition(".")[0] not in left_out}
 
 
-def _provenance(run: RunRecord) -> dict[str, Any]:
+def _provenance(run: RunRecord) -> dict[str, object]:
     """Return commit, versions and devices of the last start, as far as the run recorded them."""
     try:
         start = json.loads((run.folder / "provenance.json").read_text(encoding="utf-8"))["starts"][-1]
     except (OSError, ValueError, KeyError, IndexError):
         return {}
     git = start.get("git") or {}
-    facts = {"commit": (git.get("commit") or "")[:12] or None, "uncommitted changes": git.get("dirty")}
+    facts: dict[str, object] = {
+        "commit": (git.get("commit") or "")[:12] or None,
+        "uncommitted changes": git.get("dirty"),
+    }
     facts |= {f"{name} version": version for name, version in (start.get("versions") or {}).items()}
     return facts | {"devices": ", ".join(start.get("devices") or []), "processes": start.get("world_size")}
 
 
-def differences(sides: Sequence[dict[str, Any]]) -> Values:
+def differences(sides: Sequence[Mapping[str, object]]) -> Values:
     """Return the keys whose values differ, with the value of each side, None for a side that lacks the key."""
     keys = dict.fromkeys(key for side in sides for key in side)
     values = {key: tuple(side.get(key) for side in sides) for key in keys}
@@ -192,6 +194,7 @@ def shared_sets(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> list[str]:
 
 def pairs_of(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list[tuple[RunRecord, RunRecord]]:
     """Return the runs of two configurations with equal seed and fold; two single runs are always a pair."""
+    # Two runs that were trained with different seeds still predicted the same rows.
     if len(first) == len(second) == 1:
         return [(first[0], second[0])]
     others = {(run.seed, run.fold): run for run in second}
@@ -324,7 +327,7 @@ def _spoken(value: object) -> str:
     return str(value)
 
 
-def _spoken_item(item: Any) -> str:
+def _spoken_item(item: object) -> str:
     if isinstance(item, list):
         first, last, kind = item
         return f"{kind} {first}-{last}"

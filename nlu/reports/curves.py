@@ -89,7 +89,9 @@ def joined(label: str, points: Iterable[Points]) -> Curve | None:
         return None
     if len(curves) == 1:
         return Curve(label, *curves[0])
+    # Only where every run has values: where one ends, the mean of the others would jump.
     first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    # Runs are evaluated at different steps, so each is interpolated at the points of all of them.
     every = np.unique(np.concatenate([x for x, _ in curves]))
     x_P = every[(every >= first) & (every <= last)]
     if not len(x_P):
@@ -122,6 +124,7 @@ def _tables(folder: Path) -> tuple[list[dict[str, Cell]], list[dict[str, Cell]]]
     elapsed_s, before = 0.0, 0.0
     for row in train:
         examples, speed = _number(row.get("examples")), _number(row.get("examples_per_s"))
+        # train.tsv records speeds, not times: a time of the clock would count the pause of a run that was continued.
         elapsed_s += (examples - before) / speed if speed > 0 else 0.0
         before = examples
         row["time_s"] = elapsed_s
@@ -163,6 +166,7 @@ def _best(runs: Sequence[RunRecord], curve: Curve, metric: str) -> tuple[float, 
 def _epoch(tables: tuple[list[dict[str, Cell]], list[dict[str, Cell]]], across: Across) -> float | None:
     for row in reversed([*tables[0], *tables[1]]):
         epoch, x = _number(row.get("epoch")), _number(row.get(COLUMNS[across]))
+        # Rounded, since equal lengths computed from different rows may differ in the last digits.
         if epoch > 0 and across != "time":
             return round(x / epoch, 6)
     return None
@@ -237,7 +241,7 @@ def _kept_scores_of_run(run: RunRecord, set_name: str | None) -> _KeptByRun | st
     return _KeptByRun(chosen, labels, by_label, confusion, calibration, np.array(lengths), np.array(right))
 
 
-def _over_runs(name: str, found: Sequence[_KeptByRun]) -> dict[str, Any]:
+def _over_runs(name: str, found: Sequence[_KeptByRun]) -> dict[str, object]:
     """Return a class's rows in all runs, with mean and sample deviation of its F1 over the runs that have such rows."""
     entries = [one.by_label[name] for one in found if name in one.by_label]
     values = [entry["f1"] for entry in entries if entry.get("examples", 1) and entry.get("f1") is not None]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from nlu.config.choices import target_of
 from nlu.config.errors import DataError, UserError
@@ -42,7 +42,7 @@ class Flip:
     other: Record
     run: RunRecord
     """the first run"""
-    answers: tuple[Any, Any]
+    answers: tuple[object, object]
     """what each predicted"""
 
 
@@ -100,6 +100,7 @@ class Flips:
         kept = self.first_lost if was_right else self.first_won
         if len(kept) < self.shown:
             kept.append(flip)
+        # By example, not by prediction: see `test`.
         key = key_of(flip.row)
         self.balance[key] = self.balance.get(key, 0) + (1 if is_right else -1)
 
@@ -117,6 +118,7 @@ def mcnemar(first_only: int, second_only: int) -> McNemar:
     if discordant < FEW_DISCORDANT:
         p_value = float(binomtest(first_only, discordant).pvalue) if discordant else 1.0
         return McNemar("exact", None, p_value)
+    # Not below 0, or equal counts would give (0 - 1)^2, a difference where none is.
     statistic = max(abs(first_only - second_only) - 1, 0) ** 2 / discordant
     return McNemar("chi squared", statistic, float(chi2.sf(statistic, 1)))
 
@@ -178,6 +180,7 @@ def matched(first: Predictions, second: Predictions) -> Iterator[tuple[Record, R
                 continue
             counts[side] += 1
             key = key_of(record)
+            # Both files are usually in the same order, so hardly any record waits.
             other = waiting[1 - side].pop(key, None)
             if other is None:
                 waiting[side][key] = record
@@ -246,7 +249,7 @@ def _rows(run: RunRecord, path: Path, numbers: set[int]) -> Iterator[Row]:
         return
 
 
-def text_of(values: Mapping[str, Any]) -> str:
+def text_of(values: Mapping[str, object]) -> str:
     """Return the texts of a row in one line; empty if it kept none."""
     texts = [values[role] for role in TEXT_ROLES if values.get(role) is not None]
     return " / ".join(_joined(list(map(str, text))) if isinstance(text, list) else str(text) for text in texts)

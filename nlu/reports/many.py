@@ -96,6 +96,7 @@ def differences_of(folders: Sequence[Path]) -> Differences:
     if len(folders) > len(LETTERS):
         raise UserError(f"{len(folders)} folders are named, but at most {len(LETTERS)} can be compared; name fewer")
     resolved = [folder.resolve() for folder in folders]
+    # A configuration compared with itself would count as further tests, and Holm's correction would weaken the others.
     if twice := [str(folder) for place, folder in enumerate(folders) if resolved[place] in resolved[:place]]:
         raise UserError(*(f"{folder} is named twice; name each once" for folder in twice))
     rows = [one_row(folder) for folder in folders]
@@ -106,6 +107,7 @@ def differences_of(folders: Sequence[Path]) -> Differences:
     for (first, a), (second, b) in combinations(zip(LETTERS, rows, strict=False), 2):
         for name, counted_flips in _flips_of(found, f"{first} and {second}", a, b).items():
             flips.setdefault(name, {})[first, second] = counted_flips
+        # Of this pair only: `found.runs` has the seeds and folds that all configurations share, which may be fewer.
         pairs = pairs_of(a.counted, b.counted)
         for name, change in tested(pairs, shared_sets(pairs) if pairs else []).items():
             changes.setdefault(name, {})[first, second] = change

@@ -107,6 +107,7 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
     seen: set[Path] = set()
     for folder in folders:
         for path in _job_folders(folder, unread):
+            # A folder may be named twice, or lie within another named one, or be reached by a link.
             resolved = path.resolve()
             if resolved in seen:
                 continue
@@ -162,6 +163,7 @@ def _numerically(name: str) -> list[tuple[int, str]]:
 def is_run(folder: Path) -> bool:
     """Return whether the folder holds the config.yaml of a run; True if the file cannot be read, False without one."""
     try:
+        # The loader in C is several times as fast, which counts for a search of thousands of runs.
         content = yaml.load((folder / CONFIG).read_text(encoding="utf-8"), yaml.CSafeLoader)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return False
@@ -254,6 +256,7 @@ def _with_whole(folder: Path) -> list[Path]:
 
 def _open_state(folder: Path) -> tuple[State, str | None]:
     """Return the state of a run without a result: running if a process holds it, failed if its log ends in an error."""
+    # The lock ends with its process, so a run that was killed does not count as running.
     if any(is_locked(path / LOCK) for path in _with_whole(folder)):
         return "running", None
     error = next((error for path in _with_whole(folder) if (error := last_error(path))), None)
@@ -290,6 +293,7 @@ def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {"metric": metric, "set_name": set_name}
     if values:
         sign = 1 if lower_is_better else -1
+        # Of equal values the earliest step, as the run itself chooses.
         best_step = min(values, key=lambda pair: (sign * pair[0], pair[1]))[1]
         metrics: Metrics = {}
         for row in valid:
@@ -297,9 +301,11 @@ def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
                 metrics.setdefault(str(row["set"]), {})[str(row["metric"])] = _number(row["value"])
         known |= {"metrics": metrics, "best_step": int(best_step)}
     if train or valid:
+        # An evaluation may be later than the last row of train.tsv, which is written at intervals.
         known["examples"] = max(_number(row["examples"]) or 0 for row in (*train[-1:], *valid[-1:]))
     speeds = [speed for row in train if (speed := _number(row["examples_per_s"])) is not None]
     if speeds:
+        # The median: the first steps of a run are slow.
         known["examples_per_s"] = sorted(speeds)[len(speeds) // 2]
     return known
 

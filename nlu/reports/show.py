@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.words import path_text, shortened
@@ -124,6 +123,7 @@ def write_joined(folder: Path, rows: Sequence[TableRow]) -> list[Path]:
             *(sentence for row in rows for sentence in missing_folds(row)),
             summary="--join: no configuration has all its folds complete, so nothing can be joined",
         )
+    # All are checked before the first is written, so a refused command leaves nothing behind.
     if existing := [path for path in files if path.exists()]:
         raise UserError(*(f"--join would write {path}, which exists; give another folder" for path in existing))
     for path, joined in files.items():
@@ -154,11 +154,11 @@ def as_json(tables: Sequence[Sequence[TableRow]]) -> str:
     return json.dumps(plain(records), indent=2, ensure_ascii=False)
 
 
-def _fields(spread: Spread | None) -> dict[str, Any] | None:
+def _fields(spread: Spread | None) -> dict[str, float | None] | None:
     return None if spread is None else {"mean": spread.mean, "sd": spread.sd, "n": spread.n}
 
 
-def _run_fields(run: RunRecord) -> dict[str, Any]:
+def _run_fields(run: RunRecord) -> dict[str, object]:
     names = ("folder", "state", "seed", "fold", "metrics", "best_step", "examples", "examples_per_s", "error")
     return {name: getattr(run, name) for name in names} | ({"note": run.note} if run.note else {})
 

@@ -124,6 +124,7 @@ def _differences(tables: Sequence[PairedRuns], examples: int, seed: int) -> tupl
     def differences(counts_RK: np.ndarray) -> np.ndarray:
         found = np.zeros((len(tables[0].scores), len(counts_RK)))
         for table in tables:
+            # All seeds get the same draw of examples, since their predictions of one example are not independent.
             counts_RN = counts_RK[:, table.place_N]
             for sign, sums_NS in zip((-1, 1), table.sums, strict=True):
                 sums_RS, all_S = counts_RN @ sums_NS, sums_NS.sum(0)
@@ -131,10 +132,12 @@ def _differences(tables: Sequence[PairedRuns], examples: int, seed: int) -> tupl
         return found / len(tables)
 
     rng = np.random.default_rng(seed)
+    # The counts of a resample take as many numbers as there are examples.
     chunk = max(1, AT_ONCE // examples)
     drawn = []
     for first in range(0, RESAMPLES, chunk):
         count = min(chunk, RESAMPLES - first)
+        # Each resample has its own range of numbers, so one bincount counts all of a chunk.
         chosen_RK = rng.integers(examples, size=(count, examples)) + examples * np.arange(count)[:, None]
         counts = np.bincount(chosen_RK.ravel(), minlength=count * examples)
         drawn.append(differences(counts.reshape(count, examples).astype(float)))
@@ -145,6 +148,7 @@ def _change(observed: float, drawn_R: np.ndarray) -> Change:
     # Rounding must not make a resample equal to the observed one a smaller one.
     as_far = np.abs(drawn_R - observed) >= abs(observed) - 1e-12
     low, high = np.quantile(drawn_R, [0.025, 0.975])
+    # p is never 0: 2000 resamples cannot show that it is.
     return Change(observed, float(low), float(high), float((1 + as_far.sum()) / (1 + len(drawn_R))))
 
 
@@ -171,16 +175,18 @@ def _of_classes(records: Sequence[Record], names: Sequence[str]) -> tuple[csr_ar
     columns_NV = np.stack(
         [0 * label_N, 0 * label_N + 1, 2 + label_N, 2 + count + label_N, 2 + 2 * count + prediction_N], axis=1
     )
+    # The arrays of a CSR matrix: each row has the same number of values, zeros of right_N included.
     starts = np.arange(len(records) + 1) * values_NV.shape[1]
     sums_NS = csr_array((values_NV.ravel(), columns_NV.ravel(), starts), shape=(len(records), 2 + 3 * count))
 
     def by_class(sums_RS: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return tuple(np.split(sums_RS[..., 2:], 3, axis=-1))  # type: ignore[return-value]
+        right, wanted, predicted = np.split(sums_RS[..., 2:], 3, axis=-1)
+        return right, wanted, predicted
 
     def macro(sums_RS: np.ndarray, all_S: np.ndarray) -> np.ndarray:
         # A class that a resample lacks keeps the F1 that it has in all examples.
         f1_RC, f1_C = (_f1(*by_class(sums)) for sums in (sums_RS, all_S))
-        return np.where(np.isnan(f1_RC), f1_C, f1_RC)[:, ~np.isnan(f1_C)].mean(1)  # type: ignore[no-any-return]
+        return np.where(np.isnan(f1_RC), f1_C, f1_RC)[:, ~np.isnan(f1_C)].mean(1)
 
     def mcc(sums_RS: np.ndarray, _: np.ndarray) -> np.ndarray:
         # That of nlu.metrics.classes.matthews.
@@ -262,12 +268,12 @@ def _of_numbers(records: Sequence[Record]) -> tuple[np.ndarray, dict[str, Score]
     def pearson(sums_RS: np.ndarray, _: np.ndarray) -> np.ndarray:
         n, x, y, xx, yy, xy, *_rest = sums_RS.T
         with np.errstate(divide="ignore", invalid="ignore"):
-            return (n * xy - x * y) / np.sqrt((n * xx - x**2) * (n * yy - y**2))  # type: ignore[no-any-return]
+            return (n * xy - x * y) / np.sqrt((n * xx - x**2) * (n * yy - y**2))
 
     def r2(sums_RS: np.ndarray, _: np.ndarray) -> np.ndarray:
         n, x, _y, xx, *_rest = sums_RS.T
         with np.errstate(divide="ignore", invalid="ignore"):
-            return 1 - sums_RS[:, 7] / (xx - x**2 / n)  # type: ignore[no-any-return]
+            return 1 - sums_RS[:, 7] / (xx - x**2 / n)
 
     return np.stack(columns, axis=1), {
         "pearson": pearson,

@@ -162,6 +162,7 @@ class _Pass:
 
     def _keep(self, mistake: Mistake) -> None:
         """Keep a mistake if it is one of the most confident; of equal ones the first."""
+        # Entries are compared by their first two parts only; numbers differ, so a Mistake is never compared.
         entry = (mistake.confidence, -mistake.number, mistake)
         if len(self._mistakes) < self._options.rows:
             heapq.heappush(self._mistakes, entry)
@@ -174,6 +175,7 @@ class _Pass:
         else:
             label_N = np.array(self._number)
             ends = np.arange(1, RANGES_OF_NUMBERS) / RANGES_OF_NUMBERS
+            # Quantiles are equal if many rows have one label, such as a number of stars.
             bounds = sorted(set(np.quantile(label_N, ends).tolist()))
             names = [f"up to {bound:.6g}" for bound in bounds] + ["above"]
             slices = by_bounds(error_N, label_N, bounds, names, self._kind.is_binary)
@@ -279,6 +281,8 @@ class _Pass:
             return
         found.label_errors = errors
         wanted = {suspect.number for suspect in errors.suspects}
+        # The file is read once more, since which records are suspected is known only after all of them, and all with
+        # their texts may not fit into memory.
         records = {number: record for number, record in enumerate(self._source.records()) if number in wanted}
         found.suspects = [(suspect, records[suspect.number]) for suspect in errors.suspects]
 

@@ -5,14 +5,14 @@ Intelligence Research 70 (2021), sections 3.1 and 3.2: the threshold of a class 
 this label have for it. A row counts for the class whose threshold its probability reaches, or for the most probable of
 several. If that is not its label, the label is suspected. The counts by label and class are the confident joint.
 
-Axes: N rows, C classes.
+Axes: N rows, C classes, M suspected rows.
 """
 
 import warnings
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -111,8 +111,15 @@ def _of_classes(known: Probabilities, values_NC: np.ndarray, rank_by: RankBy) ->
     from cleanlab.filter import find_label_issues
 
     names, label_N = known.names, np.array([label for (label,) in known.labels])
-    found: Any = find_label_issues(
-        label_N, values_NC, filter_by="confident_learning", return_indices_ranked_by=rank_by.replace("-", "_"), n_jobs=1
+    # One process: the start of more takes longer than this, and they would import everything again.
+    found_M = np.asarray(
+        find_label_issues(
+            label_N,
+            values_NC,
+            filter_by="confident_learning",
+            return_indices_ranked_by=rank_by.replace("-", "_"),
+            n_jobs=1,
+        )
     )
     joint_CC = compute_confident_joint(label_N, values_NC)
     share_CC = estimate_joint(label_N, values_NC, confident_joint=joint_CC)
@@ -124,7 +131,7 @@ def _of_classes(known: Probabilities, values_NC: np.ndarray, rank_by: RankBy) ->
     ]
     return LabelErrors(
         "confident joint",
-        [_suspect(row, names, label_N[row], values_NC[row]) for row in found.tolist()],
+        [_suspect(row, names, label_N[row], values_NC[row]) for row in found_M.tolist()],
         len(label_N),
         {names[label]: float(thresholds_C[label]) for label in np.unique(label_N)},
         sorted(confused, key=lambda entry: -entry[2]),
@@ -142,19 +149,22 @@ def _of_sets(known: Probabilities, values_NC: np.ndarray, rank_by: RankBy) -> La
     """Judge each label separately, as present or absent. A row is suspected if one of its labels is."""
     from cleanlab.multilabel_classification.filter import find_label_issues
 
-    found: Any = find_label_issues(
-        known.labels,
-        values_NC,
-        filter_by="confident_learning",
-        return_indices_ranked_by=rank_by.replace("-", "_"),
-        n_jobs=1,
+    found_M = np.asarray(
+        find_label_issues(
+            known.labels,
+            values_NC,
+            filter_by="confident_learning",
+            return_indices_ranked_by=rank_by.replace("-", "_"),
+            n_jobs=1,
+        )
     )
     suspects = []
-    for row in found.tolist():
+    for row in found_M.tolist():
         has_C = np.zeros(len(known.names), bool)
         has_C[known.labels[row]] = True
         # The probability that the row has, or lacks, each label as annotated.
         as_annotated_C = np.where(has_C, values_NC[row], 1 - values_NC[row])
+        # cleanlab names the row only; the label that fits least is the one to look at.
         worst = int(as_annotated_C.argmin())
         likely = f"{'not ' if has_C[worst] else ''}{known.names[worst]}"
         confidence = float(as_annotated_C[worst])

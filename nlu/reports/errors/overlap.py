@@ -65,12 +65,14 @@ class NearTexts:
         """Build the index that `near` reads, after all texts were added."""
         counts = Counter(gram for grams in self._pending for gram in grams)
         self._rank_of = {gram: rank for rank, gram in enumerate(sorted(counts, key=lambda gram: (counts[gram], gram)))}
+        # Arrays take 4 bytes an entry, lists of Python integers about ten times as much.
         having: dict[int, array[int]] = defaultdict(lambda: array("i"))
         for number, grams in enumerate(self._pending):
             ranks = array("i", sorted(self._rank_of[gram] for gram in grams))
             self._grams.append(ranks)
             for rank in ranks[: self._prefix(len(ranks))]:
                 having[rank].append(number)
+        # A plain dict: looking up a rank in a defaultdict would add it.
         self._having, self._pending = dict(having), []
 
     def near(self, normal: str) -> Iterator[tuple[int, float, bool]]:
@@ -89,6 +91,7 @@ class NearTexts:
         candidates.discard(-1 if same is None else same)
         for number in sorted(candidates):
             ranks = self._grams[number]
+            # The similarity is at most the ratio of the sizes, which is cheaper to compute.
             if min(len(ranks), size) < self.threshold * max(len(ranks), size):
                 continue
             common = len(known.intersection(ranks))

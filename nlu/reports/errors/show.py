@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from nlu.config.words import counted, path_text, shortened
 from nlu.display.page import html_table, section, write_page
@@ -175,7 +174,7 @@ def _training_place(found: ErrorReport, number: int) -> str:
 def report_as_json(found: ErrorReport) -> str:
     """Return the report as JSON, with all classes and suspected labels and the mistakes that were kept."""
     errors = found.label_errors
-    content: dict[str, Any] = {
+    content: dict[str, object] = {
         "run": found.source.folder,
         "set": found.source.name,
         "kind": found.kind.plural,

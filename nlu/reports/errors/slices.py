@@ -66,6 +66,7 @@ def by_bounds(
 
     `names` has one name more than there are bounds. Empty slices are left out.
     """
+    # side="left" puts a value that equals a bound into the range that ends there.
     part_N = np.searchsorted(np.array(bounds), measured_N, side="left")
     found = [slice_of(name, value_N[part_N == part], is_rate) for part, name in enumerate(names)]
     return [one for one in found if one.rows]
@@ -95,6 +96,7 @@ class Parts:
 
     def slices(self) -> list[Slice]:
         """Return a slice for each part, those with most errors first."""
+        # A label may be predicted but never right, and then has faults without rows.
         found = [self._slice(part) for part in self._rows.keys() | self._faults.keys()]
         return sorted(found, key=lambda one: (-(one.wrong or 0), -(one.value or 0.0) * (one.wrong is None), one.name))
 
