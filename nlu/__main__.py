@@ -32,6 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         print_error(UserError(f"unknown command {names[0]}; {meant}"))
     print("usage: python -m nlu.NAME; each command has its own --help", file=shown)
     for name, path in commands.items():
+        # Parsed, not imported: importing all commands would take seconds.
         summary = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
         print(f"  python -m nlu.{name:<12}{summary}", file=shown)
     return 0 if is_asked else EXIT_USER_ERROR

@@ -67,6 +67,7 @@ def main(composed: DictConfig) -> int:
     from nlu.inference.evaluation import run_evaluation
     from nlu.launching.local import spread
 
+    # A partial of a function of a module, since the processes of several devices get it by pickle.
     work = partial(run_evaluation, Evaluate.of(config), located, named, export)
     return spread(work, config["trainer"]["devices"])
 
@@ -81,7 +82,7 @@ def _require_subject(overrides: Sequence[str]) -> None:
         )
 
 
-def _require_only_export(plain: Mapping[str, Any]) -> None:
+def _require_only_export(plain: Mapping[str, object]) -> None:
     """Raise UserError for keys that name a run or its weights beside an export."""
     defaults = {"run": None, "checkpoint": "best", "head_name": None, "compare": False}
     if given := [key for key, value in defaults.items() if plain.get(key, value) != value]:
@@ -105,7 +106,7 @@ def _own_sets(saved: Mapping[str, Any], folder: Path) -> list[str]:
     return named
 
 
-def _cross(config: Mapping[str, Any], named: Sequence[str]) -> list[str]:
+def _cross(config: Mapping[str, object], named: Sequence[str]) -> list[str]:
     """Return the problems of combinations of keys."""
     found = []
     if config.get("compare") and config.get("run") is None:
@@ -117,7 +118,9 @@ def _cross(config: Mapping[str, Any], named: Sequence[str]) -> list[str]:
         )
     if config.get("group_by") is not None and not named:
         found.append("group_by is set, but the rows to score are not; set data.test=FILE or data.dev=FILE")
-    if config.get("fold") is None and (config.get("folds") or {}).get("count") and config.get("run") is None:
+    folds = config.get("folds")
+    has_folds = isinstance(folds, Mapping) and folds.get("count")
+    if config.get("fold") is None and has_folds and config.get("run") is None:
         found.append("folds are only for training; set fold to the number of one, or folds=none")
     return found
 

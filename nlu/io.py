@@ -161,6 +161,7 @@ def sync(arguments: Sequence[str]) -> int:
         print(f"remove {place.shown}")
 
     def act() -> None:
+        # Copied first: killed between the two, the target has too many files instead of too few.
         run_copies(plan.copied, target.shown)
         if plan.extra:
             remove_all(target, plan.extra)
@@ -170,6 +171,7 @@ def sync(arguments: Sequence[str]) -> int:
 
 def rm(arguments: Sequence[str]) -> int:
     """Remove files, or folders with all that is in them. Never a whole bucket or disk."""
+    # argparse would take -rf for -r with an unknown flag and say nothing of the reason.
     if any(text.startswith("-") and not text.startswith("--") and "f" in text for text in arguments):
         raise UserError("rm has no -f, since it never asks before it removes; write -r for a folder")
     parser = _parser("rm", rm)
@@ -182,6 +184,7 @@ def rm(arguments: Sequence[str]) -> int:
 
     if given.uploads:
         return _rm_uploads(given)
+    # All paths are checked before anything is removed, so one that is wrong removes nothing.
     plans: dict[Place, list[Place]] = {
         (place := parse_place(path, writes=True)): plan_remove(place, recursive=given.recursive) for path in given.paths
     }

@@ -20,7 +20,7 @@ from nlu.config.errors import UserError
 
 if TYPE_CHECKING:
     from nlu.launching.listing import Listed
-
+    from nlu.launching.submissions import Submissions
 HISTORY_SHOWN = ("time", "queue", "job", "id", "commit", "changed", "folder", "log", "command")
 
 
@@ -98,7 +98,7 @@ def _list(given: Namespace) -> int:
     return 0
 
 
-def _of_project() -> list:
+def _of_project() -> "list[Submissions]":
     """Return the records that the history of this project names and that are still there."""
     from nlu.launching.submissions import FILE, FOLDER, Submissions, read_history
 
@@ -194,6 +194,8 @@ def _forget(folder: Path, numbers: Sequence[int]) -> int:
     count = gone = 0
     if not numbers:
         for record in records:
+            # A submission is recorded before it is sent and gets its ticket after it, so one without a ticket was cut
+            # off in between.
             if cut := [one.job for one in record.read() if one.ticket is None]:
                 record.refused(cut)
                 count += len(cut)

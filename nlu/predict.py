@@ -45,6 +45,7 @@ def _located(config: "Predict") -> "list[Located]":
     located = [one.of_head(config.head_name) for one in locate_all(config.run, config.checkpoint)]
     if config.input.path != STANDARD:
         Files(train=config.input.path).find("input", config.input.path)
+    # Not with several ranks: one that starts late would find the pieces of the others.
     if config.output != STANDARD and placement().kind == "alone":
         pieces_of(config.output).require_place()
     return located

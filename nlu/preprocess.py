@@ -34,6 +34,7 @@ def main(composed: DictConfig) -> int:
     if config["show"]:
         show_data(Run.of(config), config["show"])
         return 0
+    # The job that finishes last continues here and joins all parts.
     if part is not None and not encode_part(Run.of(config), part):
         print(json.dumps({"part": part[0], "parts": part[1]}))
         return 0

@@ -41,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return chosen(arguments[1:]) if chosen else table(arguments)
     except BrokenPipeError:
+        # A reader such as `head` has enough; `run_command` ends quietly then.
         raise
     except OSError as error:
         what = error.filename or "a file"
@@ -125,6 +126,7 @@ def _follow(folders: Sequence[str]) -> None:
     try:
         follow([Path(folder) for folder in folders])
     except Detached:
+        # The jobs continue without this command, which ends as other commands do after Ctrl-C.
         raise KeyboardInterrupt from None
 
 

@@ -35,6 +35,7 @@ def main(composed: DictConfig) -> int:
         raise UserError(f"a server needs {', '.join(absent)}; install it with pip install 'nlu[serve]'")
     from nlu.serving.listener import listening
 
+    # The port is taken before torch is imported and the run is loaded, so a port in use is reported at once.
     with listening(config) as listener:
         from nlu.serving.server import run_server
 

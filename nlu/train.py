@@ -29,6 +29,7 @@ from nlu.config.errors import UserError
 from nlu.config.submitted import is_submitted, run_while_time_lasts, was_started_before
 
 BEGAN_S = time.time()
+"""before Hydra creates the folder of the run, which `run` removes again if it stays empty"""
 
 
 def main(composed: DictConfig) -> int:
@@ -54,6 +55,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
     hydra: Any = HydraConfig.get()
     from nlu.config.schema import PARTS, Run
 
+    # A refused command must not leave an empty folder, but one that existed before belongs to the user.
     made_by_hydra = run_dir.stat().st_ctime >= BEGAN_S
     try:
         config = prepare(composed)
@@ -84,6 +86,7 @@ def mirror_of_job(mirror: str | None, run_dir: Path, hydra: DictConfig) -> str |
     """Return the mirror of this run: for a job of a grid or a search, a folder below the configured mirror."""
     if mirror is None or hydra.mode != RunMode.MULTIRUN:
         return mirror
+    # By its place in the sweep, so that jobs of one grid do not share a mirror.
     name = os.path.relpath(run_dir, Path(str(hydra.sweep.dir)).absolute())
     return mirror if name == "." else f"{mirror.rstrip('/')}/{Path(name).as_posix()}"
 
@@ -97,6 +100,7 @@ def choices_of(hydra: DictConfig) -> dict[str, str]:
 def command_line(hydra: DictConfig) -> list[str]:
     """Return the arguments that compose the same run again, without the trial of a search."""
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    # The trial belongs to one study. A rerun of its configuration must not report to that study again.
     own = [override for override in hydra.overrides.task if not override.startswith("trial=")]
     return [*(f"--config-dir={folder}" for folder in folders), *own]
 

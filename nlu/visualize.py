@@ -86,6 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     from nlu.reports.show import folders_of
 
     drawings = drawings_of(rows, given.x, given.metric)
+    # Everything is drawn before the folder is made: an error of a figure leaves nothing at --out.
     figures = {drawing.name: comparison.draw(drawing) for drawing in drawings}
     labels = labels_of(rows)
     kept_by_label = {label: kept_scores(row.counted, row.set_name) for label, row in zip(labels, rows, strict=True)}
