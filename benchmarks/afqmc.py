@@ -121,6 +121,7 @@ def subset(part: Any, count: int) -> Any:
     """Return `count` examples of a set, evenly spread over it, so that their lengths are the whole set's."""
     import numpy as np
 
+    # Not the first rows: a file may be sorted, and lengths decide what a row costs.
     chosen_N = np.linspace(0, len(part) - 1, min(count, len(part))).astype(np.int64)
     return part.some(np.unique(chosen_N))
 
@@ -132,6 +133,7 @@ def peer_model(size: str) -> Any:
 
     sizes = SIZES[size]
     torch.manual_seed(0)
+    # The same number of rows as our table of words, or the embeddings of the two sides would differ in size.
     config = BertConfig(
         vocab_size=len(vocab_path().read_bytes().removesuffix(b"\n").split(b"\n")), hidden_size=sizes["hidden"],
         num_hidden_layers=sizes["layers"], num_attention_heads=sizes["heads"],
@@ -149,6 +151,7 @@ class PadTo:
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         import torch
 
+        # Padded by hand, since the rows are already tokenized by our side: both compute the same tokens.
         width = self.length or max(len(row["input_ids"]) for row in rows)
         tokens_BL = torch.zeros(len(rows), width, dtype=torch.long)
         segments_BL, mask_BL = torch.zeros_like(tokens_BL), torch.zeros_like(tokens_BL)

@@ -103,6 +103,7 @@ def main() -> None:
         try:
             rows += BENCHMARKS[name](*words, *threads)
         except DataError as error:
+            # A missing data set ends one benchmark, not the others, and the table names it.
             skipped.append(f"{' '.join([name, *words])}: {error}")
     print(f"{(time.monotonic() - began_s) / 60:.1f} minutes")
     missed = [row for row in rows if row.met is False]
@@ -112,6 +113,7 @@ def main() -> None:
         print(f"skipped: {sentence}")
     if arguments.write:
         command = "python benchmarks/" + " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        # Profiled last and in a separate process, so that the profiler slows down no measurement.
         text = document(rows, skipped, profile(arguments.threads), arguments.threads, command)
         arguments.write.write_text(text, encoding="utf-8")
 

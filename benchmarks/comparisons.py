@@ -80,6 +80,7 @@ def cases(which: str) -> list[Case]:
 
 def run(case: Case, seeds: int, folder: Path) -> dict[str, Any]:
     """Train every seed, one after another in one process, and return result.json; a run that was broken continues."""
+    # With a kept folder, the benchmark itself can be interrupted and continued.
     place = (f"hydra.run.dir={folder}", "resume=auto")
     command = [sys.executable, "-m", "nlu.train", *case.overrides, f"seeds={seeds}", *place]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -133,6 +134,7 @@ def score_first_texts(case: Case) -> float:
     pairs, texts = built(composed(*case.overrides)), built(composed(*kept, *FIRST_TEXTS))
     model, precision, part = pairs.stepper.model.eval(), pairs.stepper.precision, texts.store.sets["dev"]
     device = pairs.stepper.device
+    # In a search, the vectors of the second texts are computed once and stored. Their values do not change the cost.
     known_ND = torch.randn(len(part), model.backbone.width, device=device)
     batch_size = pairs.evaluator.batch_size
 
@@ -145,6 +147,8 @@ def score_first_texts(case: Case) -> float:
                 rows_B = torch.from_numpy(batch.examples_B).to(device)
                 both_SD = torch.cat([first_SD, known_ND.index_select(0, rows_B)])
                 count = len(batch)
+                # The head expects two sequences for each row: the encoded one, and the known vector appended behind all
+                # of them.
                 sides = torch.stack([batch.sequences_KB[0], torch.arange(count, 2 * count, device=device)])
                 model.head(Encoded(pooled_SD=both_SD), dataclasses.replace(batch, sequences_KB=sides)).cpu()
 

@@ -60,6 +60,7 @@ class Copy:
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True).stdout.decode().split("\0")
         for name in filter(None, names):
+            # git also lists files that were deleted but not committed.
             if (REPOSITORY / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(REPOSITORY / name, folder / name)
@@ -74,6 +75,7 @@ class Copy:
             "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        # One process imports torch and others once and forks for each mistake; an import takes longer than most tests.
         self._server = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.warm_pytest"], cwd=folder, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -92,6 +94,7 @@ class Copy:
         try:
             yield
         finally:
+            # Also after an error, since the next mistake is made in the same copy.
             path.write_text(right, encoding="utf-8")
 
     def pytest(
@@ -107,6 +110,7 @@ class Copy:
 
         def stop() -> None:
             late.set()
+            # The whole group: a hanging test has usually started processes.
             os.killpg(pid, signal.SIGKILL)
 
         timer = threading.Timer(limit_s, stop)

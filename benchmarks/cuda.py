@@ -92,6 +92,7 @@ def run(words: tuple[str, ...], limit_s: float, environ: dict[str, str], rows: P
         ended = True
         os.killpg(process.pid, signal.SIGKILL)
 
+    # By an alarm, since this process blocks while it reads the output of a part that is silent.
     before = signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
@@ -123,12 +124,14 @@ def run_parts(parts: list[str], folder: Path) -> tuple[list[Row], list[str], boo
     well = True
     for name in parts:
         most_s, words = PARTS[name]
+        # The limit of ten minutes holds for all parts together.
         left_s = LIMIT_S - (time.monotonic() - began_s)
         if left_s < 20:
             sentences.append(f"{name}: skipped, since the ten minutes were used up")
             well = False
             continue
         path, part_began_s = folder / "rows.json", time.monotonic()
+        # A part that fails must not leave the rows of the part before it.
         path.unlink(missing_ok=True)
         print(f"== {name}", flush=True)
         status, said = run(words, min(most_s, left_s), environ, path)

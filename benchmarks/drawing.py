@@ -204,6 +204,7 @@ def draw(sources: Mapping[str, str], count: int, seed: int) -> list[Mutation]:
     """
     pools: dict[str, list[Site]] = {}
     lines: dict[str, int] = {}
+    # Sorted, so that a seed draws the same mistakes on every machine.
     for file in sorted(sources):
         package = package_of(file)
         pools.setdefault(package, []).extend(find_sites(file, sources[file]))
@@ -213,9 +214,11 @@ def draw(sources: Mapping[str, str], count: int, seed: int) -> list[Mutation]:
         left = [package for package in pools if pools[package]]
         if not left:
             break
+        # By lines, not by sites: a package with many constants has many sites, but no more mistakes of programmers.
         (package,) = generator.choices(left, [lines[name] for name in left])
         site = pools[package].pop(generator.randrange(len(pools[package])))
         mutation = site.mutation(generator.choice(site.choices))
+        # A mistake that is a syntax error would be found by any import, so it says nothing of the tests.
         if runs(mutation, sources[mutation.file]):
             drawn.append(mutation)
     return drawn

@@ -94,6 +94,7 @@ def announce() -> None:
         training_files(chosen)
         print(f"AFQMC is skipped, {chosen} stand in, for which no target was set: {error}", flush=True)
     vocab_path()
+    # In the environment, which every process of the benchmark inherits, so that all of them measure the same data.
     os.environ[CHOSEN] = chosen
 
 

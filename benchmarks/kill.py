@@ -54,6 +54,7 @@ def digests(run_dir: Path) -> dict[str, str]:
         found[name] = hashlib.sha256((run_dir / "checkpoints" / f"{name}.safetensors").read_bytes()).hexdigest()
     found["predictions"] = hashlib.sha256((run_dir / "predictions" / "dev.jsonl").read_bytes()).hexdigest()
     found["valid.tsv"] = hashlib.sha256((run_dir / "valid.tsv").read_bytes()).hexdigest()
+    # The last columns hold speeds, the only numbers of a run that depend on the clock.
     rows = [line.split("\t")[:-SPEED_COLUMNS] for line in (run_dir / "train.tsv").read_text().splitlines()]
     found["train.tsv"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     result = json.loads((run_dir / "result.json").read_text())
@@ -71,6 +72,7 @@ def run_until_killed(arguments: list[str], after_s: float, whole_group: bool, lo
         if whole_group:
             os.killpg(process.pid, signal.SIGKILL)
         else:
+            # The parent only: its ranks must notice that and end by themselves.
             process.kill()
         process.wait()
         return True
@@ -95,6 +97,8 @@ def compare(
         kept = [f"mirror={mirror}/{folder.parent.name}-{folder.name}-{cycles}"] if mirror else []
         killed = True
         while killed:
+            # From a fifth on, since earlier kills mostly fall into imports; beyond the length of a run, so that the
+            # very end is hit too.
             after_s = rng.uniform(0.2, 1.05) * whole_s if kills < kills_wanted else 600
             killed = run_until_killed(command(data, kind, run_dir, [*own, *kept]), after_s, rng.random() < 0.5, log)
             kills += killed
@@ -158,6 +162,7 @@ def run_all(arguments: argparse.Namespace) -> None:
         folder = Path(name)
         write_data(folder, train_rows=ROWS, kind=arguments.kind)
         for number, (accumulation, devices) in enumerate(combinations):
+            # Rounded up, from what is left: a cycle may survive more kills than its share.
             share = -(-(arguments.kills - total) // (len(combinations) - number))
             own = folder / str(number)
             own.mkdir()

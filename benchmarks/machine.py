@@ -35,6 +35,7 @@ def matmul_rates(turns: Turns, *, threads: int, device: str) -> None:
 def _rate(torch: Any, left: Any, right: Any, device: str) -> float:
     done = 0
     began_s = time.perf_counter()
+    # Several products between two looks at the clock, and on CUDA one synchronization for all of them.
     while (elapsed_s := time.perf_counter() - began_s) < REPETITIONS_S:
         for _ in range(8):
             left @ right
@@ -64,7 +65,10 @@ def encoder_gflop_per_token(hidden: int, layers: int, intermediate: int, *, trai
     Attention between tokens is left out (under 1 % at these lengths), and so is padding: what a side computes beyond
     this lowers its share, what it can leave out raises it.
     """
+    # For each token a multiplication and an addition for each weight: queries, keys, values and the output of attention
+    # are four squares, the feed-forward layer two rectangles.
     forward = 2 * layers * (4 * hidden * hidden + 2 * hidden * intermediate)
+    # The backward pass has two products for each one of the forward pass: for inputs and for weights.
     return (3 if training else 1) * forward / 1e9
 
 

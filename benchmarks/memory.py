@@ -86,11 +86,15 @@ def run(module: str, arguments: list[str], cache: Path) -> Measured:
         process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
         anonymous_kb = 0
         while True:
+            # wait4 returns the usage of this child only; RUSAGE_CHILDREN would give the largest child so far.
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid:
                 break
+            # The kernel keeps a peak of all resident memory only, so the anonymous part is sampled while the process
+            # runs.
             anonymous_kb = max(anonymous_kb, anonymous(process.pid))
             time.sleep(LEAST_S)
+        # The child is already reaped, and Popen would otherwise wait for it again.
         process.returncode = os.waitstatus_to_exitcode(status)
         if status:
             said.seek(0)

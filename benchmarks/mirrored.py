@@ -81,6 +81,7 @@ def main() -> None:
                 mirror = f"{arguments.mirror}/mirrored-{uuid.uuid4().hex}" if is_kept else None
                 folder = Path(name) / f"{turn}-{is_kept}"
                 found[is_kept].append(run(folder, arguments.steps, arguments.save_every, mirror))
+    # A mirror that changed the training would make the speeds worthless.
     if len({turn.weights for turns in found.values() for turn in turns}) > 1:
         sys.exit("the weights of the runs differ")
     local, kept = (statistics.median(turn.train_s for turn in found[is_kept]) for is_kept in (False, True))

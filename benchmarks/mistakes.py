@@ -114,6 +114,8 @@ class Judge:
             if status is None:
                 return Result(mutation.key, HUNG, seconds=seconds)
             if failed is None:
+                # Statuses of pytest: 4 for wrong arguments, 5 if no test was collected. Only a mistake that breaks an
+                # import may cause them.
                 if status in (4, 5) and "ImportError" not in said and "conftest" not in said:
                     raise RuntimeError(f"pytest ended with {status} and named no test:\n{said[-3000:]}")
                 return Result(mutation.key, CRASHED, seconds=seconds, reason=said[-300:])
@@ -123,6 +125,8 @@ class Judge:
             failing = {test.name: False for test in left if by in (test.name, test.file)}
             if not failing:
                 raise RuntimeError(f"{by} failed, which was not asked for:\n{said[-3000:]}")
+            # A test that also fails without the mistake is flaky or broken here; it is left out, and the others run
+            # again.
             self._passes |= failing
             print(f"{by} fails without any mistake too, so it finds none")
 
@@ -245,6 +249,7 @@ def judge_all(
     for number, (mutation, result) in enumerate(zip(left, in_copies(judge, left, made), strict=True), 1):
         known[mutation.key] = result
         if file is not None:
+            # One line after each mistake, so that an interrupted call can be continued.
             with file.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
         by = f" by {result.test}" if result.test else ""
@@ -267,6 +272,7 @@ def main() -> None:
     tests = {file: content for file, content in python_files(REPOSITORY, "tests").items() if is_measured(file)}
     folder = Folder.of_environment()
     with tempfile.TemporaryDirectory(prefix="nlu-mistakes-") as name, copies(Path(name), arguments.workers) as made:
+        # Tests that import another checkout would find no mistake at all.
         made[0].require_imported()
         missing = Reached.read(folder, sources, tests).missing(arguments.only)
         measure([file for file in missing if any(text in file for text in arguments.tests)], made, folder)

@@ -59,6 +59,7 @@ def main() -> None:
         small = Path(name, "small")
         small.write_bytes(b"")
         url = f"{given.url}/{uuid.uuid4().hex}"
+        # Connects and imports before the first measured turn.
         copy(str(small), f"{url}/warm")
         for turn in range(given.turns):
             theirs, ours = f"{url}/theirs-{turn}", f"{url}/ours-{turn}"
@@ -69,6 +70,7 @@ def main() -> None:
                 ),
                 (partial(copy, str(big), ours), partial(copy, ours, str(back)), ""),
             ]  # fmt: skip
+            # The sides change places in each turn, so that caches of the server help none of them more.
             for send, fetch, side in sides if turn % 2 else sides[::-1]:
                 found[f"up{side}"].append(seconds(send))
                 found[f"down{side}"].append(seconds(fetch))

@@ -135,6 +135,7 @@ def changes(node: ast.AST, text: Text) -> Iterator[Change]:
         case ast.Expr(value=ast.Call() | ast.Await()):
             yield Change("dropped call", *text.place(node), ("pass",))
         case ast.If() if _is_guard(node):
+            # The test is replaced, not the statement: names and lines stay where they are.
             yield Change("dropped guard", *text.place(node.test), ("False",))
         case ast.Call():
             yield from _axes_of(node, text)

@@ -56,6 +56,7 @@ class Jobs:
         """by token: the jobs that began to compute"""
         self.superseded = self.died = self.left = self.restarted = 0
         self.store = functools.lru_cache(lambda folder: ObjectStore(folder, "oss_folder"))
+        # Fewer than the slots of the search, since all jobs share the processor of this machine.
         self.slots = threading.Semaphore(8)
 
     def start(self, started: Started) -> None:
@@ -118,6 +119,7 @@ class Jobs:
 
 def faulty(share: float):
     """Returns which request fails how, the same each time."""
+    # Seeded, so that a search that failed can be repeated with the same faults.
     chance = random.Random(2)
     return lambda method, path: chance.choice(KINDS) if chance.random() < share else None
 
@@ -181,6 +183,8 @@ def main() -> int:
             states = collections.Counter(trial.state.name for trial in study.get_trials(deepcopy=False))
     if status:
         print(said[-3000:])
+    # A trial may be started twice after a lost answer. It counts as made twice only if two jobs began to compute it, or
+    # left an outcome for the same launch.
     made_twice = sum(count > 1 for count in jobs.did.values()) + sum(len(ids) > 1 for ids in jobs.began.values())
     tokens = collections.Counter(job.request["Settings"]["Tags"]["nlu-token"] for job in server.jobs.values())
     faults = sum(server.faults.values())

@@ -77,6 +77,7 @@ def native(
 
         def predict(some: Any) -> None:
             scored = score(evaluator, some, {}, lambda count: None)
+            # A side that skipped rows would look fast.
             assert len(scored.spool) == len(some)
             scored.spool.close()
 

@@ -67,6 +67,7 @@ def write_files(folder: Path, names: list[str], rows: int) -> list[Path]:
             for number in range(rows):
                 turn, row = divmod(number, len(texts))
                 *others, last, label = texts[row]
+                # Distinct texts: our side would find repeated ones, and a cache of the tokenizer would answer for them.
                 cells = (*others, last + (str(turn) if turn else ""), label)
                 record = dict(zip(FIELDS[name].values(), cells, strict=True))
                 if name.endswith(".csv"):
@@ -93,6 +94,7 @@ def texts_of(name: str) -> Iterator[tuple[str, ...]]:
 
 def native(turns: Turns, *, path: Path, rows: int, threads: int) -> None:
     """nlu's side: `nlu.data.prepare.prepare`, which builds and opens the store."""
+    # Before the import, since the tokenizers library reads it once.
     os.environ["RAYON_NUM_THREADS"] = str(threads)
     from nlu.data.dataset import Files
     from nlu.data.prepare import prepare

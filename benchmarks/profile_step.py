@@ -69,6 +69,7 @@ def profile(size: str, arguments: argparse.Namespace) -> None:
     spent_s: Counter[str] = Counter()
     unnamed_s: Counter[str] = Counter()
     for event in profiler.key_averages():
+        # The time of an operator without that of the operators it calls, so that none counts twice.
         self_s = own_seconds(event, on_cuda)
         spent_s[class_of(event.key)] += self_s
         if class_of(event.key) == "everything else":

@@ -72,6 +72,8 @@ class Folder:
 
     def latest(self, file: str, content: str) -> Entry | None:
         """Return what was measured of a file of tests as it is now, else what was measured of it last, if anything."""
+        # The latest measurement is a good guess for a file of tests that has changed since: most of its tests are the
+        # same.
         paths = sorted(self._entries(file).glob("*.json"), key=lambda path: path.stat().st_mtime)
         exact = [path for path in paths if path.stem == digest(content)]
         found = (exact or paths)[-1:]
@@ -103,6 +105,7 @@ class Folder:
         # Several threads may keep the same source.
         part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
         part.write_text(content, encoding="utf-8")
+        # Written under another name and renamed, so that a reader sees a whole file.
         part.replace(path)
 
 

@@ -45,6 +45,7 @@ class Reaching:
         try:
             return (yield)
         finally:
+            # What runs between two tests, such as fixtures of a module, belongs to none of them.
             self._coverage.switch_context("")
             self._see(item.nodeid)
 

@@ -65,6 +65,7 @@ def prepare_native(folder: Path, environment: dict[str, str]) -> None:
     path = late / "checkpoints" / "last" / "state.json"
     document = json.loads(path.read_text())
     assert document["state"]["step"] == EARLY
+    # Training 50,000 steps would take hours, and a state of a late step has the same size.
     document["state"]["step"] = LATE
     path.write_text(json.dumps(document))
     for file in path.parent.glob("*.safetensors"):
@@ -77,6 +78,7 @@ def native(folder: Path, step: int, environment: dict[str, str]) -> float:
     """Return the seconds from the start until the step after `step` stands in train.tsv."""
     run_dir = folder / "run"
     shutil.rmtree(run_dir, ignore_errors=True)
+    # Each turn continues from a fresh copy, since the run before it saved another state.
     shutil.copytree(folder / f"native-{step}", run_dir)
     table, wanted = run_dir / "train.tsv", f"\n{step + 1}\t".encode()
     return until(command(folder, run_dir), lambda: wanted in table.read_bytes(), environment)
@@ -176,6 +178,7 @@ def measure(*words: str) -> list[Row]:
         for turn in range(arguments.turns + 1):
             for key, side in sides.items():
                 elapsed_s = side()
+                # The first turn reads files from the disk and is not counted.
                 if turn:
                     found[key].append(elapsed_s)
     median_s = {key: statistics.median(values) for key, values in found.items()}

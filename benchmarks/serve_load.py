@@ -85,6 +85,7 @@ def load(
         client = Client(port)
         await client.begin()
         for number in numbers:
+            # A prime, so that neighboring requests have texts of unrelated lengths.
             place = number * 7919 % len(bodies)
             began_s = time.perf_counter()
             answer = await client.ask(bodies[place])
@@ -173,9 +174,11 @@ def compare(
     bodies = [json.dumps({"rows": [row]}, ensure_ascii=False).encode() for row in rows]
     count = arguments.requests
     for port in (ours_port, *peer_ports):
+        # Warms up kernels and connections of every server before the first turn.
         load(port, bodies, None, 8, 64)
     single, together, peers = [], [], []
     for _ in range(arguments.turns):
+        # In turns, so that other work of the machine meets all sides alike.
         single.append(load(ours_port, bodies, expected, 1, min(500, max(50, count // 10))))
         together.append(load(ours_port, bodies, expected, CLIENTS, count))
         peers.append([load(port, bodies, None, CLIENTS, max(200, count // 4)) for port in peer_ports])

@@ -24,12 +24,15 @@ ConfigStore.instance().store(name="sleeping_trial", node=OmegaConf.create(CONFIG
 
 def length_s(place: int, trials: int, mean_s: float) -> float:
     """Seconds that a trial sleeps: from 0.1 to 1.9 times the mean, evenly spread, in an order that looks random."""
+    # 7 does not divide the usual numbers of trials, so every length occurs once.
     rank = place * 7 % trials
     return mean_s * (0.1 + 1.8 * rank / (trials - 1))
 
 
 def launched_s() -> float:
     """When the process that submitit started for this job (our parent) came to be, as time.time()."""
+    # After the name of the program, which may contain blanks and brackets. The 20th field from there is the start of
+    # the process, in clock ticks since the machine was started.
     ticks = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19])
     booted_s = time.time() - float(Path("/proc/uptime").read_text().split()[0])
     return booted_s + ticks / os.sysconf("SC_CLK_TCK")
@@ -46,6 +49,7 @@ def main(config: DictConfig) -> float:
         open_trial(config.trial).finish(COMPLETE, folder, value=float(config.place), examples=1)
     line = json.dumps({"place": config.place, "launched": launched_s(), "began": began_s, "ended": time.time()})
     descriptor = os.open(os.environ["NLU_IDLE_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    # One write to a file opened for appending, so that lines of several jobs do not mix.
     os.write(descriptor, line.encode() + b"\n")
     os.close(descriptor)
     return float(config.place)

@@ -27,6 +27,7 @@ def queued() -> int:
 
 def cancel_all() -> None:
     subprocess.run(["scancel", "--user", "root"], check=True)
+    # Jobs that still end would slow down the next submission.
     while queued():
         time.sleep(0.5)
 

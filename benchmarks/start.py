@@ -37,6 +37,7 @@ def until(command: list[str], done: Callable[[], bool], environment: dict[str, s
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=said, stderr=said)
         try:
             while not done():
+                # Asked again after the end, since the last thing that a process does may be the sign.
                 if process.poll() is not None and not done():
                     said.seek(0)
                     raise SystemExit(f"{' '.join(command)} ended too early:\n{said.read().decode()[-2000:]}")

@@ -51,6 +51,7 @@ def search(data: Path, folder: Path, kind: str, seed: int, trials: int, jobs: in
     subprocess.run(command, cwd=ROOT, check=True)
     with (folder / "summary" / "trials.tsv").open() as table:
         rows = list(csv.DictReader(table, delimiter="\t"))
+    # A failed trial saw fewer examples, which would look like saving.
     if failed := [row["trial"] for row in rows if row["state"] not in ("complete", "pruned")]:
         sys.exit(f"{folder}: trials {', '.join(failed)} failed; a comparison needs them all")
     return max(float(row["dev/accuracy"]) for row in rows), sum(int(row["examples"]) for row in rows)

@@ -38,6 +38,7 @@ def command(sweeper: str, launcher: str, folder: Path, slots: int, trials: int, 
 
 def idle_share(jobs: list[dict], slots: int, start: str) -> float:
     """Return the share of the slots' time, while trials remain, that is not between `start` and the end of a job."""
+    # Only while trials remain: after the last one is launched, a slot stands empty in any search.
     first, last = min(job["launched"] for job in jobs), max(job[start] for job in jobs)
     available_s = slots * (last - first)
     used_s = sum(min(job["ended"], last) - min(job[start], last) for job in jobs)
@@ -58,6 +59,7 @@ def measure(sweeper: str, launcher: str, slots: int, trials: int, mean_s: float)
         if done.returncode != 0:
             sys.exit(f"the sweep by {sweeper} failed:\n{(done.stderr + done.stdout)[-4000:]}")
         jobs = [json.loads(line) for line in log.read_text().splitlines()]
+    # A sweeper that left out trials would look busy.
     if sorted(job["place"] for job in jobs) != list(range(trials)):
         sys.exit(f"the sweep by {sweeper} ran the places {sorted(job['place'] for job in jobs)}")
     return idle_share(jobs, slots, "launched"), idle_share(jobs, slots, "began"), wall_s

@@ -56,6 +56,8 @@ def processes(mark: str, word: str = "") -> list[int]:
         try:
             if not entry.name.isdigit() or word.encode() not in (entry / "cmdline").read_bytes():
                 continue
+            # By the environment, which children inherit: a job whose parent was killed belongs to init and lacks any
+            # other sign.
             if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
         except OSError:
@@ -108,6 +110,7 @@ def run(arguments: list[str], mark: str, log: Path, kills: list[tuple[float, str
             fail(f"the sweep did not end within {LIMIT_S} s", log, mark)
         if sweep.returncode == 0:
             return done
+        # Any other end is an error of the sweep, not one of our kills.
         if sweep.returncode != -signal.SIGKILL:
             fail(f"the sweep failed with status {sweep.returncode}", log, mark)
 
@@ -190,6 +193,7 @@ def main() -> None:
             if differing:
                 number = differing[0]
                 sys.exit(f"trials {differing} differ; {number} was {expected[number]}, is {found[number]}")
+            # A process that outlives its sweep could still write into the storage.
             if left := processes(mark):
                 fail(f"processes {left} outlived their sweep", log, mark)
             print(f"{kills.total()} kills so far ({dict(kills)}), {sweeps} sweeps as the unbroken one", flush=True)

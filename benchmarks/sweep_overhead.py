@@ -38,6 +38,7 @@ def first_step_s(arguments: list[str], table: Path) -> tuple[float, float]:
         arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         env=environment,
     )  # fmt: skip
+    # The first line is the header.
     while not (table.exists() and table.read_text().count("\n") > 1):
         if process.poll() is not None or time.time() - began_s > LIMIT_S:
             process.kill()
@@ -70,6 +71,7 @@ def trial(data: Path, folder: Path, launcher: str, storage: str | None) -> float
     ]  # fmt: skip
     _, reached_s = first_step_s(command, folder / "0" / "train.tsv")
     study = optuna.load_study(study_name=folder.name, storage=open_storage(storage_url(storage, folder)))
+    # Optuna's own time of `ask`; both clocks are that of this machine.
     asked = study.trials[0].datetime_start
     assert asked is not None
     return reached_s - asked.timestamp()

@@ -109,6 +109,7 @@ def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int
             run.stepper.step = paced_step
             return train(run)
 
+        # The command itself runs, with its own loop; only the method of one step is wrapped, to count and to wait.
         single.train = paced
         # What the run shows would stand between the rows of the benchmark.
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
@@ -190,6 +191,7 @@ def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
 
 def compare_once(size: str, setting: PeerSetting, rate: Measure, common: dict[str, Any]) -> Row:
     """Measure a weaker configuration of the peer in one turn, and ours in the same precision right after it."""
+    # For orientation only, so half of the steps are enough.
     fewer = {**common, "steps": max(2, common["steps"] // 2)}
     with Side(peer, setting=setting, **fewer) as theirs, Side(native, precision=setting.precision, **common) as ours:
         medians = alternate({"peer": theirs, "ours": ours}, 1)

@@ -27,6 +27,7 @@ class Turns:
         try:
             self._connection.send("ready")
             self._connection.recv()
+        # The other end is closed after the last turn; that is how a side ends.
         except (EOFError, BrokenPipeError):
             raise SystemExit(0) from None
 
@@ -72,6 +73,7 @@ class Side:
     """One side, started and warmed up on entry, ended on exit."""
 
     def __init__(self, work: Callable[..., None], **settings: Any):
+        # Not fork: each side sets its own environment before it imports torch.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_begin, args=(theirs, work, settings))
@@ -83,6 +85,7 @@ class Side:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        # Closing the pipe tells the side to end; see `Turns.wait`.
         self._connection.close()
         self._process.join()
 

@@ -28,6 +28,7 @@ def run(arguments: list[str], output: str) -> int:
     """Run pytest in this process, which is a fork, as `python -m pytest` does."""
     import pytest
 
+    # A separate group, which the caller can kill as a whole.
     os.setsid()
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
     with open(output, "wb") as said, open(os.devnull, "rb") as nothing:
@@ -43,6 +44,7 @@ def main() -> int:
             importlib.import_module(name)
     assert "nlu" not in sys.modules
     gc.collect()
+    # Objects that exist are left out of later collections, so the fork does not copy their pages.
     gc.freeze()
     for line in sys.stdin:
         request = json.loads(line)
