@@ -18,12 +18,15 @@ def main(arguments: Sequence[str]) -> int:
         print(f"nlu {nlu.__version__}")
         return 0
     here = Path(__file__).parent
+    # By the files, so that a new command is listed without an entry anywhere. Files with an underscore in front are not
+    # commands.
     found = {path.stem: path for path in here.glob("[!_]*.py")}
     # A package with a __main__ module is a command too.
     found |= {path.parent.name: path for path in here.glob("*/__main__.py")}
     commands = dict(sorted(found.items()))
     names = [argument for argument in arguments if not argument.startswith("-")]
     if names and names[0] in commands:
+        # Not started from here: each command sets the environment before its own imports.
         raise UserError(f"a command is started by its module; write python -m nlu.{' '.join(names)}")
     is_asked = bool({"--help", "-h"} & set(arguments)) and not names
     shown = sys.stdout if is_asked else sys.stderr

@@ -42,11 +42,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     given = parser.parse(arguments)
 
+    # Heavy imports come after the arguments: --help and a wrong flag must answer at once.
     import json
 
     from nlu.diagnosis.check import as_records, is_broken, print_sections
     from nlu.diagnosis.examination import of_machine, of_run
 
+    # Ranks that torchrun started would each measure the same disks and start further ranks.
     if placement().kind != "alone":
         raise UserError("RANK and WORLD_SIZE are set, but doctor starts ranks itself; start it once, without torchrun")
     run = of_run(given.run) if given.run else []

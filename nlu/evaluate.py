@@ -54,11 +54,13 @@ def main(composed: DictConfig) -> int:
 
         located, named = locate(str(reference), str(plain.get("checkpoint"))), scored_sets(overrides)
         located, saved = located.of_head(plain.get("head_name")), saved_config(located.run_dir)
+        # A head is scored as a run of one task, with the configuration that it would have had by itself.
         if located.head_name is not None:
             saved = with_defaults(member_of(saved, located.head_name), RUN)
         config = on_run(saved, with_defaults(plain, EVALUATE), overrides, named, str(located.checkpoint))
     # With rows to score, the training rows are not read, so their problems do not matter.
     own = [text for text in problems(config, EVALUATE) if not (named and text.startswith("data.train"))]
+    # All problems at once, before torch is imported.
     if found := [*unresolved, *own, *_cross(config, named)]:
         raise UserError(*found)
     config = with_defaults(config, EVALUATE)
@@ -74,6 +76,7 @@ def main(composed: DictConfig) -> int:
 
 def _require_subject(overrides: Sequence[str]) -> None:
     """Raise UserError if the command names nothing to score: the default would be random weights on default data."""
+    # The groups of keys such as data.test or +model.x, without a sign that adds a key.
     named = {re.split("[.=]", override.lstrip("+"), maxsplit=1)[0] for override in overrides}
     if named.isdisjoint(("model", "data", "experiment", "task")):
         raise UserError(

@@ -23,6 +23,7 @@ def main(composed: DictConfig) -> int:
     config = Export.of(plain)
     # Report missing files first: importing torch takes longer than all other checks.
     located = locate(config.run, config.checkpoint).of_head(config.head_name)
+    # Again when the output is written: this check only saves the time of an export that would be refused.
     require_free(config.out, "out")
     from nlu.inference.exporting import run_export
 

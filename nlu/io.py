@@ -86,6 +86,7 @@ def ls(arguments: Sequence[str]) -> int:
         place = readable(path)
         found = existing(place)
         store = backend_of(place)
+        # A file is listed by itself, as ls does.
         entries = {place.name: found}
         if found.is_folder:
             entries = store.files(place) if given.recursive else store.children(place)
@@ -106,6 +107,7 @@ def cat(arguments: Sequence[str]) -> int:
 
     for path in given.paths:
         for chunk in chunks_of(readable(path)):
+            # Bytes, since a file need not be text.
             sys.stdout.buffer.write(chunk)
     return 0
 
@@ -152,6 +154,7 @@ def sync(arguments: Sequence[str]) -> int:
     from nlu.storage.transfer import existing, plan_copy, remove_all, run_copies
 
     target = parse_place(given.target, "TARGET", writes=True)
+    # With --delete, a mistyped target would remove everything in a bucket or on a disk.
     refuse_root(target, "synchronized onto")
     source = readable(given.source, "SOURCE")
     if not existing(source).is_folder:
@@ -271,6 +274,7 @@ def writable(arguments: Sequence[str]) -> int:
             writable_backend_of(place).try_writing(place)
         except UserError as error:
             print(f"{place.shown} is not writable: {error}")
+            # A path that is not writable is an answer here, not an error: the others are still tried.
             status = EXIT_NO
         else:
             print(f"{place.shown} is writable")
@@ -338,6 +342,7 @@ def _carry_out(given: Namespace, plan: "TransferPlan", verb: str, done: str, act
     told = f"would {verb}" if given.dry else done
     same = f"; {_counted(len(plan.same))} lay there already" if plan.same else ""
     amount = "" if plan.size is None else f", {plan.size / 1e6:,.1f} MB"
+    # To standard error, so that the lines of --dry can be read by another program.
     print(f"nlu: {told} {_counted(len(plan.copied))}{amount}{same}", file=sys.stderr)
     return 0
 

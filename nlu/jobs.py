@@ -66,6 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             # DIR, if it comes last.
             if given.folder is not None:
                 parser.error(f"argument --{flag}: is {text!r} but must be a whole number >= 0")
+            # argparse gives all words after --cancel to that flag, so a folder behind it arrives as one of the numbers.
             given.folder = Path(text)
             getattr(given, flag).remove(text)
     if given.history:
@@ -106,6 +107,7 @@ def _of_project() -> "list[Submissions]":
     for row in read_history():
         # A job's own folder is that of the submission or, in a grid, one below it.
         own = Path(row.get("folder", ""))
+        # A dict keeps the order of the history and each folder once.
         folders |= {place: None for place in (own, *own.parents) if (place / FOLDER / FILE).is_file()}
     return [Submissions(folder) for folder in folders]
 
@@ -163,6 +165,7 @@ def _cancel(rows: "Sequence[Listed]", numbers: Sequence[int]) -> int:
     # Jobs of other machines, which are refused, come last.
     for is_certain in (True, False):
         own = [row for row in chosen if row.is_certain == is_certain]
+        # Without a ticket, the submission was cut off, and its id is unknown.
         ids = [row.submitted.ticket.id for row in own if row.submitted.ticket is not None]
         try:
             queue_of((row.folder, row.submitted) for row in own).cancel(ids)
@@ -200,6 +203,7 @@ def _forget(folder: Path, numbers: Sequence[int]) -> int:
                 record.refused(cut)
                 count += len(cut)
     else:
+        # Only here is the queue asked: the state of a submitted job decides whether it may be forgotten.
         rows = _chosen(listed(latest(records)), numbers)
         if kept := [row for row in rows if row.submitted.ticket is not None and (row.is_certain or not row.is_open)]:
             raise UserError(
@@ -212,6 +216,7 @@ def _forget(folder: Path, numbers: Sequence[int]) -> int:
                 record.refused([row.submitted.job])
                 count += 1
             else:
+                # Recorded as ended, since a machine that is gone will never report it.
                 record.ended(row.submitted.job.token, JobState.LOST)
                 gone += 1
     if count or not gone:

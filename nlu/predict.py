@@ -24,6 +24,8 @@ def main(composed: DictConfig) -> int:
     from nlu.config.inference import Predict
 
     config = Predict.of(plain)
+    # Located once for all processes that this command starts: in a search that continues, another trial could be the
+    # best one a moment later.
     located = _located(config)
     from nlu.inference.prediction import run_prediction
     from nlu.launching.local import spread

@@ -44,6 +44,7 @@ def main(composed: DictConfig) -> int:
 
 def _require_rows(hydra: Any) -> None:
     """Raise UserError for a command without rows, which would fetch and encode the default data."""
+    # A configuration of a user's own may name its rows without overrides.
     if hydra.job.config_name == "preprocess" and not hydra.overrides.task:
         raise UserError("the rows to encode are not set; set data=NAME, or data=files data.train=FILE for your own")
 

@@ -88,6 +88,7 @@ def table(arguments: Sequence[str]) -> int:
     given = parser.parse(arguments)
     _refuse_mistyped(given.folders)
     if given.follow:
+        # Before the runs are read, so that the table shows how they ended.
         _follow(given.folders)
 
     from nlu.reports.aggregate import join_predictions, missing_folds, rows_of
@@ -98,6 +99,7 @@ def table(arguments: Sequence[str]) -> int:
 
     runs, remarks = _runs_in(all_records_of(given.folders, "DIR"))
     tables, left_out = rows_of(selected(runs, given.where), given.metric)
+    # Joined for every table: a metric of all held-out rows together is another number than the mean over folds.
     remarks += left_out + [remark for rows in tables for row in rows for remark in join_predictions(row)]
     if given.join:
         rows = [row for table in tables for row in table]
@@ -239,6 +241,7 @@ def errors(arguments: Sequence[str]) -> int:
     from nlu.storage.outputs import output_file, require_free
 
     if given.html:
+        # An analysis of many predictions takes minutes, so this is checked before it.
         require_free(given.html, "--html")
     options = Options(given.rows, tuple(name for name in BY if name in (given.by or BY)), given.near, given.rank_by)
     found = analyse(source_of(records_of(given.folder, "RUN"), given.set, given.seed), options)
@@ -269,6 +272,7 @@ def clean(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--keep-optimizer", action="store_true", help="keep what resume=RUN needs of an ended run")
     given = parser.parse(arguments)
+    # The lock that tells whether a process holds a run is one of the local disk.
     if remote := [folder for folder in given.folders if "://" in folder]:
         raise UserError(
             f"{remote[0]} lies in a store, where nothing is cleaned; python -m nlu.io rm -r removes a folder there"
@@ -280,6 +284,7 @@ def clean(arguments: Sequence[str]) -> int:
     problems = clean_runs(runs, given.keep_best, given.keep_optimizer, confirmed=given.yes)
     for remark in unread:
         print(f"nlu: {remark}", file=sys.stderr)
+    # After all runs: one that a process holds must not keep the space of the others.
     if problems:
         raise UserError(*problems)
     return 0

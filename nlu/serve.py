@@ -31,6 +31,7 @@ def main(composed: DictConfig) -> int:
         from nlu.serving.prompt import run_prompt
 
         return run_prompt(config)
+    # find_spec does not import them, which would take as long as the rest of the start.
     if absent := [name for name in PACKAGES if find_spec(name) is None]:
         raise UserError(f"a server needs {', '.join(absent)}; install it with pip install 'nlu[serve]'")
     from nlu.serving.listener import listening

@@ -47,6 +47,7 @@ def _lost_a_peer(error: BaseException) -> bool:
     from nlu.config.placement import placement
     from nlu.sweeps.faults import lost_a_peer
 
+    # The node of the other rank may have gone down, in which case the job is queued again.
     return placement().world_size > 1 and lost_a_peer(error)
 
 
@@ -66,6 +67,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
             )
         if config["trial"] is None and (problem := unnamed_folder_problem(config["resume"], config["mirror"], hydra)):
             raise UserError(problem)
+        # Before the dry run, so that it shows the mirror that the run would have.
         config["mirror"] = mirror_of_job(config["mirror"], run_dir, hydra)
         if config["resume"] == "never" and is_submitted() and was_started_before():
             # The same job, started again by its queue, has created the content of the folder.

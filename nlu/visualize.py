@@ -78,6 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(*(remarks or nothing))
     tables, left_out = named_rows_of(begun, names)
     rows = [row for table in tables for row in table]
+    # Checked before matplotlib is imported.
     if len(rows) > MOST_ROWS:
         raise UserError(f"there are {len(rows)} configurations, but a figure can show at most {MOST_ROWS}; name fewer")
     from nlu.display import comparison
@@ -90,6 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     figures = {drawing.name: comparison.draw(drawing) for drawing in drawings}
     labels = labels_of(rows)
     kept_by_label = {label: kept_scores(row.counted, row.set_name) for label, row in zip(labels, rows, strict=True)}
+    # A text is the reason why a configuration has no such figures.
     found = {label: kept for label, kept in kept_by_label.items() if not isinstance(kept, str)}
     reasons = {label: kept for label, kept in kept_by_label.items() if isinstance(kept, str)}
     if found:
@@ -114,6 +116,7 @@ def main(arguments: Sequence[str]) -> int:
         note = [row.note] * has_notes
         lines.append([label, str(len(row.runs)), value, row.state, *note, folders_of([run.folder for run in row.runs])])
     title = ", ".join(folder.name or str(folder) for folder in folders)
+    # The page is written last: a folder with it is complete.
     with output_folder(given.out, "--out", last=PAGE) as folder:
         written = comparison.write_figures(folder, figures, formats)
         comparison.write_comparison(folder / PAGE, title, header, lines, figures)

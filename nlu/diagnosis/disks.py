@@ -86,6 +86,7 @@ def _write_small(probe: Path) -> bool:
     with open(probe, "wb") as file:
         file.write(b"nlu")
         try:
+            # Runs are protected by this kind of lock, which some network file systems do not have.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False

@@ -54,6 +54,7 @@ def of_run(reference: str) -> list[Section]:
     if located is None:
         begun.checks.append(broken("checkpoint", problem, "run its command again with resume=auto"))
     try:
+        # Without its configuration, the other checks of a run cannot be made.
         saved, run = Config.of(saved_config(run_dir)), read_run(run_dir)
         config = config_of(run_dir)
     except (UserError, KeyError, TypeError) as error:

@@ -121,6 +121,7 @@ def memory() -> Iterator[Check]:
         else:
             yield Check("shared memory", f"{free / GIB:.1f} GiB free in {SHARED_MEMORY}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Each connection, store and log takes a file; a server and a search take many.
     if soft < FEW_FILES:
         yield warning("open files", f"{soft} at most", f"ulimit -n {hard if hard > 0 else 65536}")
     else:
@@ -192,6 +193,7 @@ def _sum_over_ranks(folder: Path, device: Literal["cpu", "cuda"]) -> int:
     try:
         with process_group(device) as ranks:
             rank = ranks.rank
+            # Rank r adds r + 1, so a rank that is counted twice or left out changes the sum.
             own = torch.full((COUNT,), float(ranks.rank + 1), device=ranks.device)
             wanted = ranks.world_size * (ranks.world_size + 1) / 2
             summed = own.clone()

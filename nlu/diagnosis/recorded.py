@@ -216,6 +216,7 @@ def beginning(run_dir: Path, pretrained: str | None) -> Check:
     # The log lists what is missing and what is mismatched in the lines below the count.
     listed = [found for line in lines[place + 1 : place + 4] if (found := MISSING.fullmatch(line))]
     absent = [name for found in listed for name in (found["missing"] or found["mismatched"]).split(", ")]
+    # Pretrained weights usually lack the head of a new task, but never part of the encoder.
     of_encoder = [name for name in absent if not name.removeprefix("backbone.").startswith(HEAD)]
     says = f"{match['loaded']} of {match['all']} tensors loaded"
     if of_encoder:

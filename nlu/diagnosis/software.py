@@ -65,6 +65,7 @@ def _requirements() -> list[Requirement]:
     checkout = PACKAGE.parent / "setup.cfg"
     if checkout.is_file():
         parser = ConfigParser()
+        # The metadata of an editable installation may be older than the checkout.
         parser.read(checkout, encoding="utf-8")
         return [Requirement(line) for line in parser["options"]["install_requires"].split("\n") if line.strip()]
     try:
@@ -95,6 +96,7 @@ def package() -> Iterator[Check]:
             f"Python would also find {shown}",
             "keep one of them on PYTHONPATH, so that commands and notebooks run the same code",
         )
+    # Hydra ignores a plugin that it cannot find, and only a later search would fail.
     if absent := [name for name in PLUGINS if importlib.util.find_spec(f"hydra_plugins.{name}") is None]:
         yield broken(
             "searches",

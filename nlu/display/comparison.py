@@ -132,6 +132,7 @@ def draw_by_class(kept: Mapping[str, KeptScores]) -> dict[str, Figure]:
     """Draw the F1 of each class, one figure for all configurations with the same classes."""
     alike: dict[tuple[str, ...], dict[str, KeptScores]] = {}
     for label, one in kept.items():
+        # Classes of different data sets cannot share an axis.
         alike.setdefault(tuple(one.names), {})[label] = one
     return {
         f"by_class_{number}" if number else "by_class": _by_class(some) for number, some in enumerate(alike.values())
@@ -196,6 +197,7 @@ def _f1_grid(labels: Sequence[str], names: Sequence[str], f1_KN: np.ndarray, sd_
     """Draw a grid of numbers with a column for each configuration, since so many dots would look alike."""
     width = 2.0 + 0.42 * len(labels) + 0.075 * max(map(len, names))
     figure, axes = figure_of(width, 1.2 + 0.24 * len(names) + 0.075 * max(map(len, labels)))
+    # `initial` gives a minimum even if all values are NaN.
     axes.imshow(f1_KN.T, cmap="Blues", vmin=np.nanmin(f1_KN, initial=1.0) - 0.05, vmax=1, aspect="auto")
     for (number, place), f1 in np.ndenumerate(f1_KN):
         if np.isfinite(f1):

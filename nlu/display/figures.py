@@ -251,6 +251,7 @@ def _finish_run_axes(axes: Axes, run_dir: Path, end: int, epoch_examples: int) -
 def _draw_epochs(axes: Axes, end: int, epoch_examples: int) -> None:
     epochs = end // epoch_examples if epoch_examples > 0 else 0
     stride = _stride(epochs, MAX_EPOCH_LINES)
+    # A multiple of the lines' stride, so that every text stands at a line.
     label_stride = stride * _stride(epochs // stride, MAX_EPOCH_LABELS)
     for epoch in range(stride, epochs + 1, stride):
         axes.axvline(epoch * epoch_examples, color="#a0a0a0", linewidth=0.8, linestyle=(0, (4, 4)), zorder=1)
@@ -299,6 +300,7 @@ def _last_nonzero(counts: Sequence[int]) -> int:
 
 
 def _binned(lengths: np.ndarray, width: int) -> np.ndarray:
+    # Filled up to whole bins, which reshape needs.
     padded = np.pad(lengths, (0, -len(lengths) % width))
     return padded.reshape(-1, width).sum(axis=1)
 

@@ -78,6 +78,7 @@ class JobsBoard:
                 get_renderable=self._render,
                 refresh_per_second=REFRESHES_PER_S,
                 transient=True,
+                # rich would print a redirected standard output on this console.
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._display.start()
@@ -108,6 +109,7 @@ def choose(question: str, answers: Mapping[str, str]) -> str:
             answer = input().strip().lower()[:1]
         except EOFError:
             return ""
+        # Any other answer is asked again.
         if answer in answers:
             return answer
 

@@ -28,6 +28,7 @@ def write_page(
     `title` and `counts` are texts; `facts` above the sections, the sections and what comes `after` them are HTML.
     `look` chooses among the rules in page.css.
     """
+    # string.Template instead of format: the braces of CSS would have to be doubled.
     page = Template(part("page.html")).substitute(
         title=html.escape(title),
         counts=html.escape(counts),

@@ -136,6 +136,7 @@ class Progress:
         """Set the number of steps done; None keeps the number shown before. Takes about a microsecond."""
         bar = self._training
         assert bar is not None, "start() comes first"
+        # Stores numbers only. The thread of the display reads them, and an old number beside a new one does no harm.
         bar.done = step
         if loss is not None:
             bar.add_loss(loss)

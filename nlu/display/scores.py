@@ -101,6 +101,7 @@ def _confusions(names: Sequence[str], matrix: Sequence[Sequence[int]]) -> list[s
         for predicted, count in zip(names, line, strict=True)
         if count and right != predicted
     ]
+    # sorted is stable, so equally frequent confusions keep the order of the labels.
     worst = sorted(pairs, key=lambda pair: -pair[0])[:MOST_CONFUSIONS]
     return [f"{count:,} of {right!r} predicted as {predicted!r}" for count, right, predicted in worst]
 

@@ -179,6 +179,7 @@ def _intermediate(summary: Summary) -> Figure:
             marker="o",
             markersize=4 if len(steps) <= 12 and trial.state != "pruned" else 0,
             zorder=4 if is_best else 2,
+            # One entry in the legend for each kind of curve.
             label=None if label in labelled else label,
         )
         labelled.add(label)
@@ -197,6 +198,7 @@ def _thinned(steps: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _draw_pointer_target(axes: Axes, x: Sequence[float], y: Sequence[float], number: int) -> None:
+    # Drawn under the curve: a pointer cannot hit a line of one pixel.
     axes.plot(x, y, color="#ffffff", alpha=0.0, linewidth=POINTER_WIDTH, gid=f"trial-{number}")
 
 

@@ -151,6 +151,7 @@ def _labels(sets: Sets) -> Figure | None:
     for labels in shown.values():
         for label, count in labels.items():
             totals[label] = totals.get(label, 0) + count
+    # By their rows in all sets together, so that the bars of a label stand side by side.
     names = sorted(totals, key=lambda label: -totals[label])[:MOST_LABELS]
     figure = _bars(
         names,

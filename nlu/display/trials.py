@@ -152,6 +152,7 @@ def _print_failures(failed: list[TrialRow]) -> None:
     """Print one line for each distinct error."""
     ways: dict[str, list[int]] = {}
     for trial in failed:
+        # Trials of a search often fail for one reason, which is printed once.
         ways.setdefault(" ".join(trial.error.split()) or "it left no error message", []).append(trial.number)
     for error, numbers in ways.items():
         shown = listed([*map(str, numbers)], MAX_NUMBERS)

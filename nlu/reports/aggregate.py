@@ -59,6 +59,7 @@ class TableRow:
         if self.state == "pruned":
             # The pruner compared the trial by all of these, so its value in a table is over the same ones.
             return [run for run in self.runs if run.state in ("complete", "pruned")]
+        # Complete and incomplete runs are never averaged with each other: an incomplete one is at an earlier step.
         return complete or [run for run in self.runs if run.state == self.state]
 
     @property
@@ -115,6 +116,7 @@ class TableRow:
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:
     """Return mean and sample standard deviation of the finite values; None if no value is finite."""
+    # A run that diverged would make every mean NaN; `n` shows how many values are left.
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite:
         return None
@@ -165,6 +167,7 @@ def join_predictions(row: TableRow) -> list[str]:
     remarks = []
     for seed in row.seeds:
         runs = [run for run in row.runs if run.seed == seed]
+        # Without one of the folds, some rows would lack a prediction, and the score would be that of other rows.
         if runs[0].fold is None or row.missing_of(seed):
             continue
         try:
@@ -210,6 +213,7 @@ def _without_repeated(group: list[RunRecord]) -> tuple[list[RunRecord], list[Run
     kept: dict[tuple[str, str], RunRecord] = {}
     for run in group:
         key = str(run.seed), str(run.fold)
+        # <= prefers the later one by path, usually the repetition of an earlier run.
         if key not in kept or STATES.index(run.state) <= STATES.index(kept[key].state):
             kept[key] = run
     return list(kept.values()), [run for run in group if run not in kept.values()]

@@ -70,6 +70,7 @@ def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[P
         # A folder with a dot in front is left over from a killed save; `last` and `best-1` are complete without it.
         if (best and int(best[1]) > keep_best) or (path.name.startswith(".") and path.is_dir()):
             yield path
+    # `RUN/last` predicts without them; they are as large as the weights or larger.
     for name in () if keep_optimizer else (OPTIMIZER, METHOD):
         if (path := checkpoints / "last" / name).is_file():
             yield path
@@ -99,6 +100,7 @@ def clean(plan: CleaningPlan) -> int:
 
 def clean_runs(runs: Sequence[RunRecord], keep_best: int, keep_optimizer: bool, confirmed: bool) -> list[str]:
     """Print what each run would free and, if `confirmed`, free it; returns a sentence for each failure."""
+    # All sizes first: the table is complete before anything is removed.
     plans = [plan_of(run, keep_best, keep_optimizer) for run in runs]
     table = table_of([*texts("run", "state"), *numbers("MB"), *texts("what")])
     for plan in plans:

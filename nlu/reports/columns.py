@@ -104,6 +104,7 @@ def _is_determined(values: Sequence[object], shown: dict[str, list[object]]) -> 
 
 
 def _as_json(value: object) -> str:
+    # Values of a configuration may be lists, which a set cannot hold.
     return json.dumps(value, sort_keys=True, default=str)
 
 
@@ -142,6 +143,7 @@ def labels_of(rows: Sequence[TableRow]) -> list[str]:
 def _labels_without_names(rows: Sequence[TableRow]) -> list[str]:
     labels = _keys_and_values(rows)
     if max(map(len, labels)) > MOST_OF_KEYS:
+        # Then each row is named by its folder.
         labels = [""] * len(rows)
     folders = [str(row.folder) for row in rows]
     common = _common_folder(folders)
@@ -180,6 +182,7 @@ def _short_values(key: str, values: Sequence[object]) -> list[str]:
     paths = [text for text, value in zip(texts, values, strict=True) if isinstance(value, str) and "/" in text]
     if common := _common_folder(paths):
         texts = [text.removeprefix(common) for text in texts]
+    # The end of a value, such as the name of a file, tells more than its beginning.
     cut = [text if len(text) <= MOST_CHARACTERS else f"{ELLIPSIS}{text[1 - MOST_CHARACTERS :]}" for text in texts]
     return cut if _count(cut) == _count(texts) else texts
 

@@ -248,6 +248,7 @@ def _print_metrics(found: Difference) -> None:
         difference = second.mean - first.mean if first and second else None
         cells.append("-" if difference is None else f"{difference:+.4f}")
         change = found.changes.get(name)
+        # Metrics such as AUC are not sums over examples, so they lack a test, and their cells stay empty.
         if with_p and change is not None:
             cells += [*change_cells(change), _better(found, name, change)]
         table.add_row(*cells, *[""] * (len(table.columns) - len(cells)))

@@ -96,6 +96,7 @@ def joined(label: str, points: Iterable[Points]) -> Curve | None:
     x_P = every[(every >= first) & (every <= last)]
     if not len(x_P):
         return Curve(label, *curves[0])
+    # Bands are sample deviations, hence ddof=1.
     values_RP = np.stack([np.interp(x_P, x, y) for x, y in curves])
     return Curve(label, x_P, values_RP.mean(0), values_RP.std(0, ddof=1), len(curves))
 
@@ -187,6 +188,7 @@ def kept_scores(runs: Sequence[RunRecord], set_name: str | None) -> KeptScores |
             found.append(one)
     if not found:
         return reason
+    # Folds may know different labels; a class that one of them lacks has zeros there.
     names = list(dict.fromkeys(name for one in found for name in one.names))
     confusion, calibration = ConfusionScorer(names), CalibrationScorer(names)
     for one in found:
@@ -264,6 +266,7 @@ def _by_length(length_N: np.ndarray, right_N: np.ndarray) -> list[tuple[float, f
     """
     order_N = np.argsort(length_N, kind="stable")
     length_N, right_N = length_N[order_N], right_N[order_N]
+    # searchsorted moves each bound to the first row of its length, so rows of equal length are in one part.
     bounds = np.unique(np.searchsorted(length_N, np.quantile(length_N, np.arange(1, LENGTH_BINS) / LENGTH_BINS)))
     parts = np.split(np.arange(len(length_N)), bounds)
     return [(float(length_N[part].mean()), float(right_N[part].mean()), len(part)) for part in parts if len(part)]

@@ -98,6 +98,7 @@ class Flips:
             return
         self.lost, self.won = self.lost + was_right, self.won + is_right
         kept = self.first_lost if was_right else self.first_won
+        # Only a few are kept with their texts, however many rows differ.
         if len(kept) < self.shown:
             kept.append(flip)
         # By example, not by prediction: see `test`.
@@ -131,6 +132,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
+        # Never smaller than an earlier one: adjusted values keep the order of the original ones.
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
@@ -146,6 +148,8 @@ def compare(pairs: Iterable[tuple[RunRecord, RunRecord]], set_name: str, shown: 
     for first, second in pairs:
         flips.pairs += 1
         sides = (predictions_of(first.folder, set_name), predictions_of(second.folder, set_name))
+        # Two runs may have different tasks, such as classes by softmax and by a threshold, and still have the same
+        # labels.
         kind, other_kind = (
             kind_of(side, run.trusted_packages) for side, run in zip(sides, (first, second), strict=True)
         )

@@ -112,6 +112,7 @@ def differences_of(folders: Sequence[Path]) -> Differences:
         for name, change in tested(pairs, shared_sets(pairs) if pairs else []).items():
             changes.setdefault(name, {})[first, second] = change
     for name, of_set in sorted(flips.items()):
+        # Corrected within a set: each set is one question, with a test for every pair.
         tests = [one.test for one in of_set.values()]
         adjusted = holm([test.p_value for test in tests])
         found.pairs[name] = [
@@ -160,6 +161,7 @@ def print_differences(found: Differences) -> None:
         _print_pairs(name, pairs)
     deciding = [f"{row.set_name}/{row.metric}" for row in found.rows]
     for name in dict.fromkeys([*deciding, *(name for name in found.changes if name.startswith("test/"))]):
+        # The deciding metric only; with the tables of all metrics, the important one would be hard to find.
         if name in found.changes and name.rpartition("/")[2] == deciding[0].rpartition("/")[2]:
             _print_changes(name, found.changes[name])
     for remark in found.remarks:

@@ -43,6 +43,7 @@ def planned_difference(folder: Path, file: Path) -> Planned:
     file is not the configuration of a run.
     """
     row = one_row(folder)
+    # Both sides get the defaults of this version, so a key that is new since the run does not count as a difference.
     own = flat(with_defaults(saved_config(row.runs[0].folder), RUN))
     known = [identity_of(side, is_single=len(row.runs) == 1) for side in (own, flat(_read(file)))]
     return Planned(row.folder, file, differences(known))

@@ -138,6 +138,7 @@ def _job_folders(folder: Path, unread: list[str]) -> Iterator[Path]:
         subfolders[:] = sorted((name for name in subfolders if not name.startswith(".")), key=_numerically)
         path = Path(here)
         if CONFIG in files and is_run(path):
+            # Assigned in place: os.walk then does not enter the others, which may hold thousands of files.
             subfolders[:] = [name for name in subfolders if name not in INNER]
             try:
                 has_parts = bool(parts(path))
@@ -272,6 +273,7 @@ def last_error(folder: Path) -> str | None:
     with _named(log):
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     records = [(place, match) for place, line in enumerate(lines) if (match := LOG_LINE.fullmatch(line))]
+    # An error in the middle of a log was survived; only the last line tells how the job ended.
     if not records or records[-1][1]["level"] not in ("ERROR", "CRITICAL"):
         return None
     place, record = records[-1]

@@ -27,6 +27,7 @@ def selected(runs: Sequence[RunRecord], conditions: Sequence[str]) -> list[RunRe
             raise UserError(
                 f"--where is {condition}, which none of {counted(len(runs), 'run')} meets{_there(runs, condition)}"
             )
+        # One condition after the other, so that the error names the first that leaves no run.
         runs = kept
     return list(runs)
 

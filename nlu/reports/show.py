@@ -101,6 +101,7 @@ def folders_of(folders: Sequence[Path]) -> str:
     paths = [Path(os.path.abspath(folder)) for folder in folders]
     above = Path(os.path.commonpath(paths))
     top = path_text(above)
+    # All folds and seeds of a run are written as the run itself.
     if {path.name for path in paths} == {path.name for path in parts(above)}:
         return top
     names = [str(path.relative_to(above)) for path in paths]

@@ -76,6 +76,7 @@ def changes_of(pairs: Sequence[tuple[RunRecord, RunRecord]], set_name: str, seed
     return {
         name: _change(float(observed), drawn_R)
         for name, observed, drawn_R in zip(tables[0].scores, observed_M, drawn_MR, strict=True)
+        # A metric that some resamples lack, such as a loss of inf, would have an interval of the others only.
         if np.isfinite(observed) and np.isfinite(drawn_R).all()
     }
 
@@ -97,6 +98,7 @@ def _of_rows(first: Predictions, second: Predictions, kind: Kind) -> Found | Non
     rows = list(matched(first, second))
     names = list(dict.fromkeys([*first.labels, *second.labels]))
     before, after = (_sums(kind, [pair[side] for pair in rows], names) for side in (0, 1))
+    # Sides of different kinds do not share a metric.
     if before is None or after is None or before[1].keys() != after[1].keys():
         return None
     return [key_of(row) for row, _ in rows], (before[0], after[0]), before[1]
@@ -127,6 +129,7 @@ def _differences(tables: Sequence[PairedRuns], examples: int, seed: int) -> tupl
             # All seeds get the same draw of examples, since their predictions of one example are not independent.
             counts_RN = counts_RK[:, table.place_N]
             for sign, sums_NS in zip((-1, 1), table.sums, strict=True):
+                # How often each example was drawn, times what it contributes: all resamples of a chunk in one product.
                 sums_RS, all_S = counts_RN @ sums_NS, sums_NS.sum(0)
                 found += sign * np.stack([score(sums_RS, all_S) for score in table.scores.values()])
         return found / len(tables)

@@ -87,6 +87,7 @@ class NearTexts:
         prefix = self._prefix(size) - (size - len(known))
         if prefix <= 0:
             return
+        # A set, since a text may share several rare trigrams.
         candidates = {number for rank in sorted(known)[:prefix] for number in self._having.get(rank, ())}
         candidates.discard(-1 if same is None else same)
         for number in sorted(candidates):
@@ -187,6 +188,7 @@ class SetTexts:
 
     def _compare(self, found: Overlap, row: int, one: "TrainingText", similarity: float, is_same: bool) -> None:
         own = self._label_N[row]
+        # Kept even if a later training text is nearer: one contrary label is enough to look at the row.
         found.is_contrary_N[row] |= is_same and own is not None and one.label not in (None, own)
         # A different text may have the same trigrams in another order, and so a similarity of 1.
         if (is_same, similarity) > (found.is_exact_N[row], found.similarity_N[row]):
@@ -230,6 +232,7 @@ class TrainingTexts:
                 part = self.part_of.get(hashed)
                 if part is not None:
                     self.seen.add(hashed)
+                # A text that no fold trains on is left out here; one that a fold holds out is compared row by row.
                 if part is None or part != NOWHERE:
                     value = row.values.get("label")
                     label = str(value).strip() if isinstance(value, (str, int)) else None

@@ -156,6 +156,7 @@ def has_text(record: Record, layout: Layout) -> bool:
 
 def token_counter(run_dir: Path, layout: str) -> TokenCounter | None:
     """Return a counter that uses the tokenizer in a checkpoint of the run; None without a checkpoint."""
+    # Any checkpoint has the same tokenizer.
     for name in CHECKPOINTS:
         folder = run_dir / "checkpoints" / name
         if folder.is_dir() and (tokenizer := load_tokenizer(folder, None)) is not None:
