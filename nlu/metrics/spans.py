@@ -162,10 +162,14 @@ class SpanScorer:
             scores = counts.scores(kind)
             found.append(
                 {
-                    "label": kind, "examples": counts.wanted[kind], "correct": counts.right[kind],
-                    "precision": scores["precision"], "recall": scores["recall"], "f1": scores["f1"],
+                    "label": kind,
+                    "examples": counts.wanted[kind],
+                    "correct": counts.right[kind],
+                    "precision": scores["precision"],
+                    "recall": scores["recall"],
+                    "f1": scores["f1"],
                 }
-            )  # fmt: skip
+            )
         return found
 
 

@@ -360,6 +360,20 @@ def test_an_impossible_command_is_refused_and_writes_nothing(run, tmp_path, caps
     assert "Traceback" not in refusal and sorted(tmp_path.iterdir()) == before
 
 
+def test_a_missing_column_is_reported_with_the_columns_of_the_file_once(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = (f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.csv")
+    for header, said in (
+        ("one,two", "has ['one', 'two']; set input.fields"),
+        ("txet,n", "has ['txet', 'n']; nearest: txet; "),
+    ):
+        (tmp_path / "new.csv").write_text(f"{header}\n1,2\n")
+        predict(*order, status=2)
+        refusal = capsys.readouterr().err
+        assert said in refusal and "valid:" not in refusal, refusal
+
+
 def test_a_column_of_the_same_name_is_never_written_over(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
