@@ -2,7 +2,7 @@
 
 python -m nlu.evaluate run=outputs/mine data.test=new.csv out=scores
 python -m nlu.evaluate run=outputs/mine compare=true             its own sets again: exactly equal, or why not
-python -m nlu.evaluate export=mine-onnx data.test=new.csv        an exported model, and its difference from the run
+python -m nlu.evaluate export=exported data.test=new.csv         an exported model, and its difference from the run
 python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration's initial weights
 """
 

@@ -72,6 +72,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(folder, *made_small(several, folder)[1:], "hydra.run.dir=outputs/several")
     grid = ("--multirun", "hydra/launcher=submitit_local", "hydra.sweep.dir=outputs/grid", "seed=1,2")
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, *grid)
+    run(folder, "run=outputs/mine", "format=huggingface", "out=exported", module="nlu.export")
     return folder
 
 
