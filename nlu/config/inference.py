@@ -119,6 +119,8 @@ class Evaluate(Run):
     """Folder that nlu.export wrote, which is scored in the place of a run; null = none."""
     out: str | None = None
     """Folder for result.json, predictions/ and plots/; null = only print the scores."""
+    table: str | None = None
+    """A tab-separated file to which a row for each scored set is appended; null = none."""
     compare: bool = False
     """Score the run's own sets again, and report whether the scores are equal to the bit or, if not, why."""
     max_rows: PositiveInt | None = None

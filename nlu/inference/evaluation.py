@@ -30,6 +30,7 @@ from nlu.display.scores import draw_scores, print_beside, print_scores
 from nlu.inference.exported import Exported, digests_of
 from nlu.inference.findings import Findings, find, require_classes
 from nlu.inference.locate import ExportFolder, Located
+from nlu.inference.scores_table import append_scores, require_table
 from nlu.inference.trained import Trained, config_of, load_trained, scores_at
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
@@ -78,6 +79,8 @@ def run_evaluation(
         logs.set_up(None, ranks.rank)
         if config.out is not None:
             require_free(config.out, "out")
+        if config.table is not None and ranks.is_first:
+            require_table(config.table)
         with Progress(enabled=ranks.is_first) as progress:
             subject = _subject(config, located, named, export, ranks, progress)
             require_classes(config.classes, next(iter(subject.sets.values())).target)
@@ -93,9 +96,24 @@ def run_evaluation(
                     result |= {"export": str(export.folder), "format": export.format, "metrics_of_run": of_run}
                 status = _compare_and_write(config, located, subject, found, result, folder, ranks)
     print_scores(found, config.out)
+    if config.table is not None:
+        _append(config, result, found)
     if of_run and export is not None:
         print_beside({name: one.own_metrics for name, one in found.items()}, of_run, (export.format, "run"))
     return status
+
+
+def _append(config: Evaluate, result: Mapping[str, Any], found: Mapping[str, Findings]) -> None:
+    """Add the rows of the scored sets to `table`."""
+    append_scores(
+        str(config.table),
+        result.get("export") or result["run"] or "",
+        result["checkpoint"] or "",
+        {name: config.data.get(name) for name in found},
+        {name: one.rows for name, one in found.items()},
+        {name: one.metrics for name, one in found.items()},
+    )
+    log.info("%s: %s added", config.table, counted(len(found), "row"))
 
 
 def _compare_and_write(

@@ -34,7 +34,9 @@ def pairs(start: int, count: int) -> Rows:
 
 
 def tokens(start: int, count: int) -> Rows:
-    return [{"tokens": list("abcd"[n % 4 :]), "tags": ["B-p", *["O"] * (3 - n % 4)]} for n in range(start, start + count)]
+    return [
+        {"tokens": list("abcd"[n % 4 :]), "tags": ["B-p", *["O"] * (3 - n % 4)]} for n in range(start, start + count)
+    ]
 
 
 def spans(start: int, count: int) -> Rows:

@@ -1,0 +1,73 @@
+"""The table to which several evaluations add their rows."""
+
+import csv
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.inference.scores_table import COLUMNS, append_scores, require_table
+from tests.inference.runs import evaluate, trained
+from tests.inference.test_exported import result
+from tests.training.kinds import TASKS
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines(), delimiter="\t"))
+
+
+def test_each_evaluation_adds_a_row_for_each_of_its_sets(tmp_path: Path, capsys: Any) -> None:
+    run, table = trained(TASKS["classify"], tmp_path), tmp_path / "all.tsv"
+    new = (tmp_path / "dev.jsonl").rename(tmp_path / "new.jsonl")
+    order = (f"run={run}", f"table={table}", "resamples=0")
+    evaluate(*order, f"data.test={new}", f"out={tmp_path}/first")
+    evaluate(*order, f"data.dev={new}", f"data.test={new}", "max_rows=7", "checkpoint=last")
+    found = rows(table)
+    assert [(row["set"], row["examples"], row["checkpoint"]) for row in found] == [
+        ("test", "23", "best-1"), ("dev", "7", "last"), ("test", "7", "last"),
+    ]  # fmt: skip
+    assert {row["run"] for row in found} == {str(run)} and {row["file"] for row in found} == {str(new)}
+    metrics = result(tmp_path / "first")["metrics"]["test"]
+    assert {name: float(cell) for name, cell in found[0].items() if name not in COLUMNS} == metrics
+    assert f"{table}: 2 rows added" in capsys.readouterr().err
+
+
+def test_other_metrics_become_columns_and_no_row_is_lost_to_a_neighbour(tmp_path: Path) -> None:
+    table = str(tmp_path / "all.tsv")
+
+    def add(number: int) -> None:
+        metrics = {"test": {"accuracy": number / 7, f"metric_{number % 2}": None if number == 3 else float(number)}}
+        append_scores(table, f"run {number}", "best-1", {"test": ["a.tsv", "b\t.tsv"]}, {"test": number}, metrics)
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = {row["run"]: row for row in rows(Path(table))}
+    assert sorted(found) == [f"run {number}" for number in range(8)]
+    for number in range(8):
+        row = found[f"run {number}"]
+        assert float(row["accuracy"]) == number / 7 and row["file"] == '["a.tsv", "b\\t.tsv"]'
+        assert row[f"metric_{number % 2}"] == ("" if number == 3 else str(float(number)))
+        assert row[f"metric_{1 - number % 2}"] == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("s3://bucket/all.tsv", "rows are only appended to a file here; give a local path"),
+        ("nowhere/all.tsv", "but the folder nowhere does not exist; make it, or choose another"),
+        ("other.tsv", "other.tsv:1 lacks the columns time, run, checkpoint, set, file, examples of such a table"),
+    ],
+)
+def test_a_file_that_is_not_such_a_table_is_refused_and_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.tsv").write_text("a\tb\n1\t2\n")
+    with pytest.raises(UserError, match=says):
+        require_table(table)
+    assert (tmp_path / "other.tsv").read_text() == "a\tb\n1\t2\n"
