@@ -78,7 +78,10 @@ def key_of_another_choice(key: str, schema: str | None = None) -> str | None:
             found.setdefault(each, []).append(path.stem)
     if not found:
         return None
-    owners = [f"{each}.{name} of {each}={choices[0]}" for each, choices in found.items()]
+    owners = [
+        f"{'a key' if group else f'{each}.{name}'} of {' or '.join(f'{each}={one}' for one in choices[:2])}"
+        for each, choices in found.items()
+    ]
     command = "" if any(_is_of(each, schema) for each in found) else ", in python -m nlu.train"
     return f"it is {' or '.join(owners[:3])}{command}"
 

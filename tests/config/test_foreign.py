@@ -52,7 +52,7 @@ def test_a_key_of_another_program_is_answered_with_ours(command: str, key: str, 
     assert any(part in answer for part in expected.split("|")), answer
 
 
-@pytest.mark.parametrize("key", ["trainer.{}", "model.{}", "optimizer.{}", "training.{}", "a.b.{}"])
+@pytest.mark.parametrize("key", ["trainer.{}", "model.{}", "scheduler.{}", "training.{}", "a.b.{}"])
 def test_a_key_of_another_program_is_known_in_any_group(key: str):
     names = {"learning_rate": "optimizer.lr", "lower": "tokenizer.lowercase", "lr": "optimizer.lr"}
     for name, expected in names.items():
@@ -72,9 +72,11 @@ def test_a_command_line_of_foreign_names_is_answered_name_by_name():
 
 
 def test_a_key_of_another_choice_names_that_choice():
-    assert hint_of_key("loss.temperature", valid_keys("train"), RUN) == "it is loss.temperature of loss=info_nce"
+    assert hint_of_key("loss.temperature", valid_keys("train"), RUN) == "it is a key of loss=info_nce"
+    assert hint_of_key("temperature", valid_keys("train"), RUN) == "it is loss.temperature of loss=info_nce"
     assert hint_of_key("scheduler.tempo", valid_keys("train"), RUN).startswith("valid: scheduler.anneal")
-    assert "it is method.lr of method=freelb or" in hint_of_key("lr", valid_keys("predict"), SCHEMAS["predict"])
+    of_predict = hint_of_key("lr", valid_keys("predict"), SCHEMAS["predict"])
+    assert of_predict.startswith("it is method.lr of method=freelb or optimizer.lr of optimizer=adamw or")
 
 
 @pytest.mark.parametrize(
