@@ -16,7 +16,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from nlu.config.choices import EVALUATE, RUN
-from nlu.config.console import print_dry_run
 from nlu.config.entry.app import run_app
 from nlu.config.errors import UserError
 
@@ -65,7 +64,9 @@ def main(composed: DictConfig) -> int:
         raise UserError(*found)
     config = with_defaults(config, EVALUATE)
     if config["dry_run"]:
-        return print_dry_run(config)
+        from nlu.launching.queue import end_dry_run
+
+        return end_dry_run(config)
     from nlu.inference.evaluation import run_evaluation
     from nlu.launching.local import spread
 

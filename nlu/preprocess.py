@@ -13,7 +13,6 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from nlu.config.choices import SCHEMAS
-from nlu.config.console import print_dry_run
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 
@@ -27,7 +26,9 @@ def main(composed: DictConfig) -> int:
     _require_rows(HydraConfig.get())
     part = part_of(config["data"])
     if config["dry_run"]:
-        return print_dry_run(config)
+        from nlu.launching.queue import end_dry_run
+
+        return end_dry_run(config)
     from nlu.config.schema import Run
     from nlu.training.experiment import describe_data, encode_part, show_data
 

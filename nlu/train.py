@@ -22,7 +22,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from nlu.config.console import print_dry_run
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.entry.guard import occupied_folder_problem, unnamed_folder_problem
 from nlu.config.errors import UserError
@@ -75,7 +74,9 @@ def run(composed: DictConfig, run_dir: Path) -> int:
         if config["dry_run"]:
             if problem := occupied_folder_problem(config["resume"], run_dir):
                 raise UserError(problem)
-            return print_dry_run(config)
+            from nlu.launching.queue import end_dry_run
+
+            return end_dry_run(config)
         from nlu.launching.local import launch
 
         return launch(Run.of(config, choices_of(hydra)), run_dir, command_line(hydra))

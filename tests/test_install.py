@@ -163,7 +163,7 @@ def test_a_run_composes_and_is_valid(request, way):
     shown = installed.run("-m", "nlu.train", "--cfg", "job", "model=bert_tiny", "data=afqmc")
     assert "_target_: nlu.models.encoders.bert.Bert" in shown and "train: AFQMC/train.json" in shown
     dry = installed.run("-m", "nlu.train", "dry_run=true", "model=bert_tiny", "data=afqmc")
-    assert "# Every key, type, range, local path and rule between groups holds" in dry
+    assert "# Every key, type, range, path and rule between groups holds" in dry
     assert "Commands that matter" in installed.run("-m", "nlu.train", "--help")
     assert "max_len: 128" in installed.run("-m", "nlu.preprocess", "--cfg", "job", "data=afqmc")
 

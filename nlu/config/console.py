@@ -11,8 +11,8 @@ from typing import Any, TextIO
 from nlu.storage.redaction import hide
 
 _VERDICT = """\
-# Every key, type, range, local path and rule between groups holds. Nothing was run or read: what only the
-# data, the weights or the device can tell shows when a run begins."""
+# Every key, type, range, path and rule between groups holds. Nothing was run or read: what only the data, the
+# weights or the device can tell shows when a run begins."""
 
 
 @contextmanager

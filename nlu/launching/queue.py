@@ -5,6 +5,7 @@ or it is lost. The only way to learn that is to look again: an answer may never 
 """
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -116,6 +117,17 @@ class Finding(Protocol):
         """Return the ticket of each job, by its token; None for a job that never reached the queue."""
 
 
+@runtime_checkable
+class Checking(Protocol):
+    """A queue that checks jobs before they are handed over, by itself and in a dry run."""
+
+    is_elsewhere: bool
+    """whether jobs see no file of this machine and have rights of their own"""
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Raise UserError with everything that is wrong with the jobs; submit and write nothing."""
+
+
 @dataclass(frozen=True)
 class QueueContext:
     """What a queue needs to be opened."""
@@ -147,6 +159,55 @@ def open_queue(name: str, context: QueueContext) -> Queue:
     if name not in launchers:
         raise UserError(f"{name} is not a queue of nlu or of an installed launcher; {hint(name, [*OWN, *launchers])}")
     return launchers[name].open_queue(context)
+
+
+def require_valid(queue: Queue | None, jobs: Sequence[Job], configs: Mapping[int, Mapping[str, Any]]) -> None:
+    """Raise UserError with everything that is wrong with jobs, as far as this machine knows before they are submitted.
+
+    `configs` are the configurations by the numbers of the jobs; some may be those of later jobs. Prints a warning for
+    each service that does not answer.
+    """
+    from nlu.config.checks.addresses import require_addresses
+
+    problems: list[str] = []
+    of_queue = queue if isinstance(queue, Checking) else None
+    try:
+        require_addresses(configs, are_elsewhere=of_queue is not None and of_queue.is_elsewhere)
+    except UserError as error:
+        problems += error.sentences
+    try:
+        if of_queue is not None:
+            of_queue.check(jobs)
+    except OSError as error:
+        print(f"nlu: warning: not everything was checked: {error}", file=sys.stderr)
+    except UserError as error:
+        problems += error.sentences
+    if problems:
+        raise UserError(*problems)
+
+
+def end_dry_run(config: dict[str, Any]) -> int:
+    """Check what a submission of this one run would check, print the verdict of `dry_run=true`, and return 0.
+
+    Raises UserError with everything that is wrong.
+    """
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.utils import get_class
+    from omegaconf import OmegaConf
+
+    from nlu.config.console import print_dry_run
+
+    hydra: Any = HydraConfig.get()
+    name = getattr(get_class(hydra.launcher._target_), "queue", None)
+    run_dir = Path(hydra.runtime.output_dir)
+    queue, job = None, Job(0, str(run_dir), tuple(hydra.overrides.task), "dry-run")
+    if name:
+        settings: Any = OmegaConf.to_container(hydra.launcher, resolve=True)
+        module = f"nlu.{hydra.job.config_name}"
+        dirs = tuple(source.path for source in hydra.runtime.config_sources if source.provider == "command-line")
+        queue = open_queue(name, QueueContext(settings, run_dir, module, None, lambda _: config, dirs))
+    require_valid(queue, [job], {0: config})
+    return print_dry_run(config)
 
 
 def _launchers() -> dict[str, Any]:

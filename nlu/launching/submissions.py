@@ -117,6 +117,10 @@ class Submissions:
             if not folder_was_there:
                 self.folder.rmdir()
 
+    def has_name(self) -> bool:
+        """Whether `name` was drawn."""
+        return (self.folder / FOLDER / NAME).is_file()
+
     def name(self) -> str:
         """Return a name that no other folder has. It is drawn once and kept beside the record."""
         file = self.folder / FOLDER / NAME

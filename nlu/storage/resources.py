@@ -76,13 +76,14 @@ def fetch_matching(reference: str, what: str) -> list[Path]:
     plain = next(number for number, part in enumerate(parts) if has_magic(part))
     start = f"{place.scheme}://{place.bucket}/{'/'.join(parts[:plain])}".rstrip("/")
     folder = parse_place(start, what)
-    names = [name for name in backend_of(folder).files(folder) if _matches(name.split("/"), parts[plain:])]
+    names = [name for name in backend_of(folder).files(folder) if is_like(name.split("/"), parts[plain:])]
     if not names:
         raise DataError(f"{what} is {place.shown}, which no object matches; correct it")
     return [fetch(f"{start}/{name}", what=what) for name in names]
 
 
-def _matches(parts: list[str], patterns: list[str]) -> bool:
+def is_like(parts: list[str], patterns: list[str]) -> bool:
+    """Return whether the parts of a path match those of a pattern; a star matches within one part."""
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
@@ -286,10 +287,10 @@ def fetch_model(reference: Reference) -> Path:
     except Exception as error:  # the exceptions of the HTTP library, of which the hub's client has used several
         raise DataError(
             f"{reference.what} {reference.location}: the hub is unreachable or rejects the request, and its cache does "
-            f"not hold the model: {_first_line(refusal or error)}; instead of hf:// you can give {ELSEWHERE}"
+            f"not hold the model: {first_line(refusal or error)}; instead of hf:// you can give {ELSEWHERE}"
         ) from error
     if refusal is not None:
-        log.warning("%s cannot be asked (%s); using the hub's cache", reference.location, _first_line(refusal))
+        log.warning("%s cannot be asked (%s); using the hub's cache", reference.location, first_line(refusal))
     log.info("%s %s is at %s", reference.what, reference.location, path)
     return Path(path)
 
@@ -314,5 +315,6 @@ def _model_of(reference: Reference) -> tuple[str, str | None]:
     return match[1], match[2]
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message that is not empty, or else the name of its class."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

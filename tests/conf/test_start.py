@@ -71,6 +71,18 @@ def test_a_dry_run_finds_a_run_where_one_is_to_begin(tmp_path, capsys):
     assert "holds" in capsys.readouterr().out
 
 
+def test_a_dry_run_finds_what_a_submission_to_pai_would_find(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", "id")
+    monkeypatch.delenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", raising=False)
+    own = ("hydra/launcher=pai", "hydra.launcher.oss_folder=oss://bucket/nlu", "hydra.launcher.region=cn-hangzhou")
+    program(main, "train", "dry_run=true", *own, f"hydra.run.dir={tmp_path}/run", "hydra.launcher.gpus=99", status=2)
+    said = capsys.readouterr()
+    assert not said.out and not (tmp_path / "run").exists()
+    for told in ("hydra.launcher.workspace is not set", "hydra.launcher.image is not set",
+                 "hydra.launcher.gpus is 99", "ALIBABA_CLOUD_ACCESS_KEY_SECRET is not set"):  # fmt: skip
+        assert told in said.err
+
+
 def test_a_refused_key_is_composed_with_and_without_once_each(capsys):
     with mock.patch("hydra.compose", wraps=hydra.compose) as composing:
         program(main, "train", "trainer.batchsize=3", status=2)

@@ -72,6 +72,17 @@ def test_one_run_left_to_a_launcher_and_collected_later_equals_a_run_here(projec
     assert jobs_main(["--history"]) == 0 and capfd.readouterr().out.count("hydra.run.dir=there") == 1
 
 
+def test_a_grid_with_an_address_that_does_not_exist_submits_nothing(project, s3, monkeypatch, capfd):
+    url = s3.bucket(monkeypatch)
+    own = (*sets(project), *SMALL, "--multirun", LOCAL, "hydra.sweep.dir=grid", f"model.pretrained=null,{url}/none")
+    command(*own, status=2)
+    assert f"nlu: error: job 1: model.pretrained is {url}/none, which does not exist" in capfd.readouterr().err
+    assert not (project / "grid").exists()
+    command(*own, "dry_run=true", status=2)
+    said = capfd.readouterr()
+    assert "job 1: model.pretrained is" in said.err and not said.out
+
+
 def test_a_run_that_its_job_would_refuse_is_refused_before_submission(project, capfd):
     own = (*sets(project), *SMALL, LOCAL)
     (project / "taken").mkdir()

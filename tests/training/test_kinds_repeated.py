@@ -94,7 +94,7 @@ def test_a_dry_run_of_every_kind_says_that_it_is_good_and_writes_nothing(
 ) -> None:
     command(*KINDS[name].overrides(tmp_path), "dry_run=true", f"hydra.run.dir={tmp_path}/run")
     said = capsys.readouterr()
-    assert "Every key, type, range, local path and rule between groups holds" in said.out
+    assert "Every key, type, range, path and rule between groups holds" in said.out
     assert not (tmp_path / "run").exists()
 
 

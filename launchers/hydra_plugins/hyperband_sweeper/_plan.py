@@ -10,6 +10,7 @@ from typing import Any
 
 import optuna
 from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -19,7 +20,7 @@ from nlu.config.checks.composing import without_hydra
 from nlu.config.checks.reading import read_override
 from nlu.config.checks.values import show
 from nlu.config.entry.app import prepare
-from nlu.config.entry.grid import run_dir_problems
+from nlu.config.entry.grid import check_without_launch, run_dir_problems
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.words import counted
@@ -112,7 +113,9 @@ class SearchPlan:
         self.warnings += resources.unlike_lengths(self.settings, configs)
         # After all checks that need neither the data nor the storage.
         if self.is_run and self.base.dry_run:
-            self._end_dry_run(configs, len(preflight.combinations(self.space, is_group)))
+            self._end_dry_run(configs, probes, len(preflight.combinations(self.space, is_group)))
+        if self.is_run and not self._is_local:
+            self._check_launch(configs, probes)
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs, least_gpus)
         # Before the data are prepared, which may take long: a storage that does not answer is reported at once.
         storage = open_storage(self.url)
@@ -134,7 +137,15 @@ class SearchPlan:
 
         return lambda overrides: composed(*overrides)
 
-    def _end_dry_run(self, configs: list[dict[str, Any]], tried: int) -> None:
+    def _check_launch(self, configs: list[dict[str, Any]], probes: list[list[str]]) -> None:
+        """Check what a launch of these trials would check before it hands them over. Raises UserError."""
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=self.context, task_function=self.task, config=self.config
+        )
+        check_without_launch(launcher, [self._of_trial(number, probe) for number, probe in enumerate(probes)], configs)
+
+    def _end_dry_run(self, configs: list[dict[str, Any]], probes: list[list[str]], tried: int) -> None:
+        self._check_launch(configs, probes)
         print(f"# Drawn for each trial: {', '.join(self.space.names)}")
         combinations = counted(tried, "combination")
         print(f"# {combinations} of groups, valid at both ends of every interval and with every choice.")
@@ -323,7 +334,10 @@ class SearchPlan:
 
     def overrides(self, number: int, attempt: int, launch: int, values: dict[str, Any]) -> list[str]:
         """Return the overrides of the job of a trial."""
-        found = [*self.space.fixed, *overrides_of(values)]
+        return self._of_trial(number, overrides_of(values), attempt, launch)
+
+    def _of_trial(self, number: int, drawn: Sequence[str], attempt: int = 0, launch: int = 1) -> list[str]:
+        found = [*self.space.fixed, *drawn]
         if self.hands_trial:
             named = f'storage:"{_quoted(self.url)}",study:"{_quoted(self.name)}"'
             # The job needs no other connection to the search, which may have ended meanwhile.

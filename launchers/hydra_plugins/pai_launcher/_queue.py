@@ -91,6 +91,7 @@ class PaiQueue:
 
     poll_s = 5.0
     slowest_poll_s = 20.0
+    is_elsewhere = True
 
     def __init__(self, settings: PaiSettings, context: QueueContext):
         self._settings, self._context = settings, context
@@ -125,14 +126,27 @@ class PaiQueue:
         self._jobs |= {ticket.id: ticket.job for ticket in tickets}
         return tickets
 
-    def _ready(self, jobs: Sequence[Job]) -> tuple[Service, list[Job]]:
-        """Upload the code; returns the service, and the jobs in the form in which it gets them."""
+    def check(self, jobs: Sequence[Job]) -> None:
+        """See `nlu.launching.queue.Checking`."""
+        # The name of this folder in the store is drawn when jobs are submitted.
+        is_named = self._submissions.has_name()
+        mirrors = {job.token: self.mirror_of(job) if is_named else self._unnamed_mirror_of(job) for job in jobs}
+        self._service(self._valid_code(jobs, mirrors))
+        self._require_free([job for job in jobs if is_named or _given(job, "mirror")], mirrors)
+
+    def _valid_code(self, jobs: Sequence[Job], mirrors: Mapping[str, str]) -> CodePackage:
+        """Return the packed code. Raises UserError with everything that is wrong with the jobs."""
         settings = self._settings
         code = packed(tuple(settings.include), settings.code_limit_mb, settings.backend != DLC)
-        mirrors = {job.token: self.mirror_of(job) for job in jobs}
         problems = problems_of_jobs(jobs, mirrors, code.names, code.within, self._context, mounts_of(settings))
         if problems:
             raise UserError(*problems)
+        return code
+
+    def _ready(self, jobs: Sequence[Job]) -> tuple[Service, list[Job]]:
+        """Upload the code; returns the service, and the jobs in the form in which it gets them."""
+        mirrors = {job.token: self.mirror_of(job) for job in jobs}
+        code = self._valid_code(jobs, mirrors)
         service = self._service(code)
         # A job of an earlier call without an answer may have begun its run.
         self._require_free([job for job in jobs if not service.may_have(job.token)], mirrors)
@@ -243,6 +257,9 @@ class PaiQueue:
     def mirror_of(self, job: Job) -> str:
         """Return the mirror of the run of a job: below mirror= of its command, or below OSS_FOLDER/runs."""
         return self._below(_given(job, "mirror") or f"{self._store.reference.location.rstrip('/')}/{self._runs()}", job)
+
+    def _unnamed_mirror_of(self, job: Job) -> str:
+        return self._below(_given(job, "mirror") or f"{self._store.reference.location.rstrip('/')}/runs/NAME", job)
 
     def run_dir_of(self, job: Job) -> str:
         """Return the folder of the run in the job: on its disk, or in a mount that all its machines share."""

@@ -20,7 +20,18 @@ from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
 from nlu.launching.following import Detached, Follower, JobEnd, left_sentence
 from nlu.launching.listing import CombinedQueue
-from nlu.launching.queue import Finding, Job, JobRefused, JobState, Look, Queue, QueueContext, Ticket, open_queue
+from nlu.launching.queue import (
+    Finding,
+    Job,
+    JobRefused,
+    JobState,
+    Look,
+    Queue,
+    QueueContext,
+    Ticket,
+    open_queue,
+    require_valid,
+)
 from nlu.launching.submissions import Submissions, Submitted, add_to_history, kept_settings, new_tokens, without_resume
 from nlu.launching.waiting import pause, when_there_is_room
 from nlu.storage.redaction import command_text
@@ -180,8 +191,22 @@ class Launch:
             print(f"nlu: {count} of an earlier command found again, not submitted again", file=sys.stderr)
         new = [job for job in self.jobs if job.number not in found]
         self._require_free(new)
+        if new:
+            # All jobs of a grid are checked before the first one is submitted, also if it comes in batches.
+            grid = current()
+            configs = dict(enumerate(grid.configs)) if grid is not None else {}
+            own = {job.number for job in new}
+            self.require(new, {key: one for key, one in configs.items() if key in own or key > self.jobs[-1].number})
         submitted = {ticket.job.number: ticket for ticket in self._submit(new)} if new else {}
         return [found.get(job.number) or submitted[job.number] for job in self.jobs]
+
+    def require(self, jobs: Sequence[Job], configs: Mapping[int, Mapping[str, Any]]) -> None:
+        """Raise UserError with everything that is wrong with these jobs, before they are handed over.
+
+        `configs` holds known configurations by the numbers of jobs, also those of later batches of a grid.
+        """
+        own = {job.number: configs.get(job.number) or self._composed(job) for job in jobs}
+        require_valid(self.queue, jobs, {**own, **configs})
 
     def _queue_of(self, before: Submitted) -> Queue:
         """Return the queue that has a job of an earlier command, with the settings of that command."""

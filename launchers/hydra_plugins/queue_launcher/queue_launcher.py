@@ -1,7 +1,7 @@
 """The plugins that Hydra finds; heavy imports are in `_impl` and `nlu.launching`."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -9,6 +9,9 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from . import config as config
+
+if TYPE_CHECKING:
+    from ._impl import Launch
 
 
 class QueueLauncher(Launcher):
@@ -40,12 +43,23 @@ class QueueLauncher(Launcher):
 
         With `wait=false` it returns an empty list. Raises JobRefused if the queue takes none of them.
         """
+        return self._launch(job_overrides, initial_job_idx).run()
+
+    def check(self, job_overrides: Sequence[Sequence[str]], configs: Sequence[Mapping[str, Any]]) -> None:
+        """Check jobs, given with their configurations, as `launch` does before it hands them over.
+
+        Raises UserError with everything that is wrong.
+        """
+        launch = self._launch(job_overrides, 0)
+        launch.require(launch.jobs, dict(enumerate(configs)))
+
+    def _launch(self, job_overrides: Sequence[Sequence[str]], first: int) -> "Launch":
         from ._impl import Launch
 
         assert self.config is not None and self.hydra_context is not None and self.task_function is not None
         return Launch(
-            self.queue, self.params, job_overrides, initial_job_idx, self.config, self.hydra_context, self.task_function
-        ).run()
+            self.queue, self.params, job_overrides, first, self.config, self.hydra_context, self.task_function
+        )
 
 
 class LocalLauncher(QueueLauncher):

@@ -50,6 +50,8 @@ class Grid:
     """the given command line"""
     is_single: bool = False
     """whether it is one run for a launcher, in the folder hydra.run.dir"""
+    configs: list[dict[str, Any]] = field(default_factory=list)
+    """the checked configuration of each job"""
     is_handed_over: bool = False
     """whether a queue has the jobs, or may have them, and runs them without this command"""
 
@@ -86,8 +88,9 @@ def run_grid(
     jobs = [[quoted(str(override.input_line)) for override in overrides]] if is_single else jobs_of(overrides)
     if grid is not None:
         grid.swept += [key for key, values in _values(jobs).items() if len(values) > 1]
-        configs = _checked(context.config_loader, config, jobs, grid)
-        if all(checked.get("dry_run") for checked in configs):
+        grid.configs = _checked(context.config_loader, config, jobs, grid)
+        if all(checked.get("dry_run") for checked in grid.configs):
+            check_without_launch(launcher, jobs, grid.configs)
             print_dry_run_of_grid([job_name(number, job, grid.swept) for number, job in enumerate(jobs)])
             return []
     batches: list[Sequence[JobReturn]] = []
@@ -102,6 +105,19 @@ def run_grid(
     if grid is not None:
         grid.returned += [job for batch in batches for job in batch]
     return batches
+
+
+def check_without_launch(launcher: Any, jobs: Sequence[Sequence[str]], configs: Sequence[dict[str, Any]]) -> None:
+    """Check all that a launch of these jobs would check before it hands them over. Raises UserError with all problems.
+
+    A launcher of nlu has its own `check`. With any other launcher the remote addresses are asked for.
+    """
+    if (check := getattr(launcher, "check", None)) is not None:
+        check(jobs, configs)
+        return
+    from nlu.config.checks.addresses import require_addresses
+
+    require_addresses(dict(enumerate(configs)))
 
 
 @contextmanager

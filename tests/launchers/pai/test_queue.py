@@ -132,6 +132,17 @@ def test_nothing_is_submitted_where_one_job_is_wrong(opened, server, store, over
     assert server.jobs == {} and objects(store) == []
 
 
+def test_a_check_finds_what_a_submission_would_find_and_writes_nothing(opened, server, store, project, tmp_path):
+    with pytest.raises(UserError, match=r"job 1: resume starts a run from a folder of this machine"):
+        opened().check([job(0), job(1, "resume=outputs/old")])
+    kept_run(f"{store}/taken/0", tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"job 0: .*/taken/0 holds a run; set resume=auto"):
+        opened().check([job(0, f"mirror={store}/taken")])
+    before = objects(store)
+    opened().check([job(0), job(1)])
+    assert server.jobs == {} and objects(store) == before and not (project / "outputs").exists()
+
+
 def test_a_problem_of_all_jobs_is_reported_once(opened):
     with pytest.raises(UserError) as raised:
         opened(compose=lambda one: config(train="no.csv", dev="none.csv")).submit([job(0), job(1)])

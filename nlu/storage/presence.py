@@ -1,0 +1,225 @@
+"""Whether the remote addresses of a configuration exist and may be read, asked before jobs are submitted.
+
+Each address is asked for once, several at a time and within a time limit, mostly by one HEAD request. Nothing is
+written or fetched.
+"""
+
+import http.client
+import logging
+import os
+import re
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from glob import has_magic
+from queue import Empty, SimpleQueue
+
+from nlu.config.errors import UserError
+from nlu.storage.bucket import Unreachable
+from nlu.storage.buckets import open_bucket
+from nlu.storage.environment import ENDPOINT, name_of
+from nlu.storage.objects import BucketBackend
+from nlu.storage.outputs import BEGUN
+from nlu.storage.places import OBJECTS, Place, parse_place
+from nlu.storage.resources import HUB_TIMEOUT_S, MODEL, first_line, is_like
+from nlu.storage.web import GONE, NOT_FOUND, TRANSIENT_STATUS, reason_of
+
+log = logging.getLogger(__name__)
+
+LIMIT_S = 20.0
+"""for all addresses together"""
+SHOWN_AFTER_S = 3.0
+"""after which a line says what is being waited for"""
+AT_ONCE = 16
+TIMEOUT_S = 10
+NO_HEAD = {400, 403, 405, 501}
+"""statuses of servers that may answer a GET, such as those of addresses that are signed for one"""
+HUB = name_of("hugging face", ENDPOINT)
+_CHECKPOINT = re.compile(r"best|last|best-\d+")
+
+
+class State(StrEnum):
+    """What is known of an address."""
+
+    THERE = "there"
+    ABSENT = "absent"
+    """nothing exists there; of an address to write: not even its bucket"""
+    FREE = "free"
+    """of an address to write: the bucket exists, and nothing at this place"""
+    DENIED = "denied"
+    """it may exist, but this machine has no permission, no keys or no driver"""
+    UNKNOWN = "unknown"
+    """the service did not answer in time"""
+
+
+Question = tuple[str, bool]
+"""an address, and whether it is one to write"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a service says of an address; `said` is its reason, with what the user can correct."""
+
+    state: State
+    said: str = ""
+
+
+def ask(questions: Iterable[Question], limit_s: float | None = None) -> dict[Question, Answer]:
+    """Return the answer to each question; those that have none after `limit_s`, by default LIMIT_S, are unknown.
+
+    That a place can be written is not tried, since that needs a write.
+    """
+    asked = list(dict.fromkeys(questions))
+    for scheme in sorted({address.partition("://")[0].lower() for address, _ in asked} & {*OBJECTS, "s3a"}):
+        try:
+            # Drivers are opened here: the first connection is made once, and not by several threads.
+            open_bucket(scheme.removesuffix("a"), "any")
+        except UserError as error:
+            log.debug("%s cannot be opened: %s", scheme, error)
+    waiting: SimpleQueue[Question] = SimpleQueue()
+    answered: SimpleQueue[tuple[Question, Answer]] = SimpleQueue()
+    for each in asked:
+        waiting.put(each)
+
+    def work() -> None:
+        while True:
+            try:
+                one = waiting.get_nowait()
+            except Empty:
+                return
+            answered.put((one, _answered(one)))
+
+    for _ in range(min(AT_ONCE, len(asked))):
+        # A driver may wait for minutes, which must not delay the end of this process.
+        threading.Thread(target=work, daemon=True).start()
+    return dict(_collected(asked, answered, LIMIT_S if limit_s is None else limit_s))
+
+
+def _collected(
+    asked: list[Question], answered: "SimpleQueue[tuple[Question, Answer]]", limit_s: float
+) -> Iterator[tuple[Question, Answer]]:
+    left, began_s, is_shown = set(asked), time.monotonic(), False
+    while left:
+        passed_s = time.monotonic() - began_s
+        if passed_s >= limit_s:
+            break
+        if passed_s >= SHOWN_AFTER_S and not is_shown:
+            is_shown = True
+            print(f"nlu: {len(asked) - len(left)} of {len(asked)} addresses have answered so far", file=sys.stderr)
+        try:
+            one, answer = answered.get(timeout=min(0.2, limit_s - passed_s))
+        except Empty:
+            continue
+        left.discard(one)
+        yield one, answer
+    for one in left:
+        yield one, Answer(State.UNKNOWN, f"no answer within {limit_s:g} s")
+
+
+def _answered(one: Question) -> Answer:
+    address, is_output = one
+    try:
+        place = parse_place(address, writes=is_output)
+        if is_output:
+            return _written(place)
+        if place.scheme in OBJECTS:
+            return _in_bucket(place)
+        return _on_hub(address) if place.scheme == "hf" else _on_web(address.partition("#sha256=")[0])
+    except Unreachable as error:
+        return Answer(State.UNKNOWN, _reason(error))
+    except UserError as error:
+        return Answer(State.DENIED, _reason(error))
+    except Exception as error:  # drivers raise their own exceptions; the job reports what they mean
+        return Answer(State.UNKNOWN, first_line(error))
+
+
+def _in_bucket(place: Place) -> Answer:
+    """Ask for an object, else for objects below it, else for the run of which it names a checkpoint."""
+    bucket = open_bucket(place.scheme, place.bucket, delays_s=())
+    backend = BucketBackend(bucket)
+    if backend.stat(place) is not None:
+        return Answer(State.THERE)
+    folder, _, name = place.path.rpartition("/")
+    if has_magic(place.path):
+        parts = place.path.split("/")
+        plain = next(number for number, part in enumerate(parts) if has_magic(part))
+        start = "".join(f"{part}/" for part in parts[:plain])
+        keys: Iterable[str] = (key.removeprefix(start) for key, _ in bucket.entries(start))
+        is_there = any(is_like(key.split("/"), parts[plain:]) for key in keys)
+    else:
+        run = Place(place.scheme, place.bucket, folder)
+        is_there = bool(_CHECKPOINT.fullmatch(name)) and backend.stat(run) is not None
+    return Answer(State.THERE if is_there else State.ABSENT)
+
+
+def _written(place: Place) -> Answer:
+    backend = BucketBackend(open_bucket(place.scheme, place.bucket, delays_s=()))
+    try:
+        next(backend.bucket.entries(f"{place.path}/", nested=False), None)
+    except FileNotFoundError:
+        return Answer(State.ABSENT)
+    info = backend.stat(place)
+    is_begun = info is not None and info.is_folder and backend.stat(place.within(BEGUN)) is not None
+    return Answer(State.FREE if info is None or is_begun else State.THERE)
+
+
+def _reason(error: UserError) -> str:
+    """Return what is behind "X cannot be read: " in an error."""
+    return re.sub(r"^\S+ cannot be \w+: ", "", error.problems[0])
+
+
+def _on_web(url: str) -> Answer:
+    status = _status(urllib.request.Request(url, headers={"User-Agent": "nlu"}, method="HEAD"))
+    if status in NO_HEAD:
+        status = _status(urllib.request.Request(url, headers={"User-Agent": "nlu", "Range": "bytes=0-0"}))
+    match status:
+        case int() if status < 400 or status == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return Answer(State.THERE)
+        case int() if status in (NOT_FOUND, GONE):
+            return Answer(State.ABSENT, f"the server answers {status}")
+        case int() if status in (401, 403):
+            return Answer(State.DENIED, f"the server answers {status} {http.client.responses[status]}; correct the URL")
+        case int() if status in TRANSIENT_STATUS or status >= 500:
+            return Answer(State.UNKNOWN, f"the server answers {status}")
+        case int():
+            return Answer(State.DENIED, f"the server answers {status}; correct the URL")
+    return Answer(State.UNKNOWN, str(status))
+
+
+def _status(request: urllib.request.Request) -> int | str:
+    """Return the status of an answer, or why there is none."""
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (http.client.HTTPException, OSError, ValueError) as error:
+        return reason_of(error)
+
+
+def _on_hub(address: str) -> Answer:
+    """Ask the Hugging Face hub, which answers one request for a model."""
+    match = MODEL.fullmatch(address)
+    if match is None:
+        return Answer(State.DENIED, "it must read hf://org/name or hf://org/name@revision; correct it")
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    except ImportError:
+        return Answer(State.UNKNOWN, "huggingface_hub is not installed here; pip install 'nlu[hf]'")
+    try:
+        HfApi(endpoint=os.environ.get(HUB)).model_info(match[1], revision=match[2], timeout=HUB_TIMEOUT_S)
+    except GatedRepoError:
+        return Answer(State.DENIED, "the hub gives this model only to accounts that it was granted to; set HF_TOKEN")
+    except RepositoryNotFoundError:
+        return Answer(State.ABSENT, "the hub shows no such model to this account; if it is private, set HF_TOKEN")
+    except RevisionNotFoundError:
+        return Answer(State.ABSENT, f"the model has no revision {match[2]}")
+    except Exception as error:  # the exceptions of the HTTP library, of which the hub's client has used several
+        return Answer(State.UNKNOWN, first_line(error))
+    return Answer(State.THERE)
