@@ -25,13 +25,20 @@ S3_AUTHORIZATION = (
     f"AWS4-HMAC-SHA256 Credential={KEY}/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 )
 
+ELSEWHERE = (
+    "The bucket you are attempting to access must be addressed using the specified endpoint. Please send all future "
+    "requests to this endpoint."
+)
+"""the answer of OSS for a bucket of another region"""
+
 Environment = dict[str, Any]
 
 
 class OssServer:
-    """A context that serves one empty bucket on a free port of 127.0.0.1."""
+    """A context that serves one empty bucket on a free port of 127.0.0.1; it refuses others as a region of OSS does."""
 
-    def __init__(self) -> None:
+    def __init__(self, bucket: str = BUCKET) -> None:
+        self.bucket = bucket
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -45,7 +52,7 @@ class OssServer:
 
     def __enter__(self) -> "OssServer":
         self._thread.start()
-        oss2.Bucket(oss2.Auth(KEY, SECRET), self.environment["OSS_ENDPOINT"], BUCKET).create_bucket()
+        oss2.Bucket(oss2.Auth(KEY, SECRET), self.environment["OSS_ENDPOINT"], self.bucket).create_bucket()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -58,6 +65,8 @@ class OssServer:
         self.methods.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
         if refused := _refusal(environment, query):
             return _refuse(start, *refused)
+        if environment["PATH_INFO"].strip("/").partition("/")[0] not in ("", self.bucket):
+            return _refuse(start, "403 Forbidden", "AccessDenied", ELSEWHERE)
         if any(name == "delete" for name, _ in query) and "HTTP_CONTENT_MD5" not in environment:
             return _refuse(start, "400 Bad Request", "MissingArgument")
         if is_new := environment.get("HTTP_X_OSS_FORBID_OVERWRITE") == "true":
@@ -92,8 +101,8 @@ def _refusal(environment: Environment, query: list[tuple[str, str]]) -> tuple[st
     return None if base64.b64encode(digest).decode() == match[2] else ("403 Forbidden", "SignatureDoesNotMatch")
 
 
-def _refuse(start: Callable[..., Any], status: str, code: str) -> list[bytes]:
-    body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+def _refuse(start: Callable[..., Any], status: str, code: str, message: str = "") -> list[bytes]:
+    body = f"<Error><Code>{code}</Code><Message>{message or code}</Message></Error>".encode()
     start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body))), ("x-oss-request-id", "1")])
     return [body]
 

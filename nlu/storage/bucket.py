@@ -84,6 +84,8 @@ class Bucket(ABC):
     """
 
     scheme: str
+    endpoint_variable: str | None = None
+    """the variable with the endpoint, None for that of the scheme"""
 
     def __init__(self, name: str, filesystem: Any, called: str = "", delays_s: Iterable[float] | None = None):
         self.name, self._filesystem, self._called = name, filesystem, called
@@ -138,6 +140,10 @@ class Bucket(ABC):
             raise
         return True
 
+    def can_copy(self, bucket: str, size: int | None) -> bool:
+        """Return whether the service copies an object of this size from a bucket by itself."""
+        return True
+
     @abstractmethod
     def copy(self, bucket: str, source: str, key: str) -> None:
         """Copy the object `source` of a bucket of the same service to `key`."""
@@ -187,7 +193,7 @@ class Bucket(ABC):
         """
         if not following or following == marker:
             error = ConnectionError("the answer does not say where the next page begins")
-            raise refusal(self._named(key), action, error, self.scheme) from error
+            raise refusal(self._named(key), action, error, self.scheme, self.endpoint_variable) from error
         return following
 
     def _named(self, key: str) -> str:
@@ -204,14 +210,14 @@ class Bucket(ABC):
             # too.
             except (ValueError, TypeError, UserError) as error:
                 if _is_invalid_endpoint(error):
-                    raise refusal(named, action, error, self.scheme) from error
+                    raise refusal(named, action, error, self.scheme, self.endpoint_variable) from error
                 raise
             except Exception as error:  # each driver has its own exceptions
                 if is_absent(error):
                     raise FileNotFoundError(named) from error
                 if status_of(error) == CHANGED:
                     raise Changed(f"{named} changed while it was {action}; try again") from error
-                raise refusal(named, action, error, self.scheme) from error
+                raise refusal(named, action, error, self.scheme, self.endpoint_variable) from error
 
         return retried(call, self._delays_s, _is_transient)
 
@@ -225,14 +231,15 @@ def _is_transient(error: Exception) -> bool:
     return status_of(cause) not in LASTING_STATUS or code_of(cause) in TRANSIENT_CODES
 
 
-def refusal(named: str, action: str, error: Exception, scheme: str) -> UserError:
-    """Return the error to raise for a driver's error.
+def refusal(named: str, action: str, error: Exception, scheme: str, endpoint_variable: str | None = None) -> UserError:
+    """Return the error to raise for a driver's error; `endpoint_variable` holds the endpoint if not the scheme's own.
 
     It is CredentialsUnavailable if credentials are absent or expired, Denied if they are wrong, and otherwise
     Unreachable.
     """
     service = "oss" if scheme == "oss" else "s3"
     key, secret, token, endpoint = (name_of(service, role) for role in (KEY, SECRET, TOKEN, ENDPOINT))
+    endpoint = endpoint_variable or endpoint
     status, code = status_of(error), code_of(error)
     start = f"{named} cannot be {action}: "
     if _is_invalid_endpoint(error):
@@ -241,6 +248,9 @@ def refusal(named: str, action: str, error: Exception, scheme: str) -> UserError
     # Without a key, ossfs sends anonymous requests, which the service answers with 403.
     if has_none or (scheme == "oss" and status == FORBIDDEN and not os.environ.get(key)):
         return CredentialsUnavailable(f"{start}credentials are missing; set {key} and {secret} in the environment")
+    if "addressed using the specified endpoint" in str(error):
+        # OSS refuses requests for a bucket of another region in this way.
+        return UserError(f"{start}the bucket is in another region; set OSS_ENDPOINTS=BUCKET=REGION in the environment")
     # Codes before the status: several of them come with 403, but each has its own remedy.
     match code:
         case "InvalidAccessKeyId":

@@ -1,12 +1,13 @@
 """The buckets of S3 and OSS, and the connections of fsspec's drivers.
 
-There is one connection per scheme, process and environment. Endpoints and credentials come from the environment. Of
-s3fs, `call_s3`, `cp_file`, `mkdir` and the event loop are used; of ossfs, the private `_get_bucket`, `_endpoint` and
+There is one connection per scheme, endpoint, process and environment. Endpoints and credentials come from the
+environment; OSS_ENDPOINTS gives buckets of OSS endpoints of their own, so that one process uses several regions. Of s3fs, `call_s3`, `cp_file`, `mkdir` and the event loop are used; of ossfs, the private `_get_bucket`, `_endpoint` and
 listings cache (read in 2025.5).
 """
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,8 +19,13 @@ from urllib.parse import urlsplit
 from nlu.config.errors import UserError
 from nlu.storage.backend import FileInfo
 from nlu.storage.bucket import Bucket, Upload, UploadPart, etag_of, whole
-from nlu.storage.environment import PREFIXES, sign_by_role
+from nlu.storage.environment import ENDPOINT, PLACE, PREFIXES, name_of, sign_by_role
 from nlu.storage.places import Reference
+
+ENDPOINT_OF_ALL, OWN_ENDPOINTS = name_of("oss", ENDPOINT), name_of("oss", PLACE)
+_PLACE = re.compile(r"(https?://)?[\w.-]+(:\d+)?/?")
+COPIED_MAX_BYTES = 1_000_000_000
+"""the largest object that OSS copies in one request"""
 
 
 class S3Bucket(Bucket):
@@ -189,6 +195,9 @@ class OssBucket(Bucket):
         headers = {"x-oss-forbid-overwrite": "true"} if only_new else {}
         self._call("written", key, "put_object", key, content, headers=headers)
 
+    def can_copy(self, bucket: str, size: int | None) -> bool:
+        return endpoint_of(bucket) == endpoint_of(self.name) and size is not None and size < COPIED_MAX_BYTES
+
     def copy(self, bucket: str, source: str, key: str) -> None:
         self._call("copied", key, "copy_object", bucket, source, key)
 
@@ -238,17 +247,45 @@ def open_bucket(scheme: str, name: str, called: str = "", delays_s: Iterable[flo
     # The variables are part of the key of the cache, so that a changed endpoint or key makes a new connection.
     settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(PREFIXES)))
     kind = S3Bucket if scheme == "s3" else OssBucket
-    return kind(name, _connected(kind.scheme, os.getpid(), settings), called, delays_s)
+    endpoint, variable = endpoint_of(name) if kind is OssBucket else (None, None)
+    bucket = kind(name, _connected(kind.scheme, endpoint, os.getpid(), settings), called, delays_s)
+    bucket.endpoint_variable = variable
+    return bucket
 
 
-@lru_cache(maxsize=8)
-def _connected(scheme: str, process: int, settings: tuple[tuple[str, str], ...]) -> Any:
+def own_endpoints() -> dict[str, str]:
+    """Return the endpoints of buckets in OSS_ENDPOINTS. Raises UserError if it cannot be read."""
+    found = {}
+    for entry in filter(None, map(str.strip, os.environ.get(OWN_ENDPOINTS, "").split(","))):
+        bucket, _, place = map(str.strip, entry.partition("="))
+        if not bucket or not _PLACE.fullmatch(place):
+            raise UserError(
+                f"{OWN_ENDPOINTS} holds {entry!r}, but must be written BUCKET=REGION or BUCKET=ENDPOINT with commas "
+                "between several, such as data=cn-beijing,runs=https://oss-cn-hangzhou.aliyuncs.com; correct it"
+            )
+        if "." not in place and "://" not in place:
+            place = f"https://oss-{place.removeprefix('oss-')}.aliyuncs.com"
+        found[bucket] = place
+    return found
+
+
+def endpoint_of(bucket: str) -> tuple[str | None, str]:
+    """Return the endpoint of a bucket of OSS, None if it is not set, and the variable to correct."""
+    if (own := own_endpoints().get(bucket)) is not None:
+        return own, OWN_ENDPOINTS
+    return os.environ.get(ENDPOINT_OF_ALL) or None, ENDPOINT_OF_ALL
+
+
+@lru_cache(maxsize=16)
+def _connected(scheme: str, endpoint: str | None, process: int, settings: tuple[tuple[str, str], ...]) -> Any:
     """Return a driver. It is cached because it is slow to make, per process because it does not survive a fork."""
     reference = Reference(f"{scheme}://", scheme, None, "store")
     if scheme == "oss":
-        filesystem, _ = connect(reference)
+        filesystem, _ = connect(reference, **({"endpoint": endpoint} if endpoint else {}))
         if not filesystem._endpoint:
-            raise UserError("oss:// needs an endpoint; set OSS_ENDPOINT in the environment")
+            raise UserError(
+                f"oss:// needs an endpoint; set {ENDPOINT_OF_ALL} in the environment, or {OWN_ENDPOINTS}=BUCKET=REGION"
+            )
         return filesystem
     # `Bucket.tried` retries, so the driver does not, unless the environment says so.
     retries = {} if "AWS_MAX_ATTEMPTS" in os.environ else {"config_kwargs": {"retries": {"total_max_attempts": 1}}}

@@ -43,6 +43,7 @@ _SERVICES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "oss": (
         ("FSSPEC_OSS_KEY", KEY), ("FSSPEC_OSS_SECRET", SECRET), ("FSSPEC_OSS_TOKEN", TOKEN), ("OSS_ENDPOINT", ENDPOINT),
+        ("OSS_ENDPOINTS", PLACE),
     ),
     "alibaba cloud": (
         ("ALIBABA_CLOUD_ACCESS_KEY_ID", KEY), ("ALIBABA_CLOUD_ACCESS_KEY_SECRET", SECRET),

@@ -170,7 +170,11 @@ def copy_file(item: Item, advance: Advance = no_progress) -> None:
                     f"{source.shown} is damaged: its sha256 is {digest}, not {item.sha256}; restore that object"
                 )
         # Within one service the data do not pass through this machine.
-        elif source.scheme == target.scheme and isinstance(writer, BucketBackend):
+        elif (
+            source.scheme == target.scheme
+            and isinstance(writer, BucketBackend)
+            and writer.bucket.can_copy(source.bucket, item.info.size)
+        ):
             writer.bucket.copy(source.bucket, source.path, target.path)
             advance(item.info.size or 0)
         else:

@@ -10,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from nlu.config.errors import UserError
+from nlu.io import main as io_main
 from nlu.storage import temporary
 from nlu.storage.backend import FileInfo
 from nlu.storage.bucket import (
@@ -25,7 +26,7 @@ from nlu.storage.bucket import (
     etag_of,
     whole,
 )
-from nlu.storage.buckets import S3Bucket, open_bucket
+from nlu.storage.buckets import S3Bucket, endpoint_of, open_bucket
 from nlu.storage.objects import BucketBackend, backend_of
 from nlu.storage.outputs import send_file
 from nlu.storage.places import parse_place
@@ -68,6 +69,53 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         found.abort(upload)
     for key, _ in list(found.entries("")):
         found.delete(key)
+
+
+def far_environment(oss: OssServer, far: OssServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the environment to two servers, each of which has one bucket."""
+    adopt(oss, monkeypatch)
+    monkeypatch.setenv("OSS_ENDPOINTS", f"other=cn-beijing, far={far.environment['OSS_ENDPOINT']}")
+
+
+def test_one_process_uses_buckets_of_two_regions_and_copies_between_them(
+    oss: OssServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    with OssServer("far") as far:
+        far_environment(oss, far, monkeypatch)
+        near, there = open_bucket("oss", BUCKET, delays_s=()), open_bucket("oss", "far", delays_s=())
+        near.put("a/x", b"content")
+        assert there.head("a/x") is None
+        # Neither server copies from the other, so the content passes through this machine.
+        assert io_main(["cp", f"oss://{BUCKET}/a/x", "oss://far/b/x"]) == 0
+        assert io_main(["cp", "--recursive", "oss://far/b", f"oss://{BUCKET}/c"]) == 0
+        assert there.get("b/x") == near.get("c/x") == b"content"
+        assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+        near.delete("a/x")
+        near.delete("c/x")
+
+
+def test_a_bucket_of_another_region_is_refused_with_the_variable_to_set(
+    oss: OssServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopt(oss, monkeypatch)
+    with pytest.raises(UserError, match=r"in another region; set OSS_ENDPOINTS=BUCKET=REGION in the environment"):
+        open_bucket("oss", "far", delays_s=()).head("x")
+
+
+def test_endpoints_of_buckets_are_regions_or_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OSS_ENDPOINT", "https://all")
+    monkeypatch.setenv(
+        "OSS_ENDPOINTS", "a=cn-beijing,b=oss-cn-x-internal, c = https://host:1/ ,d=oss-cn-y.aliyuncs.com,"
+    )
+    regions = [f"https://oss-{region}.aliyuncs.com" for region in ("cn-beijing", "cn-x-internal")]
+    expected = [(place, "OSS_ENDPOINTS") for place in (*regions, "https://h:1/", "oss-cn-y.aliyuncs.com")]
+    assert [endpoint_of(name) for name in "abcd"] == expected
+    assert endpoint_of("e") == ("https://all", "OSS_ENDPOINT")
+    for wrong in ("a", "a=", "=cn-beijing", "a=b c"):
+        monkeypatch.setenv("OSS_ENDPOINTS", f"z=cn-x,{wrong}")
+        with pytest.raises(UserError, match=rf"OSS_ENDPOINTS holds '{wrong}', but must be written BUCKET=REGION"):
+            endpoint_of("e")
 
 
 def test_an_object_is_put_looked_at_read_copied_and_deleted(bucket: Bucket) -> None:

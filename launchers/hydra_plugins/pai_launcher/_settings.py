@@ -215,12 +215,19 @@ def region_endpoint(settings: PaiSettings) -> str:
 
 def store_environment(settings: PaiSettings) -> dict[str, str]:
     """Return the variables by which jobs find the store, without secrets."""
+    # Hydra imports this module at every start.
+    from nlu.storage.buckets import ENDPOINT_OF_ALL, OWN_ENDPOINTS, own_endpoints
+
     found = {}
     if settings.oss_folder and settings.oss_folder.startswith("oss://"):
         if endpoint := settings.oss_endpoint or (
             f"https://oss-{settings.region}-internal.aliyuncs.com" if settings.region else None
         ):
-            found["OSS_ENDPOINT"] = endpoint
+            found[ENDPOINT_OF_ALL] = endpoint
+        # Jobs reach the bucket of oss_folder by the region's internal address, and others as this machine does.
+        own = {name: place for name, place in own_endpoints().items() if name != settings.oss_folder.split("/")[2]}
+        if own:
+            found[OWN_ENDPOINTS] = ",".join(f"{name}={place}" for name, place in own.items())
     elif settings.oss_endpoint:
         found["AWS_ENDPOINT_URL"] = settings.oss_endpoint
     return found | {name: str(value) for name, value in settings.environment.items()}

@@ -167,11 +167,13 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it():
         import_or_say("no_such_module_of_ours", "some-sdk", "backend=dlc")
 
 
-def test_addresses_follow_from_the_region():
+def test_addresses_follow_from_the_region(monkeypatch):
     dlc, maxcompute = PaiSettings(**FULL), PaiSettings(**MAXCOMPUTE)
     assert region_endpoint(dlc) == "pai-dlc.cn-hangzhou.aliyuncs.com"
     assert region_endpoint(maxcompute) == "https://service.cn-hangzhou.maxcompute.aliyun.com/api"
     assert store_environment(dlc) == {"OSS_ENDPOINT": "https://oss-cn-hangzhou-internal.aliyuncs.com"}
+    monkeypatch.setenv("OSS_ENDPOINTS", "b=cn-hangzhou,far=cn-beijing")
+    assert store_environment(dlc)["OSS_ENDPOINTS"] == "far=https://oss-cn-beijing.aliyuncs.com"
     assert store_environment(PaiSettings(oss_folder="s3://b/f", oss_endpoint="http://h")) == {
         "AWS_ENDPOINT_URL": "http://h"
     }
