@@ -35,10 +35,13 @@ Environment = dict[str, Any]
 
 
 class OssServer:
-    """A context that serves one empty bucket on a free port of 127.0.0.1; it refuses others as a region of OSS does."""
+    """A context that serves one empty bucket on a free port of 127.0.0.1.
 
-    def __init__(self, bucket: str = BUCKET) -> None:
-        self.bucket = bucket
+    It refuses a bucket of `elsewhere` as OSS does if that is in another region.
+    """
+
+    def __init__(self, bucket: str = BUCKET, elsewhere: str = "far") -> None:
+        self.bucket, self.elsewhere = bucket, elsewhere
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -65,7 +68,7 @@ class OssServer:
         self.methods.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
         if refused := _refusal(environment, query):
             return _refuse(start, *refused)
-        if environment["PATH_INFO"].strip("/").partition("/")[0] not in ("", self.bucket):
+        if environment["PATH_INFO"].strip("/").partition("/")[0] == self.elsewhere:
             return _refuse(start, "403 Forbidden", "AccessDenied", ELSEWHERE)
         if any(name == "delete" for name, _ in query) and "HTTP_CONTENT_MD5" not in environment:
             return _refuse(start, "400 Bad Request", "MissingArgument")

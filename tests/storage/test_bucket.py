@@ -81,7 +81,7 @@ def test_one_process_uses_buckets_of_two_regions_and_copies_between_them(
     oss: OssServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
-    with OssServer("far") as far:
+    with OssServer("far", elsewhere=BUCKET) as far:
         far_environment(oss, far, monkeypatch)
         near, there = open_bucket("oss", BUCKET, delays_s=()), open_bucket("oss", "far", delays_s=())
         near.put("a/x", b"content")
@@ -109,7 +109,7 @@ def test_endpoints_of_buckets_are_regions_or_addresses(monkeypatch: pytest.Monke
         "OSS_ENDPOINTS", "a=cn-beijing,b=oss-cn-x-internal, c = https://host:1/ ,d=oss-cn-y.aliyuncs.com,"
     )
     regions = [f"https://oss-{region}.aliyuncs.com" for region in ("cn-beijing", "cn-x-internal")]
-    expected = [(place, "OSS_ENDPOINTS") for place in (*regions, "https://h:1/", "oss-cn-y.aliyuncs.com")]
+    expected = [(place, "OSS_ENDPOINTS") for place in (*regions, "https://host:1/", "oss-cn-y.aliyuncs.com")]
     assert [endpoint_of(name) for name in "abcd"] == expected
     assert endpoint_of("e") == ("https://all", "OSS_ENDPOINT")
     for wrong in ("a", "a=", "=cn-beijing", "a=b c"):

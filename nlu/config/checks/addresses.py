@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from glob import has_magic
 from typing import TYPE_CHECKING, Any
 
+from nlu.config.checks.validate import SHORT_FORMS
 from nlu.config.errors import UserError
 from nlu.storage.places import is_object, named_file, parse_reference
 
@@ -43,7 +44,7 @@ def require_addresses(configs: Mapping[int, Mapping[str, Any]], *, are_elsewhere
     for number, found in known.items():
         for key, address in found:
             answer = answers[address, is_output(key)]
-            is_problem, text = _verdict(key, address, answer, are_elsewhere)
+            is_problem, text = _verdict(SHORT_FORMS.get(key, key), address, answer, are_elsewhere)
             if is_problem:
                 problems.setdefault(text, []).append(number)
             elif text:

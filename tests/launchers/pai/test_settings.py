@@ -172,7 +172,7 @@ def test_addresses_follow_from_the_region(monkeypatch):
     assert region_endpoint(dlc) == "pai-dlc.cn-hangzhou.aliyuncs.com"
     assert region_endpoint(maxcompute) == "https://service.cn-hangzhou.maxcompute.aliyun.com/api"
     assert store_environment(dlc) == {"OSS_ENDPOINT": "https://oss-cn-hangzhou-internal.aliyuncs.com"}
-    monkeypatch.setenv("OSS_ENDPOINTS", "b=cn-hangzhou,far=cn-beijing")
+    monkeypatch.setenv("OSS_ENDPOINTS", "bucket=cn-hangzhou,far=cn-beijing")
     assert store_environment(dlc)["OSS_ENDPOINTS"] == "far=https://oss-cn-beijing.aliyuncs.com"
     assert store_environment(PaiSettings(oss_folder="s3://b/f", oss_endpoint="http://h")) == {
         "AWS_ENDPOINT_URL": "http://h"
