@@ -2,6 +2,7 @@
 
 python -m nlu.predict run=outputs/mine input=new.csv output=predicted.csv
 python -m nlu.predict run=outputs/mine input=new.jsonl output=predicted.jsonl scores=true
+python -m nlu.predict run=outputs/mine 'input=[new.csv,my.csv]' 'output=predicted-*.csv'
 python -m nlu.predict run=outputs/search input=- input.format=lines output=-     the best trial of a search
 """
 
@@ -42,14 +43,17 @@ def _located(config: "Predict") -> "list[Located]":
     from nlu.config.placement import placement
     from nlu.data.dataset import Files
     from nlu.inference.locate import locate_all
-    from nlu.inference.pieces import pieces_of
+    from nlu.inference.pieces import pairs_of, pieces_of
 
     located = [one.of_head(config.head_name) for one in locate_all(config.run, config.checkpoint)]
-    if config.input.path != STANDARD:
-        Files(train=config.input.path).find("input", config.input.path)
+    pairs = pairs_of(config.input.path, config.output)
+    for path, _ in pairs:
+        if path != STANDARD:
+            Files(train=path).find("input", path)
     # Not with several ranks: one that starts late would find the pieces of the others.
     if config.output != STANDARD and placement().kind == "alone":
-        pieces_of(config.output).require_place()
+        for _, output in pairs:
+            pieces_of(output, is_one_of_several=len(pairs) > 1).require_place()
     return located
 
 

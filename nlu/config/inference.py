@@ -47,8 +47,8 @@ class _Command:
 class Input:
     """The rows to predict. Written short: `input=PATH`."""
 
-    path: InputFile
-    """A file or URL; - is standard input."""
+    path: InputFile | list[InputFile]
+    """A file or URL, a pattern such as rows/*.csv, or a list of them; - is standard input."""
     fields: dict[str, str | int] | None = None
     """Column of each text, by name or number from 0; null = as in training, or columns named like the fields."""
     format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"] = "auto"
@@ -78,7 +78,8 @@ class Predict(_Command):
     """Of a run over several sets, the set whose head is meant; null = the only one."""
     input: Input
     output: OutputFile
-    """csv, tsv, jsonl or parquet by its suffix; odps://PROJECT/tables/NAME; - is standard output."""
+    """csv, tsv, jsonl or parquet by its suffix; odps://PROJECT/tables/NAME; - is standard output. Each of several
+    inputs has a file: * stands for the name of the input without its suffix."""
     scores: bool = False
     """Add a column with the probability of each label."""
     logits: bool = False

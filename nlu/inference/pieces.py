@@ -6,18 +6,21 @@ them under the name of the file and removes the folder.
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from nlu.config.errors import UserError
+from nlu.config.inference import STANDARD
+from nlu.config.words import counted
 from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.files import replacing, sync_folder, write_bytes, write_json
 from nlu.storage.locks import Locked, hold_folder
 from nlu.storage.objects import backend_of
 from nlu.storage.outputs import require_no_object, send_file
-from nlu.storage.places import Place, parse_place
+from nlu.storage.places import Place, files_like, is_pattern, parse_place
 from nlu.storage.settle import remove, require_writable
 from nlu.storage.tables import TableTarget, is_table
 
@@ -38,6 +41,9 @@ class Joins(Protocol):
 
 class Pieces:
     """The pieces of one file."""
+
+    is_one_of_several = False
+    """whether a mark stays after the last step, until all outputs of the command are complete (`clear`)"""
 
     def __init__(self, place: Path):
         self.place = place
@@ -60,7 +66,8 @@ class Pieces:
                 finally:
                     # A command that is refused, or killed before its first piece, leaves nothing beside the file. With
                     # pieces the folder stays, for the same command to continue.
-                    if self.folder.is_dir() and not any(self.folder.glob("*.piece")):
+                    is_empty = self.folder.is_dir() and not any(self.folder.glob("*.piece"))
+                    if is_empty and not (self.folder / DONE).is_file():
                         remove(self.folder)
         except Locked:
             raise UserError(
@@ -68,7 +75,12 @@ class Pieces:
             ) from None
 
     def require_place(self) -> None:
-        """Raise UserError if the file exists or its folder does not; remove what a killed command has left."""
+        """Raise UserError if the file exists or its folder does not; remove what a killed command has left.
+
+        One of several may exist if the same command has written it; `is_finished` then compares the plan.
+        """
+        if self._is_marked():
+            return
         # Killed in `finish` between the rename and the removal: DONE without JOINED shows that the file at the place is
         # the joined one, so the output is complete and only the pieces are left over.
         if self.place.exists() and (self.folder / DONE).is_file() and not (self.folder / JOINED).exists():
@@ -81,6 +93,38 @@ class Pieces:
             )
         if not self.folder.exists():
             require_writable(self.place.parent, "output", self.place)
+
+    def _is_marked(self) -> bool:
+        """Whether a command over several inputs completed this file and was killed before it completed the others."""
+        is_done = (self.folder / DONE).is_file() and not (self.folder / JOINED).exists()
+        return self.is_one_of_several and is_done and self._exists()
+
+    def _exists(self) -> bool:
+        return self.place.exists()
+
+    def is_finished(self, plan: Mapping[str, object]) -> bool:
+        """Whether the same command has already completed this file, as one of several.
+
+        Raises UserError if it was a command with other settings.
+        """
+        if not self._is_marked():
+            return False
+        self._require(plan)
+        return True
+
+    def clear(self) -> None:
+        """Remove the mark of one of several outputs."""
+        if self._is_marked():
+            remove(self.folder)
+
+    def _end(self) -> None:
+        """Remove the pieces, all but the mark and the plan for one of several."""
+        if not self.is_one_of_several:
+            remove(self.folder)
+            return
+        write_bytes(self.folder / DONE, b"")
+        for path in [*self.folder.glob("*.piece"), self.folder / JOINED]:
+            path.unlink(missing_ok=True)
 
     def _require(self, plan: Mapping[str, object]) -> None:
         known = self.folder / PLAN
@@ -116,7 +160,7 @@ class Pieces:
         write_bytes(self.folder / DONE, b"")
         os.rename(self.folder / JOINED, self.place)
         sync_folder(self.place.parent)
-        remove(self.folder)
+        self._end()
 
     def _join(self, paths: Sequence[Path], output: Joins) -> None:
         with replacing(self.folder / JOINED) as file:
@@ -142,12 +186,17 @@ class ObjectPieces(Pieces):
         super().__init__(cache_dir() / "outputs" / text_digest(place.shown) / place.name)
         self._target, self.shown = place, place.shown
 
+    def _exists(self) -> bool:
+        return backend_of(self._target).stat(self._target) is not None
+
     def require_place(self) -> None:
+        if self._is_marked():
+            return
         # At the start nothing may exist and writing is tried. With a plan, this command has done so before; `stat` is
         # enough to see that no other has sent the object since.
         if not (self.folder / PLAN).is_file():
             require_no_object(self._target, "output")
-        elif backend_of(self._target).stat(self._target) is not None:
+        elif self._exists():
             raise UserError(
                 f"output is {self._target.shown}, which exists; nothing was written; choose another, or remove it"
             )
@@ -159,7 +208,7 @@ class ObjectPieces(Pieces):
         # An object appears when its upload is completed. Killed before that, the command sends the joined file again;
         # killed after it, the next start finds the object and refuses.
         send_file(self.folder / JOINED, self._target)
-        remove(self.folder)
+        self._end()
 
 
 class TablePieces(Pieces):
@@ -182,9 +231,48 @@ class TablePieces(Pieces):
         remove(self.folder)
 
 
-def pieces_of(output: str) -> Pieces:
+def pieces_of(output: str, *, is_one_of_several: bool = False) -> Pieces:
     """Return the pieces of the file that `output` names. Raises UserError if it cannot be written."""
     if is_table(output):
         return TablePieces(TableTarget(output, "output"))
     place = parse_place(output, "output", writes=True)
-    return Pieces(Path(output)) if place.is_local else ObjectPieces(place)
+    pieces = Pieces(Path(output)) if place.is_local else ObjectPieces(place)
+    pieces.is_one_of_several = is_one_of_several
+    return pieces
+
+
+def pairs_of(inputs: str | Sequence[str], output: str) -> list[tuple[str, str]]:
+    """Return each input with its output, in which `*` becomes the name of the input without its suffix.
+
+    Patterns stand for the files that match. Raises UserError if several inputs would have the same output.
+    """
+    given = [inputs] if isinstance(inputs, str) else list(inputs)
+    if not given:
+        raise UserError("input is [], which names no file; give at least one")
+    # A pattern without files stays; the error of a missing file describes it.
+    paths = [path for one in given for path in ([*map(str, files_like(one))] if is_pattern(one) else []) or [one]]
+    if len(paths) == 1 and "*" not in output:
+        return [(paths[0], output)]
+    if STANDARD in (*paths, output) or is_table(output):
+        raise UserError(
+            f"input names {counted(len(paths), 'file')} and output is {output}; give files, and for each a file"
+        )
+    if output.count("*") != 1:
+        raise UserError(
+            f"input names {counted(len(paths), 'file')}, but output is {output}; write one * into output, which stands "
+            "for the name of each, such as 'output=predicted-*.csv'"
+        )
+    pairs = {output.replace("*", _name_of(path)): path for path in paths}
+    if len(pairs) < len(paths):
+        twice = next(path for path in paths if path not in pairs.values())
+        other = pairs[output.replace("*", _name_of(twice))]
+        raise UserError(
+            f"input names {twice} and {other}, whose outputs would have the same name; predict one by itself"
+        )
+    return [(path, place) for place, path in pairs.items()]
+
+
+def _name_of(path: str) -> str:
+    """Return the name of a file without its suffix, and without that of a compressed file."""
+    name = re.split("[?#]", path)[0].rstrip("/").rpartition("/")[2].removesuffix(".gz")
+    return Path(name).stem

@@ -8,8 +8,8 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from nlu.display.progress import Bar, Progress
 from nlu.inference.ensemble import Ensemble
 from nlu.inference.locate import Located
 from nlu.inference.output import OutputFormat, PredictedRow, output_of
-from nlu.inference.pieces import Pieces, pieces_of
+from nlu.inference.pieces import Pieces, pairs_of, pieces_of
 from nlu.inference.predictor import Columns, Predictor, columns_of
 from nlu.inference.source import bad_row, found, originals_for, require_usable
 from nlu.inference.trained import Trained, load_trained
@@ -50,19 +50,35 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
     """
     with process_group(config.device, keys="") as ranks:
         logs.set_up(None, ranks.rank)
+        pairs = pairs_of(config.input.path, config.output)
         if ranks.world_size > 1 and STANDARD in (config.input.path, config.output):
             raise UserError("input or output is -, which only a single process can use; set devices=1, or name files")
+        outputs = [pieces_of(output, is_one_of_several=len(pairs) > 1) for _, output in pairs if output != STANDARD]
         # Before the checkpoint is loaded, which takes longer than this check.
-        if config.output != STANDARD and ranks.is_first:
-            pieces_of(config.output).require_place()
+        for pieces in outputs if ranks.is_first else ():
+            pieces.require_place()
         trained = [load_trained(one) for one in located]
-        with found(config.input.path, config.input.format) as path, keys_called(KEYS):
-            predict_file(config, trained[0], path, ranks, trained[1:])
+        with ExitStack() as held, keys_called(KEYS):
+            works = []
+            # All rows of all files are read before the first one is predicted.
+            for name, output in pairs:
+                own = replace(config, input=replace(config.input, path=name), output=output)
+                path = held.enter_context(found(name, config.input.format))
+                works.append(_work_of(own, trained[0], path, ranks, trained[1:]))
+            for work in works:
+                work.run(ranks, is_one_of_several=len(pairs) > 1)
+        for pieces in outputs if ranks.is_first else ():
+            pieces.clear()
     return 0
 
 
 def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained] = ()) -> None:
     """Predict the rows of a file with a run, or with the means of it and others. All ranks must call it."""
+    _work_of(config, trained, path, ranks, others).run(ranks)
+
+
+def _work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained]) -> "_Work":
+    """Check all rows of a file. Raises UserError for what the user must change."""
     if others and config.logits:
         raise UserError("logits is true, but a mean of several runs has none; leave it out, or name one of the runs")
     source = originals_for(trained, config.input, path)
@@ -78,19 +94,7 @@ def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, ot
     rows = require_usable(
         source, predictor.problem, output.require_writable, may_skip=may_skip, max_rows=config.max_rows
     )
-    where = f"{ranks.world_size} x {ranks.device.type}"
-    checkpoint = trained.located.checkpoint.name
-    log.info("run %s, checkpoint %s; %s on %s", trained.located.run_dir, checkpoint, counted(rows, "row"), where)
-    for one in others:
-        log.info("averaged with run %s, checkpoint %s", one.located.run_dir, one.located.checkpoint.name)
-    with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", rows) as bar:
-        work = _Work(predictor, source, columns, output, config, bar)
-        if config.output == STANDARD:
-            work.to_standard_output()
-        else:
-            work.to_file(pieces_of(config.output), ranks)
-    if ranks.is_first:
-        work.log_result(rows)
+    return _Work(predictor, source, columns, output, config, rows)
 
 
 @dataclass
@@ -102,13 +106,36 @@ class _Work:
     columns: Columns
     output: OutputFormat
     config: Predict
-    bar: Bar
-    began_s: float = field(default_factory=time.monotonic)
+    rows: int
+    began_s: float = 0.0
     predicted: int = 0
     empty: int = 0
     cut: int = 0
     is_output_closed: bool = False
     """whether the reader of standard output has closed it"""
+    _bar: Bar = field(init=False)
+
+    def run(self, ranks: Ranks, *, is_one_of_several: bool = False) -> None:
+        """Predict all rows and write them. All ranks must call it."""
+        trained, *others = self.predictor.runs
+        where = f"{ranks.world_size} x {ranks.device.type}"
+        own, checkpoint = trained.located.run_dir, trained.located.checkpoint.name
+        log.info("run %s, checkpoint %s; %s on %s", own, checkpoint, counted(self.rows, "row"), where)
+        for one in others:
+            log.info("averaged with run %s, checkpoint %s", one.located.run_dir, one.located.checkpoint.name)
+        self.began_s = time.monotonic()
+        with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", self.rows) as self._bar:
+            if self.config.output == STANDARD:
+                self.to_standard_output()
+            else:
+                pieces = pieces_of(self.config.output, is_one_of_several=is_one_of_several)
+                if ranks.from_first(ranks.is_first and pieces.is_finished(self._plan())):
+                    if ranks.is_first:
+                        log.info("%s is complete; the same command wrote it", pieces.shown)
+                    return
+                self.to_file(pieces, ranks)
+        if ranks.is_first:
+            self.log_result(self.rows)
 
     def to_file(self, pieces: Pieces, ranks: Ranks) -> None:
         with pieces.held(self._plan()) if ranks.is_first else nullcontext(0) as there:
@@ -124,11 +151,11 @@ class _Work:
                 # Pieces are written atomically, so a piece that exists is complete, even if another rank wrote it
                 # before a kill.
                 if pieces.has(number):
-                    self.bar.advance(len(chunk))
+                    self._bar.advance(len(chunk))
                 elif number % ranks.world_size == ranks.rank:
                     pieces.write(number, self._piece(chunk))
                 else:
-                    self.bar.advance(len(chunk))
+                    self._bar.advance(len(chunk))
             ranks.barrier()
             if ranks.is_first:
                 pieces.finish(count, self.output)
@@ -180,13 +207,13 @@ class _Work:
         cells = [self.columns.empty() for _ in chunk]
         if usable:
             encoded = self.predictor.encode([row.values for _, row in usable])
-            found = self.predictor.predict(encoded, with_logits=self.config.logits, advance=self.bar.advance)
+            found = self.predictor.predict(encoded, with_logits=self.config.logits, advance=self._bar.advance)
             for (place, row), one in zip(usable, found, strict=True):
                 cells[place] = self.columns.cells(row.values, one)
             self.cut += int(encoded.cut_N.sum())
         self.predicted += len(usable)
         self.empty += len(chunk) - len(usable)
-        self.bar.advance(len(chunk) - len(usable))
+        self._bar.advance(len(chunk) - len(usable))
         path = self.source.path
         return self.output.piece(
             [

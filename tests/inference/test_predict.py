@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -644,3 +645,79 @@ def test_a_run_may_be_trained_on_a_workbook(run: Path, tmp_path: Path) -> None:
         f"hydra.run.dir={tmp_path}/run",
     )  # fmt: skip
     assert rows and [one["loss"] for one in kept(tmp_path / "run")] == [one["loss"] for one in kept(run)]
+
+
+def test_each_of_several_inputs_gets_a_file_with_what_it_gets_by_itself(run: Path, tmp_path: Path) -> None:
+    rows = unlabelled(TASKS["classify"], 23)
+    for number, part in enumerate((rows[:9], rows[9:11], rows[11:])):
+        write(tmp_path / f"rows-{number}.jsonl", part)
+        predict(f"run={run}", f"input={tmp_path}/rows-{number}.jsonl", f"output={tmp_path}/own-{number}.csv")
+    with mock.patch.object(prediction, "load_trained", wraps=prediction.load_trained) as loading:
+        predict(f"run={run}", f"input={tmp_path}/rows-?.jsonl", f"output={tmp_path}/all-*.csv")
+        assert loading.call_count == 1
+        one, other = f"{tmp_path}/rows-1.jsonl", f"{tmp_path}/rows-0.jsonl"
+        predict(f"run={run}", f"input=[{one},{other}]", f"output={tmp_path}/two-*.csv", "max_rows=9")
+    for number in range(3):
+        own = (tmp_path / f"own-{number}.csv").read_bytes()
+        assert (tmp_path / f"all-rows-{number}.csv").read_bytes() == own
+        assert number == 2 or (tmp_path / f"two-rows-{number}.csv").read_bytes() == own
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_a_killed_command_over_several_inputs_continues_where_it_stopped(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.jsonl", unlabelled(TASKS["classify"], 5))
+    order = (f"run={run}", f"input=[{tmp_path}/a.jsonl,{tmp_path}/b.jsonl]", f"output={tmp_path}/*-out.csv")
+    finish = prediction.Pieces.finish
+
+    def killed(pieces: Any, *more: Any) -> None:
+        if pieces.place.name == "b-out.csv":
+            raise KeyboardInterrupt
+        finish(pieces, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(prediction.Pieces, "finish", killed)
+        predict(*order, status=130)
+    before = (tmp_path / "a-out.csv").stat()
+    predict(*order, "prefix=x_", status=2)
+    assert "which was started with other settings (columns differ)" in capsys.readouterr().err
+    predict(*order)
+    assert f"{tmp_path}/a-out.csv is complete; the same command wrote it" in capsys.readouterr().err
+    after = (tmp_path / "a-out.csv").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert (tmp_path / "a-out.csv").read_bytes() == (tmp_path / "b-out.csv").read_bytes()
+    assert [path.name for path in tmp_path.glob(".*")] == []
+    predict(*order, status=2)
+    assert f"output is {tmp_path}/a-out.csv, which exists; nothing was written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "says"),
+    [
+        ("[a.jsonl,b.jsonl]", "out.csv", "input names 2 files, but output is out.csv; write one * into output"),
+        ("?.jsonl", "out.csv", "input names 2 files, but output is out.csv; write one * into output"),
+        (
+            "[a.jsonl,more/a.jsonl]",
+            "*.csv",
+            "input names a.jsonl and more/a.jsonl, whose outputs would have the same name",
+        ),
+        ("[a.jsonl,-]", "out-*.csv", "input names 2 files and output is out-*.csv; give files, and for each a file"),
+        ("[]", "out-*.csv", "input is [], which names no file"),
+        ("[a.jsonl,none.jsonl]", "out-*.csv", "input is 'none.jsonl', which does not exist"),
+        ("none-*.jsonl", "out-*.csv", "input is 'none-*.jsonl', which no file matches"),
+        ("[a.jsonl,bad.jsonl]", "out-*.csv", "bad.jsonl:1"),
+    ],
+)
+def test_several_inputs_that_cannot_be_predicted_are_refused_before_any_is(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, inputs: str, output: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "more").mkdir()
+    for name in ("a", "b", "more/a"):
+        write(tmp_path / f"{name}.jsonl", unlabelled(TASKS["classify"], 3))
+    write(tmp_path / "bad.jsonl", [{**row, "text": 3} for row in unlabelled(TASKS["classify"], 2)])
+    predict(f"run={run}", f"input={inputs}", f"output={output}", status=2)
+    assert says in capsys.readouterr().err
+    assert list(tmp_path.glob("*.csv")) == [] and list(tmp_path.glob(".*")) == []
