@@ -47,7 +47,7 @@ class _Command:
 class Input:
     """The rows to predict. Written short: `input=PATH`."""
 
-    path: InputFile | list[InputFile]
+    path: list[InputFile] | InputFile
     """A file or URL, a pattern such as rows/*.csv, or a list of them; - is standard input."""
     fields: dict[str, str | int] | None = None
     """Column of each text, by name or number from 0; null = as in training, or columns named like the fields."""
