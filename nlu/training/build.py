@@ -37,8 +37,8 @@ from nlu.storage.resources import fetch
 from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
 from nlu.training.journal import Journal
-from nlu.training.loop import Training, Trial
 from nlu.training.parallel import strategy
+from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume
 from nlu.training.step import Stepper

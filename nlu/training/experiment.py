@@ -18,7 +18,7 @@ from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.sweeps.faults import lost_a_peer
 from nlu.training.build import build_data, build_part, first_samples
-from nlu.training.loop import Trial
+from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import repeats_of, run_repeats
 from nlu.training.single import run_single

@@ -15,7 +15,8 @@ from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.tasks.composite import task_of
 from nlu.training.evaluation import decided_for, keep_predictions
-from nlu.training.loop import Training, score_set
+from nlu.training.loop import score_set
+from nlu.training.parts import Training
 
 log = logging.getLogger(__name__)
 

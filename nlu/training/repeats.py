@@ -20,7 +20,7 @@ from nlu.runs.folder import checkpoint_to_continue, hold, say_finished, write_co
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
 from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
-from nlu.training.loop import Trial
+from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks
 from nlu.training.single import run_single, write_command
 

@@ -22,7 +22,8 @@ from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training.build import build_run
-from nlu.training.loop import Training, Trial, train
+from nlu.training.loop import train
+from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         everything,
         trained,
         f", and {beside} of the method" if stepper.own else "",
-        f"{run.total_steps:,}",
+        f"{run.due.total_steps:,}",
         run.trainer.batch_size * run.trainer.accumulation,
         f"{ranks.world_size} x {ranks.device.type}",
     )
@@ -200,9 +201,9 @@ def _warnings(run: Training) -> Iterator[str]:
         )
     # A user's own schedule may not have a warm-up of this kind.
     warmup = run.scheduler.warmup if isinstance(run.scheduler, OneCycle | Constant) else 0
-    if (rise := warmup_steps(warmup, run.total_steps, run.clock)) > run.total_steps:
+    if (rise := warmup_steps(warmup, run.due.total_steps, run.clock)) > run.due.total_steps:
         yield (
-            f"the warm-up (scheduler.warmup) takes {rise:,} steps, but the run has {run.total_steps:,}, so its "
+            f"the warm-up (scheduler.warmup) takes {rise:,} steps, but the run has {run.due.total_steps:,}, so its "
             "learning rate stays below optimizer.lr; set scheduler.warmup lower, or trainer.max_duration higher"
         )
 

@@ -24,6 +24,7 @@ from nlu.sweeps.channel import OUTCOME
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.training import loop
 from nlu.training.evaluation import Spool
+from nlu.training.parts import Training
 from tests.training.in_process import (
     STANDING_STILL,
     TINY,
@@ -142,9 +143,9 @@ def test_only_the_first_set_decides_which_step_is_best(tmp_path: Path) -> None:
 def test_an_evaluation_without_a_number_is_never_among_the_best() -> None:
     evaluations = [Best(step, 0, 0.0, value, {}) for step, value in enumerate([math.nan, 0.5, 0.7, math.nan, 0.7])]
     run: Any = SimpleNamespace(higher_is_better=True, trainer=SimpleNamespace(keep_best=4))
-    assert [entry.step for entry in loop.Training.ranked(run, evaluations)] == [2, 4, 1]
+    assert [entry.step for entry in Training.ranked(run, evaluations)] == [2, 4, 1]
     run.higher_is_better = False
-    assert [entry.step for entry in loop.Training.ranked(run, evaluations)] == [1, 2, 4]
+    assert [entry.step for entry in Training.ranked(run, evaluations)] == [1, 2, 4]
 
 
 def test_scoring_changes_nothing_about_training(data: tuple[str, ...], tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_the_time_of_a_scoring_belongs_to_no_step_and_to_all_starts_of_the_run(
 ) -> None:
     late_s, scoring_s, evaluate = 0.0, 1000.0, loop.evaluate
 
-    def evaluate_slowly(run: loop.Training) -> None:
+    def evaluate_slowly(run: Training) -> None:
         nonlocal late_s
         late_s += scoring_s
         evaluate(run)

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from nlu.config.errors import UserError
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.runs.records import read_rows
-from nlu.training.loop import Training
+from nlu.training.parts import Training
 from tests.training.in_process import (
     NO_DROPOUT,
     STANDING_STILL,

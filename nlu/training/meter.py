@@ -1,0 +1,87 @@
+"""Count finished steps, and write the rows of train.tsv."""
+
+import time
+
+from nlu.data.mixture import MixedStore
+from nlu.runs.records import Cell
+from nlu.runs.state import Window
+from nlu.training.parts import Training
+from nlu.training.step import StepResult
+
+UNTIMED_STEPS = 3
+"""the first steps of each process, which do not count for throughput"""
+
+
+class Meter:
+    """Counts the examples, losses and times of finished steps."""
+
+    def __init__(self, run: Training):
+        self.run = run
+        self.loss_scale: float | None = None
+        """the loss scale of the last step"""
+        self._steps = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Start the clock again: the time of evaluations and saves does not belong to a step."""
+        self._began_s = time.perf_counter()
+
+    def count(self, result: StepResult) -> None:
+        """Add a step to the window and, unless it is one of the first of this process, to the throughput."""
+        run, now_s = self.run, time.perf_counter()
+        elapsed_s, self._began_s = now_s - self._began_s, now_s
+        self._steps += 1
+        window, throughput = run.state.window, run.state.throughput
+        lengths_N = run.train_set(result.number - 1).lengths_N
+        lengths = [lengths_N[examples_B] for examples_B in run.global_batches(result.number - 1)]
+        examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
+        window.steps += 1
+        if result.skipped:
+            window.skipped += 1
+            run.state.skipped += 1
+        else:
+            window.add_terms(result.sums, result.counts)
+            window.loss_sum += result.loss
+            window.gnorm_sum += result.gnorm
+            window.clipped += result.clipped
+        self.loss_scale = result.loss_scale
+        window.examples += examples
+        window.real_tokens += tokens
+        window.steps_s += elapsed_s
+        if self._steps > UNTIMED_STEPS:
+            throughput.steps_s += elapsed_s
+            throughput.examples += examples
+            throughput.real_tokens += tokens
+            pads = run.stepper.model.backbone.pads
+            throughput.computed_tokens += int(sum(part.max() * len(part) for part in lengths)) if pads else tokens
+        run.progress.advance(result.number, result.loss, window.examples_per_s)
+
+
+def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
+    """Add a row to train.tsv: means over the steps since the last row."""
+    state, window = run.state, run.state.window
+    run.journal.gather(window)
+    if "train" in run.tables:
+        means, updates = window.means(), window.updates
+        loss = sum(run.stepper.weights[name] * mean for name, mean in means.items())
+        if isinstance(run.store, MixedStore):
+            # A step has terms of one set only.
+            means = {name: mean for name, mean in means.items() if window.counts[name]}
+            loss = window.loss_sum / max(1, updates)
+        row: dict[str, Cell] = {
+            "step": state.step,
+            "epoch": run.clock.epoch(state.step),
+            "examples": run.clock.examples(state.step),
+            # If every step was skipped, cells stay empty.
+            "loss": loss if updates else None,
+            "gnorm": window.gnorm_sum / updates if updates else None,
+            "clipped": window.clipped / updates if updates else None,
+            "lr": lr,
+            "examples_per_s": window.examples_per_s,
+            "real_tokens_per_s": window.real_tokens_per_s,
+            **({f"loss_{name}": mean for name, mean in means.items()} if len(run.stepper.weights) > 1 else {}),
+            **({} if loss_scale is None else {"grad_scale": loss_scale, "skipped": window.skipped}),
+        }
+        run.tables["train"].append(**row)
+        run.journal.window(row, window)
+    state.window = Window()

@@ -1,0 +1,120 @@
+"""The parts of one run, which `nlu.training.build` makes and the loop uses."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from nlu.config.durations import Clock
+from nlu.config.schema import Trainer
+from nlu.data.examples import Examples
+from nlu.data.mixture import MixedOrder
+from nlu.data.opening import Store
+from nlu.data.order import Order
+from nlu.display.progress import Progress
+from nlu.models.composite import model_of
+from nlu.optim.schedules import Schedule
+from nlu.runs.checkpoint import Checkpoints, OrderKey
+from nlu.runs.records import Table
+from nlu.runs.state import Best, State
+from nlu.tasks.composite import task_of
+from nlu.tasks.task import Task
+from nlu.training.due import Due
+from nlu.training.evaluation import Evaluator, Scored, decisive
+from nlu.training.journal import Journal
+from nlu.training.step import Stepper
+
+
+class Trial(Protocol):
+    """The trial of a search, as seen by its run; only called on rank 0."""
+
+    def report(self, examples: int, value: float) -> bool:
+        """Report the value of an evaluation after `examples` examples; returns whether the run should be pruned."""
+
+    def require_newest(self) -> None:
+        """Raise UserError if another job has taken the trial. Called before each save."""
+
+
+@dataclass
+class Training:
+    """The parts of a run, built and loaded."""
+
+    trainer: Trainer
+    seed: int
+    task: Task
+    scheduler: Schedule
+    stepper: Stepper
+    store: Store
+    order: Order | MixedOrder
+    state: State
+    clock: Clock
+    order_key: OrderKey
+    """everything that determines the order of examples, stored with the state"""
+    checkpoints: Checkpoints
+    run_dir: Path
+    progress: Progress
+    journal: Journal
+    """gets every row of the tables, on all ranks"""
+    trial: Trial | None = None
+    """set on all ranks or on none"""
+    after_save: Callable[[], None] = lambda: None
+    """called on rank 0 after each save of the last state"""
+    tables: dict[str, Table] = field(default_factory=dict)
+    """train.tsv and valid.tsv on rank 0, none elsewhere; opened when the run begins to write"""
+    unsaved: dict[str, Scored] = field(default_factory=dict)
+    """by set: the records of the best evaluation if it is newer than the saved state; the next save writes them"""
+
+    def __post_init__(self) -> None:
+        self.due = Due(self.trainer, self.clock)
+        self.eval_sets = list(self.store.of_role("dev"))
+        self.decisive = decisive(self.task, self.trainer.major_metric, self.store)
+        self.metric = self.decisive.metric
+        self.higher_is_better = self.metric not in self.task.lower_is_better
+        self._train_sets = {part.member: part for part in self.store.of_role("train").values()}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last step is done, the search has pruned the run, or patience has ended it."""
+        return self.state.step >= self.due.total_steps or self.state.pruned or self.is_out_of_patience
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """Whether the evaluations have not improved for `trainer.patience`; can become true only at an evaluation."""
+        return self.due.is_out_of_patience(self.state.evaluated_at, self.state.improved_at)
+
+    def train_set(self, step: int) -> Examples:
+        """Return the set that the step with this number, counted from 0, is taken from."""
+        return self._train_sets[self.order.member_of(step)]
+
+    def evaluator(self, member: str) -> Evaluator:
+        """Return what scores sets with this name of a mixture's set."""
+        stepper, trainer = self.stepper, self.trainer
+        return Evaluator(
+            model_of(stepper.model, member),
+            task_of(self.task, member),
+            stepper.ranks,
+            stepper.precision,
+            trainer.eval_batch_size or 2 * trainer.batch_size,
+            self.run_dir / "predictions",
+        )
+
+    def value_of(self, metrics: dict[str, dict[str, float]]) -> float:
+        """Return the value that decides which evaluation is best."""
+        return metrics[self.decisive.set_name][self.metric]
+
+    def ranked(self, evaluations: list[Best]) -> list[Best]:
+        """Return the evaluations that the run keeps, the best first, of equal ones the older first, without NaN."""
+        sign = -1 if self.higher_is_better else 1
+        known = [entry for entry in evaluations if not math.isnan(entry.value)]
+        return sorted(known, key=lambda entry: (sign * entry.value, entry.step))[: self.trainer.keep_best]
+
+    def global_batches(self, step: int) -> list[np.ndarray]:
+        """Return the examples, over all ranks, of each micro-batch of the step with this number, counted from 0."""
+        return self.order.global_step(step)
+
+    def rank_batches(self, step: int) -> list[np.ndarray]:
+        """Return the share of this rank of `global_batches`."""
+        return self.order.step(step)
