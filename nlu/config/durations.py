@@ -135,13 +135,13 @@ class Clock:
             return max(1, times * int(duration.amount) * self.num_examples // self.steps_per_epoch)
         return max(1, floor(times * self._in_examples(duration)))
 
-    def is_time(self, interval: Duration | None, step: int) -> bool:
-        """Return whether the step from `step - 1` to `step` reaches a multiple of `interval`; never for None."""
+    def is_time(self, interval: Duration | None, step: int, times: int = 1) -> bool:
+        """Return whether the step from `step - 1` to `step` reaches a multiple of `times` intervals; never for None."""
         if interval is None or step < 1:
             return False
         if interval.unit == "st":
-            return step % int(interval.amount) == 0
-        length = self._in_examples(interval)
+            return step % (times * int(interval.amount)) == 0
+        length = times * self._in_examples(interval)
         return floor(self.examples(step) / length) > floor(self.examples(step - 1) / length)
 
     def _in_examples(self, duration: Duration) -> Fraction:

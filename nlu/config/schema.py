@@ -10,7 +10,16 @@ from typing import Any, Literal, Self
 from nlu.config.choices import RUN, target_of, with_defaults
 from nlu.config.members import member_of, names_of
 from nlu.config.targets import TARGET
-from nlu.config.types import Duration, FoldCount, Interval, NonNegativeFloat, NonNegativeInt, PositiveInt, Probability
+from nlu.config.types import (
+    Duration,
+    FoldCount,
+    Interval,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+)
 
 
 @dataclass(kw_only=True)
@@ -23,8 +32,12 @@ class Trainer:
     """Micro-batches per optimizer step; a step sees batch_size * accumulation examples."""
     max_duration: Duration = "1.5ep"
     """Length of the run."""
+    stop_after: Duration | None = None
+    """End the command after this much training, counted from the start of the run, to continue later; null = off."""
     eval_interval: Interval = "250st"
     """How often the evaluation sets are scored; 0 = only at the end."""
+    eval_warmup: Duration | None = None
+    """Until this much training, evaluate 10 times less often; null = off."""
     save_interval: Interval = "500st"
     """How often checkpoints/last is replaced, besides each evaluation; 0 = only then."""
     log_interval: Duration = "10st"
@@ -35,10 +48,14 @@ class Trainer:
     """The metric, on the first evaluation set, that decides which checkpoint is best; null = the task's own."""
     patience: Duration | None = None
     """Stop when the major metric has not improved for this long; null = off."""
+    min_duration: Duration | None = None
+    """Patience counts from here on; null = from the start."""
     keep_best: PositiveInt = 1
     """How many best checkpoints are kept, as checkpoints/best-1, best-2, ..."""
     clip_norm: NonNegativeFloat = 1.0
     """Largest gradient norm of a step, over all parameters; 0 = no clipping."""
+    max_loss: PositiveFloat | None = None
+    """Stop with an error before the update of a step whose loss is larger; null = off."""
     ema_decay: Probability = 0.99
     """Decay of the moving average of the weights, which is what is scored and kept as best; 0 = off."""
     bucket_batches: PositiveInt = 64
@@ -61,7 +78,9 @@ class Folds:
 
 PARTS = ("part", "parts")
 """Keys of `data` that only `nlu.preprocess` uses."""
-WITHOUT_EFFECT = ("resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores", "note")
+WITHOUT_EFFECT = (
+    "resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
+)  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
 Node = dict[str, Any]
 """A choice of a group: `_target_` and the keyword arguments of its constructor."""
@@ -173,6 +192,11 @@ def num_repeats(config: Mapping[str, Any]) -> int:
 def flat(config: dict[str, Any]) -> dict[str, Any]:
     """Return `{dotted key: value}`, in which two configurations are compared; lists and empty mappings are values."""
     return dict(_items(config, ""))
+
+
+def has_effect(key: str) -> bool:
+    """Return whether a dotted key may change what a run computes."""
+    return key not in WITHOUT_EFFECT and key.partition(".")[0] not in WITHOUT_EFFECT
 
 
 def _items(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -11,13 +11,13 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.config.schema import WITHOUT_EFFECT
+from nlu.config.schema import has_effect
 from nlu.config.words import counted, path_text
 from nlu.reports.runs import STATES, RunRecord, State, task_constants
 from nlu.sweeps.repeats import JoinedFolds, join_folds
 
-NOT_IDENTITY = (*WITHOUT_EFFECT, "seed", "seeds", "fold")
-"""keys in which runs of one configuration may differ, with all keys below them"""
+REPEATED = ("seed", "seeds", "fold")
+"""keys in which the runs of one configuration differ"""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def spread_of(values: Iterable[float | None]) -> Spread | None:
 
 def is_identity(key: str) -> bool:
     """Return whether runs that differ in this key belong to different configurations."""
-    return key.partition(".")[0] not in NOT_IDENTITY
+    return has_effect(key) and key not in REPEATED
 
 
 def rows_of(runs: Iterable[RunRecord], metrics: Sequence[str] = ()) -> tuple[list[list[TableRow]], list[str]]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.config.schema import WITHOUT_EFFECT
+from nlu.config.schema import has_effect
 from nlu.config.words import counted, listed, path_text, shortened
 from nlu.display.tables import metric_text, numbers, print_table, table_of, texts, value_text
-from nlu.reports.aggregate import NOT_IDENTITY, Spread, TableRow, lower_is_better, missing_folds, rows_of, spread_of
+from nlu.reports.aggregate import Spread, TableRow, is_identity, lower_is_better, missing_folds, rows_of, spread_of
 from nlu.reports.flips import Flip, Flips, OtherRows, compare, texts_of
 from nlu.reports.runs import RunRecord, find_runs
 from nlu.reports.significance import LEVEL, Change, changes_of
@@ -123,8 +123,7 @@ def config_differences(rows: Sequence[TableRow]) -> Values:
 
 def identity_of(config: Mapping[str, object], *, is_single: bool) -> dict[str, object]:
     """Return the keys of a flat configuration that are compared; seed and fold only if `is_single`."""
-    left_out = WITHOUT_EFFECT if is_single else NOT_IDENTITY
-    return {key: value for key, value in config.items() if key.partition(".")[0] not in left_out}
+    return {key: value for key, value in config.items() if (has_effect if is_single else is_identity)(key)}
 
 
 def _provenance(run: RunRecord) -> dict[str, object]:

@@ -305,11 +305,26 @@ def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     if train or valid:
         # An evaluation may be later than the last row of train.tsv, which is written at intervals.
         known["examples"] = max(_number(row["examples"]) or 0 for row in (*train[-1:], *valid[-1:]))
+    if saved := _saved_examples(folder, train):
+        known["examples"] = max(saved, known.get("examples", 0))
     speeds = [speed for row in train if (speed := _number(row["examples_per_s"])) is not None]
     if speeds:
         # The median: the first steps of a run are slow.
         known["examples_per_s"] = sorted(speeds)[len(speeds) // 2]
     return known
+
+
+def _saved_examples(folder: Path, train: Sequence[dict[str, Cell]]) -> int | None:
+    """Return the examples seen at the saved state: those up to the last row of train.tsv before it, and those since."""
+    path = folder / "checkpoints" / "last" / "state.json"
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))["state"]
+        step, since = int(state["step"]), int(state["window"]["examples"])
+    except (OSError, ValueError, LookupError, TypeError):
+        # A report needs only the tables; a command that continues the run explains what is wrong.
+        return None
+    rows = [row for row in train if (_number(row["step"]) or 0) <= step]
+    return since + int(_number(rows[-1]["examples"]) or 0) if rows else since
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Cell]]:

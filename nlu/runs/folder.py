@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from nlu.config.errors import UserError
-from nlu.config.schema import WITHOUT_EFFECT, flat, num_repeats
+from nlu.config.schema import flat, has_effect, num_repeats
 from nlu.runs.checkpoint import TAKEN, find_last
 from nlu.runs.mirrored import NOTE, OUTBOX
 from nlu.runs.takeover import LOCK, make_own, take, taken_from
@@ -108,7 +108,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     if resume not in ("auto", taken_from(run_dir)):
         raise _exists(run_dir, contents)
     there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
-    if absent := [key for key in config if key not in there and key not in WITHOUT_EFFECT]:
+    if absent := [key for key in config if key not in there and has_effect(key)]:
         raise UserError(
             f"{run_dir} holds a run of an earlier version, without {' and '.join(absent)}, which this version cannot "
             f"continue; start a new run elsewhere, from its weights with model.pretrained={run_dir}/best"
@@ -147,15 +147,13 @@ def _exists(run_dir: Path, contents: list[str]) -> UserError:
 
 
 def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    flat_old, flat_new = (
-        flat({key: value for key, value in config.items() if key not in WITHOUT_EFFECT}) for config in (old, new)
-    )
+    flat_old, flat_new = flat(dict(old)), flat(dict(new))
     # None is a value that a key may have.
     absent = object()
     return [
         f"{key}: {_shown(flat_old, key)} there, {_shown(flat_new, key)} here"
         for key in dict.fromkeys([*flat_old, *flat_new])
-        if flat_old.get(key, absent) != flat_new.get(key, absent)
+        if has_effect(key) and flat_old.get(key, absent) != flat_new.get(key, absent)
     ]
 
 

@@ -145,9 +145,19 @@ def _problems_of(space: Space, combination: Mapping[str, str], compose: Compose,
             continue
         if is_run:
             try:
-                prepare(without_hydra(composed))
+                config = prepare(without_hydra(composed))
             except UserError as error:
                 yield from error.problems
+            else:
+                yield from _not_for_trials(config)
+
+
+def _not_for_trials(config: Mapping[str, Any]) -> Iterator[str]:
+    if (stop_after := config["trainer"]["stop_after"]) is not None:
+        yield (
+            f"trainer.stop_after is {stop_after}, but a trial that stops there has no result; leave it out, or set "
+            "trainer.max_duration"
+        )
 
 
 def _one_by_one(good: Sequence[str], suspects: Sequence[str], compose: Compose, error: Exception) -> Iterator[str]:

@@ -121,7 +121,7 @@ def pruner_spec(
             value = min(_lengths(f"hydra.sweeper.pruner.{key}", value, configs, num_examples))
         spec[key] = value
     if name == "median":
-        scored = _lengths("trainer.eval_interval", first_evaluation, configs, num_examples) if configs else [1]
+        scored = _lengths("trainer.eval_interval", evaluation_interval, configs, num_examples) if configs else [1]
         spec["eval_interval"] = min(scored)
     if name in WITH_RUNGS:
         spec |= _resources(settings, configs, num_examples)
@@ -182,6 +182,13 @@ def _rungs_meant(factor: int, configs: Sequence[Mapping[str, Any]], least: int, 
 
 
 def first_evaluation(trainer: Mapping[str, Any]) -> Any:
+    # Evaluations within a warm-up may come earlier, but are too few to compare trials.
+    if trainer.get("eval_warmup") is not None:
+        return trainer["eval_warmup"]
+    return evaluation_interval(trainer)
+
+
+def evaluation_interval(trainer: Mapping[str, Any]) -> Any:
     interval = trainer["eval_interval"]
     return interval if parse_interval(interval) is not None else trainer["max_duration"]
 

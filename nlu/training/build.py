@@ -219,6 +219,7 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
         average,
         trainer.ema_decay,
         own,
+        trainer.max_loss,
     )
 
 

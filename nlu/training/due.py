@@ -3,6 +3,9 @@
 from nlu.config.durations import Clock, Duration, parse_duration, parse_interval
 from nlu.config.schema import Trainer
 
+EARLY_FACTOR = 10
+"""how many times less often a run is evaluated during `trainer.eval_warmup`"""
+
 
 class Due:
     """Tells after which steps, counted from 1, a run logs, evaluates, saves and ends."""
@@ -14,7 +17,10 @@ class Due:
         self._log_interval = parse_duration(trainer.log_interval)
         self._eval_interval = parse_interval(trainer.eval_interval)
         self._save_interval = parse_interval(trainer.save_interval)
+        self._warmup_steps = self._steps(trainer.eval_warmup) or 0
         self._patience_steps = self._steps(trainer.patience)
+        self._min_steps = self._steps(trainer.min_duration) or 0
+        self._stage_steps = self._steps(trainer.stop_after)
 
     def _steps(self, duration: str | None) -> int | None:
         return None if duration is None else self._clock.steps(parse_duration(duration))
@@ -23,21 +29,31 @@ class Due:
         """Return whether the run is complete after this step, if nothing ends it before."""
         return step == self.total_steps
 
+    def is_stage_over(self, step: int) -> bool:
+        """Return whether `trainer.stop_after` ends the command after this step; the run is continued later."""
+        return self._stage_steps is not None and step >= self._stage_steps
+
     def logs(self, step: int) -> bool:
         """Return whether train.tsv gets a row."""
         return self._is_time(self._log_interval, step) or self.is_last(step)
 
     def evaluates(self, step: int) -> bool:
         """Return whether the evaluation sets are scored."""
-        return self._is_time(self._eval_interval, step) or self.is_last(step)
+        times = EARLY_FACTOR if step < self._warmup_steps else 1
+        return self._is_time(self._eval_interval, step, times) or self.is_last(step)
 
     def saves(self, step: int) -> bool:
         """Return whether checkpoints/last is replaced."""
+        if self.is_stage_over(step):
+            return True
         return self.evaluates(step) if self._save_interval is None else self._is_time(self._save_interval, step)
 
     def is_out_of_patience(self, evaluated_at: int, improved_at: int) -> bool:
-        """Return whether the evaluations up to step `evaluated_at` have not improved for `trainer.patience`."""
-        return self._patience_steps is not None and evaluated_at - improved_at >= self._patience_steps
+        """Return whether the evaluations up to step `evaluated_at` have not improved for `trainer.patience`, which
+        counts from `trainer.min_duration` on."""
+        if self._patience_steps is None:
+            return False
+        return evaluated_at - max(improved_at, self._min_steps) >= self._patience_steps
 
-    def _is_time(self, interval: Duration | None, step: int) -> bool:
-        return self._clock.is_time(interval, step)
+    def _is_time(self, interval: Duration | None, step: int, times: int = 1) -> bool:
+        return self._clock.is_time(interval, step, times)

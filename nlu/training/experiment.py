@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 
 def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
-    """Run on this rank; returns the exit status: 0 when complete, 75 or 130 when stopped with its state saved.
+    """Run on this rank; returns the exit status: 0 when complete or at the end of a stage (`trainer.stop_after`), 75 or
+    130 when stopped with its state saved.
 
     The job of a search prints nothing to the console. Raises UserError for what the user must change, without touching
     a run folder that this command did not create.
@@ -78,7 +79,16 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
             if status and ranks.is_first:
                 # Ask the queue to start the job again before the mirror is complete, which may take long.
                 stopping.tell_saved()
-    if not status and ranks.is_first and config.is_standalone:
+    if status or not ranks.is_first:
+        return status
+    if not (run_dir / "result.json").is_file():
+        log.info(
+            "unfinished; the command with hydra.run.dir=%s resume=auto continues, without trainer.stop_after or with a "
+            "later one than %s",
+            run_dir,
+            config.trainer.stop_after,
+        )
+    elif config.is_standalone:
         from nlu.training.finish import show_result
 
         show_result(run_dir)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from nlu.config.schema import WITHOUT_EFFECT, flat
+from nlu.config.schema import flat, has_effect
 from nlu.config.stopping import Stopped
 from nlu.runs import summary
 from nlu.runs.folder import is_repeat_or_job
@@ -42,8 +42,8 @@ class Journal:
             if (run_dir / name).is_file():
                 self._table(name).truncate_after(state.step)
         group, name = names_of(run_dir)
-        shown = {key: value for key, value in config.items() if key not in WITHOUT_EFFECT and key != "tracker"}
-        public = without_secrets(flat(shown))
+        shown = {key: value for key, value in flat(dict(config)).items() if has_effect(key)}
+        public = without_secrets(shown)
         step = state.step
         self._tracker.start(
             Beginning(name, group, run_dir / FOLDER, public, step, past=lambda: past_points(run_dir, step))

@@ -26,10 +26,10 @@ from nlu.training.step import PendingStep, Stepper
 
 @gc_frozen()
 def train(run: Training) -> bool:
-    """Train until the run is complete, patience ends it, or a signal arrives; returns whether it was a signal.
+    """Train until the run is complete, its stage is over, or a signal arrives; returns whether it was a signal.
 
-    Call it inside `stopping.polled`. On return the last state is saved and, unless a signal ended the run, every
-    evaluation set is scored at the last step. A pruned run has `state.pruned` set and counts as complete.
+    Call it inside `stopping.polled`. On return the last state is saved and, if the run is complete, every evaluation
+    set is scored at the last step. A pruned run has `state.pruned` set and counts as complete.
     """
     state, due = run.state, run.due
     began_s = time.perf_counter() - state.train_s
@@ -38,7 +38,7 @@ def train(run: Training) -> bool:
     run.stepper.model.train()
     run.progress.start(due.total_steps, state.step)
     meter = Meter(run)
-    while not run.is_complete:
+    while not run.is_complete and not due.is_stage_over(state.step):
         number = state.step + 1
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, due.total_steps, run.clock))
         part, epoch = run.train_set(state.step), run.order.epoch_of(state.step)

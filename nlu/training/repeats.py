@@ -100,7 +100,8 @@ def run_repeats(
 ) -> int:
     """Run the repeats that are not finished yet, then write their joint result; returns the exit status.
 
-    A pruned trial keeps its finished repeats, without joined predictions.
+    A pruned trial keeps its finished repeats, without joined predictions. With `trainer.stop_after` each repeat is
+    trained to the end of this stage, and the joint result is written once all are finished.
     """
     mean = RunningMean(trial) if trial else None
     with hold(run_dir) if ranks.is_first else nullcontext():
@@ -120,6 +121,7 @@ def run_repeats(
             begun = True
 
         done: list[Repeat] = []
+        is_unfinished = False
         for repeat in repeats:
             status = run_single(
                 repeat.config,
@@ -132,9 +134,13 @@ def run_repeats(
             )
             if status:
                 return status
-            done.append(repeat)
             # `run_single` has directed the log to the folder of the repeat.
             logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
+            if not ranks.from_first((run_dir / repeat.name / "result.json").is_file()):
+                # The end of its stage; that of the others comes at the same place.
+                is_unfinished = True
+                continue
+            done.append(repeat)
             result = ranks.from_first(_result(run_dir / repeat.name) if ranks.is_first else None)
             log.info("%s", _line(repeat, result))
             if mean:
@@ -145,7 +151,7 @@ def run_repeats(
                 pruned = result["pruned"] or (mean is not None and mean.asked_to_prune)
                 if ranks.from_first(pruned):
                     break
-        if ranks.is_first:
+        if ranks.is_first and not is_unfinished:
             _write_result(config, run_dir, done, len(repeats))
     return 0
 

@@ -41,6 +41,8 @@ def run_single(
 ) -> int:
     """Run to the end, unless the run is already complete; returns the exit status: 0, or 75 or 130 when stopped.
 
+    At the end of a stage (`trainer.stop_after`) the status is 0 too, but the run has no result.json yet.
+
     `before_training` is called when everything is built, before anything is written; `after_save` on rank 0 after each
     save of the last state. A signal during training saves the state first; at any other time it raises `Stopped` at
     once. Raises UserError for what the user must change, without touching a run folder that this command did not
@@ -70,6 +72,15 @@ def run_single(
             log.info("stopped after step %d, state saved", run.state.step)
             run.journal.end("stopped")
             return stopping.exit_code()
+        if not run.is_complete:
+            log.info(
+                "stopped after step %s of %s, as trainer.stop_after=%s asks; state saved",
+                f"{run.state.step:,}",
+                f"{run.due.total_steps:,}",
+                config.trainer.stop_after,
+            )
+            run.journal.end("stopped")
+            return 0
         # Figures and metrics take a second to import, which a stopped run does not need.
         from nlu.training.finish import finish
 

@@ -66,20 +66,33 @@ class PendingStep:
     """whether any rank was asked to stop"""
     may_skip: Callable[[float], bool]
     """whether a step that overflowed at a loss scale is skipped; otherwise it ends the run"""
+    max_loss: float | None
     numbers: Tensor
-    """on the host: the sum of each term, the gradient norm, and the loss scale if the precision has one"""
+    """on the host: the sum of each term, the gradient norm, whether the loss is above `max_loss` if that is set, and
+    the loss scale if the precision has one"""
     arrived: torch.cuda.Event | None
 
     def result(self) -> StepResult:
-        """Wait for the numbers. Raises UserError, with nothing updated, if the loss or the gradient is not finite."""
+        """Wait for the numbers.
+
+        Raises UserError, with nothing updated, if the loss or the gradient is not finite, or if the loss is above
+        `trainer.max_loss`.
+        """
         # The pinned copy is complete only after this event. Until here the host ran ahead of the device.
         if self.arrived is not None:
             self.arrived.synchronize()
         *values, gnorm = self.numbers[: len(self.counts) + 1].tolist()
-        scales = self.numbers[len(self.counts) + 1 :].tolist()
-        loss_scale = scales[0] if scales else None
+        others = self.numbers[len(self.counts) + 1 :].tolist()
+        is_above = self.max_loss is not None and bool(others.pop(0))
+        loss_scale = others[0] if others else None
         sums = dict(zip(self.counts, values, strict=True))
         loss = sum(self.scale[name] * value for name, value in sums.items())
+        if is_above:
+            raise UserError(
+                f"the loss is {loss:g} at step {self.number}, {self.culprits()}, above trainer.max_loss, "
+                f"{self.max_loss:g}; nothing was updated, and what was saved before stands; lower optimizer.lr, "
+                "lengthen scheduler.warmup, set trainer.clip_norm, or set trainer.max_loss higher"
+            )
         is_finite = math.isfinite(loss) and math.isfinite(gnorm)
         if not is_finite and loss_scale is not None and self.may_skip(loss_scale):
             return StepResult(self.number, sums, self.counts, loss, gnorm, False, loss_scale, skipped=True)
@@ -125,6 +138,8 @@ class Stepper:
     ema_decay: float
     own: nn.Module | None = None
     """a module that the method trains in addition to the model"""
+    max_loss: float | None = None
+    """a step with a larger loss is an error; None: any finite loss is allowed"""
 
     def __post_init__(self) -> None:
         self.ranks = self.parallel.ranks
@@ -142,9 +157,9 @@ class Stepper:
     ) -> PendingStep:
         """Do step `number`, from 1, over this rank's share of each micro-batch.
 
-        If the loss or the gradient is not finite, nothing is updated. With a precision that scales the loss, such a
-        step is skipped; otherwise nothing is updated from then on. The host never waits for an accelerator here; on a
-        CPU, a UserError is raised at once.
+        If the loss or the gradient is not finite, or the loss is above `max_loss`, nothing is updated. With a precision
+        that scales the loss, a step that is not finite is skipped; otherwise nothing is updated from then on. The host
+        never waits for an accelerator here; on a CPU, a UserError is raised at once.
         """
         shares = self._shares(part, micro_batches, epoch)
         counts, stop = self._count(shares, stop)
@@ -160,7 +175,11 @@ class Stepper:
         if loss_scale is not None:
             # Clipping and train.tsv use the norm of the gradient of the loss itself.
             gnorm = gnorm / loss_scale
-        numbers = [totals, gnorm.view(1), *([] if loss_scale is None else [loss_scale.view(1)])]
+        numbers = [totals, gnorm.view(1)]
+        if self.max_loss is not None:
+            numbers.append(self._is_above(self.max_loss, totals, scale).double().view(1))
+        if loss_scale is not None:
+            numbers.append(loss_scale.view(1))
         pending = self._pending(
             number,
             counts,
@@ -185,6 +204,16 @@ class Stepper:
             self._update_unless_skipped(gradients, divisor.float() * loss_scale, is_finite, loss_scale, number)
             self.precision.update(is_finite)
         return pending
+
+    def _is_above(self, max_loss: float, totals: Tensor, scale: dict[str, float]) -> Tensor:
+        """Return whether the loss is finite and above `max_loss`; on an accelerator, all later steps then fail."""
+        loss = totals.new_zeros(())
+        for total, factor in zip(totals, scale.values(), strict=True):
+            loss = loss + total * factor
+        is_above = torch.isfinite(loss) & (loss > max_loss)
+        if self._failed is not None:
+            self._failed = torch.maximum(self._failed, is_above.float())
+        return is_above
 
     def run(self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int = 0) -> Tensor:
         """Compute the gradients of this rank's rows from zero, and return the sum of each term over them.
@@ -278,7 +307,16 @@ class Stepper:
             arrived.record()
         may_skip = self.precision.may_skip
         return PendingStep(
-            number, culprits, self.clip_norm, counts, scale, stop, lambda at: bool(may_skip(at)), numbers, arrived
+            number,
+            culprits,
+            self.clip_norm,
+            counts,
+            scale,
+            stop,
+            lambda at: bool(may_skip(at)),
+            self.max_loss,
+            numbers,
+            arrived,
         )
 
     def _culprits(self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int) -> str:

@@ -28,6 +28,7 @@ def refused(folder, *overrides: str) -> str:
 
 
 WRONG = [
+    ([LR, "trainer.stop_after=1ep"], "trainer.stop_after is 1ep, but a trial that stops there has no result"),
     ([LR, "hydra.sweeper.direction=minimize"], "accuracy is better when it is higher"),
     (["optimizer.lrr=interval(0.1,0.2)"], "optimizer.lrr: unknown key; nearest: optimizer.lr"),
     (["optimizer.lr=interval(0.2,0.1)"], "the interval runs from 0.2 down to 0.1"),

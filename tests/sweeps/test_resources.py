@@ -20,6 +20,13 @@ def test_resources_are_the_first_evaluation_and_the_whole_run():
     assert (found["min_resource"], found["max_resource"]) == (500, 2000)
 
 
+def test_the_first_rung_waits_for_the_warm_up_of_evaluations():
+    warm = config()
+    warm["trainer"] |= {"eval_warmup": "0.75ep"}
+    assert spec([warm])["min_resource"] == 750
+    assert spec([warm], pruner="median")["eval_interval"] == 500
+
+
 def test_steps_count_by_every_batch_size_that_is_drawn():
     found = spec([config(size, max_duration="40st", eval_interval="5st") for size in (10, 20)])
     assert (found["min_resource"], found["max_resource"]) == (50, 800)

@@ -1,5 +1,6 @@
 """One optimizer step on a tiny model: what accumulation, ranks and bad numbers do to it."""
 
+import math
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
 def stepper(
     lr: float = 0.1, dropout: float = 0.0, clip_norm: float = 0.0, ema_decay: float = 0.0,
     optimizer: Any = torch.optim.SGD, dtype: Literal["float32", "bfloat16"] = "float32",
+    max_loss: float | None = None,
 ) -> Stepper:  # fmt: skip
     torch.manual_seed(0)
     encoder = Bert(
@@ -64,6 +66,7 @@ def stepper(
     return Stepper(
         model, optimizer(model.parameters(), lr=lr), Classify(CrossEntropy(), labels(2)), Plain(),  # type: ignore[arg-type]
         Precision(dtype=dtype), SingleProcess(Ranks(0, 1, CPU)), 1, clip_norm, average, ema_decay,
+        max_loss=max_loss,
     )  # fmt: skip
 
 
@@ -174,6 +177,18 @@ def test_a_nan_loss_changes_nothing_and_names_rows(examples: Examples) -> None:
     with pytest.raises(UserError, match=r"the loss is nan at step 3, rows 5, 6, 7 of train; nothing was updated"):
         parts.step(examples, [np.array([4, 5, 6])], 3, False).result()
     assert torch.equal(vector(parts).nan_to_num(), before.nan_to_num())
+
+
+def test_a_loss_above_the_bound_changes_nothing_and_one_at_the_bound_is_allowed(examples: Examples) -> None:
+    loss = stepper().step(examples, [np.array([4, 5]), np.array([6])], 3, False).result().loss
+    bounded, free = stepper(max_loss=math.nextafter(loss, 0)), stepper(max_loss=loss)
+    before = vector(bounded).clone()
+    message = rf"the loss is {loss:g} at step 3, rows 5, 6, 7 of train, above trainer.max_loss, .*; nothing was updated"
+    with pytest.raises(UserError, match=message):
+        bounded.step(examples, [np.array([4, 5]), np.array([6])], 3, False)
+    assert torch.equal(vector(bounded), before)
+    free.step(examples, [np.array([4, 5]), np.array([6])], 3, False)
+    assert not torch.equal(vector(free), before)
 
 
 def words_of_one_example(examples: Examples) -> dict[int, int]:
