@@ -38,6 +38,8 @@ class Trainer:
     """How often the evaluation sets are scored; 0 = only at the end."""
     eval_warmup: Duration | None = None
     """Until this much training, evaluate 10 times less often; null = off."""
+    eval_rows: PositiveInt | None = None
+    """Evaluations while training score a fixed sample of this many rows of each set; null = all rows."""
     save_interval: Interval = "500st"
     """How often checkpoints/last is replaced, besides each evaluation; 0 = only then."""
     log_interval: Duration = "10st"

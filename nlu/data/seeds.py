@@ -10,6 +10,7 @@ Axes: T places of examples.
 | order | epoch; with windows also the window | yes |
 | windows | epoch | yes |
 | mixture | round | yes |
+| eval_rows | row, or hash of a group | yes |
 | dropout, CPU | step, example, which of its sequences | yes |
 | dropout, accelerator; torch's generator | rank, step, micro-batch | no |
 """

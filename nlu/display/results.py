@@ -97,6 +97,9 @@ def _facts(result: Mapping[str, Any], hidden_metrics: int) -> list[tuple[str, st
                 f"{metric_text(best['value'])} at step {best['step']:,} ({best['examples']:,} examples{epoch})",
             )
         )
+    if sample := result.get("sample"):
+        sizes = ", ".join(f"{rows:,} rows of {name}" for name, rows in sample["rows"].items())
+        facts.append(("chosen on", f"{sizes}: {metric_text(sample['best'])}"))
     if hidden_metrics > 0:
         facts.append(("more metrics", f"{hidden_metrics} in result.json"))
     for label, key, unit in (

@@ -351,7 +351,7 @@ def recorded_scores(located: Located) -> Metrics:
         # and result.json has it.
         kept = json.loads(result.read_text(encoding="utf-8"))["metrics"]
         kept = kept if located.head_name is None else own_sets(kept, located.head_name)
-        metrics |= {name: values for name, values in kept.items() if name == "test"}
+        metrics |= {name: values for name, values in kept.items() if name == "test" or not are_its_own}
     return metrics
 
 

@@ -151,13 +151,17 @@ def decided_at(checkpoint: Path, head_name: str | None = None) -> dict[str, floa
 def scores_at(checkpoint: Path, head_name: str | None = None) -> tuple[dict[str, dict[str, float]], bool]:
     """Return the scores saved with a checkpoint, by set and name, and whether its weights have these scores.
 
-    The weights of `last` may have been trained since the last evaluation. `head_name` selects the sets of one head.
+    The weights of `last` may have been trained since the last evaluation, and an evaluation may have scored only a
+    sample of each set. `head_name` selects the sets of one head.
     """
     if (checkpoint / SCORE).is_file():
-        metrics, are_its_own = json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["metrics"], True
+        score = json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))
+        metrics, are_its_own = score["metrics"], not score.get("sampled_rows")
     else:
-        state = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]
+        saved = json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))
+        state = saved["state"]
         metrics, are_its_own = state["last_metrics"] or {}, state["evaluated_at"] == state["step"]
+        are_its_own &= not saved["order"].get("eval_rows")
     return (metrics if head_name is None else own_sets(metrics, head_name)), are_its_own
 
 

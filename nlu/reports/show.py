@@ -23,6 +23,7 @@ MAX_FOLDERS = 4
 KEPT_KEYS = 2
 """number of differing keys that stay if the table is too wide; the others are dropped, the last one first"""
 PLAIN_WIDTH = 120
+EVAL_ROWS = "trainer.eval_rows"
 
 
 def plain_width() -> int:
@@ -82,7 +83,9 @@ def _print_notes(rows: Sequence[TableRow], columns: KeyColumns) -> None:
     if any(row.missing_of(seed) for row in rows if row.state != "pruned" for seed in row.seeds if row.runs[0].folds):
         print_table("some configurations lack folds; their means are over the complete ones", style="dim")
     if any(run.state != "complete" for row in rows for run in row.counted):
-        print_table("values of incomplete runs are their best so far", style="dim")
+        open_runs = [run for row in rows for run in row.counted if run.state not in ("complete", "pruned")]
+        on_samples = ", on samples (trainer.eval_rows)" if any(run.config.get(EVAL_ROWS) for run in open_runs) else ""
+        print_table(f"values of incomplete runs are their best so far{on_samples}", style="dim")
     for row in rows:
         for run in row.runs:
             if run.error:

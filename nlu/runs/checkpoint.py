@@ -148,7 +148,8 @@ def remove_replaced(folder: Path) -> None:
 
 
 def _score(entry: Best) -> dict[str, object]:
-    return {"step": entry.step, "value": entry.value, "metrics": entry.metrics}
+    known: dict[str, object] = {"step": entry.step, "value": entry.value, "metrics": entry.metrics}
+    return known | ({"sampled_rows": entry.rows} if entry.rows else {})
 
 
 def arrange_best(folder: Path, steps: list[int]) -> None:

@@ -17,6 +17,8 @@ TRAIN_COLUMNS = ("step", "epoch", "examples", "loss", "gnorm", "clipped", "lr", 
 SCALE_COLUMNS = ("grad_scale", "skipped")
 """also in train.tsv if the precision scales the loss: the scale of the last step, and the number of skipped steps"""
 VALID_COLUMNS = ("step", "epoch", "examples", "set", "metric", "value")
+SAMPLE_COLUMNS = ("rows",)
+"""also in valid.tsv if only samples are scored while training: the number of scored rows"""
 SCALAR_COLUMNS = ("step", "epoch", "examples", "name", "value", "calls")
 HISTOGRAM_COLUMNS = ("step", "epoch", "examples", "name", "low", "high", "count")
 TRAIN, VALID, SCALARS, HISTOGRAMS = "train.tsv", "valid.tsv", "scalars.tsv", "histograms.tsv"

@@ -19,6 +19,8 @@ class Best:
     value: float
     metrics: dict[str, dict[str, float]]
     """by set, by name"""
+    rows: dict[str, int] = field(default_factory=dict)
+    """the number of scored rows of each set of which only a sample was scored (`trainer.eval_rows`)"""
 
 
 @dataclass

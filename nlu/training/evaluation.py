@@ -173,10 +173,14 @@ def _scoring(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks: Ranks, *, step: int | None) -> None:
+def keep_predictions(
+    run_dir: Path, name: str, scored: Scored, task: Task, ranks: Ranks, *, step: int | None,
+    sampled_rows: int | None = None,
+) -> None:  # fmt: skip
     """Write the records of a scored set in the order of its rows. Every rank must call it; rank 0 writes.
 
-    `step` is that of the weights, None if it is unknown.
+    `step` is that of the weights, None if it is unknown; `sampled_rows` the size of a sample of the set, None for the
+    whole set.
     """
     scored.spool.gather(ranks)
     if ranks.is_first:
@@ -189,6 +193,8 @@ def keep_predictions(run_dir: Path, name: str, scored: Scored, task: Task, ranks
             "metrics": scores.metrics,
             "by_label": scores.by_label,
         }
+        if sampled_rows is not None:
+            header["sampled_rows"] = sampled_rows
         if scores.by_query:
             header["by_query"] = scores.by_query
         write_predictions(run_dir / "predictions" / f"{name}.jsonl", header, _records(scored, task))

@@ -2,11 +2,13 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import load_file
 
 from nlu.config.errors import UserError
+from nlu.data.examples import Examples
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
@@ -14,40 +16,63 @@ from nlu.metrics.classes import commonest
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.tasks.composite import task_of
-from nlu.training.evaluation import decided_for, keep_predictions
-from nlu.training.loop import score_set
+from nlu.training.evaluation import Metrics, decided_for, keep_predictions, with_summary
+from nlu.training.loop import averaged_weights, score_set
 from nlu.training.parts import Training
 
 log = logging.getLogger(__name__)
 
 
 def finish(run: Training) -> None:
-    """Score the test set, if any, with the best weights, draw the figures, and write result.json last."""
+    """Score the test set, if any, with the best weights, draw the figures, and write result.json last.
+
+    After evaluations on samples (`trainer.eval_rows`) the whole evaluation sets are scored here, with the last and with
+    the best weights. Thresholds stay those of the sample, with which the checkpoint predicts.
+    """
     if not run.state.best:
         raise UserError(f"{run.metric} was never a number, so no checkpoint is the best; set trainer.major_metric")
-    metrics = dict(run.state.best[0].metrics)
-    if tests := run.store.of_role("test"):
-        best = run.run_dir / "checkpoints" / "best-1" / "model.safetensors"
+    best = run.state.best[0]
+    metrics, last = dict(best.metrics), run.state.last_metrics
+    dev = run.store.of_role("dev") if run.sampled_rows else {}
+    if dev and best.step != run.state.step:
+        with averaged_weights(run.stepper):
+            last = with_summary(run.task, run.store, scores_of(run, dev, last, kept_step=None))
+    if whole := dev | run.store.of_role("test"):
         # Every rank reads the file, because a strategy may let each rank keep another part of every tensor.
-        run.stepper.parallel.load(run.stepper.model, load_file(best))
-        for name, part in tests.items():
-            scored = score_set(run, name, decided=decided_for(run.store, name, metrics))
-            metrics[name] = scored.scores.metrics
-            task = task_of(run.task, part.member)
-            keep_predictions(run.run_dir, name, scored, task, run.stepper.ranks, step=run.state.best[0].step)
-            scored.spool.close()
+        weights = run.run_dir / "checkpoints" / "best-1" / "model.safetensors"
+        run.stepper.parallel.load(run.stepper.model, load_file(weights))
+        metrics |= scores_of(run, whole, metrics, kept_step=best.step)
+        if dev:
+            summed = with_summary(run.task, run.store, {name: metrics[name] for name in dev})
+            metrics = summed | {name: values for name, values in metrics.items() if name not in summed}
+            last = summed if best.step == run.state.step else last
     if run.stepper.ranks.is_first:
         draw(run)
         warn_of_a_score_for_nothing(run)
         # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
         # this part again.
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)
-        write_json(run.run_dir / "result.json", result_of(run, metrics))
+        write_json(run.run_dir / "result.json", result_of(run, metrics, last))
+
+
+def scores_of(
+    run: Training, sets: Mapping[str, Examples], decided: Metrics, *, kept_step: int | None
+) -> dict[str, dict[str, float]]:
+    """Score whole sets with the current weights; their predictions are kept as those of `kept_step`, unless None."""
+    found = {}
+    for name, part in sets.items():
+        scored = score_set(run, name, part, decided=decided_for(run.store, name, decided))
+        found[name] = scored.scores.metrics
+        if kept_step is not None:
+            task = task_of(run.task, part.member)
+            keep_predictions(run.run_dir, name, scored, task, run.stepper.ranks, step=kept_step)
+        scored.spool.close()
+    return found
 
 
 def warn_of_a_score_for_nothing(run: Training) -> None:
     """Warn if the best weights are not more accurate than predicting the most frequent class."""
-    name = run.eval_sets[0]
+    name = next(iter(run.eval_sets))
     if "accuracy" in run.task.metrics and name in kept_sets(run.run_dir):
         header = predictions_of(run.run_dir, name).header
         label, share = commonest(header["by_label"])
@@ -71,19 +96,22 @@ def show_result(run_dir: Path) -> None:
         print_result(result, run_dir, sorted((run_dir / "plots").glob("*.png")))
 
 
-def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, object]:
+def result_of(
+    run: Training, metrics: dict[str, dict[str, float]], last: dict[str, dict[str, float]]
+) -> dict[str, object]:
     """Return the content of result.json; `metrics` are those of the best weights, `last` those of the last step."""
     state, throughput, best = run.state, run.state.throughput, run.state.best[0]
     steps_s = throughput.steps_s or float("nan")
     return {
         "metrics": metrics,
         "best": {
-            "set": run.decisive.set_name, "metric": run.metric, "value": best.value, "step": best.step,
+            "set": run.decisive.set_name, "metric": run.metric, "value": run.value_of(metrics), "step": best.step,
             "examples": best.examples, "epoch": best.epoch, "checkpoint": "checkpoints/best-1",
         },
         **{key: run.order_key[key] for key in ("seed", "folds", "fold")},
         "pruned": state.pruned,
-        "last": state.last_metrics,
+        **({"sample": sample_of(run)} if run.sampled_rows else {}),
+        "last": last,
         "steps": state.step,
         "examples": run.clock.examples(state.step),
         "examples_per_s": throughput.examples / steps_s,
@@ -91,6 +119,12 @@ def result_of(run: Training, metrics: dict[str, dict[str, float]]) -> dict[str, 
         "padding": 1 - throughput.real_tokens / throughput.computed_tokens if throughput.computed_tokens else None,
         "train_s": state.train_s,
     }  # fmt: skip
+
+
+def sample_of(run: Training) -> dict[str, object]:
+    """Return what result.json says of scores on samples: their rows by set, and the values that decided."""
+    best, last = run.state.best[0], run.state.last_metrics
+    return {"rows": run.sampled_rows, "best": best.value, "last": run.value_of(last)}
 
 
 def draw(run: Training) -> None:

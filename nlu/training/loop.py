@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nlu.config import stopping
 from nlu.data.building import gc_frozen
+from nlu.data.examples import Examples
 from nlu.optim.adamw import set_learning_rate
 from nlu.runs.records import Cell
 from nlu.runs.state import Best
@@ -76,9 +77,9 @@ def evaluate(run: Training) -> None:
     state.evaluated_at = state.step
     with averaged_weights(run.stepper):
         scored: dict[str, Scored] = {}
-        for name in run.eval_sets:
+        for name, part in run.eval_sets.items():
             known = {other: one.scores.metrics for other, one in scored.items()}
-            scored[name] = score_set(run, name, decided=decided_for(run.store, name, known))
+            scored[name] = score_set(run, name, part, decided=decided_for(run.store, name, known))
         metrics = with_summary(run.task, run.store, {name: one.scores.metrics for name, one in scored.items()})
         entry = Best(
             step=state.step,
@@ -86,6 +87,7 @@ def evaluate(run: Training) -> None:
             epoch=run.clock.epoch(state.step),
             value=run.value_of(metrics),
             metrics=metrics,
+            rows=run.sampled_rows,
         )
         state.last_metrics = metrics
         run.progress.metric(f"{run.decisive.set_name} {run.metric}", entry.value)
@@ -131,14 +133,14 @@ def log_evaluation(run: Training, entry: Best) -> None:
                     "set": name,
                     "metric": metric,
                     "value": value,
+                    **({"rows": len(run.eval_sets[name]) if name in run.eval_sets else None} if entry.rows else {}),
                 }
                 run.tables["valid"].append(**row)
                 run.journal.evaluation(row)
 
 
-def score_set(run: Training, name: str, decided: Mapping[str, float]) -> Scored:
-    """Score one set with the current weights; `decided` are the metrics of the first set, for later ones."""
-    part = run.store.sets[name]
+def score_set(run: Training, name: str, part: Examples, decided: Mapping[str, float]) -> Scored:
+    """Score a set with the current weights; `decided` are the metrics of the first set, for later ones."""
     with run.progress.task(f"scoring {name}", len(part)) as bar:
         return score(run.evaluator(part.member), part, decided, bar.advance)
 
@@ -168,7 +170,8 @@ def save_last(run: Training) -> None:
         require_newest(run)
     for name, one in run.unsaved.items():
         task = task_of(run.task, one.part.member)
-        keep_predictions(run.run_dir, name, one, task, run.stepper.ranks, step=run.state.best[0].step)
+        step, rows = run.state.best[0].step, run.sampled_rows.get(name)
+        keep_predictions(run.run_dir, name, one, task, run.stepper.ranks, step=step, sampled_rows=rows)
         one.spool.close()
     run.unsaved = {}
     tensors = run.stepper.saved.gather()

@@ -14,6 +14,7 @@ from nlu.data.examples import Examples
 from nlu.data.mixture import MixedOrder
 from nlu.data.opening import Store
 from nlu.data.order import Order
+from nlu.data.sampling import sampled
 from nlu.display.progress import Progress
 from nlu.models.composite import model_of
 from nlu.optim.schedules import Schedule
@@ -69,7 +70,11 @@ class Training:
 
     def __post_init__(self) -> None:
         self.due = Due(self.trainer, self.clock)
-        self.eval_sets = list(self.store.of_role("dev"))
+        sets = self.store.of_role("dev")
+        self.eval_sets = {name: sampled(part, self.trainer.eval_rows, self.seed) for name, part in sets.items()}
+        """what is scored while training, by set; at the end of the run the whole sets are"""
+        self.sampled_rows = {name: len(part) for name, part in self.eval_sets.items() if len(part) < len(sets[name])}
+        """the size of each sample, without sets that are scored as a whole"""
         self.decisive = decisive(self.task, self.trainer.major_metric, self.store)
         self.metric = self.decisive.metric
         self.higher_is_better = self.metric not in self.task.lower_is_better

@@ -85,7 +85,8 @@ class RunningMean:
 
 def _last_value(result: dict[str, Any]) -> float:
     best = result["best"]
-    last = result["last"][best["set"]][best["metric"]]
+    # The trial gets the scores that were computed while training.
+    last = result["sample"]["last"] if "sample" in result else result["last"][best["set"]][best["metric"]]
     return math.nan if last is None else last
 
 

@@ -31,7 +31,8 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
         **trained_on(config, store),
         # The best evaluations in the state are of these sets, ranked by the metric of the first one.
         "evaluated": [[name, store.digests[name]] for name in store.of_role("dev")],
-        "store": store.folder.name, "train_examples": sum(map(len, store.of_role("train").values())),
+        "eval_rows": trainer.eval_rows, "store": store.folder.name,
+        "train_examples": sum(map(len, store.of_role("train").values())),
         "seed": config.seed, "folds": config.folds.count, "fold": config.fold,
         "batch_size": trainer.batch_size, "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "world_size": ranks.world_size,
@@ -82,7 +83,8 @@ def versions_of(model: nn.Module) -> dict[str, str]:
 
 SET_BY = {
     "alpha": "data.alpha", "folds": "folds.count", "batch_size": "trainer.batch_size",
-    "accumulation": "trainer.accumulation", "bucket_batches": "trainer.bucket_batches",
+    "eval_rows": "trainer.eval_rows", "accumulation": "trainer.accumulation",
+    "bucket_batches": "trainer.bucket_batches",
 }  # fmt: skip
 """keys of the configuration that set an entry of the order under another name"""
 PASSED_OVER = {"world_size", "store", "machine"}

@@ -17,7 +17,7 @@ from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
 from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, say_finished, write_config
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
-from nlu.runs.records import SCALE_COLUMNS, TRAIN, TRAIN_COLUMNS, VALID, VALID_COLUMNS, Table
+from nlu.runs.records import SAMPLE_COLUMNS, SCALE_COLUMNS, TRAIN, TRAIN_COLUMNS, VALID, VALID_COLUMNS, Table
 from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
@@ -131,7 +131,7 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
         # state over again.
         taken.judge_anew(state.best)
         taken.save_last(tensors, state, run.order_key)
-        keep_predictions_of(taken.folder, run.eval_sets, state.best[0].step if state.best else None)
+        keep_predictions_of(taken.folder, list(run.eval_sets), state.best[0].step if state.best else None)
         mark_whole(taken.folder)
         write_config(run.run_dir, config.to_config())
         make_own(run.run_dir)
@@ -163,7 +163,8 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     of_terms = [f"loss_{name}" for name in terms] if len(terms) > 1 else []
     of_scale = [] if run.stepper.precision.loss_scale(ranks.device) is None else SCALE_COLUMNS
     columns = (*TRAIN_COLUMNS, *of_terms, *of_scale)
-    run.tables = {"train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, VALID_COLUMNS)}
+    of_valid = (*VALID_COLUMNS, *(SAMPLE_COLUMNS if run.sampled_rows else ()))
+    run.tables = {"train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, of_valid)}
     for table in run.tables.values():
         # Rows after the saved state will be written again.
         table.truncate_after(run.state.step)
