@@ -29,9 +29,9 @@ def main(composed: DictConfig) -> int:
     # best one a moment later.
     located = _located(config)
     from nlu.inference.prediction import run_prediction
-    from nlu.launching.local import spread
+    from nlu.launching.local import count_of, spread
 
-    return spread(partial(run_prediction, config, located), config.devices)
+    return spread(partial(run_prediction, config, located), count_of(config.devices, config.device))
 
 
 def _located(config: "Predict") -> "list[Located]":

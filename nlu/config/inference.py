@@ -94,8 +94,9 @@ class Predict(_Command):
     """Predict only this many first rows; null = all."""
     batch_size: PositiveInt = 64
     """Rows of a batch; predictions do not depend on it."""
-    devices: PositiveInt = 1
-    """Processes on this machine, one per device; under torchrun its own count stands."""
+    devices: PositiveInt | Literal["auto"] = 1
+    """Processes on this machine, one per device; auto = one for each visible GPU, 1 on a CPU; under torchrun its own
+    count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda if available."""
 

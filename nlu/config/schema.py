@@ -62,8 +62,9 @@ class Trainer:
     """Decay of the moving average of the weights, which is what is scored and kept as best; 0 = off."""
     bucket_batches: PositiveInt = 64
     """Batches whose examples are sorted by length together; 1 = no length bucketing."""
-    devices: PositiveInt = 1
-    """Processes on this machine, one per device; under torchrun its own count stands."""
+    devices: PositiveInt | Literal["auto"] = 1
+    """Processes on this machine, one per device; auto = one for each visible GPU, 1 on a CPU; under torchrun its own
+    count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda if available."""
 
@@ -177,6 +178,12 @@ class Run:
             return {}
         config = self.to_config()
         return {name: self.of(with_defaults(member_of(config, name), RUN)) for name in names}
+
+    def with_devices(self, count: int) -> Self:
+        """Return the configuration with another number of processes."""
+        other = replace(self, trainer=replace(self.trainer, devices=count))
+        other.choices = self.choices
+        return other
 
     def repeat(self, *, seed: int, fold: int | None) -> Self:
         """Return the configuration of one of these runs."""

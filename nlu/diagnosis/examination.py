@@ -14,6 +14,7 @@ from nlu.diagnosis import disks, fast_paths, machine, recomputed, recorded, soft
 from nlu.diagnosis.check import Check, Section, broken, checked, said, warning
 from nlu.inference.locate import Located, locate
 from nlu.inference.trained import Trained, config_of
+from nlu.launching.local import count_of
 from nlu.reports.runs import is_run, parts, read_run, saved_config
 from nlu.training.ranks import Ranks, choose_device
 
@@ -61,7 +62,7 @@ def of_run(reference: str) -> list[Section]:
         reasons.checks.append(broken("configuration", said(error), "give another run"))
         return sections
     device, told = _device(saved)
-    ranks = Ranks(0, saved.trainer.devices, device)
+    ranks = Ranks(0, count_of(saved.trainer.devices, saved.trainer.device), device)
     reasons.checks += [
         *checked("code", partial(recorded.code, run_dir, saved.trusted_packages), "give another run"),
         *checked("versions", partial(recorded.versions, run_dir), "train it again with this version"),

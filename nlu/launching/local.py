@@ -26,9 +26,12 @@ from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
+
+import torch
 
 from nlu.config import stopping
+from nlu.config.checks.rules import cross_problems
 from nlu.config.console import print_traceback
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import Placement, placement
@@ -55,8 +58,31 @@ Work = Callable[[], int]
 
 
 def launch(config: Run, run_dir: Path, overrides: list[str]) -> int:
-    """Train a run and return the exit status. Raises the UserError of a worker."""
-    return spread(partial(run_experiment, config, run_dir, overrides), config.trainer.devices)
+    """Train a run and return the exit status. Raises the UserError of a worker.
+
+    The configuration of a run holds the number of its processes, so `trainer.devices=auto` is counted first.
+    """
+    count = count_of(config.trainer.devices, config.trainer.device)
+    if count != config.trainer.devices:
+        config = config.with_devices(count)
+        # The rules of a batch over several devices did not know their number.
+        if found := cross_problems(config.to_config()):
+            raise UserError(*found)
+    return spread(partial(run_experiment, config, run_dir, overrides), count)
+
+
+def count_of(devices: int | Literal["auto"], device: str) -> int:
+    """Return the number of processes on this machine.
+
+    `auto` is the number that the environment has started or asks for, such as torchrun's; otherwise that of the visible
+    CUDA devices, or 1 for runs on a CPU.
+    """
+    if devices != "auto":
+        return devices
+    place = placement()
+    if place.kind == "torchrun" or place.local_world_size > 1 or place.asked is not None:
+        return place.asked or place.local_world_size
+    return max(1, torch.cuda.device_count()) if device != "cpu" else 1
 
 
 def spread(work: Work, devices: int) -> int:

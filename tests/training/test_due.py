@@ -62,7 +62,7 @@ def test_patience_counts_from_the_shortest_length_of_a_run(min_duration: str | N
     assert not any(due().is_out_of_patience(step, 0) for step in range(60))
 
 
-def test_a_stage_is_over_after_its_length_and_the_schedule_keeps_the_length_of_the_run() -> None:
+def test_a_stage_ends_where_it_should_and_the_schedule_keeps_the_whole_run() -> None:
     for written, end in (("5st", 5), ("1ep", 4), ("28ex", 5)):
         found = due(stop_after=written, save_interval="50st")
         assert found.total_steps == 60

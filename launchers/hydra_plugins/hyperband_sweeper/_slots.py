@@ -51,6 +51,7 @@ class Need:
 def need_of(config: DictConfig) -> Need:
     """Return the need of a trial of this configuration; a program without trainer.devices is one process."""
     devices = OmegaConf.select(config, "trainer.devices")
+    # A trial with trainer.devices=auto uses the one GPU that it gets.
     processes = devices if isinstance(devices, int) and devices > 0 else 1
     return Need(processes, 0 if OmegaConf.select(config, "trainer.device") == "cpu" else processes)
 

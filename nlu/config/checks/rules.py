@@ -115,7 +115,7 @@ def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]])
                 )
         if not misfit:
             yield from _without_effect(config, constants.get("head", {}), head)
-    batch_size, devices = config["trainer"]["batch_size"], config["trainer"]["devices"]
+    batch_size, devices = config["trainer"]["batch_size"], _least_devices(config["trainer"])
     if reads == "similarities" and batch_size < 2 * devices:
         yield (
             f"loss is {loss()}, which compares a pair with the others of its micro-batch, but trainer.batch_size is "
@@ -150,8 +150,13 @@ def _without_effect(config: dict[str, Any], head: dict[str, Any], name: Callable
         yield f"task.decode is {decode}, but head={name()} decodes by itself; leave out task.decode, or set head=auto"
 
 
+def _least_devices(trainer: dict[str, Any]) -> int:
+    """Return the number of devices; 1 if the machine that runs determines it, which checks the rules again."""
+    return 1 if trainer["devices"] == "auto" else trainer["devices"]
+
+
 def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
-    batch_size, devices = trainer["batch_size"], trainer["devices"]
+    batch_size, devices = trainer["batch_size"], _least_devices(trainer)
     if batch_size < devices:
         yield (
             f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
