@@ -162,6 +162,8 @@ class Export(_Command):
     """A new folder."""
     max_rows: PositiveInt = 256
     """Rows of the run's evaluation set on which the export is compared with the run."""
+    fixed_length: PositiveInt | None = None
+    """Tokens of every input of an onnx, onnx-int8 or torch_export model, at least data.max_len; null = any number."""
 
 
 @dataclass(kw_only=True)

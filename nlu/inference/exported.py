@@ -20,8 +20,8 @@ from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.inference.exports.deciding import Compute
-from nlu.inference.exports.formats import FORMATS, require_packages
-from nlu.inference.exports.padded import NAMES
+from nlu.inference.exports.formats import FORMATS, at_length, require_packages
+from nlu.inference.exports.padded import NAMES, pad_of
 from nlu.inference.exports.sentences import FORMAT as SENTENCES
 from nlu.inference.exports.tf_checkpoint import FORMAT as TF_CHECKPOINT
 from nlu.inference.locate import ExportFolder
@@ -102,8 +102,9 @@ class Exported:
                 "export contains; score the run"
             )
         self.tokenizer = _tokenizer_of(folder)
-        pad = self.tokenizer.backend.token_to_id("[PAD]") or 0
-        self.model = ExportedModel(chosen.read(folder.folder, _NO_RUN), self.target, pad)
+        pad = pad_of(self.tokenizer)
+        compute = at_length(chosen.read(folder.folder, _NO_RUN), known.get("fixed_length"), pad)
+        self.model = ExportedModel(compute, self.target, pad)
 
 
 def digests_of(checkpoint: Path) -> dict[str, str]:

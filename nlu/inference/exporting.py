@@ -16,7 +16,7 @@ from nlu.display.tables import metric_text, print_table, table_of
 from nlu.inference.exported import digests_of
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
 from nlu.inference.exports.deciding import Row
-from nlu.inference.exports.formats import FORMATS, require_packages
+from nlu.inference.exports.formats import FORMATS, require_fixable, require_packages
 from nlu.inference.locate import ABOUT, Located
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
@@ -37,6 +37,8 @@ def run_export(config: Export, located: Located) -> int:
         # Before the checkpoint is loaded: a package may be missing for the last of several formats.
         require_packages(one)
     trained = load_trained(located)
+    for one in formats:
+        require_fixable(one, trained, config.fixed_length)
     merged = trained.without_adapter()
     rows = rows_to_check(trained, config.max_rows)
     found = []
@@ -49,12 +51,13 @@ def run_export(config: Export, located: Located) -> int:
             folder = staging if len(formats) == 1 else staging / one.name
             folder.mkdir(exist_ok=True)
             with _quiet():
-                one.write(merged, folder)
-                found.append(check(one, merged, folder, rows, trained))
+                fixed = {"fixed_length": config.fixed_length} if one.can_fix else {}
+                one.write(merged, folder, **fixed)
+                found.append(check(one, merged, folder, rows, trained, **fixed))
             bar.advance()
         # Timed after the exports, in the same process and on the same rows, so that the times can be compared.
         own = check_run(trained, rows)
-        write_json(staging / ABOUT, _about(trained, [one.name for one in formats], [own, *found]))
+        write_json(staging / ABOUT, _about(trained, [one.name for one in formats], config.fixed_length, [own, *found]))
     _print([own, *found])
     print_table("", config.out)
     return 0
@@ -93,7 +96,9 @@ def rows_to_check(trained: Trained, count: int) -> list[Row]:
     return found
 
 
-def _about(trained: Trained, formats: Sequence[str], found: Sequence[Checked]) -> dict[str, object]:
+def _about(
+    trained: Trained, formats: Sequence[str], fixed_length: int | None, found: Sequence[Checked]
+) -> dict[str, object]:
     return {
         "run": str(trained.located.run_dir),
         "checkpoint": trained.located.checkpoint.name,
@@ -103,6 +108,7 @@ def _about(trained: Trained, formats: Sequence[str], found: Sequence[Checked]) -
         # What nlu.evaluate needs to score rows without the run.
         "scoring": {
             "formats": formats,
+            "fixed_length": fixed_length,
             "run": os.path.abspath(trained.located.run_dir),
             "weights": digests_of(trained.located.checkpoint),
             "head_name": trained.located.head_name,

@@ -120,3 +120,24 @@ def siamese(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("siamese")
     export(f"run={trained(TASKS['siamese'], folder)}", "format=sentence_transformers", f"out={folder}/export")
     return folder
+
+
+@pytest.mark.parametrize("name", few_first(["tag", "classify"], "tag"))
+def test_inputs_of_fixed_length_give_what_the_run_gives(name: str, tmp_path: Path, capsys: Any) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    run = trained(TASKS[name], tmp_path)
+    recorded = result(run)["metrics"]["dev"]
+    order = (f"run={run}", f"out={tmp_path}/export")
+    export(*order, "format=onnx", "fixed_length=31", status=2)
+    assert "fixed_length is 31 but must be from 32, data.max_len of the run" in capsys.readouterr().err
+    export(*order, "format=[onnx,torchscript]", "fixed_length=32", status=2)
+    assert "torchscript takes any number of tokens; leave it out, or use onnx, onnx-int8, torch_export" in (
+        capsys.readouterr().err
+    )
+    export(*order, "format=onnx", "fixed_length=32")
+    session = onnxruntime.InferenceSession(tmp_path / "export" / "model.onnx", providers=["CPUExecutionProvider"])
+    assert [one.shape[1] for one in session.get_inputs()] == [32, 32, 32]
+    assert all(isinstance(one.shape[0], str) for one in session.get_inputs()), "any number of texts"
+    evaluate(f"export={tmp_path}/export", f"data.test={moved(tmp_path)}", "resamples=0", f"out={tmp_path}/scores")
+    found = result(tmp_path / "scores")["metrics"]["test"]
+    assert {metric: found[metric] for metric in recorded} == pytest.approx(recorded, abs=1e-5)

@@ -18,8 +18,8 @@ from nlu.config.errors import UserError
 from nlu.data.layouts import encode_pair, encode_single
 from nlu.data.targets import Number
 from nlu.inference.exports.deciding import Decision, Row, is_same, of_run
-from nlu.inference.exports.formats import Compute, Format
-from nlu.inference.exports.padded import Inputs, padded_inputs
+from nlu.inference.exports.formats import Compute, Format, at_length
+from nlu.inference.exports.padded import Inputs, pad_of, padded_inputs
 from nlu.inference.exports.sentences import FORMAT as SENTENCES
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained
@@ -54,13 +54,16 @@ class Checked:
     latency_32_ms: float
 
 
-def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], run: Trained | None = None) -> Checked:
+def check(
+    chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], run: Trained | None = None,
+    fixed_length: int | None = None,
+) -> Checked:  # fmt: skip
     """Read an export back and compare its tokens, logits and decisions with those of the run.
 
     `trained` is the exported model; `run` is the same with its adapter, None if it has none. Raises UserError if the
     tokens differ, or if the difference of the logits exceeds the tolerance of the format.
     """
-    compute = chosen.read(folder, trained)
+    compute = at_length(chosen.read(folder, trained), fixed_length, pad_of(trained.tokenizer))
     if chosen.name == SENTENCES:
         compute = _cosines(compute)
     decide = chosen.decide(trained, folder)
@@ -151,7 +154,7 @@ def _has_accuracy(trained: Trained) -> bool:
 
 def inputs_of(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> Inputs:
     """Return the padded inputs of rows; if texts are encoded separately, all first texts before all second ones."""
-    pad = trained.tokenizer.backend.token_to_id("[PAD]") or 0
+    pad = pad_of(trained.tokenizer)
     if trained.layout.name != "sides":
         return padded_inputs(predictor.encode(rows), pad)
     texts = [row["text_a"] for row in rows] + [row["text_b"] for row in rows]

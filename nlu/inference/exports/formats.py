@@ -43,7 +43,8 @@ class Format:
     name: str
     needs: tuple[str, ...]
     """the packages that must be installed"""
-    write: Callable[[Trained, Path], None]
+    write: Callable[..., None]
+    """takes a run, a folder and, if it `can_fix` it, `fixed_length`: the number of tokens of every input, or None"""
     read: Callable[[Path, Trained], Compute]
     tokenizer: "Callable[[Path], PreTrainedTokenizerBase]" = _auto_tokenizer
     """returns the tokenizer of an export"""
@@ -52,6 +53,8 @@ class Format:
     """`decide` in words"""
     tolerance: float = 1e-3
     """the largest difference of its logits from those of the run in fp32, relative to the largest of a row, or to 1"""
+    can_fix: bool = False
+    """whether inputs may have a fixed number of tokens"""
     beyond: str = "please report it, with the versions that nlu.doctor prints, and export it in another format"
     """the remedy for a larger difference"""
 
@@ -97,10 +100,12 @@ def _read_torchscript(folder: Path, trained: Trained) -> Compute:
     return partial(_computed, torch.jit.load(str(folder / MODEL["torchscript"])))
 
 
-def _write_torch_export(trained: Trained, folder: Path) -> None:
+def _write_torch_export(trained: Trained, folder: Path, fixed_length: int | None = None) -> None:
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         raise UserError("format is torch_export, which needs a C++ compiler (g++); install one")
-    program = torch.export.export(Padded(trained, "torch_export"), _example(trained), dynamic_shapes=_shapes())
+    program = torch.export.export(
+        Padded(trained, "torch_export"), _example(trained, fixed_length), dynamic_shapes=_shapes(fixed_length)
+    )
     torch._inductor.aoti_compile_and_package(program, package_path=str(folder / MODEL["torch_export"]))
     huggingface.tokenizer_of(trained).save_pretrained(folder)
 
@@ -109,13 +114,13 @@ def _read_torch_export(folder: Path, trained: Trained) -> Compute:
     return partial(_computed, torch._inductor.aoti_load_package(str(folder / MODEL["torch_export"])))
 
 
-def _write_onnx(trained: Trained, folder: Path) -> None:
+def _write_onnx(trained: Trained, folder: Path, fixed_length: int | None = None) -> None:
     program = torch.onnx.export(
         Padded(trained, "onnx"),
-        _example(trained),
+        _example(trained, fixed_length),
         input_names=list(NAMES),
         output_names=["logits"],
-        dynamic_shapes=_shapes(),
+        dynamic_shapes=_shapes(fixed_length),
         dynamo=True,
         verbose=False,
     )
@@ -124,10 +129,10 @@ def _write_onnx(trained: Trained, folder: Path) -> None:
     huggingface.tokenizer_of(trained).save_pretrained(folder)
 
 
-def _write_int8(trained: Trained, folder: Path) -> None:
+def _write_int8(trained: Trained, folder: Path, fixed_length: int | None = None) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    _write_onnx(trained, folder)
+    _write_onnx(trained, folder, fixed_length)
     whole = folder / MODEL["onnx"]
     # Dynamic: only weights are stored in 8 bits. Activations are scaled at each call, so no rows for calibration are
     # needed.
@@ -162,16 +167,19 @@ FORMATS = {
             decided_by="decided by pipeline(...) of transformers",
         ),
         Format(sentences.FORMAT, ("transformers",), sentences.write, lambda folder, trained: sentences.read(folder)),
-        Format("onnx", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx("onnx")),
+        Format(
+            "onnx", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx("onnx"), can_fix=True
+        ),
         Format(
             "onnx-int8",
             ("transformers", "onnx", "onnxscript", "onnxruntime"),
             _write_int8,
             _read_onnx("onnx-int8"),
             tolerance=INT8_TOLERANCE,
+            can_fix=True,
             beyond="8 bits are too few for these weights: export it as onnx",
         ),
-        Format("torch_export", ("transformers",), _write_torch_export, _read_torch_export),
+        Format("torch_export", ("transformers",), _write_torch_export, _read_torch_export, can_fix=True),
         Format("torchscript", ("transformers",), _write_torchscript, _read_torchscript),
         Format(
             tf_checkpoint.FORMAT,
@@ -190,15 +198,46 @@ FORMATS = {
 }
 
 
-def _example(trained: Trained) -> tuple[torch.Tensor, ...]:
+def _example(trained: Trained, length: int | None = None) -> tuple[torch.Tensor, ...]:
     """Return example inputs for tracing: two texts, the second one shorter."""
-    ids_NT = torch.full((2, 9), trained.tokenizer.unknown_id)
+    ids_NT = torch.full((2, length or 9), trained.tokenizer.unknown_id)
     mask_NT = torch.ones_like(ids_NT)
     # Without padding in the example, an exporter could take a branch that ignores the mask.
-    mask_NT[1, 6:] = 0
+    mask_NT[1, ids_NT.shape[1] * 2 // 3 :] = 0
     return ids_NT, mask_NT, torch.zeros_like(ids_NT)
 
 
-def _shapes() -> tuple[dict[int, object], ...]:
+def _shapes(fixed_length: int | None) -> tuple[dict[int, object], ...]:
     # Exporters would fix a size that is the same in every call, so number and length of texts are declared as free.
-    return tuple({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC} for _ in NAMES)
+    axes = (0,) if fixed_length is not None else (0, 1)
+    return tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for _ in NAMES)
+
+
+def require_fixable(chosen: Format, trained: Trained, length: int | None) -> None:
+    """Raise UserError if inputs of this format or this run cannot have a fixed number of tokens."""
+    if length is None:
+        return
+    if not chosen.can_fix:
+        able = ", ".join(one.name for one in FORMATS.values() if one.can_fix)
+        raise UserError(
+            f"fixed_length is {length}, but {chosen.name} takes any number of tokens; leave it out, or use {able}"
+        )
+    least, most = trained.config.data["max_len"], trained.model.backbone.max_positions
+    if length < least or (most is not None and length > most):
+        within = f"from {least}, data.max_len of the run" + (f", to {most}, the positions of its model" if most else "")
+        raise UserError(f"fixed_length is {length} but must be {within}; set it to such a number")
+
+
+def at_length(compute: Compute, length: int | None, pad: int) -> Compute:
+    """Return a function that pads its inputs to a fixed number of tokens, and cuts the outputs of a tagger again."""
+    if length is None:
+        return compute
+
+    def padded(inputs: Inputs) -> np.ndarray:
+        count = inputs["input_ids"].shape[1]
+        more = ((0, 0), (0, length - count))
+        filling = {name: pad if name == "input_ids" else 0 for name in NAMES}
+        found = compute({name: np.pad(inputs[name], more, constant_values=filling[name]) for name in NAMES})
+        return found[:, :count] if found.ndim == 3 else found
+
+    return padded

@@ -17,6 +17,7 @@ from nlu.config.errors import UserError
 from nlu.data.arrays import starts_of
 from nlu.data.store import EncodedRows
 from nlu.data.targets import Number
+from nlu.data.tokenizing import Tokenizer
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
@@ -184,6 +185,11 @@ def load_exactly(model: nn.Module, weights: dict[str, Tensor]) -> None:
 def write_config(path: Path, content: object) -> None:
     """Write a file of settings as other programs have it."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def pad_of(tokenizer: Tokenizer) -> int:
+    """Return the token that fills rows; attention does not see it."""
+    return tokenizer.backend.token_to_id("[PAD]") or 0
 
 
 def padded_inputs(encoded: EncodedRows, pad: int) -> dict[str, np.ndarray]:
