@@ -10,11 +10,15 @@ import yaml
 from hydra import initialize_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from nlu.__main__ import main as nlu_main
 from nlu.config.checks.composing import compose
 from nlu.config.checks.overrides import override_problems, settable_keys
+from nlu.config.checks.reading import read_override
 from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.values import broken_rule
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, target_of
+from nlu.config.entry.flags import read_command_line
+from nlu.config.errors import UserError
 from nlu.config.foreign import (
     choice_elsewhere,
     command_elsewhere,
@@ -206,3 +210,20 @@ def test_a_command_of_another_program_is_answered_with_ours():
     assert command_elsewhere("train") is None
     for row in table("commands").values():
         assert re.match(r"python -m nlu\.(\w+)", row.ours)[1] in COMMANDS
+
+
+def test_a_flag_of_another_program_is_answered_with_ours():
+    with pytest.raises(UserError, match="for --learning_rate write optimizer.lr=2e-5; for --fp16 write precision=bf16"):
+        read_command_line(["--learning_rate", "2e-5", "--fp16"])
+    with pytest.raises(UserError, match="for --per_device_train_batch_size write trainer.batch_size=32; over all"):
+        read_command_line(["--per-device-train-batch-size=16"])
+
+
+def test_a_configuration_file_of_another_program_is_answered_with_an_experiment():
+    with pytest.raises(UserError, match="is a configuration file; write its keys to my/experiment/NAME.yaml"):
+        read_override("train.hjson")
+
+
+def test_a_command_line_with_a_command_of_another_program_names_ours(capsys: pytest.CaptureFixture[str]):
+    assert nlu_main(["x-eval"]) == 2
+    assert "unknown command x-eval; write python -m nlu.evaluate" in capsys.readouterr().err
