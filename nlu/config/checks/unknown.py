@@ -20,8 +20,11 @@ def hint_of_key(key: str, valid: Collection[str], schema: str = RUN) -> str:
     if same and len(text := hint(key, valid)) <= LONGEST_HINT:
         # Only its group is wrong.
         return text
-    if known := key_elsewhere(key, schema) or key_of_another_choice(key, schema):
-        return known
+    # With its group, as in loss.threshold, a key of ours is meant, even if another program has the same name.
+    order = (key_of_another_choice, key_elsewhere) if "." in key else (key_elsewhere, key_of_another_choice)
+    for answer in order:
+        if (known := answer(key, schema)) is not None:
+            return known
     group = key.rpartition(".")[0]
     siblings = [each for each in valid if group and each.rpartition(".")[0] == group]
     hints = (hint(key, names) for names in (valid, siblings) if names)
