@@ -31,6 +31,8 @@ class JobRow:
     examples_per_s: float | None = None
     best: str = ""
     last_line: str = ""
+    is_unfinished: bool = False
+    """whether the folder holds a run without a result"""
 
 
 class JobsBoard:

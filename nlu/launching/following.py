@@ -241,6 +241,9 @@ class Follower:
         if end.word == "done":
             # A job that is not a run, such as nlu.preprocess, has only its log.
             log = f"; its log: {ticket.log}" if ticket.log else ""
+            # The end of a stage, whose last line says how to continue (`trainer.stop_after`).
+            if row.is_unfinished:
+                return f"{line}, {row.last_line}{log}"
             return f"{line}, best {row.best}" if row.best else f"{line}{log}"
         is_cancelled = end.look.state == JobState.CANCELLED
         said = end.look.reason or ("" if is_cancelled else self._last_line(ticket))
@@ -342,4 +345,4 @@ def progress_of(folder: Path) -> JobRow:
         return JobRow(last_line=last)
     value = run.value(run.set_name, run.metric)
     best = "" if value is None else f"{run.set_name} {run.metric} {metric_text(value)}"
-    return JobRow(examples_per_s=run.examples_per_s, best=best, last_line=last)
+    return JobRow(examples_per_s=run.examples_per_s, best=best, last_line=last, is_unfinished=run.state == "unfinished")

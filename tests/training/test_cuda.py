@@ -93,6 +93,7 @@ def options_of(way: str, folder: Path) -> list[str]:
     return [
         *MODEL, "data=files", f"data.train={folder}/train.jsonl", f"data.dev={folder}/dev.jsonl", *own,
         f"trainer.device={DEVICE}", "trainer.batch_size=8", "trainer.max_duration=9st", "optimizer.lr=3e-3",
+        "trainer.max_loss=1000",
     ]  # fmt: skip
 
 
@@ -115,6 +116,19 @@ def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
         in_process.train(*options, f"precision={precision}", f"hydra.run.dir={tmp_path}/{name}")
     for path in ("checkpoints/last/model.safetensors", "predictions/dev.jsonl", "valid.tsv"):
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
+
+
+@pytest.mark.usefixtures("modes")
+def test_on_cuda_a_loss_above_the_bound_ends_the_run_at_its_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    way = next(iter(WAYS))
+    in_process.train(*options_of(way, tmp_path), f"hydra.run.dir={tmp_path}/free")
+    losses = in_process.column(tmp_path / "free", "loss")
+    bound = f"trainer.max_loss={losses[0] * 0.99}"
+    in_process.train(*options_of(way, tmp_path), bound, f"hydra.run.dir={tmp_path}/bounded", status=2)
+    assert "above trainer.max_loss" in capsys.readouterr().err
+    assert not (tmp_path / "bounded/checkpoints/last").exists()
 
 
 @pytest.mark.usefixtures("modes")

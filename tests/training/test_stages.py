@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nlu.launching.following import progress_of
 from nlu.reports.runs import find_runs, read_run
 from nlu.runs.records import read_rows
 from tests.training.in_process import MODEL, PLAIN, Killed, at_backward, column, die, sets, train
@@ -78,6 +79,9 @@ def test_a_report_shows_a_stopped_run_as_unfinished_at_its_position(options: tup
         found = read_run(tmp_path / name)
         # Four steps of the first epoch, and one of the second.
         assert (found.state, found.examples, found.best_step) == ("unfinished", 27 + 8, 3)
+        # A launcher that follows the job says the same, instead of its best score.
+        row = progress_of(tmp_path / name)
+        assert row.is_unfinished and row.last_line.startswith("unfinished; the command with hydra.run.dir=")
     assert len(find_runs([tmp_path])[0]) == 2
 
 
