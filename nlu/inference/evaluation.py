@@ -93,6 +93,7 @@ def run_evaluation(
                     return 0
                 result = _result(config, located, found)
                 if export is not None:
+                    result |= {"run": export.scoring["run"], "checkpoint": export.about["checkpoint"]}
                     result |= {"export": str(export.folder), "format": export.format, "metrics_of_run": of_run}
                 status = _compare_and_write(config, located, subject, found, result, folder, ranks)
     print_scores(found, config.out)

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.config.words import counted, listed, path_text
+from nlu.config.words import listed, path_text
 from nlu.reports.columns import CHOICES
 from nlu.reports.runs import RunRecord
 
@@ -24,9 +24,7 @@ def selected(runs: Sequence[RunRecord], conditions: Sequence[str]) -> list[RunRe
     for condition in conditions:
         kept = [run for run in runs if _meets(run, condition, _require_key(runs, condition))]
         if not kept:
-            raise UserError(
-                f"--where is {condition}, which none of {counted(len(runs), 'run')} meets{_there(runs, condition)}"
-            )
+            raise UserError(f"--where is {condition}, which no run here meets{_there(runs, condition)}")
         # One condition after the other, so that the error names the first that leaves no run.
         runs = kept
     return list(runs)

@@ -54,13 +54,13 @@ def test_conditions_keep_the_runs_that_meet_all_of_them(outputs: Path, condition
     [
         (
             "optimizer.lr=0.5",
-            "--where is optimizer.lr=0.5, which none of 3 runs meets; optimizer.lr is 0.002, 0.003, 1e-05",
+            "--where is optimizer.lr=0.5, which no run here meets; optimizer.lr is 0.002, 0.003, 1e-05",
         ),
         ("optimiser.lr=0.5", "no run here has the key optimiser.lr; nearest: optimizer.lr"),
         ("model=nothing", "model is bert, textcnn"),
         (
             "nothing",
-            "--where is nothing, which none of 3 runs meets; give a part of the path of a folder, or of a note",
+            "--where is nothing, which no run here meets; give a part of the path of a folder, or of a note",
         ),
     ],
 )
