@@ -68,6 +68,8 @@ MethodNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.methods.rdr
 """A method inside another method."""
 DataNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.data.dataset.Files, train: my.csv}")]
 """One of several data sets."""
+ReaderNode = Annotated[Any, Nested("a mapping such as {_target_: mypkg.xml.Items, tag: item}")]
+LayoutNode = Annotated[Any, Nested("a mapping such as {_target_: mypkg.ends.Ends, head: 64}")]
 TaskNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.tasks.classify.Classify}")]
 LossNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.losses.focal.Focal, gamma: 2}")]
 HeadNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.models.heads.crf.CrfHead}")]

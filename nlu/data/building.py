@@ -18,7 +18,8 @@ from nlu.config.errors import DataError
 from nlu.config.words import called, counted
 from nlu.data.layouts import Layout, Values, unusable
 from nlu.data.plan import LISTED_GROUPS, Plan
-from nlu.data.readers import GROUP, Mark, Row
+from nlu.data.reader import Mark, Row
+from nlu.data.readers import GROUP
 from nlu.data.reading import Chunk
 from nlu.data.reusing import CUT, Good, Reuse
 from nlu.data.seeds import text_hash, text_hashes

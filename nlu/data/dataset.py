@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from glob import has_magic
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
+from nlu.config.types import Fraction, LayoutNode, NonNegativeInt, PositiveInt, ReaderNode, RowLength
 from nlu.config.words import called
-from nlu.data.dialect import Dialect, not_utf_8
+from nlu.data.dialect import OWN, Dialect, not_utf_8
 from nlu.storage.places import data_folder, files_like, is_object, is_pattern, named_file, path_problem
 from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
@@ -48,6 +48,7 @@ class Files:
         test: str | list[str] | dict[str, str] | None = None,
         fields: dict[str, str | int] | None = None,
         format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"] = "auto",
+        reader: ReaderNode | None = None,
         header: bool | None = None,
         separator: str | None = None,
         quote: str | None = None,
@@ -55,6 +56,7 @@ class Files:
         sheet: str | int | None = None,
         labels: str | list[str] | None = None,
         label_separator: str = "|",
+        layout: LayoutNode | None = None,
         max_len: RowLength = 128,
         on_bad_row: Literal["error", "skip"] = "error",
         drop_duplicates: bool = False,
@@ -69,9 +71,11 @@ class Files:
         several evaluation sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off
         `dev_fraction` of the training texts. `exclude_dev_from_train` takes the files of `dev` out of those of
         `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
-        number from 0; null: columns that are called like the fields. `header` null: a table has one exactly when a
-        field is given by name. `separator` stands between the cells of a csv or tsv file, `quote` around those that may
-        hold separators ("": none). `skip_lines` at the start of each file are not read. `sheet`: name or number from 0.
+        number from 0; null: columns that are called like the fields. `reader` reads files of a format of your own;
+        null: `format`. `layout` makes sequences of a row's texts; null: that of the task. `header` null: a table has
+        one exactly when a field is given by name. `separator` stands between the cells of a csv or tsv file, `quote`
+        around those that may hold separators ("": none). `skip_lines` at the start of each file are not read. `sheet`:
+        name or number from 0.
         `labels`: a list, or a file of one label a line; null: those of the training set. `label_separator` stands
         between the labels of a cell where an example may have several. `on_bad_row=skip` counts and lists what it
         leaves out. `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows`
@@ -81,9 +85,10 @@ class Files:
         how many jobs share its work, and `part` which of them this is, from 0; null: one job does it all."""
         self.train, self.dev, self.test = train, dev, test
         self.fields = dict(fields or {})
-        self.format = format
+        self.format = format if reader is None else OWN
+        self.layout: Any = layout
         self.header = header
-        self.dialect = Dialect(separator, quote, skip_lines, sheet)
+        self.dialect = Dialect(separator, quote, skip_lines, sheet, reader)
         self.given_labels = labels
         self.label_separator = label_separator
         if not label_separator:

@@ -3,13 +3,16 @@
 import codecs
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 from nlu.config.errors import DataError, UserError
+from nlu.data.reader import Reader
 
+OWN = "own"
+"""the format of files that `data.reader` reads"""
 SEPARATED_BY = {"csv": ",", "tsv": "\t"}
 """the separator of each format, unless another one is set"""
 QUOTED_BY = {"csv": '"', "tsv": None}
@@ -41,6 +44,8 @@ class Dialect:
     """lines at the start of each file that are not read"""
     sheet: str | int | None = None
     """name of the sheet of a workbook, or its number from 0; None: the first one"""
+    reader: Reader | None = None
+    """what reads files of a format of the user's own"""
 
     def __post_init__(self) -> None:
         separator = self.separator
@@ -65,7 +70,7 @@ class Dialect:
 
     def settings(self) -> dict[str, Any]:
         """Return the separator, and the other settings that are not the default, for a fingerprint."""
-        changed = {key: value for key, value in asdict(self).items() if value != getattr(PLAIN, key)}
+        changed = {key: value for key in KEYS if (value := getattr(self, key)) != getattr(PLAIN, key)}
         return {"separator": self.separator, **changed}
 
     def between(self, file_format: str) -> str:
@@ -80,7 +85,7 @@ class Dialect:
         """Return the lines of an open file behind those that are not read."""
         return islice(file, self.skip_lines, None)
 
-    def reader(self, file_format: str, lines: Iterable[str]) -> Any:
+    def csv_reader(self, file_format: str, lines: Iterable[str]) -> Any:
         """Return a `csv.reader` of a file whose cells have quotes."""
         return csv.reader(lines, strict=True, delimiter=self.between(file_format), quotechar=self.around(file_format))
 
@@ -90,7 +95,7 @@ class Dialect:
         `lines` are those behind the lines that are not read. Raises DataError for quotes that are not closed.
         """
         if self.around(file_format) is not None:
-            yield from self._quoted(path, self.reader(file_format, lines))
+            yield from self._quoted(path, self.csv_reader(file_format, lines))
             return
         separator = self.between(file_format)
         for number, line in enumerate(lines, 1 + self.skip_lines):
@@ -126,7 +131,7 @@ class Dialect:
 
 
 PLAIN = Dialect()
-KEYS = tuple(item.name for item in fields(Dialect))
+KEYS = tuple(item.name for item in fields(Dialect) if item.name != "reader")
 """keys of the group data that make a dialect"""
 
 

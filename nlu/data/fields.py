@@ -66,13 +66,18 @@ def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:
     return next((name for name in layouts if any(present.issuperset(roles) for roles in TEXT_ROLES[name])), None)
 
 
-def missing_roles(layouts: Sequence[str], targets: Sequence[str], fields: Iterable[str], file_format: str) -> list[str]:
+def missing_roles(
+    layouts: Sequence[str], targets: Sequence[str], fields: Iterable[str], file_format: str,
+    own: Iterable[Sequence[str]] | None = None,
+) -> list[str]:  # fmt: skip
     """Return the fields that a task needs and that are missing in `fields`; [] if none is missing.
 
-    One of `targets` is needed. Among several layouts, the one that lacks the fewest fields counts.
+    One of `targets` is needed. Among several layouts, the one that lacks the fewest fields counts. `own`: the
+    alternatives of the user's own layout, which replaces those of the task.
     """
     present = {"text", "label"} if file_format == "lines" else set(fields)
-    alternatives = [[role for role in roles if role not in present] for name in layouts for roles in TEXT_ROLES[name]]
+    needed = [roles for name in layouts for roles in TEXT_ROLES[name]] if own is None else own
+    alternatives = [[role for role in roles if role not in present] for roles in needed]
     lacking = min(alternatives, key=len) if alternatives else []
     return lacking + ([" or ".join(targets)] if targets and present.isdisjoint(targets) else [])
 

@@ -48,14 +48,28 @@ class Packed:
 
 
 class Layout:
-    """One way in which rows become sequences."""
+    """One way in which rows become sequences.
+
+    To define another one, derive from the class below whose tasks and models it fits, and name it by `data.layout`. It
+    keeps the `name` of that class. Its own `roles`, if any, are the fields that `data.fields` must name. `encode` must
+    treat each row by itself.
+    """
 
     name: str
     roles: tuple[str, ...] = ("text",)
 
+    @property
+    def alternatives(self) -> tuple[tuple[str, ...], ...]:
+        """The alternative sets of fields with the texts of a row, of which it needs one."""
+        return (self.roles,)
+
     def roles_of(self, values: Values) -> tuple[str, ...]:
         """Return the fields that hold the texts of a row."""
         return self.roles
+
+    def settings(self) -> dict[str, Any]:
+        """Return all options that affect the tokens, as JSON, for the name of the store."""
+        return {}
 
     def problem(self, values: Values) -> Problem | None:
         """Return the text field that cannot be used, and why, or None."""
@@ -156,6 +170,10 @@ class Units(Layout):
     """A list of tokens, or the words of a text, in one sequence; `Packed.units_U` has the place of each unit."""
 
     name = "units"
+
+    @property
+    def alternatives(self) -> tuple[tuple[str, ...], ...]:
+        return ("tokens",), ("text",)
 
     def roles_of(self, values: Values) -> tuple[str, ...]:
         return ("tokens",) if "tokens" in values else ("text",)

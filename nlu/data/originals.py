@@ -16,20 +16,19 @@ from typing import Any
 
 from nlu.config.errors import DataError
 from nlu.config.words import counted
-from nlu.data.dialect import PLAIN, SEPARATED_BY, Dialect, not_utf_8
+from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect, not_utf_8
+from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import (
     BLANKS,
     DOCUMENT_MARK,
     TABLES,
-    BadRow,
     Fields,
-    Mark,
-    Row,
     column_names,
     has_header,
     is_json_list,
     json_items,
     open_text,
+    own_records,
     read_rows,
 )
 from nlu.data.workbook import sheet_rows
@@ -79,7 +78,7 @@ class Originals:
         with open_text(self.path, self.file_format, self.dialect, "utf-8") as lines, _utf_8(self.path):
             recent = _Recent(1)
             taken = recent.of(self.dialect.lines(lines))
-            for _ in self.dialect.reader(self.file_format, taken) if self._is_quoted else taken:
+            for _ in self.dialect.csv_reader(self.file_format, taken) if self._is_quoted else taken:
                 text = recent.since(0)
                 if text.strip("\r\n"):
                     mark = BOM if self.dialect.skip_lines and self._has_mark() else ""
@@ -98,7 +97,7 @@ class Originals:
     @cached_property
     def is_text(self) -> bool:
         """Whether rows are kept as texts."""
-        if self.file_format in ("parquet", "xlsx"):
+        if self.file_format in ("parquet", "xlsx", OWN):
             return False
         with _utf_8(self.path):
             return not (self.file_format == "json" and is_json_list(self.path))
@@ -115,7 +114,7 @@ class Originals:
             return self._record_of(original, place)
         if isinstance(original, str):
             if self._is_quoted:
-                return self._record_of(next(self.dialect.reader(self.file_format, [original])), place)
+                return self._record_of(next(self.dialect.csv_reader(self.file_format, [original])), place)
             if self.file_format in SEPARATED_BY:
                 cells = original.strip("\r\n").split(self.dialect.between(self.file_format))
                 return self._record_of(cells, place)
@@ -183,6 +182,10 @@ class Originals:
             # Items other than objects are kept as texts, so that `record` refuses them.
             items = json_items(self.path)
             yield from (item if isinstance(item, dict) else json.dumps(item, ensure_ascii=False) for item in items)
+            return
+        if self.file_format == OWN:
+            records = own_records(self.path, self.dialect)
+            yield from ({} if isinstance(record, BadRow) else dict(record) for _, record in records)
             return
         import pyarrow.parquet
 

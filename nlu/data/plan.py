@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
-from nlu.data.fields import TEXT_ROLES
-from nlu.data.layouts import LAYOUTS, Layout, Pair
+from nlu.data.layouts import Layout, Pair
 from nlu.data.pieces import WORDS
+from nlu.data.reader import Reader
 from nlu.data.reading import Reading, fields_of, layout_of
 from nlu.data.sharing import SharedStores
 from nlu.data.store import FORMAT_VERSION
@@ -68,19 +69,25 @@ class Plan:
             shaped_by["units"] = WORDS.pattern
         if reading.dialect != PLAIN:
             shaped_by["dialect"] = reading.dialect.settings()
+        if reading.dialect.reader is not None:
+            shaped_by["own_reader"] = _named(reading.dialect.reader)
+        if files.layout is not None:
+            shaped_by["own_layout"] = _named(self.layout)
         if self.is_trained:
             shaped_by["trained"] = target.meta()
-        if own_code := _code_outside_nlu(type(target), type(self.tokenizing)):
+        if own_code := _code_outside_nlu(type(target), type(self.tokenizing), *self._own_classes):
             shaped_by["code"] = own_code
         return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
 
     def key_of_encoding(self, source: SourceFile) -> str:
         """Return 24 hex digits that identify the tokens of a file's rows, apart from the tokenizer."""
-        reading, roles = self.reading, chain.from_iterable(TEXT_ROLES[self.layout.name])
+        reading, roles = self.reading, chain.from_iterable(self.layout.alternatives)
         shaped_by = [
             FORMAT_VERSION, file_digest(source.path), source.path.suffix, self.files.format, self.files.header,
             {role: reading.fields[role] for role in sorted(set(roles)) if role in reading.fields},
             reading.dialect.settings(), self.layout.name, self.files.max_len, WORDS.pattern,
+            _named(reading.dialect.reader) if reading.dialect.reader else None, _named(self.layout),
+            _code_outside_nlu(*self._own_classes),
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -92,9 +99,18 @@ class Plan:
             name = hashlib.sha256(f"{name} with both texts".encode()).hexdigest()[:24]
         return cache_dir() / "stores" / name
 
+    @property
+    def _own_classes(self) -> list[type]:
+        reader = self.reading.dialect.reader
+        return [type(self.layout)] if reader is None else [type(reader), type(self.layout)]
+
     def _settings(self) -> dict[str, object]:
         assert self.tokenizing is not None, "a plan has a tokenizer or a way to build one"
         return self.tokenizing.settings()
+
+
+def _named(part: Reader | Layout) -> list[Any]:
+    return [type(part).__module__, type(part).__qualname__, part.settings()]
 
 
 def _code_outside_nlu(*classes: type) -> list[str]:
@@ -114,7 +130,7 @@ def plan_of(
     empty: Target = build_target({TARGET: target}, files, trusted=trusted)
     roles = type(empty).roles
     fields = fields_of(files, sets["train"], roles)
-    layout = LAYOUTS[layout_of(fields, layouts, roles, files, sets["train"])]
+    layout = layout_of(fields, layouts, roles, files, sets["train"])
     tokenizer = tokenizing.given(vocab, pretrained)
     shared_stores = SharedStores(shared) if shared else None
     reading = Reading.of(files, fields, group_by)

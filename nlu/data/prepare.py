@@ -16,7 +16,6 @@ from nlu.data.building import Builder, gc_frozen
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold
-from nlu.data.layouts import LAYOUTS
 from nlu.data.opening import Store, meta_of, open_sets, open_store
 from nlu.data.plan import Plan, plan_of
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
@@ -157,9 +156,9 @@ def prepare_scoring(
     roles = type(target).roles
     first = next(iter(sets.values()))
     fields = fields_of(files, first, roles)
-    layout_of(fields, [layout], roles, files, first)
+    chosen = layout_of(fields, [layout], roles, files, first)
     reading = Reading.of(files, fields, group_by)
-    plan = Plan(files, sets, reading, LAYOUTS[layout], target, tokenizer, None, is_trained=True)
+    plan = Plan(files, sets, reading, chosen, target, tokenizer, None, is_trained=True)
 
     def open_it(folder: Path) -> Store:
         meta = meta_of(folder)

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
-from nlu.config.words import called, counted, shortened
-from nlu.data.dialect import PLAIN, SEPARATED_BY, Dialect
+from nlu.config.words import counted, shortened
+from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect
+from nlu.data.reader import WHOLE_ROW, BadRow, Mark, Row
 from nlu.data.workbook import text_rows
 
 SUFFIX_FORMATS = {
@@ -33,56 +34,6 @@ TABLES = ("csv", "tsv", "xlsx")
 """formats whose rows are cells, and whose first row may be a header"""
 BLANKS = re.compile("[ \t]+")
 """separates CoNLL columns; an ideographic space is a token like any other"""
-
-
-WHOLE_ROW = "(row)"
-"""in the place of a field, for what is wrong with a row as a whole"""
-
-
-@dataclass(slots=True)
-class Row:
-    """One row and the value of each field; `number` is its line in the file or, in a JSON list or parquet file, its
-    position, counted from 1."""
-
-    number: int
-    values: dict[str, Any]
-
-
-@dataclass(slots=True)
-class BadRow:
-    """A row that cannot be used: its number, the field, the value and the rule that the value breaks."""
-
-    number: int
-    field: str
-    value: str
-    rule: str
-    is_text: bool = True
-    """whether the value is a text; other values are written as JSON, so that 5 differs from "5\""""
-
-    @classmethod
-    def of(cls, number: int, field: str, value: Any, rule: str) -> Self:
-        """Make a BadRow from a value of any type."""
-        if isinstance(value, str):
-            return cls(number, field, value, rule)
-        return cls(number, field, json.dumps(value, ensure_ascii=False, default=str), rule, is_text=False)
-
-    def describe(self, path: Path) -> str:
-        """Return `file:row: field NAME: VALUE RULE`, the form of every data error."""
-        return f"{called(path)}:{self.number}: {self.told}"
-
-    @property
-    def told(self) -> str:
-        """The field, the value and the rule, without file and row."""
-        shown = shortened(self.value, 80)
-        where = "the row" if self.field == WHOLE_ROW else f"field {self.field}:"
-        return f"{where} {repr(shown) if self.is_text else shown} {self.rule}"
-
-
-@dataclass(slots=True)
-class Mark:
-    """A line that begins a document (-DOCSTART-)."""
-
-    number: int
 
 
 Fields = dict[str, str | int]
@@ -139,7 +90,9 @@ def read_rows(
             f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, whose cells "
             "cannot hold lists; set data.format=conll if each line is a token and its tag, or give the rows as jsonl"
         )
-    return READERS[chosen](_File(path, chosen, fields, has_header(fields, header), watch or iter, dialect))
+    return (_read_own if chosen == OWN else READERS[chosen])(
+        _File(path, chosen, fields, has_header(fields, header), watch or iter, dialect)
+    )
 
 
 def format_of(path: Path, file_format: str) -> str:
@@ -168,6 +121,8 @@ def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list
     The list is empty for an empty file and for a format without names (conll, lines).
     """
     chosen = format_of(path, file_format)
+    if chosen == OWN:
+        return next((list(record) for _, record in own_records(path, dialect) if not isinstance(record, BadRow)), [])
     if chosen == "parquet":
         return list(_parquet(path).schema_arrow.names)
     if chosen == "xlsx":
@@ -346,6 +301,21 @@ def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
             return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), f"lacks this field{close}")
         values[role] = record.get(str(name))
     return Row(number, values)
+
+
+def own_records(path: Path, dialect: Dialect) -> Iterator[tuple[int, Any]]:
+    """Yield what the user's own reader yields for a file."""
+    assert dialect.reader is not None, "the format is the user's own"
+    return dialect.reader.records(path)
+
+
+def _read_own(file: _File) -> Iterator[Row | BadRow]:
+    if numbers := [role for role, column in file.fields.items() if isinstance(column, int)]:
+        raise DataError(
+            f"{file.path}: {key_of(numbers[0])} is a number, but data.reader yields fields by name; set it to a name"
+        )
+    for number, record in own_records(file.path, file.dialect):
+        yield record if isinstance(record, BadRow) else _record(number, record, file.fields)
 
 
 def _read_lines(file: _File) -> Iterator[Row | BadRow]:

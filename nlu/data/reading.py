@@ -6,6 +6,7 @@ Axes: N rows of a set.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -15,8 +16,9 @@ from nlu.config.words import listed, shortened
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.fields import ROLES, chosen_layout, missing_roles, usual_fields
-from nlu.data.layouts import Layout
-from nlu.data.readers import GROUP, TABLES, BadRow, Fields, Mark, Row, column_names, format_of, has_header, read_rows
+from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.reader import BadRow, Mark, Row
+from nlu.data.readers import GROUP, TABLES, Fields, column_names, format_of, has_header, read_rows
 from nlu.data.seeds import text_hash
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.classes import NUMBER
@@ -106,7 +108,8 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
             "data.fields is null, which takes columns by name, but data.header=false; set data.fields to columns by "
             "number, counted from 0"
         )
-    known = list(dict.fromkeys([*ROLES, *targets]))
+    own = [] if files.layout is None else chain.from_iterable(files.layout.alternatives)
+    known = list(dict.fromkeys([*own, *ROLES, *targets]))
     found: Fields = dict(usual_fields(names, known))
     if not found and path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")
@@ -128,13 +131,20 @@ def _columns(names: Sequence[str]) -> str:
 
 def layout_of(
     fields: Fields, layouts: Sequence[str], targets: Sequence[str], files: Files, sources: Sequence[SourceFile]
-) -> str:
-    """Return the first of the layouts whose texts are among the fields.
+) -> Layout:
+    """Return `data.layout` or, if it is null, the first of the layouts whose texts are among the fields.
 
-    Raises DataError with the missing fields and the columns of the first file.
+    Raises DataError with the missing fields and the columns of the first file, and UserError for a layout that does not
+    fit the task.
     """
     present = {**fields, "text": 0, "label": 0} if files.format == "lines" else fields
-    if lacking := missing_roles(layouts, targets, present, files.format):
+    if files.layout is not None and files.layout.name not in layouts:
+        raise UserError(
+            f"data.layout is a {type(files.layout).__name__}, a layout of the kind {files.layout.name}, but the task "
+            f"takes {', '.join(layouts)}; choose another task, or set data.layout=null"
+        )
+    alternatives = None if files.layout is None else files.layout.alternatives
+    if lacking := missing_roles(layouts, targets, present, files.format, alternatives):
         seen, columns = "", ""
         if not files.fields:
             names = column_names(sources[0].path, files.format, files.dialect)
@@ -143,9 +153,11 @@ def layout_of(
             f"data.fields is {files.fields or 'null'}{seen}, but the task needs {', '.join(lacking)} as well; set "
             f"data.fields to the columns of {', '.join(lacking)}{columns}"
         )
+    if files.layout is not None:
+        return files.layout  # type: ignore[no-any-return]
     chosen = chosen_layout(layouts, present)
     assert chosen is not None, "a layout without missing fields exists"
-    return chosen
+    return LAYOUTS[chosen]
 
 
 def refuse_header_as_row(reading: Reading, source: SourceFile, labels: Sequence[str] | None) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from nlu.config.words import counted
 from nlu.data.layouts import Values
 from nlu.data.plan import Plan
-from nlu.data.readers import Row
+from nlu.data.reader import Row
 from nlu.data.seeds import text_hashes
 from nlu.data.store import EncodedRows, StoreDamaged, StoredSet
 from nlu.storage.cache import cache_dir

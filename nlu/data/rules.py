@@ -29,6 +29,11 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
         is_checked = "://" in path or path in (data.get("urls") or {}) or "#sha256=" in path and _is_file(path)
         if not is_checked and (problem := path_problem(key, path)):
             yield problem
+    if data.get("reader") is not None and data.get("format") not in (None, "auto"):
+        yield (
+            f"data.reader is set and data.format is {data['format']}, but a reader decides what the format is; leave "
+            "data.format out, or set data.reader=null"
+        )
     if data.get("fields", MISSING) != MISSING:
         yield from _fields(data, config["task"][TARGET].rpartition(".")[2].lower(), task, _reads(config))
     yield from _sets(data, folds["count"])
@@ -58,8 +63,9 @@ def _reads(config: Mapping[str, Any]) -> str:
 
 def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], reads: str) -> Iterator[str]:
     fields, layouts, (targets, wrong) = data["fields"] or {}, layouts_of(task), known_roles(task)
+    own = _own_roles(data)
     file_format = data.get("format", "auto")
-    known = list(dict.fromkeys([*ROLES, *targets]))
+    known = list(dict.fromkeys([*(own or ()), *ROLES, *targets]))
     # The fields of a task whose class cannot be read are not known.
     for role in fields if task else ():
         if role not in known:
@@ -80,11 +86,23 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], re
         yield "data.fields is null, but CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}"
     # Without data.fields, columns are found by the names of the fields once the files are read.
     elif layouts and (fields or file_format == "lines"):
-        if lacking := missing_roles(layouts, targets, fields, file_format):
+        if lacking := missing_roles(layouts, targets, fields, file_format, None if own is None else [own]):
             yield (
                 f"data.fields is {fields or 'null'}, but task={task_name} needs {', '.join(lacking)} as well; set "
                 "data.fields, or choose the task that fits these rows"
             )
+
+
+def _own_roles(data: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the fields that a layout of the user's own needs; None if it is one of nlu's, or has no own fields."""
+    if not isinstance(node := data.get("layout"), Mapping):
+        return None
+    try:
+        roles = read_constants(node[TARGET]).get("roles")
+    except (UserError, KeyError, TypeError):
+        # Validation reports a target that cannot be read.
+        return None
+    return tuple(roles) if isinstance(roles, tuple | list) else None
 
 
 def _sets(data: Mapping[str, Any], num_folds: int | None) -> Iterator[str]:

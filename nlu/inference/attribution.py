@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
@@ -84,6 +84,11 @@ def explaining(
     DataError for an unknown label, for a label or a span that the kind of the run does not have, and for a span that
     is not predicted.
     """
+    if predictor.trained.config.data.get("layout") is not None:
+        raise UserError(
+            "this run makes sequences by data.layout, a class of its author, which does not say to which characters a "
+            "token belongs; only its predictions can be asked for"
+        )
     encoded = predictor.encode([values])
     part = in_memory(encoded, predictor.trained.layout)
     score_of = _Score.of(predictor, encoded, label, span)

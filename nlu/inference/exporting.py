@@ -37,6 +37,11 @@ def run_export(config: Export, located: Located) -> int:
         # Before the checkpoint is loaded: a package may be missing for the last of several formats.
         require_packages(one)
     trained = load_trained(located)
+    if trained.config.data.get("layout") is not None:
+        raise UserError(
+            f"run is {config.run}, which makes sequences by data.layout, a class of your own that no export contains; "
+            "use the run by nlu.predict, nlu.serve or nlu.load"
+        )
     for one in formats:
         require_fixable(one, trained, config.fixed_length)
     merged = trained.without_adapter()

@@ -20,7 +20,7 @@ from nlu.config.words import counted
 from nlu.data.dialect import KEYS as DIALECT_KEYS
 from nlu.data.dialect import PLAIN
 from nlu.data.originals import Original, Originals
-from nlu.data.readers import BadRow, Row
+from nlu.data.reader import BadRow, Row
 from nlu.display.progress import Bar, Progress
 from nlu.inference.ensemble import Ensemble
 from nlu.inference.locate import Located

@@ -15,7 +15,6 @@ from nlu.config.errors import UserError
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
-from nlu.data.fields import TEXT_ROLES
 from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
 from nlu.data.store import EncodedRows, Origin, StoredSet, record_batch
@@ -57,7 +56,7 @@ class Predictor:
 
     def try_out(self) -> None:
         """Predict a row that any run can read, so that an error of the model appears early."""
-        self.predict(self.encode([dict.fromkeys(TEXT_ROLES[self.trained.layout.name][-1], "a")]))
+        self.predict(self.encode([dict.fromkeys(self.trained.layout.alternatives[-1], "a")]))
 
     def predict(
         self, encoded: EncodedRows, *, with_logits: bool = False, advance: Callable[[int], None] = lambda rows: None

@@ -14,15 +14,17 @@ from typing import Any
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import STANDARD, Input
 from nlu.config.nearest import nearest
+from nlu.config.targets import build
 from nlu.config.words import counted, show_as
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import Files
-from nlu.data.dialect import KEYS, PLAIN, Dialect, not_utf_8
-from nlu.data.fields import TEXT_ROLES, usual_fields
+from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
+from nlu.data.fields import usual_fields
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
-from nlu.data.readers import BadRow, Fields, column_names, format_of
-from nlu.data.readers import Row as RowOfFile
+from nlu.data.reader import BadRow
+from nlu.data.reader import Row as RowOfFile
+from nlu.data.readers import SUFFIX_FORMATS, Fields, column_names, format_of
 from nlu.inference.trained import Trained
 
 log = logging.getLogger(__name__)
@@ -55,7 +57,7 @@ def require_none(problem: tuple[str, str] | None, values: Values, place: str) ->
 
 def alternatives_of(trained: Trained) -> tuple[tuple[str, ...], ...]:
     """Return the alternative sets of roles of the texts that a run reads; a row needs all roles of one of them."""
-    return TEXT_ROLES[trained.layout.name]
+    return trained.layout.alternatives
 
 
 def _by_role(trained: Trained, row: object, place: str) -> dict[str, object]:
@@ -156,15 +158,24 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
     own = data.get("train")
     if file_format == "auto" and isinstance(own, str) and Path(own).suffix == path.suffix:
         file_format = data["format"]
+    reader = None
+    if asked.format == "auto" and (node := data.get("reader")) is not None and _is_own(path, own):
+        file_format, reader = OWN, build(node, trusted=trained.config.trusted_packages)
     file_format = format_of(path, file_format)
     given = {key: value for key in KEYS if (value := getattr(asked, key)) is not None}
-    dialect = replace(_dialect(data, file_format), **given)
+    dialect = replace(_dialect(data, file_format), **given, reader=reader)
     fields = _fields(trained, asked, path, file_format, dialect)
     # Columns that are numbers, as in training, say nothing about the first row, so the setting of training decides.
     header = asked.header
     if header is None and not asked.fields and all(isinstance(column, int) for column in fields.values()):
         header = data["header"]
     return Originals(path, file_format, fields, header, dialect)
+
+
+def _is_own(path: Path, own: object) -> bool:
+    """Return whether the reader of the run's own files reads this one: it has their suffix, or no known one."""
+    suffixes = {Path(one).suffix for one in (own if isinstance(own, list) else [own]) if isinstance(one, str)}
+    return path.suffix in suffixes or path.suffix.lower() not in SUFFIX_FORMATS
 
 
 def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:

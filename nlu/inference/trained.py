@@ -128,7 +128,9 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
             f"{located.checkpoint} was saved before the first evaluation of the run, which sets its threshold; wait "
             "for an evaluation, or name another checkpoint"
         )
-    return Trained(located, config, task, model, target, LAYOUTS[known["layout"]], tokenizer, decided)
+    own = config.data.get("layout")
+    layout: Layout = LAYOUTS[known["layout"]] if own is None else build(own, trusted=trusted)
+    return Trained(located, config, task, model, target, layout, tokenizer, decided)
 
 
 def config_of(run_dir: Path) -> Run:

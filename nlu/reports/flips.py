@@ -10,7 +10,8 @@ from typing import Literal
 from nlu.config.choices import target_of
 from nlu.config.errors import DataError, UserError
 from nlu.data.dialect import KEYS, Dialect
-from nlu.data.readers import Row, read_rows
+from nlu.data.reader import Row
+from nlu.data.readers import read_rows
 from nlu.metrics.kinds import kind_of
 from nlu.reports.runs import RunRecord
 from nlu.runs.predictions import Predictions, Record, predictions_of

@@ -12,7 +12,8 @@ from nlu.config.inference import Input
 from nlu.data.dataset import Files
 from nlu.data.dialect import Dialect
 from nlu.data.fields import FORMATS
-from nlu.data.readers import READERS, SUFFIX_FORMATS, BadRow, Row, column_names, read_rows
+from nlu.data.reader import BadRow, Row
+from nlu.data.readers import READERS, SUFFIX_FORMATS, column_names, read_rows
 
 TEXT_LABEL = {"text": "text", "label": "label"}
 

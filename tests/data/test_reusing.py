@@ -34,9 +34,8 @@ def pairs(start: int, count: int) -> Rows:
 
 
 def tokens(start: int, count: int) -> Rows:
-    return [
-        {"tokens": list("abcd"[n % 4 :]), "tags": ["B-p", *["O"] * (3 - n % 4)]} for n in range(start, start + count)
-    ]
+    lengths = [4 - n % 4 for n in range(start, start + count)]
+    return [{"tokens": list("abcd"[-length:]), "tags": ["B-p", *["O"] * (length - 1)]} for length in lengths]
 
 
 def spans(start: int, count: int) -> Rows:

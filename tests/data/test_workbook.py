@@ -14,7 +14,8 @@ import pytest
 from nlu.config.errors import DataError, UserError
 from nlu.data import workbook
 from nlu.data.dialect import Dialect
-from nlu.data.readers import BadRow, Row, read_rows
+from nlu.data.reader import BadRow, Row
+from nlu.data.readers import read_rows
 from nlu.data.workbook import cell_text, dumped, loaded, rule_of_cell
 
 openpyxl = pytest.importorskip("openpyxl")

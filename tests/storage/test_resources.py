@@ -13,7 +13,8 @@ import pytest
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text
-from nlu.data.readers import BadRow, read_rows
+from nlu.data.reader import BadRow
+from nlu.data.readers import read_rows
 from nlu.runs.logs import HidingFormatter
 from nlu.storage import buckets, resources
 from nlu.storage.places import Reference, parse_place

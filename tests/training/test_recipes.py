@@ -17,7 +17,7 @@ from nlu.reports.cleaning import plan_of
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
-from tests.inference.runs import evaluate, predict
+from tests.inference.runs import evaluate, export, predict
 from tests.serving.servers import serving
 from tests.training.in_process import MODEL, PLAIN, column, composed, killed_in_backward, sets, start, tensors, train
 from tests.training.kinds import read, write
@@ -38,6 +38,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path.write_text(content, encoding="utf-8")
     rows = [f"{WORDS[stars]} {number},{stars}" for number in range(24) for stars in (1, 5)]
     (tmp_path / "shop.csv").write_text("\n".join(["review,stars", *rows]) + "\n")
+    items = "".join(f"<item><review>{text}</review><stars>{stars}</stars></item>" for text, stars in
+                    (row.split(",") for row in rows))  # fmt: skip
+    (tmp_path / "feed.xml").write_text(f"<feed>{items}</feed>")
     (tmp_path / "spans.jsonl").write_text(
         "".join(json.dumps({"text": f"Ann is {n}", "spans": {"person": {"Ann": [[0, 2]]}}}) + "\n" for n in range(30))
     )
@@ -62,6 +65,8 @@ SHOP = ("--config-dir=my", "trusted_packages=[mypkg]", "data=shop", *SHORT)
         (("method=hint", "method.weight=2", *MODEL), "accuracy"),
         (("optimizer=sgd", "optimizer.momentum=0.5", *MODEL), "accuracy"),
         (("tokenizer=characters", "model=bag"), "accuracy"),
+        (("data=feed", "model=bag"), "accuracy"),
+        (("data.layout={_target_: mypkg.ends.Ends, head: 2}", "data.max_len=8", *MODEL), "accuracy"),
         (("precision=half", *MODEL), "accuracy"),
         (("tracker=lines", "tracker.digits=3", *MODEL), "accuracy"),
         (("task=grade", *MODEL), "off_by"),
@@ -70,7 +75,7 @@ SHOP = ("--config-dir=my", "trusted_packages=[mypkg]", "data=shop", *SHORT)
     ],
 )
 def test_a_part_of_ones_own_trains_and_is_scored(package: Path, chosen: tuple[str, ...], metric: str) -> None:
-    train(*SHOP, *chosen)
+    train(*(word for word in SHOP if word != "data=shop" or "data=feed" not in chosen), *chosen)
     assert json.loads((package / "run" / "result.json").read_text())["best"]["metric"] == metric
     assert len(list(predictions_of(package / "run", "dev"))) > 0
 
@@ -88,6 +93,94 @@ def test_a_tokenizer_of_ones_own_predicts_without_its_package(package: Path, mon
     (package / "mypkg" / "characters.py").unlink()
     monkeypatch.delitem(sys.modules, "mypkg.characters")
     assert nlu.load("run").predict(["good fast lovely"])
+
+
+def test_files_of_ones_own_format_are_predicted_and_scored_as_the_run_read_them(package: Path) -> None:
+    train(*(word for word in SHOP if word != "data=shop"), "data=feed", "model=bag")
+    (package / "new.xml").write_text(
+        "<feed><item><review>late 3</review></item><item><review>fast</review></item></feed>"
+    )
+    predict("run=run", "input=new.xml", "output=out.jsonl")
+    found = read(package / "out.jsonl")
+    assert [one["review"] for one in found] == ["late 3", "fast"]
+    expected = nlu.load("run").predict(["late 3", "fast"])
+    assert [one["prediction"] for one in found] == [one["prediction"] for one in expected]
+    evaluate("run=run", "data.test=feed.xml", "out=scores")
+    assert json.loads((package / "scores" / "result.json").read_text())["sets"]["test"]["rows"] == 48
+    # Other formats are still read by their suffix.
+    write(package / "new.jsonl", [{"review": "late 3"}])
+    predict("run=run", "input=new.jsonl", "output=of_jsonl.jsonl")
+    assert read(package / "of_jsonl.jsonl")[0]["prediction"] == found[0]["prediction"]
+
+
+def test_bad_rows_of_ones_own_format_are_named_by_file_and_number(
+    package: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (package / "feed.xml").write_text(
+        "<feed><item><review>a</review><stars>1</stars></item><item><stars>5</stars></item></feed>"
+    )
+    own = (*(word for word in SHOP if word != "data=shop"), "data=feed", "model=bag")
+    train(*own, status=2)
+    assert "feed.xml:2: field review: " in capfd.readouterr().err
+    train(*own, "data.format=csv", status=2)
+    assert "data.reader is set and data.format is csv" in capfd.readouterr().err
+
+
+LAYOUT = ("data.layout={_target_: mypkg.ends.Ends, head: 2}", "data.max_len=8")
+
+
+def test_a_layout_of_ones_own_decides_which_tokens_are_kept(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(WORDS[1].split() * 3) + " 7"
+    train(*SHOP, *MODEL, *LAYOUT)
+    run = nlu.load("run")
+    encoded = run.predictor.encode([{"text": text}])
+    tokens = [run.trained.tokenizer.backend.id_to_token(int(token)) for token in encoded.tokens]
+    whole = run.trained.tokenizer.ids([text])[0].tolist()
+    assert encoded.tokens.tolist()[1:-1] == whole[:2] + whole[-4:] and len(tokens) == 8
+    write(package / "new.jsonl", [{"review": text}])
+    predict("run=run", "input=new.jsonl", "output=out.jsonl")
+    assert read(package / "out.jsonl")[0]["probability"] == pytest.approx(run.predict([text])[0]["probability"])
+    evaluate("run=run", "compare=true")
+    capfd.readouterr()
+    export("run=run", "format=huggingface", "out=exported", status=2)
+    assert "a class of your own that no export contains" in capfd.readouterr().err
+
+
+def test_a_layout_with_fields_of_its_own_reads_other_columns(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (package / "titled").mkdir()
+    (package / "titled" / "layout.py").write_text(TITLED)
+    rows = [
+        {"title": WORDS[stars], "body": f"{number}", "label": str(stars)} for number in range(24) for stars in (1, 5)
+    ]
+    write(package / "titled.jsonl", rows)
+    own = ("trusted_packages=[titled]", "data=files", "data.train=titled.jsonl", *SHORT[:-1], *MODEL)
+    layout = "data.layout={_target_: titled.layout.Titled}"
+    refused = (*own, layout, "hydra.run.dir=refused")
+    train(*refused, "data.fields={title: title, label: label}", status=2)
+    assert "needs body as well" in capfd.readouterr().err
+    for fields in ("data.fields={title: title, body: body, label: label}", "data.fields=null"):
+        train(*own, layout, fields, "hydra.run.dir=named" if "body" in fields else "hydra.run.dir=usual")
+    write(package / "new.jsonl", [{"title": "fast", "body": "3"}, {"title": "late", "body": "3"}])
+    predict("run=named", "input=new.jsonl", "output=out.jsonl")
+    predict("run=usual", "input=new.jsonl", "output=usual.jsonl")
+    assert len(read(package / "out.jsonl")) == 2 and read(package / "out.jsonl") == read(package / "usual.jsonl")
+    train(*refused, "task=match", "data.fields={title: title, body: body, label: label}", status=2)
+    assert "a layout of the kind single, but the task takes pair" in capfd.readouterr().err
+
+
+TITLED = """
+from nlu.data.layouts import Single, encode_single
+
+
+class Titled(Single):
+    roles = ("title", "body")
+
+    def __init__(self):
+        pass
+
+    def encode(self, tokenizer, rows, max_len):
+        return encode_single(tokenizer, [f"{row['title']} : {row['body']}" for row in rows], max_len)
+"""
 
 
 def test_an_encoder_and_a_head_for_units_can_tag(package: Path) -> None:

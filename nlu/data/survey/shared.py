@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nlu.data.arrays import among, repeated
-from nlu.data.readers import Row
+from nlu.data.reader import Row
 from nlu.data.survey.walk import Advance, Source, Survey, shown_label, spoken_texts, usable
 
 MOST_PLACES, MOST_ROWS = 6, 1000

@@ -18,7 +18,8 @@ from nlu.config.words import listed
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
 from nlu.data.fields import FORMATS, TEXT_ROLES, chosen_layout
-from nlu.data.readers import Fields, Row, column_names, format_of, read_rows
+from nlu.data.reader import Row
+from nlu.data.readers import Fields, column_names, format_of, read_rows
 from nlu.data.reading import HEADER_WORDS, Reading
 from nlu.data.survey.walk import Source
 from nlu.data.targets.classes import NUMBER
@@ -164,6 +165,13 @@ def _files_of(path: Path) -> Files:
     values = {key: value for key, value in content.items() if key in known}
     if (file_format := values.get("format", "auto")) not in FORMATS:
         raise UserError(f"{path}: format is {file_format!r}; {hint(str(file_format), FORMATS)}")
+    if values.pop("reader", None) is not None:
+        raise UserError(
+            f"--data is {path}, whose files are read by data.reader, a class of your own, which nlu.data does not "
+            "import; use nlu.preprocess, which prints the same counts"
+        )
+    # Sequences do not matter for counts.
+    values.pop("layout", None)
     if values.get("train") in (None, "???"):
         raise UserError(f"--data is {path}, which names no files; name the files themselves")
     return Files(**values)

@@ -16,7 +16,8 @@ from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import SourceFile
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.pieces import IDEOGRAPHS, PIECES
-from nlu.data.readers import Mark, Row, format_of
+from nlu.data.reader import Mark, Row
+from nlu.data.readers import format_of
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hashes
 from nlu.data.survey.letters import Letters

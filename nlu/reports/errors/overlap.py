@@ -25,7 +25,7 @@ from nlu.config.targets import TARGET, build
 from nlu.config.words import called
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.layouts import LAYOUTS, SEPARATOR, Layout
-from nlu.data.readers import Row
+from nlu.data.reader import Row
 from nlu.data.reading import Reading, fields_of
 from nlu.data.seeds import text_hash
 from nlu.reports.errors.subject import ErrorSource, has_text

@@ -1,0 +1,76 @@
+"""What a reader yields, and the contract of a reader of your own."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from nlu.config.words import called, shortened
+
+WHOLE_ROW = "(row)"
+"""in the place of a field, for what is wrong with a row as a whole"""
+
+
+@dataclass(slots=True)
+class Row:
+    """One row and the value of each field; `number` is its line in the file or, in a JSON list or parquet file, its
+    position, counted from 1."""
+
+    number: int
+    values: dict[str, Any]
+
+
+@dataclass(slots=True)
+class BadRow:
+    """A row that cannot be used: its number, the field, the value and the rule that the value breaks."""
+
+    number: int
+    field: str
+    value: str
+    rule: str
+    is_text: bool = True
+    """whether the value is a text; other values are written as JSON, so that 5 differs from "5\""""
+
+    @classmethod
+    def of(cls, number: int, field: str, value: Any, rule: str) -> Self:
+        """Make a BadRow from a value of any type."""
+        if isinstance(value, str):
+            return cls(number, field, value, rule)
+        return cls(number, field, json.dumps(value, ensure_ascii=False, default=str), rule, is_text=False)
+
+    def describe(self, path: Path) -> str:
+        """Return `file:row: field NAME: VALUE RULE`, the form of every data error."""
+        return f"{called(path)}:{self.number}: {self.told}"
+
+    @property
+    def told(self) -> str:
+        """The field, the value and the rule, without file and row."""
+        shown = shortened(self.value, 80)
+        where = "the row" if self.field == WHOLE_ROW else f"field {self.field}:"
+        return f"{where} {repr(shown) if self.is_text else shown} {self.rule}"
+
+
+@dataclass(slots=True)
+class Mark:
+    """A line that begins a document (-DOCSTART-)."""
+
+    number: int
+
+
+class Reader(Protocol):
+    """Reads the rows of a file as records with named fields; `data.reader` names its class.
+
+    Its constructor takes its options by keyword. A reader has no state between files.
+    """
+
+    def records(self, path: Path) -> Iterator[tuple[int, Mapping[str, Any] | BadRow]]:
+        """Yield the number of each row in its file, ascending, such as its line, and its fields by name.
+
+        The same file must always yield the same rows. `data.fields` chooses among the fields by name; their values may
+        have any type that a line of jsonl can hold. Instead of the fields of a row that cannot be read, a reader may
+        yield `BadRow`, which `data.on_bad_row` applies to; any other error ends the command.
+        """
+
+    def settings(self) -> dict[str, Any]:
+        """Return all options that affect the rows, as JSON, for the name of the store."""
