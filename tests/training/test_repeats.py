@@ -254,7 +254,8 @@ def test_a_trial_gets_the_mean_over_ended_folds_and_the_running_one() -> None:
     assert not mean.report(50, 0.8)
     mean.add(ended(last=0.6, best=0.8))
     assert not mean.report(50, 0.5)
-    mean.add(ended(last=0.2, best=0.5))
+    # Of a run that scored a sample while it trained, what it reported counts, not the scores on the whole set.
+    mean.add(ended(last=0.9, best=0.5) | {"sample": {"rows": {"dev": 10}, "best": 0.4, "last": 0.2}})
     assert mean.report(10, 0.1) and mean.asked_to_prune
     assert heard == [(50, 0.8), (150, pytest.approx(0.55)), (210, pytest.approx(0.3))]
     mean.require_newest()

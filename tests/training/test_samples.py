@@ -11,6 +11,7 @@ from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
 from tests.inference.runs import evaluate
 from tests.training.in_process import TINY, Killed, at_backward, die, sets, train
+from tests.training.mixtures import CLASSES, TAGS, mixture
 from tests.training.runs import result
 
 ROWS = 12
@@ -109,6 +110,21 @@ def test_a_sample_as_large_as_the_set_is_the_set(
     train(*options, "trainer.eval_rows=41", f"hydra.run.dir={tmp_path}/run")
     assert (tmp_path / "run/valid.tsv").read_bytes() == (runs[0] / "valid.tsv").read_bytes()
     assert "sample" not in result(tmp_path / "run")
+
+
+def test_folds_and_sets_of_a_mixture_are_reported_as_a_whole(options: tuple[str, ...], tmp_path: Path) -> None:
+    several = mixture(tmp_path, {"c": CLASSES, "t": TAGS}, "trainer.max_duration=4st", "trainer.eval_interval=0")
+    folds = (*options, "folds.count=2", "trainer.max_duration=3st", "trainer.eval_interval=0")
+    for name, own in (("several", several), ("folds", folds)):
+        train(*own, f"hydra.run.dir={tmp_path}/{name}/all")
+        train(*own, "trainer.eval_rows=6", f"hydra.run.dir={tmp_path}/{name}/some")
+        whole, some = (result(tmp_path / name / which) for which in ("all", "some"))
+        # The only evaluation is the last one, so both choose the same weights.
+        assert some["metrics"] == whole["metrics"] and some["best"] == whole["best"]
+        if name == "several":
+            assert some["sample"]["rows"] == {"dev-c": 6, "dev-t": 6} and some["last"] == whole["last"]
+        else:
+            assert some["out_of_fold"] == whole["out_of_fold"] and whole["out_of_fold"]
 
 
 def test_a_run_with_another_sample_is_not_continued(
