@@ -43,6 +43,7 @@ def write_files(folder: Path) -> None:
 
     for name in ("shop.csv", "new.csv", "test.csv"):
         write(name, ["review,stars", *(f"{text},{star}" for text, star in zip(texts, stars, strict=True))])
+    write("texts.csv", ["text", *texts])
     write("more.csv", ["text,label", *(f"{text},{star}" for text, star in zip(texts, stars, strict=True))])
     write("scores.csv", ["review,score", *(f"{text},{number / 7}" for number, text in enumerate(texts))])
     pairs = list(zip(texts, reversed(texts), numbers, strict=True))
