@@ -7,16 +7,20 @@ python -m nlu.data --data reviews                            the files of a name
 """
 
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import DataError, UserError, keys_called
 from nlu.config.nearest import hint
 from nlu.config.words import counted
 from nlu.data.fields import FORMATS, ROLES
+
+if TYPE_CHECKING:
+    from nlu.data.survey.walk import Survey
+    from nlu.data.tokenizing import Tokenizer
 
 SUFFIX = ".html"
 CALLED = {
@@ -42,6 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     if given.model and given.tokenizer:
         raise UserError("--model and --tokenizer both name a tokenizer; leave out one")
+    # The page is checked before files are read, which may take minutes.
     out = None if given.json and not given.out else _page(given)
     try:
         with keys_called(CALLED):
@@ -70,9 +75,13 @@ def _parser() -> Parser:
     )
     parser.add_argument("--data", metavar="NAME", help="a choice of the group data, such as afqmc, or a YAML file")
     parser.add_argument(
-        "--fields", nargs="+", type=_role, default=None, metavar="ROLE=COLUMN",
+        "--fields",
+        nargs="+",
+        type=_role,
+        default=None,
+        metavar="ROLE=COLUMN",
         help=f"columns by name, or by number from 0; roles: {', '.join(ROLES)}; default: guessed, with the reason",
-    )  # fmt: skip
+    )
     parser.add_argument("--format", choices=FORMATS, default="auto", help="default: by the suffix")
     parser.add_argument(
         "--separator",
@@ -128,7 +137,7 @@ def _number_or_name(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
-def _page(given: Any) -> str:
+def _page(given: Namespace) -> str:
     """Return the path of the page. Raises UserError if it exists or has another suffix."""
     if given.out is None:
         import datetime
@@ -147,7 +156,8 @@ def _page(given: Any) -> str:
     return out
 
 
-def _report(given: Any, out: str | None) -> int:
+def _report(given: Namespace, out: str | None) -> int:
+    # Imported late: `--help` and wrong flags need none of this.
     from nlu.data.dialect import Dialect
     from nlu.data.survey.report import as_record, report_on
     from nlu.data.survey.sources import of_choice, of_files
@@ -171,9 +181,14 @@ def _report(given: Any, out: str | None) -> int:
                 raise _without_rows(surveys[-1])
         with progress.task("reading texts to show") as bar:
             report = report_on(
-                surveys, tokenizer, given.model or given.tokenizer, positions=positions, max_len=given.max_len,
-                examples=given.examples, advance=bar.advance,
-            )  # fmt: skip
+                surveys,
+                tokenizer,
+                given.model or given.tokenizer,
+                positions=positions,
+                max_len=given.max_len,
+                examples=given.examples,
+                advance=bar.advance,
+            )
     record = as_record(report, model, given.data)
     if out is not None:
         from nlu.display.survey_page import write_survey_page
@@ -195,7 +210,7 @@ def _report(given: Any, out: str | None) -> int:
     return 0
 
 
-def _without_rows(survey: Any) -> DataError:
+def _without_rows(survey: "Survey") -> DataError:
     where = ", ".join(str(file.path) for file in survey.source.files)
     if survey.bad:
         return DataError(
@@ -206,7 +221,7 @@ def _without_rows(survey: Any) -> DataError:
     return DataError(f"{where} holds no row; give a file with rows")
 
 
-def _tokenizer(given: Any) -> tuple[Any, int | None, str | None]:
+def _tokenizer(given: Namespace) -> tuple["Tokenizer | None", int | None, str | None]:
     """Return the tokenizer that was given, the number of positions of its model, and the model's name for
     model.pretrained; None for each that is unknown."""
     from nlu.data.tokenizing import WordPiece

@@ -24,6 +24,7 @@ def starts_of(lengths_N: np.ndarray) -> np.ndarray:
 def flatten(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows' values one after another (int32) and the length of each (int64)."""
     lengths_N = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    # int32 is enough for token numbers, and halves the memory. With `count` NumPy allocates once.
     flat = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths_N.sum()))
     return flat, lengths_N
 
@@ -40,6 +41,7 @@ def among(values_N: np.ndarray, sorted_S: np.ndarray) -> np.ndarray:
     """
     found_N = np.zeros(len(values_N), bool)
     if len(sorted_S):
+        # A binary search makes an int64 for each value, so one chunk at a time.
         for start in range(0, len(values_N), CHUNK_VALUES):
             chunk = values_N[start : start + CHUNK_VALUES]
             places = np.minimum(np.searchsorted(sorted_S, chunk), len(sorted_S) - 1)

@@ -58,6 +58,7 @@ class Builder:
             if good and (skips or not counts["bad_rows"]):
                 cut.append(self._write(writer, name, number, good, counts))
                 rows_F += np.bincount([file for file, _, _ in good], minlength=len(rows_F))
+        # All bad rows are counted before the first error, so that a user can correct them in one go.
         writer.close()
         if counts["bad_rows"] and not skips:
             raise _not_usable(bad, counts, name)
@@ -103,6 +104,7 @@ class Builder:
             if good:
                 numbers.add(number)
                 if number % parts == part and not self._chunks.has(name, number):
+                    # Each chunk is kept at once: a job that is killed begins again after its last one.
                     self._chunks.keep(name, number, self.reuse.encode(name, good, self._encode))
         self._close(name)
         return numbers
@@ -118,6 +120,7 @@ class Builder:
             advance(len(chunk))
 
     def _close(self, name: str) -> None:
+        # Other sets come later, and must not add labels.
         if name == "train":
             self._plan.target.close()
 
@@ -129,6 +132,7 @@ class Builder:
                 counts["document_marks"] += 1
                 continue
             counts["read"] += 1
+            # Texts first: a target may need a valid text, as spans do.
             target = None
             checked = self._plan.reading.checked(row, self._plan.layout)
             if isinstance(checked, Row):
@@ -142,15 +146,16 @@ class Builder:
                     bad.append(checked.describe(self._plan.sets[name][source].path))
         return good
 
-    def _target(self, values: Values) -> tuple[Any, tuple[str, str] | None]:
+    def _target(self, values: Values) -> tuple[object, tuple[str, str] | None]:
         """Return (target, None), or (None, the field and the rule that it breaks)."""
         if GROUP in values:
+            # The hash of an empty group would join all rows without one.
             group = values[GROUP]
             if group is None or not str(group).strip() or unusable(str(group)) is not None:
                 return None, (GROUP, "is not a group (folds.group_by)")
         return self._plan.target.read(values)
 
-    def _encode(self, rows: list[dict[str, Any]]) -> EncodedRows:
+    def _encode(self, rows: Sequence[Values]) -> EncodedRows:
         return self._plan.layout.encode(self._tokenizer, rows, self._plan.files.max_len)
 
     def _write(
@@ -178,8 +183,9 @@ class Builder:
             raise error.described(f"{called(path)}:{row.number}", self._plan.target) from None
         return encoded.cut_N
 
-    def _group(self, value: Any) -> int:
+    def _group(self, value: object) -> int:
         """Return the hash of a group, or 0 without groups."""
+        # 0 stands for "no group", and is not a hash of any text in practice (63 bits).
         if value is None:
             return 0
         if len(self.groups) < LISTED_GROUPS:
@@ -195,7 +201,7 @@ class _InMemory:
     rows: int = 0
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
-    def add(self, encoded: EncodedRows, targets: list[Any], origin: Origin) -> None:
+    def add(self, encoded: EncodedRows, targets: Sequence[object], origin: Origin) -> None:
         batch = record_batch(encoded, targets, self.target, origin)
         self.rows += len(batch)
         self.batches = [pa.concat_batches([*self.batches, batch])]
@@ -230,6 +236,7 @@ def gc_frozen() -> Iterator[None]:
     Otherwise every collection scans the modules of the libraries and of the model. That takes a third of the time in
     which rows are read, since they are millions of objects, and a tenth of the training of a small model.
     """
+    # Frozen objects are skipped by every collection. What is created from here on is collected as usual.
     gc.freeze()
     try:
         yield

@@ -73,13 +73,16 @@ class Batch:
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the host to a device without waiting for it."""
+    # A copy runs beside the computation only from pinned memory.
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def gather(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Gathered:
     """Return the stored rows of examples, in order of length, with their sequences."""
+    # Stable, so that the order of a batch is a function of its examples and not of the sorting method.
     examples_B = examples_B[np.argsort(part.lengths_N[examples_B], kind="stable")]
     rows_B = part.rows_N[examples_B]
+    # `pack` relies on the order of lengths.
     return Gathered(part.stored, rows_B, examples_B, key, part.layout.pack(part.stored, rows_B))
 
 

@@ -20,9 +20,9 @@ Source = str | list[str] | dict[str, str]
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a set; `label` where the file, not a column, says the class.
+    """One file of a set; `label` is the class of all of its rows if the file says it, and not a column.
 
-    `written` is what names it; None where a pattern names several.
+    `written` is the reference that names it; None if a pattern names several files.
     """
 
     path: Path
@@ -31,7 +31,7 @@ class SourceFile:
 
     @property
     def name(self) -> str:
-        """What means this very file, in a command or a record: of what is fetched the address with query and sha256."""
+        """What names this file in a command or a record; of a fetched file its address with query and sha256."""
         return hide(self.written) if self.written and _is_address(self.written) else called(self.path)
 
 
@@ -69,7 +69,7 @@ class Files:
     ):
         """`train`, `dev`, `test`: a path, a pattern (`split*`) or URL, or a list of them. For `dev` a mapping names
         several evaluation sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off
-        `dev_fraction` of the training texts. `exclude_dev_from_train` takes the files of `dev` out of those of
+        `dev_fraction` of the training texts. `exclude_dev_from_train` removes the files of `dev` from those of
         `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
         number from 0; null: columns that are called like the fields. `reader` reads files of a format of your own;
         null: `format`. `layout` makes sequences of a row's texts; null: that of the task. `header` null: a table has
@@ -77,12 +77,12 @@ class Files:
         around those that may hold separators ("": none). `skip_lines` at the start of each file are not read. `sheet`:
         name or number from 0.
         `labels`: a list, or a file of one label a line; null: those of the training set. `label_separator` stands
-        between the labels of a cell where an example may have several. `on_bad_row=skip` counts and lists what it
+        between the labels of a cell if an example may have several. `on_bad_row=skip` counts and lists what it
         leaves out. `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows`
         reads only the first rows of each file, bad ones included, a header not; a set of three files has up to three
         times as many.
-        `urls`: where a path that is neither here nor under $NLU_DATA may be fetched. `parts`, only of nlu.preprocess:
-        how many jobs share its work, and `part` which of them this is, from 0; null: one job does it all."""
+        `urls`: where to fetch a path that is neither here nor under $NLU_DATA. `parts`, only of nlu.preprocess: how
+        many jobs share its work, and `part` which of them this is, from 0; null: one job does all of it."""
         self.train, self.dev, self.test = train, dev, test
         self.fields = dict(fields or {})
         self.format = format if reader is None else OWN
@@ -121,9 +121,9 @@ class Files:
         return list(filter(None, labels))
 
     def sources(self, only: Collection[str] | None = None) -> dict[str, tuple[str, Source]]:
-        """Return the configuration key and what it says for each set that has files of its own, in order of use.
+        """Return the configuration key and its value for each set that has its own files, in order of use.
 
-        `only`: the names of the sets that are asked for; None = all.
+        `only`: the names of the requested sets; None = all.
         """
         named: dict[str, tuple[str, Source]] = {"train": ("data.train", self.train)}
         if isinstance(self.dev, dict) and self.format != "lines":
@@ -135,10 +135,10 @@ class Files:
         return {name: entry for name, entry in named.items() if only is None or name in only}
 
     def sets(self, only: Collection[str] | None = None) -> dict[str, list[SourceFile]]:
-        """Return the files of each set, fetched where need be: train, the evaluation sets, test if given, or those of
-        them that are asked for.
+        """Return the files of each set, fetched if necessary: train, the evaluation sets, test if given, or the
+        requested ones of them.
 
-        Raises DataError naming every file that is nowhere to be found, or set that cannot be, and what to set.
+        Raises DataError with every file that cannot be found and every set with an invalid name, and what to set.
         """
         sources = self.sources(only)
         problems = [f"{key} names no file; set it to one" for key, source in sources.values() if not source]
@@ -157,8 +157,10 @@ class Files:
         return sets
 
     def _without_dev(self, sets: dict[str, list[SourceFile]]) -> list[SourceFile]:
+        # Resolved, because a pattern and a path may reach the same file by different names.
         dev = {file.path.resolve() for name, files in sets.items() if name not in ("train", "test") for file in files}
         kept = [file for file in sets["train"] if file.path.resolve() not in dev]
+        # A setting without effect, or with nothing left, is a mistake.
         if not kept or len(kept) == len(sets["train"]):
             which = "none is" if kept else "all are"
             raise DataError(
@@ -173,6 +175,7 @@ class Files:
         else:
             entries = [(None, path) for path in ([source] if isinstance(source, str) else source)]
         files = []
+        # All files are looked for before the first error is raised, so that a user can correct them in one go.
         for label, reference in entries:
             try:
                 own_key = key if label is None else f"{key}.{label}"
@@ -192,12 +195,14 @@ class Files:
         return files_like(reference)
 
     def find(self, key: str, reference: str) -> Path:
-        """Return the one file that a reference means: here, under $NLU_DATA, or fetched. Raises DataError, calling it
-        `key`, where it is none."""
+        """Return the one file that a reference means: here, under $NLU_DATA, or fetched.
+
+        Raises DataError, which calls it `key`, if it means no file or several."""
         if _is_address(reference):
             return fetch(reference, what=key)
         if (found := named_file(reference)) is not None:
             return found
+        # A local file comes first, so that a run needs no network once its data are there.
         if reference not in self.urls and (problem := path_problem(key, reference)):
             raise DataError(problem)
         if reference not in self.urls:

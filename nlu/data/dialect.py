@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nlu.config.errors import DataError, UserError
 from nlu.data.reader import Reader
@@ -68,7 +68,7 @@ class Dialect:
         """Return the dialect of a configuration's keys; those that it lacks or that are None have their defaults."""
         return cls(**{key: value for key in KEYS if (value := values.get(key)) is not None})
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Return the separator, and the other settings that are not the default, for a fingerprint."""
         changed = {key: value for key in KEYS if (value := getattr(self, key)) != getattr(PLAIN, key)}
         return {"separator": self.separator, **changed}
@@ -98,12 +98,14 @@ class Dialect:
             yield from self._quoted(path, self.csv_reader(file_format, lines))
             return
         separator = self.between(file_format)
+        # Without quotes a line is a row, and the csv module is of no use.
         for number, line in enumerate(lines, 1 + self.skip_lines):
             if line.strip("\r\n"):
                 yield number, line.rstrip("\r\n").split(separator)
 
-    def _quoted(self, path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    def _quoted(self, path: Path, reader: "Reader") -> Iterator[tuple[int, list[str]]]:
         while True:
+            # A quoted cell may have line ends in it: the row is named by its first line.
             number = reader.line_num + 1 + self.skip_lines
             try:
                 cells = next(reader)
@@ -139,10 +141,12 @@ def not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
     """Return the error for a file that cannot be decoded: its first bad line, and an encoding that fits."""
     with open(path, "rb") as file:
         start = file.read(4)
+    # UTF-16 is recognized by its mark, since almost any even number of bytes is valid UTF-16.
     for mark, name in MARKS.items():
         if start.startswith(mark):
             return DataError(f"{path}: is {name.upper()}, not UTF-8; convert the file: iconv -f {name} -t utf-8")
     number, sample = _first_undecodable(path)
+    # The sample ends with a whole line, so it does not end within a character.
     for name, language in CANDIDATES.items():
         if _decodes(sample, name):
             remedy = f"convert the file, e.g. iconv -f {name} -t utf-8 if it is {language}, as its bytes allow"

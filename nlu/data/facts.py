@@ -13,7 +13,7 @@ from nlu.config.words import counted
 from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.mixture import MixedStore
-from nlu.data.opening import Store
+from nlu.data.opening import Meta, Store
 
 RARE, RARE_WITHOUT_NAME = 0.001, 0.05
 """share of the training rows below which a label may be a typing error; the second for marks such as -"""
@@ -30,6 +30,7 @@ def describe(store: Store) -> dict[str, Any]:
     """
     if isinstance(store, MixedStore):
         return _describe_mixture(store)
+    # Sorted once, and searched for every other set.
     of_train_S = np.sort(_hashes(store.sets["train"]))
     sets = {name: _describe_set(store.meta, part, of_train_S) for name, part in store.sets.items()}
     return {
@@ -59,7 +60,7 @@ def _describe_mixture(store: MixedStore) -> dict[str, Any]:
     }
 
 
-def _describe_set(meta: dict[str, Any], part: Examples, of_train_S: np.ndarray) -> dict[str, Any]:
+def _describe_set(meta: Meta, part: Examples, of_train_S: np.ndarray) -> dict[str, Any]:
     sorted_S = of_train_S if part.name == "train" else np.sort(_hashes(part))
     lengths = np.percentile(part.lengths_N, [50, 95, 100]).astype(int).tolist()
     read = meta["sets"].get(part.name, {})
@@ -89,6 +90,7 @@ def _conflicts(part: Examples, repeated_S: np.ndarray) -> int:
     """Return the number of texts with several targets; only targets of repeated texts are read."""
     hash_N = _hashes(part)
     twice_N = np.flatnonzero(among(hash_N, repeated_S))
+    # Rows with equal texts become neighbors, ordered by target, so neighbors with other targets are conflicts.
     hash_N, target_N = hash_N[twice_N], part.target.identities(part.stored, part.rows_N[twice_N])
     order_N = np.lexsort((target_N, hash_N))
     hash_N, target_N = hash_N[order_N], target_N[order_N]
@@ -99,6 +101,7 @@ def _conflicts(part: Examples, repeated_S: np.ndarray) -> int:
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the facts as log lines."""
     out = []
+    # The facts of a mixture are those of its sets, each behind the name of the set.
     for name, own in facts.get("members", {}).items():
         out += [line.replace("data: ", f"data: {name}: ", 1) for line in lines(own)]
     if out:
@@ -140,6 +143,7 @@ def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
     if absent := [label for label, count in labels.items() if not count and not label.startswith("I-")]:
         effect = "so it cannot be learned" if name == "train" else "so scores of this set say nothing about it"
         yield f"warning: no row has the label {_listed(absent)}, {effect}"
+    # Span types may be rare in units although many spans have them.
     rare = [f"{label} ({count:,})" for label, count in labels.items() if is_doubtful(label, count, total)]
     if name == "train" and rare and not any(label.startswith("B-") for label in labels):
         yield (

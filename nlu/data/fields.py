@@ -31,6 +31,7 @@ def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]
 
     Names of GLUE are used only if no column is named like a field of texts.
     """
+    # A name that a user gave on purpose takes precedence over one that only looks familiar.
     found = {role: role for role in roles if role in names}
     if {"text", "text_a", "text_b", "tokens"} & found.keys():
         return found

@@ -57,6 +57,7 @@ def clusters_of(
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
+    # A graph with a node for each text and each group. A row connects its own; connected nodes are a cluster.
     ends = np.tile(text_N, len(linked)), np.concatenate(linked)
     links = coo_array((np.ones(len(ends[0]), bool), ends), shape=(nodes, nodes))
     node_to_part = connected_components(links, directed=False)[1]
@@ -80,6 +81,7 @@ def kept_together(
         return cluster_N
     by_first_N = clusters_of(first_N, None, group_N)
     sizes_K = np.bincount(cluster_N)
+    # Only the clusters that are too large are cut, so the others stay whole.
     is_cut_N = sizes_K[cluster_N] > MOST_SHARE * len(cluster_N)
     found_N = np.unique(np.where(is_cut_N, len(sizes_K) + by_first_N, cluster_N), return_inverse=True)[1]
     if not fits(found_N):
@@ -107,8 +109,10 @@ def fold_numbers(
     """
     sizes_K = np.bincount(cluster_N)
     assert len(sizes_K) >= count, "the caller refuses more folds than clusters"
+    # The only random choice; everything after it is determined by this order.
     shuffled_K = generator(seed, "folds").permutation(len(sizes_K))
     fold_K = np.full(len(sizes_K), -1)
+    # One label for each row allows the exact method; several need iterative stratification.
     if counts_N is not None and (counts_N != 1).any():
         _spread_label_sets(fold_K, cluster_N, labels, counts_N, shuffled_K, count)
     else:
@@ -142,11 +146,13 @@ def _deal_clusters(
             (sum(of_fold[labels[p]] * weight_P[p] for p in own), total)
             for of_fold, total in zip(rows, totals, strict=True)
         ]
+        # Ties go to the fold with the fewest rows, then to the first one.
         fold = costs.index(min(costs))
         fold_K[cluster] = fold
         for p in own:
             rows[fold][labels[p]] += counts[p]
             totals[fold] += counts[p]
+    # In place: `_level_rows` continues with the same array.
     rows_FC[:] = rows
 
 
@@ -169,9 +175,13 @@ def _level_rows(
 
 
 def _spread_label_sets(
-    fold_K: np.ndarray, cluster_N: np.ndarray, labels: np.ndarray, counts_N: np.ndarray, shuffled_K: np.ndarray,
+    fold_K: np.ndarray,
+    cluster_N: np.ndarray,
+    labels: np.ndarray,
+    counts_N: np.ndarray,
+    shuffled_K: np.ndarray,
     folds: int,
-) -> None:  # fmt: skip
+) -> None:
     """Assign every cluster to a fold by iterative stratification (Sechidis, Tsoumakas and Vlahavas, "On the
     Stratification of Multi-Label Data", ECML PKDD 2011, algorithm 1).
 
@@ -179,6 +189,7 @@ def _spread_label_sets(
     that lacks most rows of the label; ties go to the fold that lacks most rows. Clusters without labels come last.
     """
     sizes_K = np.bincount(cluster_N, minlength=len(fold_K))
+    # The rank of a cluster is its turn: larger clusters first, equal ones in random order.
     rank_K = np.empty(len(fold_K), np.int64)
     rank_K[shuffled_K[np.argsort(-sizes_K[shuffled_K], kind="stable")]] = np.arange(len(fold_K))
     total_C = np.bincount(labels)
@@ -192,12 +203,14 @@ def _spread_label_sets(
         rank, label = divmod(pair, len(total_C))
         own[rank].append((label, rows))
         having[label].append(rank)
+    # What each fold still lacks of each label and of all rows; fractions, since rows rarely divide evenly.
     lacking_FC = [(total_C / folds).tolist() for _ in range(folds)]
     lacking_F = [len(cluster_N) / folds] * folds
     sizes, place_of = sizes_K[cluster_of_rank].tolist(), [-1] * len(fold_K)
     left = total_C.tolist()
 
     def put(rank: int, wanted: list[float]) -> None:
+        # -number: of equal folds the first, so that the result is determined.
         fold = max(range(folds), key=lambda number: (wanted[number], lacking_F[number], -number))
         place_of[rank] = fold
         lacking_F[fold] -= sizes[rank]
@@ -205,6 +218,7 @@ def _spread_label_sets(
             lacking_FC[fold][label] -= rows
             left[label] -= rows
 
+    # Each turn places all rows of one label, so there are at most as many turns as labels.
     while any(left):
         label = min((number for number, rows in enumerate(left) if rows), key=left.__getitem__)
         for rank in having[label]:
@@ -219,6 +233,7 @@ def _spread_label_sets(
 def _levelling(rows_F: np.ndarray, count: int, smallest_first_F: np.ndarray) -> np.ndarray:
     """Return how many of `count` rows each fold gets, so that folds that get rows end up equal within one."""
     ordered_F = np.sort(rows_F)
+    # Fill the emptiest folds to a common level, as water fills a vessel; fuller folds stay as they are.
     level = next(
         level
         for filled in range(len(rows_F), 0, -1)
@@ -232,6 +247,7 @@ def _levelling(rows_F: np.ndarray, count: int, smallest_first_F: np.ndarray) -> 
 
 def _fill_empty_folds(fold_K: np.ndarray, sizes_K: np.ndarray, count: int) -> None:
     """Give each empty fold the smallest cluster of the fold that has the most clusters."""
+    # Few large clusters may leave a fold empty, and a fold without rows cannot be scored.
     for empty in np.nonzero(np.bincount(fold_K, minlength=count) == 0)[0]:
         donor = np.bincount(fold_K, minlength=count).argmax()
         clusters = np.nonzero(fold_K == donor)[0]

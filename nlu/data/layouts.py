@@ -97,7 +97,7 @@ class Layout:
         """Return the texts by field, for display."""
         return {role: values[role] for role in self.roles_of(values)}
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Values], max_len: int) -> EncodedRows:
         """Return the tokens of valid rows, cut to `max_len` tokens including the special ones."""
         raise NotImplementedError
 
@@ -108,6 +108,7 @@ class Layout:
         """
         lengths_S = stored.lengths_N[rows_B].astype(np.int64)
         positions_T = ranges(np.zeros_like(lengths_S), lengths_S)
+        # The boundary of a single text is its length, so all of its tokens have segment 0.
         segments_T = positions_T >= np.repeat(stored.boundaries(rows_B), lengths_S)
         sequences_KB = np.arange(len(rows_B))[None]
         return Packed(lengths_S, starts_of(lengths_S), stored.tokens(rows_B), segments_T, positions_T, sequences_KB)
@@ -118,7 +119,7 @@ class Single(Layout):
 
     name = "single"
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Values], max_len: int) -> EncodedRows:
         return encode_single(tokenizer, [row["text"] for row in rows], max_len)
 
 
@@ -131,7 +132,7 @@ class Pair(Layout):
     def sides(self, values: Values) -> tuple[str, str] | None:
         return values["text_a"], values["text_b"]
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Values], max_len: int) -> EncodedRows:
         firsts, seconds = _columns(rows, self.roles)
         return encode_pair(tokenizer, firsts, seconds, max_len)
 
@@ -144,7 +145,7 @@ class Sides(Pair):
 
     name = "sides"
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Values], max_len: int) -> EncodedRows:
         first, second = (encode_single(tokenizer, texts, max_len) for texts in _columns(rows, self.roles))
         lengths_N = first.lengths_N + second.lengths_N
         tokens = np.empty(int(lengths_N.sum()), np.int32)
@@ -156,8 +157,10 @@ class Sides(Pair):
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
         lengths_B, firsts_B = stored.lengths_N[rows_B].astype(np.int64), stored.boundaries(rows_B).astype(np.int64)
         lengths_S = np.stack([firsts_B, lengths_B - firsts_B], axis=1).reshape(-1)
+        # The rows are sorted by their total length, which says nothing about the two sequences of each.
         order_S = np.argsort(lengths_S, kind="stable")
         tokens_T = stored.tokens(rows_B)[ranges(starts_of(lengths_S)[order_S], lengths_S[order_S])]
+        # The inverse permutation: where each sequence has moved.
         places_S = np.empty_like(order_S)
         places_S[order_S] = np.arange(len(order_S))
         lengths_S = lengths_S[order_S]
@@ -181,7 +184,7 @@ class Units(Layout):
     def texts(self, values: Values) -> list[str]:
         return values["tokens"] if "tokens" in values else [values["text"]]
 
-    def encode(self, tokenizer: Tokenizer, rows: list[dict[str, Any]], max_len: int) -> EncodedRows:
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Values], max_len: int) -> EncodedRows:
         return encode_units(tokenizer, list(map(tagged_of, rows)), max_len)
 
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
@@ -190,6 +193,8 @@ class Units(Layout):
         packed.units_U = places_U + np.repeat(packed.starts_S, packed.unit_counts_B)
         if stored.has("places"):
             ends, counts_B = stored.lists("places", rows_B)
+            # `places` has two numbers for each unit, also for units that do not fit. The first units are those that
+            # fit.
             packed.unit_ends_U = ends[ranges(starts_of(counts_B), 2 * packed.unit_counts_B)].reshape(-1, 2)
         return packed
 
@@ -208,7 +213,7 @@ LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (Single(), Pair(
 """All layouts by name; `nlu.data.fields` has the fields that each one needs."""
 
 
-def check_text(value: Any) -> str | None:
+def check_text(value: object) -> str | None:
     """Return the rule that a text field breaks, or None."""
     if not isinstance(value, str):
         return "is not a text"
@@ -226,7 +231,7 @@ def unusable(text: str) -> str | None:
     return "holds half of a surrogate pair"
 
 
-def check_tokens(value: Any) -> str | None:
+def check_tokens(value: object) -> str | None:
     """Return the rule that a list of tokens breaks, or None; a token may be blank."""
     if not isinstance(value, list) or not all(isinstance(token, str) for token in value):
         return "is not a list of texts"
@@ -261,6 +266,7 @@ def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple
     is, that one is cut to the room that the other leaves.
     """
     half_a, half_b = room - room // 2, room // 2
+    # A rule for each pair by itself, so the tokens of a pair do not depend on the other rows of the chunk.
     over_N = counts_a_N + counts_b_N > room
     a_long_N, b_long_N = counts_a_N > half_a, counts_b_N > half_b
     keep_a_N = np.where(over_N & a_long_N, np.where(b_long_N, half_a, room - counts_b_N), counts_a_N)
@@ -283,18 +289,21 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
     for number, row in enumerate(rows):
         own, ends = units_of(row)
         units_N[number] = len(own)
+        # For the whole chunk or not at all, because the store has one column for all rows.
         if with_places:
             places += chain.from_iterable(ends)
         if tokenizer.needs_spaces:
             own = [f" {unit}" if _follows_blank(row, ends[place][0]) else unit for place, unit in enumerate(own)]
         units += own
     flat, pieces_U = tokenizer.ids(units)
+    # np.insert takes places in the old array, so several inserts do not shift one another.
     flat = np.insert(flat, starts_of(pieces_U)[pieces_U == 0], tokenizer.unknown_id)
     pieces_U = np.maximum(pieces_U, 1)
     row_U = np.repeat(np.arange(len(rows)), units_N)
     end_U = np.cumsum(pieces_U)
     row_start_N = np.concatenate([[0], end_U])[starts_of(units_N)]
     end_in_row_U = end_U - row_start_N[row_U]
+    # Units end in ascending order, so those that fit are a prefix of their row.
     fits_U = end_in_row_U <= max_len - tokenizer.single.size
     counts_N = np.bincount(row_U, weights=pieces_U, minlength=len(rows)).astype(np.int64)
     keep_N = np.bincount(row_U, weights=pieces_U * fits_U, minlength=len(rows)).astype(np.int64)

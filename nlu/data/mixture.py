@@ -1,4 +1,4 @@
-"""Several training sets in one run: from which of them each step is taken, and their stores as one.
+"""Several training sets in one run: the set from which each step is taken, and their stores as one.
 
 Axes: M sets, R steps of a round.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ class Mixture:
 
 
 class MixedOrder:
-    """From which set each step is taken, and which of its examples; otherwise as `Order`.
+    """The set from which each step is taken, and its examples; otherwise as `Order`.
 
     Steps come in rounds, each of as many steps as all sets take once. A set's quota of a round is in proportion to the
     steps that it takes once, to the power of alpha, and rounded: so with alpha=1 a round takes every example once. The
@@ -90,17 +90,19 @@ class MixedOrder:
         return before
 
     def _place(self, number: int) -> tuple[int, int]:
-        """The number of a step's set, and which of its own steps this is."""
+        """Return the number of a step's set, and which of the steps of this set it is."""
         round_, position = divmod(number, self.steps_per_round)
         chosen_R, places = self._round(round_)
         member = int(chosen_R[position])
         return member, round_ * int(self.quotas_M[member]) + bisect_left(places[member], position)
 
     def _round(self, number: int) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The set of each step of a round, and the places of each set in it."""
+        """Return the set of each step of a round, and the places of each set in it."""
         if number not in self._known:
+            # Rounds are asked for one after another; the one before is still asked about.
             while len(self._known) >= REMEMBERED:
                 self._known.pop(next(iter(self._known)))
+            # One permutation for each round: any step is found without the steps before it.
             members_R = np.repeat(np.arange(len(self.names), dtype=np.int32), self.quotas_M)
             chosen_R = members_R[generator(self._seed, "mixture", number).permutation(len(members_R))]
             self._known[number] = chosen_R, [np.flatnonzero(chosen_R == member) for member in range(len(self.names))]
@@ -116,6 +118,7 @@ def quotas(steps: list[int], alpha: float) -> np.ndarray:
     share_M = sum(steps) * weight_M / weight_M.sum()
     quota_M = np.floor(share_M).astype(np.int64)
     rest = sum(steps) - int(quota_M.sum())
+    # The largest remainder is the most negative difference; ties go to the first set.
     quota_M[np.argsort(quota_M - share_M, kind="stable")[:rest]] += 1
     return quota_M
 
@@ -163,6 +166,7 @@ class MixedClock(Clock):
     def _first_with(self, examples: int) -> int:
         """Return the first step after which so many examples were seen."""
         length, rounds = self.order.steps_per_round, 1
+        # Double until the duration is reached, then search: a long run has millions of steps.
         while self.examples(rounds * length) < examples:
             rounds *= 2
         # At the end of a round nothing is drawn to count them, so the round comes first.
@@ -172,9 +176,11 @@ class MixedClock(Clock):
 
 
 class Several(Target):
-    """Stands for the targets of sets that differ in them; the names are those of all, behind that of their set."""
+    """Stands for the targets of several sets; the names are those of all targets, as SET/NAME."""
 
     kind = "several"
+    joined: list[str]
+    """set by `from_meta`"""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target]) -> "Several":
@@ -183,9 +189,9 @@ class Several(Target):
 
     @property
     def names(self) -> list[str]:
-        return self.joined  # type: ignore[attr-defined, no-any-return]
+        return self.joined
 
-    def read(self, values: Values) -> tuple[Any, Problem | None]:
+    def read(self, values: Values) -> tuple[object, Problem | None]:
         raise AssertionError("a set reads its own targets")
 
     def column(self) -> pa.DataType | None:
@@ -206,7 +212,7 @@ class MixedStore(Store):
 
 
 def mixed(members: Mapping[str, Store]) -> MixedStore:
-    """Join the stores of the sets of a mixture. Raises DataError where their tokens do not have the same numbers."""
+    """Join the stores of the sets of a mixture. Raises DataError unless all have the same tokenizer."""
     first = next(iter(members.values()))
     for name, store in members.items():
         if store.tokenizer.digest != first.tokenizer.digest:
@@ -221,6 +227,7 @@ def mixed(members: Mapping[str, Store]) -> MixedStore:
         for own, part in store.sets.items()
         if store.role(own) == role
     ]
+    # Nothing is written there: the name only identifies the mixture in records.
     folders = "".join(f"{name} {store.folder.name}\n" for name, store in members.items())
     return MixedStore(
         first.folder.with_name(hashlib.sha256(folders.encode()).hexdigest()[:24]),
@@ -235,7 +242,7 @@ def mixed(members: Mapping[str, Store]) -> MixedStore:
 
 
 def own_sets(by_set: Mapping[str, Value], member: str) -> dict[str, Value]:
-    """Return what is known of the sets of one set of a mixture, by the names that they have in it."""
+    """Return the values for the sets of one member of a mixture, by their names within it."""
     return {
         name.removesuffix(f"-{member}"): value for name, value in by_set.items() if name.rpartition("-")[2] == member
     }

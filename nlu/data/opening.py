@@ -1,11 +1,11 @@
-"""A complete store, opened: which of its rows take part, and in which set."""
+"""Open a complete store: which of its rows take part, and in which set."""
 
 import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -24,6 +24,24 @@ from nlu.data.tokenizing import Tokenizer, Vocabulary, load_tokenizer
 log = logging.getLogger(__name__)
 
 
+class Meta(TypedDict, total=False):
+    """The content of meta.json. The store of a mixture has only `max_len`."""
+
+    target: dict[str, Any]
+    """the arguments of its `from_meta`"""
+    remap: list[int] | None
+    """the final number for each number that the targets of train were written with"""
+    sets: dict[str, dict[str, Any]]
+    """the counts of each set, as `Builder.counts`"""
+    files: dict[str, list[str]]
+    max_len: int
+    groups: list[str]
+    layout: str
+    fields: dict[str, str | int]
+    dropped_duplicates: int
+    """only of an open store, in which it is computed"""
+
+
 @dataclass
 class Store:
     """An opened data store: the examples of each set, their target, and the tokenizer that made it."""
@@ -33,9 +51,9 @@ class Store:
     target: Target
     layout: Layout
     tokenizer: Tokenizer
-    meta: dict[str, Any]
+    meta: Meta
     digests: dict[str, str] = field(default_factory=dict)
-    """of each set: its content, what shaped it and which rows take part; the other sets have no share in it"""
+    """of each set, of its content, what shaped it and which rows take part; independent of the other sets"""
 
     @property
     def labels(self) -> list[str]:
@@ -51,14 +69,14 @@ class Store:
         return {name: part for name, part in self.sets.items() if self.role(name) == role}
 
 
-def meta_of(folder: Path) -> dict[str, Any]:
+def meta_of(folder: Path) -> Meta:
     try:
         return json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreDamaged(f"{folder / 'meta.json'} cannot be read ({error})") from None
 
 
-def open_sets(folder: Path, meta: dict[str, Any]) -> dict[str, StoredSet]:
+def open_sets(folder: Path, meta: Meta) -> dict[str, StoredSet]:
     # Only the rows of train were written before the names were in order.
     return {
         name: StoredSet.open(folder / name, counts["rows"], meta["remap"] if name == "train" else None)
@@ -67,20 +85,22 @@ def open_sets(folder: Path, meta: dict[str, Any]) -> dict[str, StoredSet]:
 
 
 def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
-    """Open a complete store, drop duplicates and split off a dev set as its files or the fold say.
+    """Open a complete store, drop duplicates, and split off a dev set if the plan or the fold says so.
 
-    A fold takes the place of every dev set: what it holds out of the training rows is `dev`, the declared ones are
-    left out. Without one, the split goes by a hash of what belongs together, which so lands on the same side, whatever
-    the seed. Raises StoreDamaged where something is missing.
+    A fold replaces every dev set: the training rows that it holds out are `dev`, and the declared ones are left out.
+    Without a fold, a hash of what belongs together decides, so the split does not depend on the seed. Raises
+    StoreDamaged if something is missing.
     """
     files, meta = plan.files, meta_of(folder)
     names = list(files.sources())
     if fold is not None and (left_out := [name for name in names if name not in ("train", "test")]):
         log.info("data: the held-out rows are dev; data.dev (%s) is left out", ", ".join(left_out))
         names = [name for name in names if name not in left_out]
+    # Without the sets that are left out, so that their files are not even mapped.
     meta["sets"] = {name: meta["sets"][name] for name in names}
     stored = open_sets(folder, meta)
     target = type(plan.target).from_meta(meta["target"])
+    # Duplicates are dropped before splitting, so that dev_fraction counts the rows that remain.
     train_rows_N = (
         _first_of_equals(stored["train"], target) if files.drop_duplicates else np.arange(len(stored["train"]))
     )
@@ -95,9 +115,11 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     elif files.dev is None and files.dev_fraction:
         is_dev_N = _split_off(stored["train"], train_rows_N, files.dev_fraction, plan.reading.group_by)
     origins = {name: Texts(plan.reading, plan.sets[name], plan.layout) for name in stored}
+    # Two views of the same stored rows: nothing is copied.
     if is_dev_N is not None:
         rows["dev"], rows["train"] = train_rows_N[is_dev_N], train_rows_N[~is_dev_N]
         stored["dev"], origins["dev"] = stored["train"], origins["train"]
+    # train, then the evaluation sets in their own order, then test; `sorted` is stable.
     ordered = sorted(rows, key=lambda name: (name != "train") + (name == "test"))
     sets = {name: Examples(name, stored[name], rows[name], target, plan.layout, origins[name]) for name in ordered}
     if empty := [name for name, part in sets.items() if not len(part)]:
@@ -107,6 +129,7 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
             f"{files.dev_fraction}{by_group}; set data.dev to a file or change data.dev_fraction"
         )
     tokenizer = plan.tokenizer or _vocabulary_of(sets["train"], folder, plan.tokenizing, stored.values())
+    # After splitting: statistics of a target must not see rows that are scored.
     target.fit(stored["train"], rows["train"], tokenizer)
     return Store(folder, sets, target, plan.layout, tokenizer, meta)
 
@@ -114,16 +137,17 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
 def _vocabulary_of(
     train: Examples, folder: Path, tokenizing: Vocabulary | None, all_stored: Iterable[StoredSet]
 ) -> Tokenizer:
-    """Return the tokenizer of the words that are trained on, and have all sets give its numbers.
+    """Return the tokenizer of the words that are trained on, and let all sets return its numbers.
 
-    A store is written with the words of all training rows, so that folds share it; the words of what is held out must
-    not be among those that the model has a vector of.
+    A store is written with the words of all training rows, so that folds share it. Words that occur only in held-out
+    rows must not be in the vocabulary.
     """
     built = load_tokenizer(folder, None)
     if built is None:
         raise StoreDamaged(f"{folder} has no tokenizer.json")
     assert tokenizing is not None, "without a tokenizer there is what builds one"
     counts_V = np.zeros(built.vocab_size, np.int64)
+    # Only rows that are trained on count. The numbers of V are those of the built vocabulary.
     for rows_B in chunks_of(train.rows_N):
         counts_V += np.bincount(train.stored.tokens(rows_B), minlength=len(counts_V))
     tokenizer, numbers_V = tokenizing.restrict(built, counts_V)
@@ -138,16 +162,19 @@ def _vocabulary_of(
 
 
 def _split_off(stored: StoredSet, rows_N: np.ndarray, fraction: float, group_by: str | int | None) -> np.ndarray:
-    """Return which of the training rows are the dev set, by a hash of what may not stand on both sides.
+    """Return which of the training rows are the dev set, by a hash of what must not be on both sides.
 
-    Of rows that stay together the smallest hash of a text decides, of pairs of a first one, with groups of a group.
+    The smallest hash of rows that stay together decides: of their texts, in pairs of their first texts, with groups of
+    their groups.
     """
     decides_N = (stored.first_N if group_by is None else stored.group_N)[rows_N]
 
     def is_dev(cluster_N: np.ndarray) -> np.ndarray:
         smallest_K = np.full(int(cluster_N.max()) + 1, np.iinfo(np.int64).max)
+        # A cluster is decided by one of its hashes, so rows that are added elsewhere do not move it.
         np.minimum.at(smallest_K, cluster_N, decides_N)
-        return smallest_K[cluster_N] % 1_000_003 / 1_000_003 < fraction  # type: ignore[no-any-return]
+        is_dev_N: np.ndarray = smallest_K[cluster_N] % 1_000_003 / 1_000_003 < fraction
+        return is_dev_N
 
     def fits(cluster_N: np.ndarray) -> bool:
         return 0 < is_dev(cluster_N).sum() < len(cluster_N)
@@ -158,18 +185,23 @@ def _split_off(stored: StoredSet, rows_N: np.ndarray, fraction: float, group_by:
 def _what_connects(
     stored: StoredSet, rows_N: np.ndarray, group_by: str | int | None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Return what identifies the first text of each row and, where there are such, the second one and the group."""
+    """Return the hashes of the first text of each row and, if rows have them, of the second text and of the group."""
     second_N = None if stored.second_N is None else stored.second_N[rows_N]
     return stored.first_N[rows_N], second_N, None if group_by is None else stored.group_N[rows_N]
 
 
 def _held_out(
-    stored: StoredSet, rows_N: np.ndarray, target: Target, fold: Fold, group_by: str | int | None, groups: list[str],
+    stored: StoredSet,
+    rows_N: np.ndarray,
+    target: Target,
+    fold: Fold,
+    group_by: str | int | None,
+    groups: list[str],
     layout: Layout,
-) -> np.ndarray:  # fmt: skip
-    """Return which of the training rows the fold holds out. Raises UserError where there are more folds than clusters.
+) -> np.ndarray:
+    """Return which of the training rows the fold holds out. Raises UserError for more folds than clusters.
 
-    Rows are stratified as their target says; tagged rows have no strata and are spread only by their number.
+    The target gives the strata of rows. Tagged rows are all in one stratum, so only their number is spread.
     """
     cluster_N = kept_together(
         *_what_connects(stored, rows_N, group_by), lambda cluster_N: cluster_N.max() + 1 >= fold.count
@@ -185,16 +217,21 @@ def _held_out(
     rows_C = np.bincount(strata)
     # Strata that have names are numbered like them.
     if rows_C.size > 1 and (few := [name for name, n in zip(target.names, rows_C, strict=False) if 0 < n < fold.count]):
-        log.warning("data: fewer rows than the %d folds have the labels %s; some folds hold none of them out",
-                    fold.count, ", ".join(few))  # fmt: skip
+        log.warning(
+            "data: fewer rows than the %d folds have the labels %s; some folds hold none of them out",
+            fold.count,
+            ", ".join(few),
+        )
     return fold_numbers(cluster_N, strata, counts_N, count=fold.count, seed=fold.seed) == fold.number
 
 
 def _first_of_equals(stored: StoredSet, target: Target) -> np.ndarray:
     """Return the rows that are the first with their text and target, in file order."""
+    # Only rows whose text occurs twice are compared, so targets of all other rows are not read.
     hash_N = stored.text_hash_N
     twice_N = np.flatnonzero(among(hash_N, repeated(np.sort(hash_N))))
     hash_N, target_N = hash_N[twice_N], target.identities(stored, twice_N)
+    # lexsort sorts by its last key first: text, then target, then place in the file.
     order_N = np.lexsort((twice_N, target_N, hash_N))
     hash_N, target_N = hash_N[order_N], target_N[order_N]
     equal = (hash_N[1:] == hash_N[:-1]) & (target_N[1:] == target_N[:-1])

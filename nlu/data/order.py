@@ -24,7 +24,7 @@ class NotYet(Exception):
 
 
 class Manifest(Protocol):
-    """Examples that are being written, in an order that is never changed: what is there stays as it is."""
+    """Examples that may still be written, in a fixed order: more are only added at the end."""
 
     @property
     def rows(self) -> int:
@@ -35,7 +35,7 @@ class Manifest(Protocol):
         """Whether there will be no more."""
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
-        """Return the tokens of each example from `start` to `stop`, all of which are there."""
+        """Return the number of tokens of each example from `start` to `stop`, all of which exist."""
 
 
 class Whole:
@@ -55,21 +55,29 @@ class Whole:
 
 
 class Order:
-    """Which examples each step takes, and which of them this rank.
+    """The examples of each step, and the share of this rank.
 
     Every example is taken once in an epoch. Examples are shuffled within windows; without `window_rows` the whole set
     is one. In epoch 0 windows come in the order in which they are written, so that a step once taken stays the same
-    while more is written; in later epochs they are shuffled too. Where the last window is smaller than the others it
-    stays the last, so that only the last step of an epoch has fewer examples.
+    while more is written; in later epochs they are shuffled too. A last window that is smaller than the others stays
+    the last, so that only the last step of an epoch has fewer examples.
     """
 
     def __init__(
-        self, examples: Manifest, *, seed: int, batch_size: int, accumulation: int = 1, bucket_batches: int = 64,
-        window_rows: int | None = None, rank: int = 0, world_size: int = 1,
+        self,
+        examples: Manifest,
+        *,
+        seed: int,
+        batch_size: int,
+        accumulation: int = 1,
+        bucket_batches: int = 64,
+        window_rows: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
         wait: Callable[[int], None] | None = None,
-    ):  # fmt: skip
-        """`window_rows` is rounded up to whole steps; null: one window, for which the examples must be complete.
-        `wait` is called with the number of examples that a step needs, until they are there; null raises NotYet."""
+    ):
+        """`window_rows` is rounded up to whole steps; None: one window, which needs all examples.
+        `wait` is called with the number of examples that a step needs, until they are there; None: NotYet is raised."""
         self._examples = examples
         self._seed = seed
         self._batch_size = batch_size
@@ -86,7 +94,7 @@ class Order:
         return [batch[self._rank :: self._world_size] for batch in self.global_step(number)]
 
     def global_step(self, number: int) -> list[np.ndarray]:
-        """Return the examples of each micro-batch over all ranks. Raises NotYet where some are still to be written."""
+        """Return the examples of each micro-batch over all ranks. Raises NotYet if some are still to be written."""
         epoch, position = self._place(number)
         if self._window_rows is None:
             return step_batches(self._window(epoch, 0), position, self._batch_size, self._accumulation)
@@ -106,13 +114,13 @@ class Order:
         return ""
 
     def epoch_of(self, number: int) -> int:
-        """Return the epoch, counted from 0, in which a step falls. Raises NotYet where that is still to be seen."""
+        """Return the epoch, counted from 0, in which a step falls. Raises NotYet if that is not known yet."""
         return self._place(number)[0]
 
     def _place(self, number: int) -> tuple[int, int]:
-        """The epoch of a step and how many steps stand before it there."""
+        """Return the epoch of a step, and the number of steps before it in that epoch."""
         while not self._examples.is_complete:
-            # As long as nobody knows where the first epoch ends, whole windows are all that can be taken.
+            # Only whole windows can be taken as long as the end of the first epoch is unknown.
             rows = self._rows_for(number)
             if rows is not None and self._examples.rows >= rows:
                 return 0, number
@@ -122,38 +130,48 @@ class Order:
         return divmod(number, self.steps_per_epoch)
 
     def _rows_for(self, number: int) -> int | None:
-        """How many examples must be there for a step of the first epoch; null: all."""
+        """Return how many examples a step of the first epoch needs; None: all."""
         if self._window_rows is None:
             return None
         return (number * self._step_rows // self._window_rows + 1) * self._window_rows
 
     def _windows_of(self, epoch: int) -> Sequence[int]:
-        """The windows in the order of an epoch but the first."""
+        """Return the windows in the order of an epoch after the first one."""
         assert self._window_rows is not None
         full = self._examples.rows // self._window_rows
         return [*generator(self._seed, "windows", epoch).permutation(full).tolist(), full]
 
     def _window(self, epoch: int, window: int) -> np.ndarray:
-        """The examples of a window in their order."""
+        """Return the examples of a window in their order."""
         if (epoch, window) not in self._known:
+            # The oldest goes: steps are taken in order, so it is not needed again.
             while len(self._known) >= REMEMBERED:
                 self._known.pop(next(iter(self._known)))
             begin = 0 if self._window_rows is None else window * self._window_rows
             end = self._examples.rows if self._window_rows is None else begin + self._window_rows
             order_W = epoch_order(
-                self._examples.lengths(begin, min(end, self._examples.rows)), seed=self._seed, epoch=epoch,
-                batch_size=self._batch_size, bucket_batches=self._bucket_batches,
+                self._examples.lengths(begin, min(end, self._examples.rows)),
+                seed=self._seed,
+                epoch=epoch,
+                batch_size=self._batch_size,
+                bucket_batches=self._bucket_batches,
                 window=None if self._window_rows is None else window,
-            )  # fmt: skip
+            )
+            # Four bytes for each example of an epoch are kept in memory, on every rank.
             narrow = np.int32 if end < 2**31 else np.int64
             self._known[epoch, window] = (order_W + begin).astype(narrow)
         return self._known[epoch, window]
 
 
 def epoch_order(
-    lengths_N: np.ndarray, *, seed: int, epoch: int, batch_size: int, bucket_batches: int = 64,
+    lengths_N: np.ndarray,
+    *,
+    seed: int,
+    epoch: int,
+    batch_size: int,
+    bucket_batches: int = 64,
     window: int | None = None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Return a permutation of range(N) whose consecutive runs of `batch_size` are the batches of this epoch.
 
     Examples are shuffled over the whole set, sorted by length within buckets of `bucket_batches` batches, cut into
@@ -162,11 +180,14 @@ def epoch_order(
     """
     count = len(lengths_N)
     rng = generator(seed, "order", *([epoch] if window is None else [epoch, window]))
+    # All ranks draw the same permutation and take their shares of it, so nothing is sent between them.
     order_N = rng.permutation(count)
     full = count // batch_size
     if bucket_batches > 1:
+        # Buckets are cut from the shuffled order, so each has examples of all lengths.
         bucket_N = np.arange(count) // (batch_size * bucket_batches)
         order_N = order_N[np.lexsort((lengths_N[order_N], bucket_N))]
+    # The incomplete batch stays last: the steps of an epoch differ only at its end.
     head = order_N[: full * batch_size].reshape(full, batch_size)
     return np.concatenate([head[rng.permutation(full)].reshape(-1), order_N[full * batch_size :]])
 
@@ -180,6 +201,7 @@ def step_batches(order_W: np.ndarray, step: int, batch_size: int, accumulation: 
 
 def evaluation_batches(lengths_N: np.ndarray, *, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:
     """Return this rank's batches for scoring: longest first, each example on exactly one rank, none repeated."""
+    # The longest first, so that a lack of memory shows at once. Every rank gets about the same lengths.
     order_N = np.argsort(-lengths_N, kind="stable")
     per_rank = _per_rank(batch_size, world_size)
     mine = order_N[rank::world_size]

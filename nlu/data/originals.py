@@ -6,13 +6,12 @@ record.
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import DataError
 from nlu.config.words import counted
@@ -36,7 +35,7 @@ from nlu.data.workbook import sheet_rows
 BOM = "\ufeff"
 MOST_FIRST_LINE = 1 << 20
 """bytes that are searched for the end of the first line"""
-Original = str | dict[str, Any] | list[Any]
+Original = str | dict[str, object] | list[object]
 """the text of a row, its record, or the cells of a sheet; in CoNLL columns, with the lines without
 token before its sentence"""
 
@@ -107,9 +106,9 @@ class Originals:
         with _utf_8(self.path):
             yield from self._of_lines() if self.is_text else self._of_records()
 
-    def record(self, original: Original, place: str) -> dict[str, Any]:
+    def record(self, original: Original, place: str) -> dict[str, object]:
         """Return a row by the names of its columns. Raises DataError with `place` if its columns have no such names."""
-        found: Any = original
+        found: object = original
         if isinstance(original, list):
             return self._record_of(original, place)
         if isinstance(original, str):
@@ -145,7 +144,7 @@ class Originals:
         """A name that several columns have, and their number."""
         return next(((name, count) for name, count in Counter(self.columns).items() if count > 1), None)
 
-    def _record_of(self, cells: list[Any], place: str) -> dict[str, Any]:
+    def _record_of(self, cells: Sequence[object], place: str) -> dict[str, object]:
         """Return cells by the names of their columns. Raises DataError unless each cell has a distinct name."""
         if self._doubled:
             raise DataError(
@@ -212,7 +211,7 @@ class NoOriginals(Originals):
     def is_text(self) -> bool:
         return False
 
-    def record(self, original: Original, place: str) -> dict[str, Any]:
+    def record(self, original: Original, place: str) -> dict[str, object]:
         return {}
 
 

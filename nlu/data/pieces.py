@@ -62,6 +62,7 @@ class PieceTokenizer:
         self._learn(pieces_W)
         number_W = np.fromiter(map(self._number_of.__getitem__, pieces_W), np.int64, len(pieces_W))
         counts_W = self._counts_P[number_W]
+        # The tokens of a text end where those of its last piece end.
         ends_W = np.concatenate([[0], np.cumsum(counts_W)])
         ends_N = ends_W[np.concatenate([[0], np.cumsum(pieces_N)])]
         found = self._tokens[ranges(self._starts_P[number_W], counts_W)], np.diff(ends_N)
@@ -88,6 +89,7 @@ class PieceTokenizer:
 
 
 def encoded(backend: Backend, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    # "fast" leaves out the offsets of characters, which are not needed here.
     encoded = backend.encode_batch_fast(texts, add_special_tokens=False)
     return flatten([item.ids for item in encoded])
 

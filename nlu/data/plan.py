@@ -54,6 +54,7 @@ class Plan:
         files, reading, target = self.files, self.reading, self.target
         shaped_by = {
             "format_version": FORMAT_VERSION,
+            # Contents, not paths: a copied or renamed file finds the same store.
             "sets": {name: [(file_digest(f.path), f.label) for f in sources] for name, sources in sets.items()},
             "reader": [reading.fields, files.format, files.header, files.on_bad_row, files.max_rows],
             "suffixes": [[f.path.suffix for f in sources] for sources in sets.values()],
@@ -67,6 +68,7 @@ class Plan:
         }
         if self.layout.name == "units" and "tokens" not in reading.fields:
             shaped_by["units"] = WORDS.pattern
+        # Entries of later features are added only if they are used, so that older stores keep their names.
         if reading.dialect != PLAIN:
             shaped_by["dialect"] = reading.dialect.settings()
         if reading.dialect.reader is not None:
@@ -115,6 +117,7 @@ def _named(part: Reader | Layout) -> list[Any]:
 
 def _code_outside_nlu(*classes: type) -> list[str]:
     """Return the digests of the files that define a user's own classes; FORMAT_VERSION stands for nlu's own code."""
+    # A user's class may take its behavior from a base in another file.
     modules = dict.fromkeys(base.__module__ for kind in classes for base in kind.__mro__)
     own = [sys.modules.get(name) for name in modules if name.partition(".")[0] not in KNOWN_CODE]
     files = [Path(file) for module in own if (file := getattr(module, "__file__", None))]
@@ -122,9 +125,17 @@ def _code_outside_nlu(*classes: type) -> list[str]:
 
 
 def plan_of(
-    files: Files, tokenizing: Vocabulary, target: str, layouts: Sequence[str], *, pretrained: Path | None,
-    vocab: Path | None, group_by: str | int | None = None, trusted: Sequence[str] = (), shared: str | None = None,
-) -> Plan:  # fmt: skip
+    files: Files,
+    tokenizing: Vocabulary,
+    target: str,
+    layouts: Sequence[str],
+    *,
+    pretrained: Path | None,
+    vocab: Path | None,
+    group_by: str | int | None = None,
+    trusted: Sequence[str] = (),
+    shared: str | None = None,
+) -> Plan:
     """Find the files, fields, layout and tokenizer of a store; the parameters are those of `prepare`."""
     sets = files.sets()
     empty: Target = build_target({TARGET: target}, files, trusted=trusted)

@@ -46,10 +46,19 @@ class Part:
 
 
 def prepare(
-    files: Files, tokenizing: Vocabulary, target: str, layouts: Sequence[str], *, pretrained: Path | None,
-    vocab: Path | None, progress: ProgressBar = quiet, group_by: str | int | None = None, fold: Fold | None = None,
-    trusted: Sequence[str] = (), shared: str | None = None,
-) -> Store:  # fmt: skip
+    files: Files,
+    tokenizing: Vocabulary,
+    target: str,
+    layouts: Sequence[str],
+    *,
+    pretrained: Path | None,
+    vocab: Path | None,
+    progress: ProgressBar = quiet,
+    group_by: str | int | None = None,
+    fold: Fold | None = None,
+    trusted: Sequence[str] = (),
+    shared: str | None = None,
+) -> Store:
     """Open the store of these files, tokenizer, target and layout; build it first if it does not exist.
 
     Args:
@@ -67,10 +76,18 @@ def prepare(
     again. Raises DataError for anything in the files that cannot be used; no incomplete store is left behind.
     """
     plan = plan_of(
-        files, tokenizing, target, layouts, pretrained=pretrained, vocab=vocab, group_by=group_by, trusted=trusted,
+        files,
+        tokenizing,
+        target,
+        layouts,
+        pretrained=pretrained,
+        vocab=vocab,
+        group_by=group_by,
+        trusted=trusted,
         shared=shared,
-    )  # fmt: skip
+    )
 
+    # Reading rows has changed the target, so a second build needs a new one.
     def begin_again() -> None:
         plan.target = build_target({TARGET: target}, files, trusted=trusted)
 
@@ -81,16 +98,33 @@ def prepare(
 
 
 def prepare_part(
-    files: Files, tokenizing: Vocabulary, target: str, layouts: Sequence[str], part: Part, *, pretrained: Path | None,
-    vocab: Path | None, progress: ProgressBar = quiet, group_by: str | int | None = None,
-    trusted: Sequence[str] = (), shared: str | None = None,
-) -> bool:  # fmt: skip
+    files: Files,
+    tokenizing: Vocabulary,
+    target: str,
+    layouts: Sequence[str],
+    part: Part,
+    *,
+    pretrained: Path | None,
+    vocab: Path | None,
+    progress: ProgressBar = quiet,
+    group_by: str | int | None = None,
+    trusted: Sequence[str] = (),
+    shared: str | None = None,
+) -> bool:
     """Encode one part of the store that `prepare` then joins; returns whether no part is missing any more."""
     plan = plan_of(
-        files, tokenizing, target, layouts, pretrained=pretrained, vocab=vocab, group_by=group_by, trusted=trusted,
+        files,
+        tokenizing,
+        target,
+        layouts,
+        pretrained=pretrained,
+        vocab=vocab,
+        group_by=group_by,
+        trusted=trusted,
         shared=shared,
-    )  # fmt: skip
+    )
     folder = plan.folder()
+    # Another job may have joined the parts already.
     if is_whole(folder) or (plan.shared is not None and plan.shared.fetch(folder.name, folder)):
         return True
     wanted = []
@@ -108,25 +142,51 @@ def prepare_part(
 
 
 def first_rows(
-    count: int, files: Files, tokenizing: Vocabulary, target: str, layouts: Sequence[str], *, pretrained: Path | None,
-    vocab: Path | None, progress: ProgressBar = quiet, group_by: str | int | None = None, fold: Fold | None = None,
-    trusted: Sequence[str] = (), shared: str | None = None,
-) -> list[Sample]:  # fmt: skip
+    count: int,
+    files: Files,
+    tokenizing: Vocabulary,
+    target: str,
+    layouts: Sequence[str],
+    *,
+    pretrained: Path | None,
+    vocab: Path | None,
+    progress: ProgressBar = quiet,
+    group_by: str | int | None = None,
+    fold: Fold | None = None,
+    trusted: Sequence[str] = (),
+    shared: str | None = None,
+) -> list[Sample]:
     """Return the first `count` rows of each set that has files, encoded as in the store of `prepare`.
 
     A store is opened if there is one, and built only if the vocabulary is built from its rows; otherwise only these
     rows are encoded.
     """
     plan = plan_of(
-        files, tokenizing, target, layouts, pretrained=pretrained, vocab=vocab, group_by=group_by, trusted=trusted,
+        files,
+        tokenizing,
+        target,
+        layouts,
+        pretrained=pretrained,
+        vocab=vocab,
+        group_by=group_by,
+        trusted=trusted,
         shared=shared,
-    )  # fmt: skip
+    )
     known: tuple[Target, Tokenizer]
     if plan.tokenizer is None or is_whole(plan.folder()):
         store = prepare(
-            files, tokenizing, target, layouts, pretrained=pretrained, vocab=vocab, progress=progress,
-            group_by=group_by, fold=fold, trusted=trusted, shared=shared,
-        )  # fmt: skip
+            files,
+            tokenizing,
+            target,
+            layouts,
+            pretrained=pretrained,
+            vocab=vocab,
+            progress=progress,
+            group_by=group_by,
+            fold=fold,
+            trusted=trusted,
+            shared=shared,
+        )
         # Rows that are held out of train are in its stored set.
         first = {name: store.sets[name].stored for name in plan.sets if name in store.sets}
         known = store.target, store.tokenizer
@@ -144,9 +204,15 @@ def first_rows(
 
 
 def prepare_scoring(
-    files: Files, names: Sequence[str], target: Target, layout: str, tokenizer: Tokenizer, *,
-    group_by: str | int | None = None, progress: ProgressBar = quiet,
-) -> Store:  # fmt: skip
+    files: Files,
+    names: Sequence[str],
+    target: Target,
+    layout: str,
+    tokenizer: Tokenizer,
+    *,
+    group_by: str | int | None = None,
+    progress: ProgressBar = quiet,
+) -> Store:
     """Open a store of only the sets in `names`, for weights that were trained for this target, layout and tokenizer.
 
     All rows of a set take part. Raises DataError as `prepare` does, also for a label that the target lacks.
@@ -180,8 +246,10 @@ def _found_or_built(
     folder = plan.folder()
     if is_whole(folder):
         log.info("data store %s: found", folder)
+    # From the nearest to the most expensive: this machine, the bucket, building.
     elif plan.shared is None or not plan.shared.fetch(folder.name, folder):
         _build(folder, plan, progress)
+    # Also for a store that was found here: it may have been built before `stores` was set.
     if plan.shared is not None:
         plan.shared.push(folder.name, folder)
     try:
@@ -200,6 +268,7 @@ def _chunks_of(plan: Plan, folder: Path) -> Chunks:
 def _add_digests(store: Store, plan: Plan, origins: dict[str, str]) -> None:
     """Set the digest of each set: its content and the rows that take part. `origins` names the set of its files."""
     for name, part in store.sets.items():
+        # Not of all sets: a new test file must not change what is known of train.
         shaped_by = plan.fingerprint({origins[name]: plan.sets[origins[name]]})
         store.digests[name] = hashlib.sha256(shaped_by.encode() + part.rows_N.tobytes()).hexdigest()[:24]
 
@@ -212,6 +281,7 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
     with staging_folder() as staging, gc_frozen():
         new = staging / "store"
         new.mkdir()
+        # A vocabulary must be complete before the first row is encoded, so the training rows are read twice.
         tokenizer = _tokenizer_of(plan, progress)
         chunks = _chunks_of(plan, folder)
         builder = Builder(plan, tokenizer, chunks, folder)
@@ -220,15 +290,22 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
                 builder.add_set(new / name, name, advance)
         tokenizer.save(new)
         meta = {
-            "target": plan.target.meta(), "remap": plan.target.remap, "sets": builder.counts,
+            "target": plan.target.meta(),
+            "remap": plan.target.remap,
+            "sets": builder.counts,
             "files": {name: [source.name for source in sources] for name, sources in plan.sets.items()},
-            "max_len": plan.files.max_len, "groups": list(builder.groups), "layout": plan.layout.name,
-            "fields": plan.reading.fields, "encoded": builder.reuse.meta(builder.file_rows),
-        }  # fmt: skip
+            "max_len": plan.files.max_len,
+            "groups": list(builder.groups),
+            "layout": plan.layout.name,
+            "fields": plan.reading.fields,
+            "encoded": builder.reuse.meta(builder.file_rows),
+        }
         (new / "meta.json").write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
+        # Not just marked: a store with a damaged shard is replaced.
         settle(new, folder, is_good=_is_good)
         builder.reuse.log(sum(counts["rows"] for counts in builder.counts.values()))
         log.info("data store %s: %s", folder, "joined of its parts" if chunks else "built")
+    # Only after the store is settled: until then the parts are the only copy of that work.
     chunks.clear()
 
 

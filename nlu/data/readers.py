@@ -139,6 +139,7 @@ def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list
 def open_text(path: Path, kind: str, dialect: Dialect, encoding: str = "utf-8-sig") -> TextIO:
     """Open a text file so that lines end at a line feed only, except within the quotes of a table."""
     is_quoted = kind in SEPARATED_BY and dialect.around(kind) is not None
+    # By default a carriage return within a text would end the line too. The csv module needs the line ends as they are.
     return open(path, encoding=encoding, newline="" if is_quoted else "\n")
 
 
@@ -224,7 +225,7 @@ def _read_json(file: _File) -> Iterator[Row | BadRow]:
         yield record if isinstance(record, BadRow) else _record(number, record, file.fields)
 
 
-def _records(file: _File) -> Iterator[tuple[int, Any]]:
+def _records(file: _File) -> Iterator[tuple[int, object]]:
     """Yield the content of each line or, if a `.json` file is one list, each item of it; a BadRow if it is not JSON."""
     if file.kind == "json" and is_json_list(file.path):
         _require_lines(file.path, "one JSON list", file.dialect)
@@ -232,6 +233,7 @@ def _records(file: _File) -> Iterator[tuple[int, Any]]:
         return
     with _lines_of(file) as lines:
         for number, line in enumerate(lines, 1 + file.dialect.skip_lines):
+            # An empty line is counted, since rows are named by their line, but it is not a row.
             if not line.strip():
                 continue
             try:
@@ -243,10 +245,11 @@ def _records(file: _File) -> Iterator[tuple[int, Any]]:
 def is_json_list(path: Path) -> bool:
     """Return whether a file holds one list, and not an object per line."""
     with open(path, encoding="utf-8-sig") as file:
+        # A file with one object on each line begins with a brace.
         return file.read(4096).lstrip().startswith("[")
 
 
-def json_items(path: Path) -> Any:
+def json_items(path: Path) -> list[object]:
     """Return the list that a .json file holds. Raises DataError for invalid JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
@@ -274,6 +277,7 @@ def _read_parquet(file: _File) -> Iterator[Row | BadRow]:
         )
     wanted: Fields = {role: names[column] if isinstance(column, int) else column for role, column in fields.items()}
     number = 0
+    # Only the needed columns are decoded.
     for batch in table.iter_batches(batch_size=8192, columns=list(dict.fromkeys(wanted.values()))):
         for record in batch.to_pylist():
             number += 1
@@ -291,11 +295,12 @@ def _parquet(path: Path) -> Any:
         raise DataError(f"{path}: not a parquet file ({error}); set data.format") from None
 
 
-def _record(number: int, record: Any, fields: Fields) -> Row | BadRow:
+def _record(number: int, record: object, fields: Fields) -> Row | BadRow:
     if not isinstance(record, dict):
         return BadRow.of(number, WHOLE_ROW, record, "is not an object with named fields")
     values = {}
     for role, name in fields.items():
+        # Rows without a label may be predicted. Whether a label is needed is for the target to say.
         if name not in record and role not in ("label", "spans"):
             close = f" of folds.group_by; {hint(str(name), map(str, record))}" if role == GROUP else ""
             return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), f"lacks this field{close}")
@@ -352,6 +357,7 @@ def _read_conll(file: _File) -> Iterator[Row | BadRow | Mark]:
                 tokens, tags, first, bad = [], [], number + 1, None
             elif max(wanted) >= len(cells):
                 rule = f"has {counted(len(cells), 'column')}, not {max(wanted) + 1}"
+                # The first problem of a sentence is reported, and its other lines are skipped.
                 bad = bad or BadRow(number, WHOLE_ROW, line, rule)
             else:
                 tokens.append(cells[wanted[0]])

@@ -66,9 +66,11 @@ class Reading:
         taken = 0
         try:
             for row in read_rows(source.path, self.file_format, fields, self.header, dialect=self.dialect):
+                # The file says the label, not a column.
                 if isinstance(row, Row) and source.label is not None:
                     row.values["label"] = source.label
                 yield row
+                # Bad rows count too, so that `max_rows` reads the same lines whether they are skipped or not.
                 taken += not isinstance(row, Mark)
                 if taken == self.max_rows:
                     return
@@ -111,6 +113,7 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
     own = [] if files.layout is None else chain.from_iterable(files.layout.alternatives)
     known = list(dict.fromkeys([*own, *ROLES, *targets]))
     found: Fields = dict(usual_fields(names, known))
+    # An empty file has no columns either, but that is another mistake.
     if not found and path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")
     if not found:
@@ -177,6 +180,7 @@ def refuse_header_as_row(reading: Reading, source: SourceFile, labels: Sequence[
         if len(cells) == SAMPLED_ROWS:
             break
     first, others = (cells[0], cells[1:]) if cells else ("", [])
+    # A label that occurs again is a label.
     if not others or first in others or first in (labels or ()):
         return
     is_only_word = not NUMBER.fullmatch(first) and all(map(NUMBER.fullmatch, others))
@@ -196,7 +200,7 @@ class Texts:
     sources: Sequence[SourceFile]
     layout: Layout
 
-    def of(self, stored: StoredSet, rows_N: np.ndarray) -> Iterator[dict[str, Any] | None]:
+    def of(self, stored: StoredSet, rows_N: np.ndarray) -> Iterator[Values | None]:
         """Yield the texts of each of these rows, by field; None for a row that its file no longer has at this position.
 
         `rows_N` must be in ascending order, which makes the rows of each file adjacent.
@@ -205,10 +209,11 @@ class Texts:
         for source, first, last in zip(self.sources, bounds, bounds[1:], strict=False):
             yield from self._of_file(source, stored, rows_N[first:last])
 
-    def _of_file(self, source: SourceFile, stored: StoredSet, rows_N: np.ndarray) -> Iterator[dict[str, Any] | None]:
+    def _of_file(self, source: SourceFile, stored: StoredSet, rows_N: np.ndarray) -> Iterator[Values | None]:
         rows, row = self._rows(source), None
         for rows_B in chunks_of(rows_N):
             numbers, hashes = stored.scalars("number", rows_B).tolist(), stored.text_hash_N[rows_B].tolist()
+            # Rows of a file are read in one pass, because stored rows are in file order.
             for number, wanted in zip(numbers, hashes, strict=True):
                 while row is None or row.number < number:
                     if (row := next(rows, None)) is None:
@@ -217,12 +222,14 @@ class Texts:
 
     def _rows(self, source: SourceFile) -> Iterator[Row | BadRow]:
         """Yield the rows of a file, and nothing from where it cannot be read any more."""
+        # A file that is gone only means that there is no text to show.
         with suppress(UserError, OSError):
             yield from (row for row in self.reading.rows(source) if not isinstance(row, Mark))
 
-    def _verified(self, row: Row | BadRow, wanted: int) -> dict[str, Any] | None:
+    def _verified(self, row: Row | BadRow, wanted: int) -> Values | None:
         """Return the texts of a row, or None if their hash differs."""
         checked = self.reading.checked(row, self.layout)
+        # The file may have changed since: a line with the same number may be another row.
         if isinstance(checked, BadRow) or text_hash(self.layout.identity(checked.values)) != wanted:
             return None
         return self.layout.shown(checked.values)

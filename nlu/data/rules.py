@@ -26,6 +26,7 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
             "group by; set folds.group_by=null, or give the rows as a table or jsonl"
         )
     for key, path in _paths(data):
+        # What can be fetched is not looked up here: validation sends no request.
         is_checked = "://" in path or path in (data.get("urls") or {}) or "#sha256=" in path and _is_file(path)
         if not is_checked and (problem := path_problem(key, path)):
             yield problem

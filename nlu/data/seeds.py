@@ -29,6 +29,7 @@ def stable_seed(seed: int, purpose: str, *keys: int | str) -> int:
 
 def generator(seed: int, purpose: str, *keys: int | str) -> np.random.Generator:
     """Return a generator seeded by `stable_seed` of the arguments."""
+    # Philox is made for many independent streams, one for each purpose.
     return np.random.Generator(np.random.Philox(stable_seed(seed, purpose, *keys)))
 
 
@@ -39,8 +40,10 @@ def uniforms(seed: int, purpose: str, *keys: int | str, example_T: np.ndarray, p
     any batch. It is output number `place` of the generator SplitMix64 (Steele et al. 2014,
     https://doi.org/10.1145/2660193.2660195), seeded by a hash of all else.
     """
+    # One state for each place: the numbers depend neither on the batch nor on the order of calls.
     begin = np.array([stable_seed(seed, purpose, *keys)], np.uint64)
     state_T = mixed(mixed(begin) ^ example_T.astype(np.uint64)) + (place_T.astype(np.uint64) + _ONE) * GOLDEN
+    # 53 bits, which is what a float64 in [0, 1) holds exactly.
     return (mixed(state_T) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -67,4 +70,5 @@ def text_hashes(texts: Iterable[str]) -> np.ndarray:
 
 def bytes_hash(content: bytes) -> int:
     """Return 63 bits that identify a content."""
+    # Without the sign bit: hashes are stored in int64.
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little") >> 1

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 from zipfile import BadZipFile
 
 import numpy as np
@@ -36,6 +36,20 @@ from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import MARKER, settle
 
 log = logging.getLogger(__name__)
+
+
+class _SharedFile(TypedDict):
+    """A file of a shared store; `size` is in bytes."""
+
+    size: int
+    sha256: str
+
+
+class _Manifest(TypedDict):
+    """The content of COMPLETE."""
+
+    folder: str
+    files: dict[str, _SharedFile]
 
 
 class SharedStores:
@@ -53,6 +67,7 @@ class SharedStores:
             with staging_folder() as staging:
                 self._receive(name, manifest, staging / "store")
                 settle(staging / "store", folder)
+        # A damaged manifest raises one of these too. Whatever it is, the store can be built.
         except (Unreachable, FileNotFoundError, DataError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("the data store %s of %s cannot be fetched and is built: %s", name, self.store.shown, error)
             return False
@@ -67,13 +82,13 @@ class SharedStores:
         except (Unreachable, ValueError) as error:
             log.warning("the data store %s is not shared: %s", folder, error)
 
-    def _complete(self, name: str) -> dict[str, Any] | None:
+    def _complete(self, name: str) -> _Manifest | None:
         try:
             return json.loads(self.store.get(f"{name}/{MARKER}"))
         except FileNotFoundError:
             return None
 
-    def _receive(self, name: str, manifest: dict[str, Any], new: Path) -> None:
+    def _receive(self, name: str, manifest: _Manifest, new: Path) -> None:
         files = manifest["files"]
         with download_progress(name, sum(entry["size"] for entry in files.values())) as advance:
             for file, entry in files.items():
@@ -84,18 +99,21 @@ class SharedStores:
                     raise DataError(f"{file} is damaged: its sha256 is {digest}, not {entry['sha256']}")
 
     def _send(self, name: str, folder: Path) -> None:
+        # A folder of its own, so that machines that build at the same time do not overwrite each other's files.
         own = uuid.uuid4().hex
         paths = {
             path.relative_to(folder).as_posix(): path
             for path in sorted(folder.rglob("*"))
             if path.is_file() and path.name != MARKER
         }
+        # COMPLETE is written after all files, so readers never meet a part of a store.
         for file, path in paths.items():
             self.store.put_file(f"{name}/{own}/{file}", path)
         files = {file: {"size": path.stat().st_size, "sha256": read_digest(path)} for file, path in paths.items()}
         self.store.put_new(f"{name}/{MARKER}", json.dumps({"folder": own, "files": files}).encode())
         # Read back, because the answer to put_new may have been lost.
-        if (self._complete(name) or {}).get("folder") == own:
+        complete = self._complete(name)
+        if complete is not None and complete.get("folder") == own:
             log.info("data store %s: shared in %s", folder, self.store.shown)
             return
         for file in paths:
@@ -126,6 +144,7 @@ class Chunks:
             try:
                 with np.load(io.BytesIO(self._read(_file(set_name, number))), allow_pickle=False) as arrays:
                     found = EncodedRows(**dict(arrays))
+                # A last check that the part was made of these rows.
                 if len(found.lengths_N) == rows:
                     return found
             except (OSError, ValueError, EOFError, TypeError, KeyError, BadZipFile) as error:

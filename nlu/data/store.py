@@ -29,7 +29,7 @@ CHUNK_ROWS = 8_192
 class Misfit(ValueError):
     """A target that the type of its column cannot hold; `row` is its index in the chunk."""
 
-    def __init__(self, row: int, value: Any, kind: pa.DataType):
+    def __init__(self, row: int, value: object, kind: pa.DataType):
         super().__init__(f"{value!r} does not fit a column of type {kind}")
         self.row, self.value, self.kind = row, value, kind
 
@@ -120,12 +120,13 @@ def _numbers(values_N: npt.ArrayLike, dtype: npt.DTypeLike) -> pa.Array:
 
 def _lists(flat: np.ndarray, counts_N: Sequence[int] | np.ndarray, dtype: npt.DTypeLike = np.int32) -> pa.Array:
     """Return a column of lists from their values, one list after another, and the length of each."""
+    # Arrow's lists have int32 offsets. A shard has at most SHARD_ROWS rows, so its tokens fit.
     offsets = np.zeros(len(counts_N) + 1, dtype=np.int32)
     np.cumsum(counts_N, out=offsets[1:])
     return pa.ListArray.from_arrays(_numbers(offsets, np.int32), _numbers(flat, dtype))
 
 
-def _targets(targets: list[Any], kind: pa.DataType) -> pa.Array:
+def _targets(targets: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return targets as a column of type `kind`. Raises Misfit for the first target that does not fit."""
     if not pa.types.is_list(kind):
         return _numbers(_held(targets, kind, np.arange(len(targets))), kind.to_pandas_dtype())
@@ -135,7 +136,7 @@ def _targets(targets: list[Any], kind: pa.DataType) -> pa.Array:
     return _lists(flat, counts_N, flat.dtype)
 
 
-def _held(values: list[Any], kind: pa.DataType, row_of: np.ndarray) -> np.ndarray:
+def _held(values: Sequence[object], kind: pa.DataType, row_of: np.ndarray) -> np.ndarray:
     """Return values in a column's type. Raises Misfit for the first value that the type cannot hold.
 
     A float may be rounded to fewer digits; every other value must stay equal.
@@ -143,6 +144,7 @@ def _held(values: list[Any], kind: pa.DataType, row_of: np.ndarray) -> np.ndarra
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise UserError(f"targets are stored as {kind}, but must be numbers or lists of them; change column()")
     given = np.asarray(values) if len(values) else np.zeros(0, np.int64)
+    # A dtype such as object means that some value is not a number; find that one.
     if given.dtype.kind not in "biuf":
         place = next(place for place, value in enumerate(values) if np.asarray(value).dtype.kind not in "biuf")
         raise Misfit(int(row_of[place]), values[place], kind)
@@ -150,6 +152,7 @@ def _held(values: list[Any], kind: pa.DataType, row_of: np.ndarray) -> np.ndarra
         held = given.astype(kind.to_pandas_dtype())
     if given.dtype == held.dtype:
         return held
+    # Rounding is fine, but a finite number must not become infinite.
     if given.dtype.kind == held.dtype.kind == "f":
         is_lost_N = np.isinf(held) & np.isfinite(given)
     else:
@@ -169,7 +172,7 @@ def _values(column: pa.Array) -> np.ndarray:
 
 
 def record_batch(
-    encoded: EncodedRows, targets: list[Any], target: pa.DataType | None, origin: Origin
+    encoded: EncodedRows, targets: Sequence[object], target: pa.DataType | None, origin: Origin
 ) -> pa.RecordBatch:
     """Return rows and their targets, in the same order, as the columns of a shard.
 
@@ -177,6 +180,7 @@ def record_batch(
     `number`; of pairs `first` and `second`; of texts whose words are tagged `places`.
     """
     words, word_counts_N = encoded.words, encoded.word_counts_N
+    # Every layout has the column `words`, so that all stores have the same schema.
     if words is None or word_counts_N is None:
         words, word_counts_N = np.zeros(0, np.int32), np.zeros(len(encoded.lengths_N), np.int64)
     columns = {
@@ -211,11 +215,12 @@ class SetWriter:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
 
-    def add(self, encoded: EncodedRows, targets: list[Any], origin: Origin) -> None:
+    def add(self, encoded: EncodedRows, targets: Sequence[object], origin: Origin) -> None:
         """Append a chunk of rows and their targets, in the same order. Raises Misfit for a target of another type."""
         batch = record_batch(encoded, targets, self.target, origin)
         while batch.num_rows:
             room = SHARD_ROWS - self._pending_rows
+            # A slice shares memory with its batch; `concat_batches` copies it.
             self._pending.append(batch.slice(0, room))
             self._pending_rows += self._pending[-1].num_rows
             batch = batch.slice(room)
@@ -231,6 +236,7 @@ class SetWriter:
     def _flush(self) -> None:
         whole = pa.concat_batches(self._pending)
         path = self.folder / f"{self._shards:05d}.arrow"
+        # `open` maps only *.arrow, so a shard that was being written is never read.
         temporary = path.with_suffix(".tmp")
         with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
             writer.write_batch(whole)
@@ -250,6 +256,7 @@ class StoredSet:
         if remap is not None:
             self.renumber("target", np.asarray(remap, np.int32))
         self._batches = batches
+        # Kept in memory for every row: the order of batches needs all lengths.
         self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
         self.text_hash_N = self._column("text_hash")
 
@@ -261,6 +268,7 @@ class StoredSet:
         """
         batches = [_mapped(path) for path in sorted(folder.glob("*.arrow"))]
         found = sum(map(len, batches))
+        # `_by_shard` finds the shard of a row by division, so all but the last must be full.
         if (rows is not None and found != rows) or any(len(batch) != SHARD_ROWS for batch in batches[:-1]):
             raise StoreDamaged(
                 f"{folder} holds {found:,} rows in {len(batches)} shards, not the {rows:,} that were written"
@@ -331,6 +339,7 @@ class StoredSet:
         for shard, places in groups:
             starts, counts_B[places] = self._extents(column, shard, rows_B[places])
             pieces[shard] = _values(self._batches[shard].column(column).values)[ranges(starts, counts_B[places])]
+        # Most batches of a small set are in one shard, whose values are in order already.
         if len(groups) == 1:
             flat = pieces[groups[0][0]]
         else:
@@ -354,12 +363,13 @@ class StoredSet:
         starts_B = offsets[local_B].astype(np.int64)
         return starts_B, offsets[local_B + 1] - starts_B
 
-    def _dtype(self, column: str) -> np.dtype[Any]:
+    def _dtype(self, column: str) -> np.dtype:
         kind = self._batches[0].schema.field(column).type if self._batches else pa.int32()
         return np.dtype((kind.value_type if pa.types.is_list(kind) else kind).to_pandas_dtype())
 
     def _renumbered(self, column: str, values: np.ndarray) -> np.ndarray:
         final = self._final.get(column)
+        # Renumbered when read, so the files are never written again.
         return values if final is None or not len(values) else final[values]
 
     def _per_row(self, read: Callable[[pa.RecordBatch], np.ndarray]) -> np.ndarray:
@@ -379,6 +389,7 @@ class StoredSet:
 def _mapped(path: Path) -> pa.RecordBatch:
     try:
         with pa.memory_map(str(path)) as source:
+            # The batch keeps the mapping open after the file object is closed.
             return pa.ipc.open_file(source).get_batch(0)
     except (pa.ArrowException, OSError) as error:
         raise StoreDamaged(f"{path} cannot be read ({error})") from None

@@ -153,6 +153,7 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
             raise DataError(f"{path}: its normalizer determines the case; set tokenizer.lowercase=null")
         backend.normalizer.lowercase = lowercase
     vocab = backend.get_vocab(with_added_tokens=True)
+    # BERT's name, then that of SentencePiece.
     unknown = next((vocab[token] for token in ("[UNK]", "<unk>") if token in vocab), None)
     spells_everything = unknown is None and _is_byte_level(backend)
     if spells_everything:
@@ -259,6 +260,7 @@ class Vocabulary:
         A word is one token in both tokenizers, so renumbered rows are equal to rows that the new one encodes.
         """
         number_of = built.backend.get_vocab()
+        # The second key makes the order of equally frequent words the same on every machine.
         words = sorted(number_of.keys() - set(SPECIALS), key=lambda word: (-counts_V[number_of[word]], word))
         kept = [word for word in words[: max(0, self.max_size - len(SPECIALS))]
                 if counts_V[number_of[word]] >= self.min_count]  # fmt: skip
@@ -316,6 +318,7 @@ class WordPiece(Vocabulary):
 
         for batch in texts:
             pieces.update(chain.from_iterable(map(PIECES.findall, batch)))
+            # Counting pieces first means that each distinct piece is normalized once, and not at every occurrence.
             if len(pieces) > MOST_REMEMBERED:
                 split_pieces()
         split_pieces()

@@ -28,7 +28,7 @@ MOST_CHARACTERS = 32_767
 """Excel's limits of a sheet and of a cell"""
 MOST_NUMBER = 10**15
 MOST_DIGITS = 15
-MOMENTS: dict[str, Callable[[Any], Any]] = {
+MOMENTS: dict[str, Callable[[Any], object]] = {
     "datetime": datetime.fromisoformat, "date": date.fromisoformat, "time": time.fromisoformat,
     "timedelta": lambda microseconds: timedelta(microseconds=microseconds),
 }  # fmt: skip
@@ -46,7 +46,7 @@ def require_openpyxl(path: Path) -> None:
         raise UserError(f"{path} needs openpyxl; install it with pip install 'nlu[excel]', or use csv")
 
 
-def sheet_rows(path: Path, dialect: Dialect = PLAIN) -> Iterator[tuple[int, list[Any]]]:
+def sheet_rows(path: Path, dialect: Dialect = PLAIN) -> Iterator[tuple[int, list[object]]]:
     """Yield the number and the cells of each row of the dialect's sheet that is not empty, behind its first lines.
 
     Empty cells at the end of a row are dropped, then rows are filled up to the length of the first one. A formula
@@ -80,10 +80,11 @@ def _sheet(book: Any, path: Path, wanted: str | int | None) -> Any:
     return book.worksheets[names.index(wanted) if isinstance(wanted, str) else wanted or 0]
 
 
-def _rows(sheet: Any, skipped: int) -> Iterator[tuple[int, list[Any]]]:
+def _rows(sheet: Any, skipped: int) -> Iterator[tuple[int, list[object]]]:
     width = 0
     for number, cells in enumerate(sheet.iter_rows(min_row=1 + skipped, values_only=True), 1 + skipped):
         own = list(cells)
+        # Excel often stores cells that were only formatted.
         while own and own[-1] is None:
             own.pop()
         if own:
@@ -97,7 +98,7 @@ def text_rows(path: Path, dialect: Dialect = PLAIN) -> Iterator[tuple[int, list[
         yield number, list(map(cell_text, cells))
 
 
-def cell_text(value: Any) -> str:
+def cell_text(value: object) -> str:
     """Return a cell as it is written in a csv file."""
     if value is None:
         return ""
@@ -109,7 +110,7 @@ def cell_text(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime | date | time) else str(value)
 
 
-def rule_of_cell(value: Any) -> str | None:
+def rule_of_cell(value: object) -> str | None:
     """Return the rule that a value breaks in a cell of a workbook, or None."""
     if isinstance(value, bytes):
         return "is binary, which a cell of Excel cannot hold"
@@ -129,12 +130,12 @@ def rule_of_cell(value: Any) -> str | None:
     return "holds a control character, which a cell of Excel cannot" if ILLEGAL.search(text) else None
 
 
-def dumped(cells: Sequence[Any]) -> str:
+def dumped(cells: Sequence[object]) -> str:
     """Return valid cells as one line, from which `loaded` restores them with their types."""
     return json.dumps([_typed(cell) for cell in cells], ensure_ascii=False)
 
 
-def loaded(line: str) -> list[Any]:
+def loaded(line: str) -> list[object]:
     """Return the cells of a line that `dumped` wrote."""
     return [
         next(MOMENTS[kind](content) for kind, content in cell.items()) if isinstance(cell, dict) else cell
@@ -142,14 +143,14 @@ def loaded(line: str) -> list[Any]:
     ]
 
 
-def _typed(cell: Any) -> Any:
+def _typed(cell: object) -> object:
     value = _as_cell(cell)
     if isinstance(value, timedelta):
         return {"timedelta": value // timedelta(microseconds=1)}
     return {type(value).__name__: value.isoformat()} if isinstance(value, date | time) else value
 
 
-def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
+def write_workbook(file: BinaryIO, rows: Iterable[Sequence[object]]) -> None:
     """Write a workbook of one sheet; equal rows give equal bytes. A text that begins with = stays a text."""
     from openpyxl import Workbook
     from openpyxl.cell import WriteOnlyCell
@@ -160,6 +161,7 @@ def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
         cells = []
         for value in map(_as_cell, row):
             cell = WriteOnlyCell(sheet, value)
+            # openpyxl takes a text that begins with = for a formula.
             if isinstance(value, str):
                 cell.data_type = "s"
             cells.append(cell)
@@ -175,7 +177,7 @@ def write_workbook(file: BinaryIO, rows: Iterable[Sequence[Any]]) -> None:
             plain.writestr(zipfile.ZipInfo(name, FIXED_DATE), content, zipfile.ZIP_DEFLATED)
 
 
-def _as_cell(value: Any) -> Any:
+def _as_cell(value: object) -> object:
     """Return a value as one of the types that openpyxl can write, or unchanged if none fits."""
     if isinstance(value, list | dict):
         return json_text(value)

@@ -52,7 +52,7 @@ def require_none(problem: tuple[str, str] | None, values: Values, place: str) ->
     """Raise DataError for a problem of a row: the field that cannot be used, and the rule that its value breaks."""
     if problem is not None:
         role, rule = problem
-        raise DataError(f"{place}: {BadRow.of(0, role, values.get(role), rule).told}")
+        raise DataError(f"{place}: {BadRow.of(0, role, values.get(role), rule).sentence}")
 
 
 def alternatives_of(trained: Trained) -> tuple[tuple[str, ...], ...]:

@@ -104,8 +104,12 @@ class Letters:
             return f"Chinese{_written_in(self._sample)}"
         if script == "Latin":
             return _of_latin_letters(self._sample)
-        return {"none": "no letters", "Cyrillic": "in Cyrillic letters", "Arabic": "in Arabic letters",
-                "other": "in other letters"}.get(script, script)  # fmt: skip
+        return {
+            "none": "no letters",
+            "Cyrillic": "in Cyrillic letters",
+            "Arabic": "in Arabic letters",
+            "other": "in other letters",
+        }.get(script, script)
 
 
 def _written_in(texts: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
@@ -63,6 +62,7 @@ class Report:
 
     @property
     def suggested_max_len(self) -> int:
+        # "higher": a length that occurs, not one between two.
         wanted = int(np.percentile(self.lengths(self.train), FITTING_PERCENT, method="higher"))
         return min(self.positions, max(SHORTEST, -(-wanted // LENGTH_STEP) * LENGTH_STEP))
 
@@ -86,9 +86,15 @@ class Report:
 
 
 def report_on(
-    surveys: Sequence[Survey], tokenizer: Tokenizer | None, named: str | None, *, positions: int | None,
-    max_len: int | None, examples: int, advance: Advance,
-) -> Report:  # fmt: skip
+    surveys: Sequence[Survey],
+    tokenizer: Tokenizer | None,
+    named: str | None,
+    *,
+    positions: int | None,
+    max_len: int | None,
+    examples: int,
+    advance: Advance,
+) -> Report:
     """Compare the sets with one another, and read the texts that are shown."""
     is_pair = surveys[0].source.layout.name == "pair"
     specials = (tokenizer.pair if is_pair else tokenizer.single).size if tokenizer else 2 + is_pair
@@ -210,6 +216,7 @@ def _set_words(report: Report) -> list[str]:
     """Return the overrides that name files and columns, and say how files are read."""
     train, reading = report.train, report.train.source.reading
     words = ["data=files", f"data.train={_files(train)}"]
+    # Sets without labels cannot be scored.
     rest = [survey for survey in report.surveys if survey is not train and survey.has_labels]
     test = next((one for one in rest if "test" in one.name.lower()), None)
     dev = next((one for one in rest if one is not test), None)
@@ -219,6 +226,7 @@ def _set_words(report: Report) -> list[str]:
         words.append(
             f"data.fields={{{', '.join(f'{role}: {_column(column)}' for role, column in reading.fields.items())}}}"
         )
+    # Only what differs from what nlu.train would assume is written.
     suffixes = [SUFFIX_FORMATS.get(file.path.suffix.lower()) for file in train.source.files]
     if reading.file_format != "auto" and set(suffixes) != {reading.file_format}:
         words.append(f"data.format={reading.file_format}")
@@ -262,7 +270,7 @@ def percentiles(values_N: np.ndarray) -> list[int]:
     return [int(one) for one in np.percentile(values_N, PERCENTILES)]
 
 
-def histogram(values_N: np.ndarray) -> dict[str, Any]:
+def histogram(values_N: np.ndarray) -> dict[str, object]:
     """Return a histogram with bins of equal width from 0; the last bin also counts all larger values.
 
     The bins end at the 99.5th percentile, so that a single long row does not squeeze the others.
@@ -273,7 +281,7 @@ def histogram(values_N: np.ndarray) -> dict[str, Any]:
     return {"width": width, "counts": counts.tolist(), "most": int(values_N.max())}
 
 
-def as_record(report: Report, model: str | None, choice: str | None = None) -> dict[str, Any]:
+def as_record(report: Report, model: str | None, choice: str | None = None) -> dict[str, object]:
     """Return the report as JSON."""
     return {
         "tokenizer": report.tokenizer,
@@ -284,18 +292,21 @@ def as_record(report: Report, model: str | None, choice: str | None = None) -> d
         "sets": {survey.name: _set_record(report, survey) for survey in report.surveys},
         "overlap": [
             {
-                "first": pair.first, "second": pair.second, "rows_of_first": pair.rows[0],
-                "rows_of_second": pair.rows[1], "texts_with_other_labels": pair.conflicts,
+                "first": pair.first,
+                "second": pair.second,
+                "rows_of_first": pair.rows[0],
+                "rows_of_second": pair.rows[1],
+                "texts_with_other_labels": pair.conflicts,
                 "examples": [asdict(shown) for shown in pair.shown],
             }
             for pair in report.betweens
         ],
         "remarks": remarks(report),
         "command": command(report, model, choice),
-    }  # fmt: skip
+    }
 
 
-def _set_record(report: Report, survey: Survey) -> dict[str, Any]:
+def _set_record(report: Report, survey: Survey) -> dict[str, object]:
     one, unknown = report.withins[survey.name], survey.unknown
     return {
         "files": [file.name for file in survey.source.files],
@@ -312,8 +323,11 @@ def _set_record(report: Report, survey: Survey) -> dict[str, Any]:
         "lengths": percentiles(report.lengths(survey)),
         "length_histogram": histogram(report.lengths(survey)),
         "cut": [{"max_len": max_len, "rows": rows, "tokens": lost} for max_len, rows, lost in report.cuts(survey)],
-        "unknown": unknown and {
-            "tokens": unknown.tokens, "rows": unknown.rows, "pieces": dict(unknown.pieces.most_common(50)),
+        "unknown": unknown
+        and {
+            "tokens": unknown.tokens,
+            "rows": unknown.rows,
+            "pieces": dict(unknown.pieces.most_common(50)),
         },
         "duplicates": one.duplicates,
         "duplicates_with_same_label": one.with_same_label,
@@ -323,7 +337,7 @@ def _set_record(report: Report, survey: Survey) -> dict[str, Any]:
         "language": survey.letters.language(),
         "scripts": dict(survey.letters.scripts.most_common()),
         "character_classes": survey.letters.shares(),
-    }  # fmt: skip
+    }
 
 
 def numbers_of(survey: Survey) -> dict[str, float] | None:

@@ -108,6 +108,7 @@ def find_shown(
     by_name = {survey.name: survey for survey in surveys}
     wanted: dict[int, Shown] = {}
     lists: list[tuple[list[Shown], list[int]]] = []
+    # Hashes are chosen first, so that each file is read again only once for all lists.
     for name, one in withins.items():
         survey = by_name[name]
         lists.append((one.shown_duplicates, _most_frequent(survey, count)))
@@ -115,6 +116,7 @@ def find_shown(
     for pair in betweens:
         lists.append((pair.shown, _shared(by_name[pair.first], by_name[pair.second], count)))
     totals: Counter[int] = Counter()
+    # Sorted for `among`.
     asked = np.array(sorted({text for _, texts in lists for text in texts}), np.int64)
     for survey in surveys:
         totals.update(survey.hash_N[among(survey.hash_N, asked)].tolist())
@@ -158,10 +160,12 @@ def _read_again(
     next_row: int | None = next(remaining)
     first = 0
     for chunk in survey.source.reading.chunks(survey.source.files):
+        # The same filter as in the first pass, so that row numbers agree.
         rows = list(usable(survey.source, chunk))
         while next_row is not None and next_row < first + len(rows):
             text = int(survey.hash_N[next_row])
             seen[text] += 1
+            # A text of a million rows must not take a million looks.
             if seen[text] <= MOST_ROWS:
                 shown = wanted.setdefault(text, Shown("", totals[text]))
                 _note(survey.source, *rows[next_row - first], shown, always=seen[text] <= MOST_PLACES)

@@ -74,9 +74,13 @@ class Guess:
 
 
 def of_files(
-    written: Sequence[str], fields: Fields | None, file_format: str, header: bool | None, max_rows: int | None,
+    written: Sequence[str],
+    fields: Fields | None,
+    file_format: str,
+    header: bool | None,
+    max_rows: int | None,
     dialect: Dialect = PLAIN,
-) -> list[Source]:  # fmt: skip
+) -> list[Source]:
     """Return a set for each file, or one set if each file has the rows of one label.
 
     Raises DataError for a file that is missing, empty or lacks a column, and UserError for two sets of the same name.
@@ -156,7 +160,7 @@ def of_choice(name: str, max_rows: int | None) -> list[Source]:
 
 def _files_of(path: Path) -> Files:
     try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"--data is {path}, which is not YAML ({str(error).splitlines()[0]}); fix it") from None
     known = read_signature(FILES).parameters
@@ -182,7 +186,7 @@ class _Column:
     """The values of one column in some rows."""
 
     name: str | int
-    values: list[Any]
+    values: list[object]
 
     @property
     def texts(self) -> list[str]:
@@ -276,6 +280,7 @@ def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> 
     if chosen not in ("csv", "tsv"):
         rows = list(islice(_values(path, chosen, {name: name for name in names}, None, dialect), SAMPLED_ROWS))
         return [_Column(name, [row.get(name) for row in rows]) for name in names], None
+    # A table of one column is suspicious; with a given separator the user has decided.
     if len(names) == 1 and dialect.separator is None:
         _require_own_separator(path, chosen, dialect)
     elif remedy := dialect.remedy(names, chosen):
@@ -310,7 +315,7 @@ def _require_own_separator(path: Path, chosen: str, dialect: Dialect) -> None:
             )
 
 
-def _values(path: Path, chosen: str, fields: Fields, header: bool | None, dialect: Dialect) -> Iterator[dict[str, Any]]:
+def _values(path: Path, chosen: str, fields: Fields, header: bool | None, dialect: Dialect) -> Iterator[Values]:
     return (row.values for row in read_rows(path, chosen, fields, header, dialect=dialect) if isinstance(row, Row))
 
 
@@ -344,19 +349,25 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
 
     by_name = {str(column.name).lower(): column for column in columns if column.holds(str)}
     pair = next(((by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name), None)
+    # Tagged tokens first, because lists of tags are the surest sign of what a file is for.
     tags = called((*TAGS, *LABELS), _Column.holds_tags) or next(filter(_Column.holds_tags, columns), None)
     if tags is not None:
         take("tags", tags, "lists of tags")
     take("tokens", called((*TOKENS, *TEXTS), _Column.holds_texts), "by its name")
     if tags is not None and "tokens" not in fields:
-        take("tokens", next((column for column in columns if column.holds_texts() and column is not tags), None),
-             "lists of texts")  # fmt: skip
+        take(
+            "tokens",
+            next((column for column in columns if column.holds_texts() and column is not tags), None),
+            "lists of texts",
+        )
     if "tokens" in fields:
         if tags is None:
             take("tags", called(TAGS, lambda column: column.holds(list)), "by its name")
         return fields, reasons
+    # Tags without tokens are of no use; then a text with spans or a label may still be found.
     fields.clear()
     reasons.clear()
+    # Else texts, by the names of their columns or, without usual names, by their values.
     if pair is not None:
         take("text_a", pair[0], "by its name")
         take("text_b", pair[1], "by its name")
@@ -364,6 +375,7 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
         take("text", called(TEXTS, lambda column: column.holds(str)), "by its name")
     if not fields:
         _take_prose(columns, take)
+    # Then the target: spans, a column with the usual name of a label, or the column with the fewest values.
     spans = called(("spans", "entities", *LABELS), lambda column: column.holds(dict))
     if spans is not None:
         take("spans", spans, "its values name types and places")

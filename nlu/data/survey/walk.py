@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import SourceFile
-from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.pieces import IDEOGRAPHS, PIECES
 from nlu.data.reader import Mark, Row
 from nlu.data.readers import format_of
@@ -143,6 +142,7 @@ def walk(source: Source, tokenizer: Tokenizer | None, advance: Advance) -> Surve
             for name, values in _count(survey, rows, tokenizer).items():
                 parts[name].append(values)
         advance(len(chunk))
+    # Only a few numbers of each row are kept, never its text.
     for name, pieces in parts.items():
         if pieces:
             setattr(survey, f"{name}_N", np.concatenate(pieces))
@@ -163,7 +163,7 @@ def usable(source: Source, chunk: Chunk, survey: Survey | None = None) -> Iterat
                 survey.listed_bad.append(checked.describe(source.files[number].path))
 
 
-def _count(survey: Survey, rows: list[dict[str, Any]], tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:
+def _count(survey: Survey, rows: Sequence[Values], tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:
     layout = survey.source.layout
     texts = [spoken_texts(layout, values) for values in rows]
     survey.letters.add(texts)
@@ -184,12 +184,12 @@ def _count(survey: Survey, rows: list[dict[str, Any]], tokenizer: Tokenizer | No
     }
 
 
-def spoken_texts(layout: Layout, values: dict[str, Any]) -> list[str]:
+def spoken_texts(layout: Layout, values: Values) -> list[str]:
     """Return the texts of a row for display; tokens are joined, by spaces unless some are Chinese characters."""
     return [_joined(values["tokens"])] if "tokens" in values else layout.texts(values)
 
 
-def label_of(values: dict[str, Any]) -> str:
+def label_of(values: Values) -> str:
     """Return the target of a row as one text that is equal for equal labels; `(none)` for a row without label."""
     for role in ("tags", "spans", "label"):
         if role in values:
@@ -200,7 +200,7 @@ def label_of(values: dict[str, Any]) -> str:
     return NO_LABEL
 
 
-def shown_label(values: dict[str, Any]) -> str:
+def shown_label(values: Values) -> str:
     """Return the target of a row for display; for tags and spans the type and the words of each span."""
     tags, spans = values.get("tags"), values.get("spans")
     if isinstance(tags, list):
@@ -212,7 +212,7 @@ def shown_label(values: dict[str, Any]) -> str:
     return ", ".join(found) or "no span"
 
 
-def _words_of_tags(values: dict[str, Any], tags: list[Any]) -> list[str]:
+def _words_of_tags(values: Values, tags: Sequence[object]) -> list[str]:
     """Return the type and the words of each span, or the tags if their scheme is unknown."""
     parts = [part for tag in tags if (part := split_tag(tag)) is not None]
     units = values.get("tokens", values.get("text"))
@@ -232,7 +232,7 @@ def _joined(tokens: Sequence[str]) -> str:
     return ("" if is_chinese else " ").join(tokens)
 
 
-def _count_labels(survey: Survey, labels: list[str], rows: list[dict[str, Any]]) -> None:
+def _count_labels(survey: Survey, labels: list[str], rows: Sequence[Values]) -> None:
     for label, values in zip(labels, rows, strict=True):
         named = _named(label, values)
         survey.is_several |= isinstance(values.get("label"), list)
@@ -243,7 +243,7 @@ def _count_labels(survey: Survey, labels: list[str], rows: list[dict[str, Any]])
         survey.is_numeric &= label == NO_LABEL or NUMBER.fullmatch(label) is not None
 
 
-def _named(label: str, values: dict[str, Any]) -> list[str]:
+def _named(label: str, values: Values) -> list[str]:
     """Return the labels of a row, or the type of each of its spans."""
     if isinstance(tags := values.get("tags"), list):
         return _begun(list(map(str, tags)))
@@ -266,7 +266,7 @@ def _begun(tags: list[str]) -> list[str]:
     return found
 
 
-def _tokens(survey: Survey, rows: list[dict[str, Any]], texts: list[list[str]], tokenizer: Tokenizer) -> np.ndarray:
+def _tokens(survey: Survey, rows: Sequence[Values], texts: list[list[str]], tokenizer: Tokenizer) -> np.ndarray:
     """Return the number of tokens of each row, (N,), and count unknown tokens."""
     encoded = survey.source.layout.encode(tokenizer, rows, UNCUT)
     assert survey.unknown is not None, "there is a tokenizer"
@@ -274,10 +274,14 @@ def _tokens(survey: Survey, rows: list[dict[str, Any]], texts: list[list[str]], 
     row_T = np.repeat(np.arange(len(rows)), encoded.lengths_N)
     unknown_N = np.bincount(row_T[is_unknown_T], minlength=len(rows))
     for row in np.flatnonzero(unknown_N)[: max(0, MOST_UNKNOWN_ROWS - survey.unknown.rows)].tolist():
+        # Encoded again, one by one: only this gives the places of tokens in the text.
         for text in texts[row]:
             found = tokenizer.backend.encode(text, add_special_tokens=False)
-            pieces = (text[slice(*place)] for id_, place in zip(found.ids, found.offsets, strict=True)
-                      if id_ == tokenizer.unknown_id)  # fmt: skip
+            pieces = (
+                text[slice(*place)]
+                for id_, place in zip(found.ids, found.offsets, strict=True)
+                if id_ == tokenizer.unknown_id
+            )
             survey.unknown.pieces.update(pieces)
     survey.unknown.tokens += int(unknown_N.sum())
     survey.unknown.rows += int((unknown_N > 0).sum())

@@ -1,5 +1,6 @@
 """The contract of targets. Axes: N rows of a set, B rows of a batch, C names."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -50,7 +51,7 @@ class Target(Protocol):
     def __init__(self, files: Files):
         """Create a target before any row is read; `files` is the `data` group of the configuration."""
 
-    def read(self, values: Values) -> tuple[Any, Problem | None]:
+    def read(self, values: Values) -> tuple[object, Problem | None]:
         """Return (value to store, None) for a row with valid texts, or (None, problem)."""
         raise NotImplementedError
 
@@ -65,13 +66,14 @@ class Target(Protocol):
     def close(self) -> None:
         """Fix the order of names after the training set was read. Raises DataError if it has too few labels."""
 
-    def meta(self) -> dict[str, Any]:
+    def meta(self) -> dict[str, object]:
         """Return the arguments of `from_meta`, as JSON."""
         return {}
 
     @classmethod
     def from_meta(cls, meta: dict[str, Any]) -> Self:
         """Return the closed target that returned `meta`."""
+        # Without __init__, which is for a target whose rows are still to be read.
         target = cls.__new__(cls)
         vars(target).update(meta)
         return target
@@ -116,11 +118,11 @@ class Target(Protocol):
         """
         return np.zeros(len(rows_N), np.int64), np.ones(len(rows_N), np.int64)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """Return the entry of data.json that describes the target of all sets."""
         return {}
 
-    def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
+    def facts(self, stored: StoredSet, rows_N: np.ndarray) -> Mapping[str, object]:
         """Return the entries of data.json that describe the targets of a set, in memory that does not grow with it."""
         return {}
 

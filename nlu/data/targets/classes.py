@@ -54,7 +54,7 @@ class Names:
     def names(self) -> list[str]:
         return list(self._numbers)
 
-    def number(self, value: Any) -> tuple[int | None, str | None]:
+    def number(self, value: object) -> tuple[int | None, str | None]:
         """Return (number, None), or (None, the rule that the value breaks). Unknown labels are added while open."""
         if no_label(value):
             return None, ABSENT
@@ -70,6 +70,7 @@ class Names:
             number = self._numbers[name] = len(self._numbers)
             self._rows.append(0)
         self._rows[number] += 1
+        # A column of texts makes a label for each row. This is noticed after 10,000, not after all rows.
         if len(self._rows) == self._check_at:
             self._check_at *= 10
             self._require_labels()
@@ -84,6 +85,7 @@ class Names:
         before = names = list(self._numbers)
         self._require_labels()
         if self.is_open:
+            # By value, so that 10 comes after 9.
             numeric = all(WHOLE.fullmatch(name) for name in before)
             names = sorted(before, key=lambda name: (int(name), name) if numeric else (0, name))
         # With fewer rows than data.max_rows, no file was cut.
@@ -113,7 +115,7 @@ class Names:
             )
 
 
-def no_label(value: Any) -> bool:
+def no_label(value: object) -> bool:
     """Return whether the type of a value is not that of a label: None, an object, a list, or NaN."""
     return value is None or isinstance(value, (dict, list)) or value != value
 
@@ -169,7 +171,7 @@ class Classes(Target):
         self._names = Names(files.labels, files.max_rows)
         self.remap = None
 
-    def read(self, values: Values) -> tuple[Any, Problem | None]:
+    def read(self, values: Values) -> tuple[object, Problem | None]:
         number, rule = self._names.number(values.get("label"))
         return number, None if rule is None else ("label", rule)
 
@@ -179,7 +181,7 @@ class Classes(Target):
     def close(self) -> None:
         self.remap = self._names.close(self.fewest)
 
-    def meta(self) -> dict[str, Any]:
+    def meta(self) -> dict[str, object]:
         return {"names": self.names, "remap": self.remap}
 
     @classmethod
@@ -223,7 +225,7 @@ class Relevance(Classes):
         self._names = Names(list(self.NAMES), None)
         self.remap = None
 
-    def read(self, values: Values) -> tuple[Any, Problem | None]:
+    def read(self, values: Values) -> tuple[object, Problem | None]:
         written = values.get("label")
         if written is None:
             return 1, None
@@ -252,7 +254,7 @@ class LabelSet(Classes):
     def read_as(self, files: Files) -> None:
         self._separator = files.label_separator
 
-    def read(self, values: Values) -> tuple[Any, Problem | None]:
+    def read(self, values: Values) -> tuple[object, Problem | None]:
         """Read a list of labels, or a text with `data.label_separator` between labels; an empty one means none."""
         written = values.get("label")
         if isinstance(written, str):
@@ -267,6 +269,7 @@ class LabelSet(Classes):
             number, rule = self._names.number(value)
             if rule is not None:
                 return None, ("label", rule if len(written) == 1 else f"holds {value!r}, which {rule}")
+            assert number is not None, "there is a number or a broken rule"
             numbers.add(number)
         return sorted(numbers), None
 
@@ -277,6 +280,7 @@ class LabelSet(Classes):
         """Return the numbers of each row's labels in ascending order, one row after another, and their counts (B,)."""
         flat, counts_B = stored.lists("target", rows_B)
         row_of = np.repeat(np.arange(len(rows_B)), counts_B)
+        # Sorted within each row, because numbers may have been reordered by `remap`.
         return flat[np.lexsort((flat, row_of))].astype(np.int64), counts_B
 
     def collate(self, rows: Gathered) -> dict[str, Tensor]:
@@ -308,7 +312,7 @@ class NoTarget(Target):
     kind = "none"
     roles = ()
 
-    def read(self, values: Values) -> tuple[Any, Problem | None]:
+    def read(self, values: Values) -> tuple[object, Problem | None]:
         return None, None
 
     def column(self) -> pa.DataType | None:

@@ -1,7 +1,6 @@
 """A number as target. Axes: N rows of a set, B rows of a batch."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,7 @@ class Number(Target):
     def __init__(self, files: Files):
         self.mean, self.sd = 0.0, 1.0
 
-    def read(self, values: Values) -> tuple[Any, Problem | None]:
+    def read(self, values: Values) -> tuple[float | None, Problem | None]:
         written = values.get("label")
         try:
             number = float("" if written is None or isinstance(written, bool) else written)
@@ -43,7 +42,7 @@ class Number(Target):
     def column(self) -> pa.DataType | None:
         return pa.float64()
 
-    def meta(self) -> dict[str, Any]:
+    def meta(self) -> dict[str, object]:
         return {"mean": self.mean, "sd": self.sd}
 
     @property
@@ -91,11 +90,11 @@ class Number(Target):
         bounds = np.quantile(values_N, np.arange(1, MOST_STRATA) / MOST_STRATA)
         return np.searchsorted(bounds, values_N), np.ones(len(rows_N), np.int64)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         """Return the mean and the standard deviation of the training rows."""
         return self.meta()
 
-    def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
+    def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, object]:
         values_N = self.values(stored, rows_N)
         low, median, high = np.percentile(values_N, [0, 50, 100]).tolist()
         mean, sd = float(values_N.mean()), float(values_N.std())

@@ -51,7 +51,7 @@ class Tags(Target):
         self._strays = 0
         self.remap = None
 
-    def read(self, values: Values) -> tuple[Any, Problem | None]:
+    def read(self, values: Values) -> tuple[list[int] | None, Problem | None]:
         role = "spans" if "spans" in values and "text" in values else "tags"
         tags, rule = values.get("tags"), None
         if role == "spans":
@@ -68,18 +68,20 @@ class Tags(Target):
             rule = "is not a list of tags"
         return (None, (role, rule)) if rule is not None else (numbers, None)
 
-    def numbers(self, tags: list[Any]) -> tuple[list[int] | None, str | None]:
+    def numbers(self, tags: Sequence[object]) -> tuple[list[int] | None, str | None]:
         """Return (numbers, None), or (None, the rule that a tag breaks). A bad row adds no type."""
         known: dict[str, tuple[str, str]] = {}
         parts = []
         for tag in tags:
             name = str(tag)
+            # A row repeats few tags, mostly O, so each is split once.
             if (part := known.get(name)) is None:
                 checked, rule = self._check(name)
                 if checked is None:
                     return None, f"{rule}: {tag!r}"
                 part = known[name] = checked
             parts.append(part)
+        # The scheme must be one for all rows, so the letters are collected over rows.
         letters = {letter for letter, _ in known.values() if letter != "O"}
         if not letters <= self._letters:
             if scheme_of(letters | self._letters) is None:
@@ -101,6 +103,7 @@ class Tags(Target):
         return part, None
 
     def _number(self, letter: str, name: str) -> int:
+        # 0 is O, odd numbers begin a span and even ones continue it; `_tags_of_words` relies on that.
         return 0 if letter == "O" else 1 + 2 * self._types.setdefault(name, len(self._types)) + (letter == "I")
 
     def column(self) -> pa.DataType | None:
@@ -110,22 +113,26 @@ class Tags(Target):
         types = sorted(self._types) if self._is_open else list(self._types)
         final = numbered(types)
         self.remap = [0]
+        # The final numbers of B- and I- of each type, in the order in which types were numbered.
         for name in self._types:
             self.remap += [1 + 2 * final[name], 2 + 2 * final[name]]
         self._is_open, self._types = False, final
         require_names(self.names, 2, self._cut_to)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         """Return `scheme`, the scheme of the rows, and `begun_without_B`, the number of spans that began with a letter
         for the middle or the end and now begin with B-."""
         scheme = "spans" if self._from_spans else scheme_of(self._letters)
         return {"scheme": scheme, "begun_without_B": self._strays}
 
-    def meta(self) -> dict[str, Any]:
+    def meta(self) -> dict[str, object]:
         return {
-            "types": list(self._types), "remap": self.remap, "letters": sorted(self._letters),
-            "from_spans": self._from_spans, "strays": self._strays,
-        }  # fmt: skip
+            "types": list(self._types),
+            "remap": self.remap,
+            "letters": sorted(self._letters),
+            "from_spans": self._from_spans,
+            "strays": self._strays,
+        }
 
     @classmethod
     def from_meta(cls, meta: dict[str, Any]) -> Self:
@@ -169,7 +176,7 @@ class Tags(Target):
     def identities(self, stored: StoredSet, rows_B: np.ndarray) -> np.ndarray:
         return hashes_of_lists(self.tags, stored, rows_B)
 
-    def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, Any]:
+    def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, object]:
         """Return `labels`, the number of units with each tag."""
         counts_C = np.zeros(len(self.names), np.int64)
         for rows_B in chunks_of(rows_N):
@@ -188,6 +195,7 @@ def _tags_of_words(tags: np.ndarray, ends_U: np.ndarray) -> np.ndarray:
     is_tagged_U = tagged_U <= ends_U[:, 1]
     tagged_U = np.where(is_tagged_U, tagged_U, 0)
     begun_U = np.where(is_tagged_U, begun_at[tagged_U], -1)
+    # A word continues a span if the word before it is in the same span. Outside words have -1, and become 0 below.
     continues_U = np.append(False, begun_U[1:] == begun_U[:-1])[: len(begun_U)]
     begins_U = (tags[tagged_U] - 1) // 2 * 2 + 1
     return np.where(is_tagged_U, begins_U + continues_U, 0).astype(tags.dtype)
@@ -204,7 +212,7 @@ def scheme_of(letters: Iterable[str]) -> str | None:
     return next((name for name, own in SCHEMES.items() if wanted <= set(own)), None) if wanted else "BIO"
 
 
-def split_tag(tag: Any) -> tuple[str, str] | None:
+def split_tag(tag: object) -> tuple[str, str] | None:
     """Return the letter and the type of a tag, ("O", "") for O, or None for a tag of no known scheme."""
     letter, hyphen, name = str(tag).partition("-")
     if letter == "O" and not hyphen:
@@ -232,7 +240,7 @@ def to_bio(parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], int
     return bio, strays
 
 
-def tags_of_spans(text: str, spans: Any) -> tuple[list[str] | None, str | None]:
+def tags_of_spans(text: str, spans: object) -> tuple[list[str] | None, str | None]:
     """Convert `{type: {surface: [[first, last], ...]}}`, with inclusive character indices, to BIO tags of characters.
 
     Returns (tags, None), or (None, the broken rule) for a span outside the text, a surface that differs from the text,
@@ -260,7 +268,7 @@ def _otherwise(text: str, surface: str, first: int, last: int) -> str:
     return "where the text reads otherwise"
 
 
-def _is_places(value: Any) -> bool:
+def _is_places(value: object) -> bool:
     """Return whether a value is a list of pairs of integers."""
     return isinstance(value, list) and all(
         isinstance(place, list) and len(place) == 2 and all(type(end) is int for end in place) for place in value
