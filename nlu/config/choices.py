@@ -42,6 +42,7 @@ def conf_dir() -> Path:
 @cache
 def target_of(group: str, choice: str) -> str | None:
     """Return the dotted name of the class behind a shipped choice; None if the choice names none."""
+    # Read as plain YAML, since this is asked outside of Hydra too.
     text = (conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")
     target: str | None = yaml.safe_load(text).get(TARGET)
     return target
@@ -58,7 +59,7 @@ def choice_of(group: str, target: str) -> str:
     return next((name for name, each in targets_of(group).items() if each == target), target)
 
 
-def with_targets(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_targets(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration with the target of each choice that leaves it out (see `BASES`)."""
     named = dict(config)
     for group, choice in BASES.items():
@@ -66,13 +67,14 @@ def with_targets(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(node, Mapping) and TARGET not in node:
             named[group] = {TARGET: target_of(group, choice), **node}
     data: Any = named.get("data")
+    # Each set of a mixture is a choice of the group data too.
     if constant_of(data, "has_sets") and isinstance(data.get("sets"), Mapping):
         sets = {name: with_targets({"data": node})["data"] for name, node in data["sets"].items()}
         named["data"] = {**data, "sets": sets}
     return named
 
 
-def constant_of(node: Any, name: str) -> Any:
+def constant_of(node: object, name: str) -> Any:
     """Return a class constant of a node's target; None if it has none or cannot be read."""
     try:
         return read_constants(node[TARGET]).get(name) if isinstance(node, Mapping) else None
@@ -81,7 +83,7 @@ def constant_of(node: Any, name: str) -> Any:
         return None
 
 
-def with_defaults(config: Mapping[str, Any], schema: str) -> dict[str, Any]:
+def with_defaults(config: Mapping[str, object], schema: str) -> dict[str, Any]:
     """Return the configuration with its targets, and the literal defaults of schema, plain groups and targets.
 
     Given values stay. A target that cannot be read gets no defaults; validation refuses it.
@@ -93,7 +95,7 @@ def with_defaults(config: Mapping[str, Any], schema: str) -> dict[str, Any]:
     return filled
 
 
-def defaults_of(target: Any) -> dict[str, Any]:
+def defaults_of(target: object) -> dict[str, object]:
     """Return the literal defaults of a target's keys; {} if they cannot be read."""
     try:
         return _literals(read_signature(target)) if isinstance(target, str) else {}
@@ -101,15 +103,16 @@ def defaults_of(target: Any) -> dict[str, Any]:
         return {}
 
 
-def _filled(node: Mapping[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+def _filled(node: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, Any]:
     return {**node, **{key: value for key, value in defaults.items() if key not in node}}
 
 
-def _literals(signature: Signature) -> dict[str, Any]:
+def _literals(signature: Signature) -> dict[str, object]:
     found = {}
     for name, parameter in signature.parameters.items():
         # Only the constructor can compute the others, such as those of a factory.
         with suppress(ValueError):
+            # A default that is not a literal raises ValueError in literal_eval.
             if parameter.value is not None:
                 found[name] = ast.literal_eval(parameter.value)
     return found

@@ -6,7 +6,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TextIO
 
 from nlu.storage.redaction import hide
 
@@ -33,7 +33,7 @@ def leave_output(to: TextIO | None = None) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), (to or sys.stdout).fileno())
 
 
-def print_dry_run(config: dict[str, Any]) -> int:
+def print_dry_run(config: dict[str, object]) -> int:
     """Print what `dry_run=true` shows: the configuration, what each group's target is, the verdict. Return 0."""
     import yaml
 
@@ -59,6 +59,7 @@ def print_dry_run_of_grid(job_names: Sequence[str]) -> None:
 
 def hide_tracebacks() -> None:
     """Make this process print uncaught errors as Python does, but without secrets."""
+    # Threads have a hook of their own.
     sys.excepthook = lambda kind, error, trace: print_traceback(error)
     threading.excepthook = _print_uncaught_in_thread
 

@@ -7,11 +7,13 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
-from typing import Any, Literal
+from typing import Literal, TypeGuard
 
 from nlu.config.errors import UserError
 
+# At most 18 digits, since a longer number is a mistake.
 _WRITTEN = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(ep|st|ex)")
+_UNITS: dict[str, Literal["ep", "st", "ex"]] = {"ep": "ep", "st": "st", "ex": "ex"}
 _EXAMPLES = "3ep (epochs), 500st (steps) or 32000ex (examples seen)"
 _RULES = {
     "duration": f"a duration above 0 such as {_EXAMPLES}; st and ex take whole numbers",
@@ -36,7 +38,7 @@ class Duration:
         return Fraction(str(self.amount))
 
 
-def parse_duration(text: Any) -> Duration:
+def parse_duration(text: object) -> Duration:
     """Return the duration written as `3ep`, `0.5ep`, `500st` or `32000ex`. Raises UserError for anything else."""
     duration = _read(text)
     if duration is None:
@@ -44,7 +46,7 @@ def parse_duration(text: Any) -> Duration:
     return duration
 
 
-def parse_interval(value: Any) -> Duration | None:
+def parse_interval(value: object) -> Duration | None:
     """Return None for 0 and a duration otherwise. Raises UserError for anything else."""
     if value == "0" or (_is_number(value) and value == 0):
         return None
@@ -54,7 +56,7 @@ def parse_interval(value: Any) -> Duration | None:
     return duration
 
 
-def parse_warmup(value: Any) -> float | Duration:
+def parse_warmup(value: object) -> float | Duration:
     """Return a ratio of the whole run in [0, 1], or a duration. Raises UserError for anything else."""
     if _is_number(value) and 0 <= value <= 1:
         return float(value)
@@ -64,7 +66,7 @@ def parse_warmup(value: Any) -> float | Duration:
     return duration
 
 
-def duration_rule(kind: str, value: Any) -> str:
+def duration_rule(kind: str, value: object) -> str:
     """Return what a `duration`, `interval` or `warmup` must be, with a remedy if `value` lacks its unit."""
     text = str(value)
     is_plain = re.fullmatch(r"[0-9]{1,18}", text) is not None and int(text) > 0
@@ -75,11 +77,11 @@ def _with_units(text: str) -> str:
     return f"{text}st (steps), {text}ep (epochs) or {text}ex (examples)"
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _read(value: Any) -> Duration | None:
+def _read(value: object) -> Duration | None:
     match = _WRITTEN.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None
@@ -88,7 +90,7 @@ def _read(value: Any) -> Duration | None:
     is_whole = amount.denominator == 1
     if amount == 0 or (unit != "ep" and not is_whole):
         return None
-    return Duration(int(amount) if is_whole else float(amount), unit)  # type: ignore[arg-type]
+    return Duration(int(amount) if is_whole else float(amount), _UNITS[unit])
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class Clock:
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one epoch."""
+        # A fraction, because a quotient of floats is not exact for large numbers.
         return ceil(Fraction(self.num_examples, self.examples_per_step))
 
     def examples(self, step: int) -> int:
@@ -122,6 +125,7 @@ class Clock:
         """Return the smallest step, at least 1, at which `duration` is reached."""
         if duration.unit == "st":
             return int(duration.amount)
+        # Whole epochs are counted separately, because the last step of each may be short.
         epochs, rest = divmod(self._in_examples(duration), self.num_examples)
         return max(1, int(epochs) * self.steps_per_epoch + ceil(rest / self.examples_per_step))
 
@@ -141,6 +145,7 @@ class Clock:
             return False
         if interval.unit == "st":
             return step % (times * int(interval.amount)) == 0
+        # The step counts if it passes a multiple, since a multiple may lie within the step.
         length = times * self._in_examples(interval)
         return floor(self.examples(step) / length) > floor(self.examples(step - 1) / length)
 

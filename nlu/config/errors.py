@@ -22,6 +22,7 @@ class UserError(Exception):
         problems, summary, remedy = tuple(map(_readable, problems)), _readable(summary), _readable(remedy)
         if not problems:
             problems, summary, remedy = (_joined(summary, remedy),), "", ""
+        # One mistake may break a rule several times, as in several jobs of a grid.
         self.problems = list(dict.fromkeys(problems))
         self.summary, self.remedy = summary, remedy
         super().__init__("\n".join(self.sentences))
@@ -62,6 +63,7 @@ def keys_called(names: Mapping[str, str]) -> Iterator[None]:
         yield
     except UserError as error:
         problems = map(renamed, error.problems)
+        # `from None`: the original message has the names that this command does not have.
         raise type(error)(*problems, summary=renamed(error.summary), remedy=renamed(error.remedy)) from None
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nlu.config.choices import SCHEMAS, conf_dir
 from nlu.config.signature import read_signature
@@ -97,7 +97,7 @@ def choice_elsewhere(group: str, choice: str) -> str | None:
     return None
 
 
-def value_elsewhere(key: str, value: Any) -> str | None:
+def value_elsewhere(key: str, value: object) -> str | None:
     """Return what to write for a value that a key of ours takes in another program; None if it is not known."""
     constants = {None: "null", True: "true", False: "false"}
     shown = constants[value] if value is None or isinstance(value, bool) else str(value)

@@ -27,8 +27,15 @@ from nlu.config.types import (
 
 STANDARD = "-"
 """The path that stands for standard input or output."""
-ALLOWED = ("seed", "dry_run", "trusted_packages", "precision", "trainer.device", "trainer.devices",
-           "trainer.eval_batch_size")  # fmt: skip
+ALLOWED = (
+    "seed",
+    "dry_run",
+    "trusted_packages",
+    "precision",
+    "trainer.device",
+    "trainer.devices",
+    "trainer.eval_batch_size",
+)
 """Keys of a run that may have other values when it is scored."""
 SETS = ("train", "dev", "test")
 
@@ -205,9 +212,12 @@ class Serve(_Command):
 
 
 def on_run(
-    saved: Mapping[str, Any], composed: Mapping[str, Any], overrides: Iterable[str], named: Sequence[str],
+    saved: Mapping[str, Any],
+    composed: Mapping[str, Any],
+    overrides: Iterable[str],
+    named: Sequence[str],
     checkpoint: str,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the configuration that scores a run: `saved`, with the values in `composed` of the keys in `overrides`.
 
     `named` are the sets for which rows are given. They replace the run's own rows, and `checkpoint` its initial weights
@@ -221,10 +231,12 @@ def on_run(
     wrong = [key for key in given if not (key in own or key.partition(".")[0] == "data" or key in ALLOWED)]
     if wrong:
         raise UserError(*(f"{key}: a run is scored as it was trained; leave out {key}, or run=" for key in wrong))
+    # A deep copy, because values below are replaced in place.
     config = {**deepcopy(dict(saved)), **{key: composed[key] for key in own}}
     # The choices are those of training, and scoring needs no tracker's package.
     for key in ("choices", "tracker"):
         config.pop(key, None)
+    # First the values that the command line gives; below, what follows from them for the files to score.
     has_own_fields = "data.fields" in given
     for key in given:
         if key in own:
@@ -232,6 +244,7 @@ def on_run(
         if key.startswith("data.fields.") and not has_own_fields:
             # One column differs from training, so the others are not taken from there.
             config["data"]["fields"], has_own_fields = {}, True
+        # From the composed configuration, not from the text of the override: Hydra has parsed and resolved it.
         _put(config, key, deepcopy(reduce(getitem, key.split("."), composed)))
     # A named data set has its own format; the length of sequences belongs to the model.
     if "data" not in given and {"data.dev", "data.test"} & set(given) and "data.format" not in given:
@@ -265,14 +278,15 @@ def scored_sets(overrides: Iterable[str]) -> list[str]:
     return [name for name in ("dev", "test") if any(key.partition("data.")[2].split(".")[0] == name for key in given)]
 
 
-def _reading(saved: Mapping[str, Any], data: Mapping[str, Any], given: list[str]) -> dict[str, Any]:
+def _reading(saved: Mapping[str, Any], data: Mapping[str, Any], given: list[str]) -> dict[str, object]:
     known = {Path(path).suffix for path in _paths([saved.get(name) for name in SETS])}
     new = {
         Path(path).suffix for path in _paths([data.get(name) for name in ("dev", "test") if f"data.{name}" in given])
     }
+    # Files with a suffix of the training files are read like these.
     if new <= known:
         return {}
-    changed: dict[str, Any] = {"format": "auto", "header": None}
+    changed: dict[str, object] = {"format": "auto", "header": None}
     # A named column has its name in any format; a numbered one may have another number.
     if any(isinstance(column, int) for column in (saved.get("fields") or {}).values()):
         changed["fields"] = None
@@ -294,7 +308,7 @@ def _keys(overrides: Iterable[str]) -> list[str]:
     return [key for key in keys if not key.startswith("hydra")]
 
 
-def _put(config: dict[str, Any], key: str, value: Any) -> None:
+def _put(config: dict[str, Any], key: str, value: object) -> None:
     *parents, last = key.split(".")
     node = config
     for part in parents:

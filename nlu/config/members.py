@@ -16,12 +16,12 @@ PARTS_OF_TASK = {"task": "tasks", "loss": "losses", "head": "heads"}
 """The groups that each set may choose, and the keys of task=composite with these choices."""
 
 
-def is_mixture(config: Mapping[str, Any]) -> bool:
+def is_mixture(config: Mapping[str, object]) -> bool:
     """Return whether a plain configuration has several training sets."""
     return constant_of(config.get("data"), "has_sets") is True
 
 
-def is_composite(config: Mapping[str, Any]) -> bool:
+def is_composite(config: Mapping[str, object]) -> bool:
     """Return whether a plain configuration has several tasks."""
     return constant_of(config.get("task"), "has_tasks") is True
 
@@ -53,7 +53,7 @@ def default_loss() -> str:
     return target_of("loss", "cross_entropy") or ""
 
 
-def own_loss_of(task: Mapping[str, Any]) -> str:
+def own_loss_of(task: Mapping[str, object]) -> str:
     """Return the dotted name of the loss that a task has by default."""
     return constant_of(task, "own_loss") or default_loss()
 
@@ -71,4 +71,5 @@ def keys_of(name: str, text: str) -> str:
     def path(found: re.Match[str]) -> str:
         return whose[found[0]]
 
+    # Only where a key begins: "data" within a path or a longer word stays.
     return re.sub(rf"(?<![\w./-])({'|'.join(whose)})(?=\.\w| is |=)", path, text)

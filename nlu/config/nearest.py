@@ -16,6 +16,7 @@ def nearest(name: str, valid: Iterable[str], count: int = 3) -> list[str]:
     """
     if len(name) > LONGEST_NAME:
         return []
+    # Sorted, so that equally close names come in a fixed order.
     scores = {candidate: _similarity(name, candidate) for candidate in sorted(set(valid) - {name})}
     close = [candidate for candidate, score in scores.items() if score >= CLOSE]
     return sorted(close, key=lambda candidate: -scores[candidate])[:count]

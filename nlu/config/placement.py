@@ -58,6 +58,7 @@ class Placement:
         if self.kind == "workers":
             return []
         if self.kind == "torchrun" or self.local_world_size > 1:
+            # 1 is the default of the key, so it contradicts nothing.
             if devices not in (1, self.local_world_size):
                 raise UserError(
                     f"{self.kind} started {self.local_world_size} processes on this node, but devices is {devices}; "
@@ -71,11 +72,17 @@ class Placement:
             return []
         return [
             Placement(
-                "workers", self.node * count + local, self.nodes * count, local, count, self.node, self.nodes,
+                "workers",
+                self.node * count + local,
+                self.nodes * count,
+                local,
+                count,
+                self.node,
+                self.nodes,
                 self.meeting,
             )
             for local in range(count)
-        ]  # fmt: skip
+        ]
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables of a process in this place."""
@@ -89,10 +96,12 @@ class Placement:
 def placement(environment: Mapping[str, str] = os.environ) -> Placement:
     """Return the place of this process. Raises UserError if the environment contradicts itself."""
     given = [name for name in _VARIABLES if environment.get(name)]
+    # First, since our workers inherit the variables of the queue that started their parent.
     if MEETING in environment:
         return replace(_counted(environment), kind="workers", meeting=environment[MEETING])
     by_slurm = _of_slurm(environment)
     if by_slurm is not None:
+        # With it, torchrun runs within the step, and its own variables count.
         if "TORCHELASTIC_RUN_ID" not in environment:
             _require_same(environment, by_slurm, given)
             return by_slurm
@@ -146,6 +155,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Placement | None:
     counts = _tasks_of_nodes(environment.get("SLURM_STEP_TASKS_PER_NODE", ""), tasks, nodes)
     names = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or "localhost"
     host = environment.get("MASTER_ADDR") or first_node(names)
+    # All tasks must compute the same port without talking to each other, and two jobs on a node should differ.
     port = environment.get("MASTER_PORT") or LOWEST_PORT + _number(environment, "SLURM_JOB_ID") % PORTS
     return Placement(
         "slurm", rank, tasks, _number(environment, "SLURM_LOCALID"), counts[node], node, nodes, f"tcp://{host}:{port}"

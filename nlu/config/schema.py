@@ -148,6 +148,7 @@ class Run:
     def to_config(self) -> dict[str, Any]:
         """Return plain containers, as config.yaml holds them, without the keys of `nlu.preprocess`."""
         config = asdict(self)
+        # A part is the work of one job, and not a property of the run.
         config["data"] = {key: value for key, value in config["data"].items() if key not in PARTS}
         return config
 
@@ -188,6 +189,7 @@ class Run:
     def repeat(self, *, seed: int, fold: int | None) -> Self:
         """Return the configuration of one of these runs."""
         single = replace(self, seed=seed, seeds=1, fold=fold)
+        # `replace` calls the constructor, which does not take `choices`.
         single.choices = self.choices
         return single
 
@@ -198,7 +200,7 @@ def num_repeats(config: Mapping[str, Any]) -> int:
     return config["seeds"] * (count if count is not None and fold is None else 1)
 
 
-def flat(config: dict[str, Any]) -> dict[str, Any]:
+def flat(config: dict[str, Any]) -> dict[str, object]:
     """Return `{dotted key: value}`, in which two configurations are compared; lists and empty mappings are values."""
     return dict(_items(config, ""))
 
@@ -208,7 +210,8 @@ def has_effect(key: str) -> bool:
     return key not in WITHOUT_EFFECT and key.partition(".")[0] not in WITHOUT_EFFECT
 
 
-def _items(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _items(config: object, prefix: str) -> Iterator[tuple[str, object]]:
+    # An empty mapping is a value, as {} differs from a missing key; at the top there is none to report.
     if isinstance(config, dict) and (config or not prefix):
         for key, value in config.items():
             yield from _items(value, f"{prefix}.{key}" if prefix else str(key))

@@ -121,6 +121,7 @@ def _of_class(target: str, module: "_Module", definition: ast.ClassDef) -> Signa
     doc = _doc(definition) or (_doc(constructor) if constructor else "")
     if constructor is not None:
         own = _of_function(target, module, constructor)
+        # Without **kwargs, the keywords of the base cannot be passed.
         if not own.is_open or base is None:
             return Signature(target, doc, own.parameters, own.positional[1:], own.is_open)
         # Assumes that **kwargs are passed on to the base.
@@ -158,6 +159,7 @@ def _fields(module: "_Module", definition: ast.ClassDef) -> tuple[tuple[str, ...
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
         kind = dotted(node.annotation).rpartition(".")[2]
+        # Fields before the mark are positional, those after it are keys.
         if kind == "KW_ONLY":
             positional, parameters = tuple(parameters), {}
         elif kind != "ClassVar" and not _is_set_later(node.value):
@@ -205,7 +207,8 @@ class _WithoutNamesakes(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         with suppress(SyntaxError):
             if isinstance(node.value, str):
-                return self.visit(ast.parse(node.value, mode="eval").body)  # type: ignore[no-any-return]
+                inner: ast.expr = self.visit(ast.parse(node.value, mode="eval").body)
+                return inner
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -254,12 +257,15 @@ def _locate(target: str, hops: int) -> tuple[_Module, Definition]:
     name = target[len(module_name) + 1 :]
     if spec is None or not name:
         raise UserError(f"{target} does not name a class in a module; write package.module.Class")
+    # The short source first. Its regular expressions rely on the layout of nlu's own files; other code is parsed in
+    # full.
     for in_full in (False, True) if module_name.startswith("nlu.") else (True,):
         module = _read_module(module_name, spec, in_full)
         if name in module.definitions:
             return module, module.definitions[name]
         if (origin := module.full_name(name)) is not None:
             break
+    # The limit ends circular imports of names.
     if origin is None or hops == 0:
         raise UserError(_not_found(target, module, spec))
     return _locate(origin, hops - 1)
@@ -285,6 +291,7 @@ def _longest_module(target: str) -> tuple[str, ModuleSpec | None]:
             "or correct the name"
         )
     name = first
+    # The rest of the name is a class, perhaps nested, as soon as there is no such module.
     for part in parts:
         found = _found_in(tuple(spec.submodule_search_locations or ()), name, part)
         if found is None:
@@ -354,6 +361,7 @@ def _import_source(node: ast.ImportFrom, package: str) -> str:
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for node in body:
+        # For definitions and imports under `if TYPE_CHECKING` or in `try`.
         if isinstance(node, ast.If | ast.Try):
             yield from _statements(node.body + node.orelse)
         else:

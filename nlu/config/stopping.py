@@ -76,6 +76,7 @@ def listening() -> Iterator[None]:
 
     When the outermost block ends, received signals are forgotten.
     """
+    # Python installs handlers only from the main thread.
     if _signals.is_listening or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -84,6 +85,7 @@ def listening() -> Iterator[None]:
     try:
         yield
     finally:
+        # A process that runs several commands gets its own handlers back.
         for number, handler in before.items():
             signal.signal(number, handler)
         _signals.forget()

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from hydra.core.utils import JobReturn
 
@@ -41,7 +40,7 @@ class ElsewhereReturn(JobReturn):
     folder: str = ""
 
 
-def raised_in(job: JobReturn) -> Any:
+def raised_in(job: JobReturn) -> object:
     """Return the error of a failed job. The public property (read in Hydra 1.4.0rc3) prints a line and raises it."""
     return job._return_value
 
@@ -117,6 +116,7 @@ def _lost_without_result() -> bool:
 
     # Slurm ends the whole step, so it sends SIGTERM to this process too.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Another process of the job may be writing its error right now; it knows better why the job failed.
     time.sleep(LAST_WORD_S)
     paths = submitit.JobEnvironment().paths
     results = [path for path in paths.folder.glob(f"{paths.job_id}_*_result.pkl") if path != paths.result_pickle]
@@ -135,9 +135,10 @@ def run_while_time_lasts(run: Callable[[], int], lost_a_peer: Callable[[BaseExce
     if not is_submitted():
         return run()
     number = time_signal()
-    handler: Any = signal.getsignal(number)
+    handler = signal.getsignal(number)
     if not callable(handler):
         return run()
+    # submitit's own handler does the requeue; it expects the arguments of a signal handler.
     job = _Requeue(partial(handler, number, None))
     with stopping.listening(), stopping.told_when_saved(job.when_saved):
         signal.signal(number, job.receive)
@@ -161,9 +162,10 @@ class _Requeue:
         self._is_up = self._is_asked = False
         self._raised: BaseException | None = None
 
-    def receive(self, *_: Any) -> None:
+    def receive(self, *_: object) -> None:
         """Handle the signal that the time is nearly up."""
         self._is_up = True
+        # The loop saves first, and calls `when_saved`; nothing may be raised at this instruction.
         if stopping.is_polled():
             signal.raise_signal(signal.SIGTERM)
             return
@@ -173,6 +175,7 @@ class _Requeue:
 
     def when_saved(self) -> None:
         """Requeue the job once its time is up; the exception that ends it is kept until `leave`."""
+        # A run may save several times after the signal.
         if self._is_up and not self._is_asked:
             self._is_asked = True
             try:

@@ -17,13 +17,14 @@ def is_trusted(target: str, trusted: Sequence[str] = ()) -> bool:
     return target.partition(".")[0] in ("nlu", *trusted)
 
 
-def build(node: Mapping[str, Any] | DictConfig, *runtime_args: Any, trusted: Sequence[str] = ()) -> Any:
+def build(node: Mapping[str, object] | DictConfig, *runtime_args: object, trusted: Sequence[str] = ()) -> Any:
     """Import the node's `_target_` and call it with `runtime_args` and the node's other keys as keyword arguments.
 
     The keyword arguments are copies, as plain containers. An argument that is itself a node is built first, without
     `runtime_args`. Raises UserError for a target that is missing, outside nlu and `trusted`, or not importable.
     """
     plain: Any = OmegaConf.to_container(node, resolve=True) if isinstance(node, DictConfig) else node
+    # A constructor may change its arguments, which must not change the configuration.
     keywords = copy.deepcopy(dict(plain))
     target = keywords.pop(TARGET, None)
     if not isinstance(target, str):
@@ -52,6 +53,7 @@ def _import(target: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        # Either the target itself is missing, or a package that its module imports; the remedies differ.
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise UserError(f"{target}: module {error.name} does not exist; correct _target_") from error
         raise UserError(f"{target} needs the package {error.name}, which is missing; install it") from error

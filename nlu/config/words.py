@@ -43,8 +43,10 @@ def show_as(path: Path, origin: str) -> None:
 
 def with_origins(text: str) -> str:
     """Return a text with the origins of copies in place of their paths, unless it is an error of the local disk."""
+    # A full disk is a problem of the copy's path, which the user must see.
     if not _origins or any(message in text for message in _DISK_ERRORS):
         return text
+    # The longest first: a copy may be inside another one.
     pieces, done, lengths = [], 0, sorted(_lengths, reverse=True)
     for start in (found.start() for found in _BEGINS.finditer(text)):
         ends = (start + length for length in lengths)

@@ -176,6 +176,7 @@ class Builder:
             second_N,
         )
         try:
+            # Whether the type of the column can hold a target is known only here.
             writer.add(encoded, [target for _, _, target in good], origin)
         except Misfit as error:
             source, row, _ = good[error.row]

@@ -21,6 +21,7 @@ SEPARATORS = {"\t": "tsv", ",": "csv", ";": None, "|": None}
 """the usual separators of tables, and the format that has each"""
 MAX_CELL = 1 << 24
 """characters of a csv cell; without a limit, unclosed quotes would read the rest of the file as one cell"""
+# A limit of the csv module for the whole process.
 csv.field_size_limit(MAX_CELL)
 MARKS = {
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",

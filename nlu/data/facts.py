@@ -94,6 +94,7 @@ def _conflicts(part: Examples, repeated_S: np.ndarray) -> int:
     hash_N, target_N = hash_N[twice_N], part.target.identities(part.stored, part.rows_N[twice_N])
     order_N = np.lexsort((target_N, hash_N))
     hash_N, target_N = hash_N[order_N], target_N[order_N]
+    # A text with three targets has two clashes, but counts once.
     clash = (hash_N[1:] == hash_N[:-1]) & (target_N[1:] != target_N[:-1])
     return len(np.unique(hash_N[1:][clash]))
 

@@ -298,6 +298,7 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
     flat, pieces_U = tokenizer.ids(units)
     # np.insert takes places in the old array, so several inserts do not shift one another.
     flat = np.insert(flat, starts_of(pieces_U)[pieces_U == 0], tokenizer.unknown_id)
+    # Each unit without tokens has just got one.
     pieces_U = np.maximum(pieces_U, 1)
     row_U = np.repeat(np.arange(len(rows)), units_N)
     end_U = np.cumsum(pieces_U)

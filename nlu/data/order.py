@@ -91,6 +91,7 @@ class Order:
 
     def step(self, number: int) -> list[np.ndarray]:
         """Return this rank's share of each micro-batch of a step, counted from 0; a share may be empty."""
+        # Every n-th example: a batch is sorted by length, so the shares have about the same number of tokens.
         return [batch[self._rank :: self._world_size] for batch in self.global_step(number)]
 
     def global_step(self, number: int) -> list[np.ndarray]:

@@ -167,6 +167,7 @@ class Originals:
 
     def _of_records(self) -> Iterator[tuple[Row | BadRow, Original]]:
         rows = read_rows(self.path, self.file_format, self.fields, self.header, dialect=self.dialect)
+        # The file is read twice, side by side: once by fields and once with everything that it holds.
         for row, whole in zip(rows, self._records(), strict=True):
             assert not isinstance(row, Mark), "only CoNLL columns have marks"
             yield row, whole

@@ -66,6 +66,7 @@ class Plan:
             "layout": self.layout.name,
             "tokenizer": self.tokenizer.digest if self.tokenizer else self._settings(),
         }
+        # Only these stores depend on what a word is.
         if self.layout.name == "units" and "tokens" not in reading.fields:
             shaped_by["units"] = WORDS.pattern
         # Entries of later features are added only if they are used, so that older stores keep their names.

@@ -62,6 +62,7 @@ class Reading:
 
     def rows(self, source: SourceFile, *, with_group: bool = False) -> Iterator[Row | BadRow | Mark]:
         """Yield the rows of one file. Raises DataError for a line that is not UTF-8, or a missing column."""
+        # Other sets may lack the column of the groups.
         fields = {**self.fields, GROUP: self.group_by} if with_group and self.group_by is not None else self.fields
         taken = 0
         try:

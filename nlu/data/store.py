@@ -256,7 +256,6 @@ class StoredSet:
         if remap is not None:
             self.renumber("target", np.asarray(remap, np.int32))
         self._batches = batches
-        # Kept in memory for every row: the order of batches needs all lengths.
         self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
         self.text_hash_N = self._column("text_hash")
 

@@ -182,6 +182,7 @@ def _is_byte_level(backend: Backend) -> bool:
 def _probe(backend: Backend, *texts: str) -> Template:
     """Return the special tokens that a post-processor adds, found by encoding texts of one letter."""
     encoding = backend.encode(texts[0], texts[1] if len(texts) == 2 else None)
+    # Special tokens before the first text, after it, and after the second one.
     groups: list[list[int]] = [[], [], []]
     seen = 0
     for token, sequence, special in zip(encoding.ids, encoding.sequence_ids, encoding.special_tokens_mask, strict=True):
@@ -265,6 +266,7 @@ class Vocabulary:
         kept = [word for word in words[: max(0, self.max_size - len(SPECIALS))]
                 if counts_V[number_of[word]] >= self.min_count]  # fmt: skip
         restricted = self.tokenizer(SPECIALS + kept, "built vocabulary")
+        # Words that are not kept become [UNK].
         numbers_V = np.full(len(counts_V), restricted.unknown_id, np.int32)
         for number, word in enumerate([*SPECIALS, *kept]):
             numbers_V[number_of[word]] = number

@@ -117,6 +117,7 @@ def _remove_abandoned(parent: Path) -> None:
     oldest = time.time() - ABANDONED_AFTER_S
     for name in {path.name.removesuffix(".lock") for path in parent.iterdir()}:
         folder = parent / name
+        # A lock says whether its process lives. Without locks, and for processes of other hosts, only the age says it.
         if _newest(folder) < oldest:
             with suppress(Locked, OSError), hold_lock(_lock_of(folder), wait_s=0, optional=True):
                 _remove_staged(folder)

@@ -112,6 +112,7 @@ class Ledger:
         later = self._read(record.number + 1)
         if later is not None or record.kind != CLAIM:
             return later
+        # Between the two reads the holder may have written, noted and deleted further records.
         for _ in range(NEWER_TRIES):
             noted = self._noted(record.number)
             if noted is None or noted <= record.number:
@@ -156,6 +157,7 @@ class Ledger:
         written = self._store.put_new(_key(record.number), json.dumps(document, ensure_ascii=False).encode())
         if not written:
             there = self._read(record.number)
+            # S3 also answers 409 for a conflict with another put, which may then have failed.
             if there is None:
                 raise Unreachable(f"{self._store.shown} refuses record {record.number}, which does not exist")
             if there.id != record.id:

@@ -60,6 +60,7 @@ def hold_lock(
     try:
         yield
     finally:
+        # Closing the descriptor releases the lock.
         os.close(descriptor)
 
 

@@ -83,6 +83,7 @@ class BucketBackend(WritableBackend):
                 self.bucket.delete(key)
 
     def make_folder(self, place: Place) -> bool:
+        # A bucket has no folders. Only the bucket itself can be created.
         if place.path:
             return False
         if self.stat(place) is None:
@@ -186,6 +187,7 @@ class ObjectStore:
         place = self._place(key)
 
         def fetch() -> str | None:
+            # The etag of this answer is required of every part, so all parts are of one version.
             info = self._bucket.head(place.path)
             if info is None:
                 raise FileNotFoundError(f"{self.shown}/{key}")

@@ -82,6 +82,7 @@ def output_files(out: str | Path, key: str) -> Iterator[Path]:
         yield Path(folder)
         paths = sorted(Path(folder).iterdir())
         for path in paths:
+            # All names are checked before the first file is sent.
             require_no_object(place.within(path.name), key)
         for path in paths:
             send_file(path, place.within(path.name))

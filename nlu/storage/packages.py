@@ -34,6 +34,7 @@ PIP_DOWNLOAD = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS.split()]
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".zip")
 # zipfile raises RuntimeError for a member with a password.
 DAMAGE = (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError)
+# A damaged archive may have the same name for a file and for a folder.
 CLASHES = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
 
@@ -85,6 +86,7 @@ def _download(reference: Reference, requirement: str, folder: Path) -> Path:
         result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if result.returncode != 0:
         raise _pip_error(reference, requirement, result.stderr)
+    # pip fetches exactly one file, since dependencies are left out.
     (archive,) = folder.iterdir()
     reference.check_digest(archive)
     return archive

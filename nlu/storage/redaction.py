@@ -147,6 +147,7 @@ def hide_setting(argument: str) -> str:
     it may contain shell lines of a launcher; else as in `hide`.
     """
     key, equals, value = argument.partition("=")
+    # These are Hydra's prefixes of an override.
     name = key.lstrip("+~-")
     if not equals:
         return hide(argument)

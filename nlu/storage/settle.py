@@ -68,6 +68,7 @@ def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], 
     # Without the lock, a process that found a broken folder could move away the good one of another process.
     with hold_lock(lock, wait_s=math.inf, optional=True, what=str(place)):
         try:
+            # Asked under the lock: another process may have settled it while this one waited.
             if is_good(place):
                 return False
             if os.path.lexists(place):
@@ -216,6 +217,8 @@ def new_folder(place: Path) -> Iterator[Path]:
     At the place there must be nothing, or an empty folder. Folders above it are created at the end.
     """
     place = place.absolute()
+    # In the nearest existing folder: on the same disk, so that a rename suffices, and without leaving empty folders
+    # after an error.
     new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=_above(place)))
     try:
         yield new

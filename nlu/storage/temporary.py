@@ -63,6 +63,7 @@ class Pauses:
     def __iter__(self) -> Iterator[float]:
         pause_s = self.first_s
         for _ in itertools.count() if self.count is None else range(self.count):
+            # Only the yielded value is spread, so that the spread does not add up.
             yield pause_s * _random.uniform(1 - _SPREAD, 1 + _SPREAD)
             pause_s = min(2 * pause_s, self.longest_s)
 

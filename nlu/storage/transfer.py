@@ -165,6 +165,7 @@ def copy_file(item: Item, advance: Advance = no_progress) -> None:
             path = Path(target.path)
             digest = fetch_into(reader, source, item.info, path, advance, hashed=item.sha256 is not None)
             if item.sha256 is not None and digest != item.sha256:
+                # The next command would take it for a finished copy.
                 path.unlink()
                 raise DataError(
                     f"{source.shown} is damaged: its sha256 is {digest}, not {item.sha256}; restore that object"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf import Container, DictConfig, DictKeyType, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 MISSING = "???"
@@ -31,7 +31,7 @@ _Known = dict[tuple[object, ...], DictConfig | Exception]
 MOST_KEPT = 64
 """A search composes a configuration of 0.2 MB for each trial; the oldest is dropped."""
 _known: ContextVar[_Known | None] = ContextVar("compositions", default=None)
-_made: ContextVar[dict[str, tuple[DictConfig, object]] | None] = ContextVar("made of the last one", default=None)
+_made: ContextVar[dict[str, tuple[DictConfig, Any]] | None] = ContextVar("made of the last one", default=None)
 """What was made of a composed configuration, with that configuration, by name."""
 
 
@@ -51,14 +51,17 @@ def compose(config_name: str, overrides: Sequence[str], *, with_hydra: bool = Fa
     known = _known.get()
     if known is None:
         return hydra.compose(config_name, list(overrides), return_hydra_config=with_hydra)
+    # The same overrides give another configuration on another search path.
     path = [(one.provider, one.path) for one in GlobalHydra.instance().config_loader().get_search_path().get_path()]
     key = (config_name, *overrides, *path)
     found = known.get((with_hydra, *key))
     if found is None:
+        # The configuration with `hydra` includes the other one, and cutting is faster than composing.
         whole = known.get((True, *key))
         if isinstance(whole, DictConfig):
             found = without_hydra(whole)
         else:
+            # An error is kept too: the same overrides fail in the same way.
             found = whole or _composed(config_name, overrides, with_hydra)
         while len(known) >= MOST_KEPT:
             known.pop(next(iter(known)), None)
@@ -83,11 +86,12 @@ def made_once(config: DictConfig, name: str, make: Callable[[DictConfig], T]) ->
     known = _made.get()
     if known is None:
         return make(config)
-    of, found = known.get(name, (None, None))
-    if of is not config:
-        found = make(config)
-        known[name] = config, found
-    return found  # type: ignore[return-value]
+    kept = known.get(name)
+    if kept is not None and kept[0] is config:
+        return kept[1]
+    found = make(config)
+    known[name] = config, found
+    return found
 
 
 def resolved(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
@@ -118,7 +122,7 @@ def _plain(node: Container, prefix: str, found: list[str]) -> Any:
     return [_value(node, index, f"{prefix}[{index}]", found) for index in range(len(node))]
 
 
-def _value(parent: Container, key: Any, full_key: str, found: list[str]) -> Any:
+def _value(parent: Container, key: DictKeyType, full_key: str, found: list[str]) -> Any:
     if OmegaConf.is_missing(parent, key):
         return MISSING
     try:

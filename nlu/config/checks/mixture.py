@@ -34,6 +34,7 @@ def mixture_problems(config: dict[str, Any], of_one_set: Callable[[dict[str, Any
         )
         return
     names = names_of(config)
+    # If names do not fit, the sets are not checked by themselves, since each needs its task.
     own = list(_names(config, names))
     yield from own
     yield from _groups(config)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
 
 import yaml
 from hydra import initialize_config_search_path
@@ -71,6 +70,7 @@ def with_known_keys(
             }
             if not plain:
                 return list(overrides)
+            # These decide which signatures there are. The plain ones may set keys that Hydra does not know yet.
             others = first_values([override for override in overrides if override not in plain])
             config = compose(config_name, others)
         except (UserError, *USER_MISTAKES):
@@ -91,7 +91,7 @@ def settable_keys(config: DictConfig, schema: str) -> set[str]:
 
 def has_key(config: DictConfig, key: str) -> bool:
     """Whether a composed configuration has a dotted key, set or not."""
-    node: Any = config
+    node: object = config
     *parents, last = key.split(".")
     for name in parents:
         if not isinstance(node, DictConfig) or name not in node or OmegaConf.is_missing(node, name):
@@ -221,6 +221,7 @@ class _Trial:
                 composed = self.compose(*texts)
                 self.accepted += texts
                 return composed
+        # The second half is tried together with what was accepted of the first.
         middle = len(items) // 2
         return self.accept_all(items[middle:], self.accept_all(items[:middle], config, schema), schema)
 
@@ -235,6 +236,7 @@ class _Trial:
                 if not f"{alternative.key}.".startswith(tuple(f"{group}." for group in self.refused_groups)):
                     self.found.append(self.refusal(alternative, error, config, schema))
             else:
+                # Every value of a sweep is tried, but one is enough to continue.
                 good = good or (text, composed)
         if good is None:
             return config
@@ -259,6 +261,7 @@ class _Trial:
         return compose(self.config_name, self.accepted, with_hydra=True).hydra
 
     def without_refused(self, found: list[str]) -> list[str]:
+        # Another choice stands in for the refused one, so its problems are not the user's.
         starts = tuple(f"{group}{after}" for group in self.refused_groups for after in (".", " ", ":", "["))
         return [problem for problem in found if not problem.startswith(starts)]
 
@@ -302,7 +305,9 @@ def composition_problem(error: Exception, config_name: str) -> str:
 def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
     """Name the key of Hydra that was meant: the nearest in the chosen group, else the nearest of all."""
     key = alternative.key
-    valid = [f"hydra.{name}" for name in flat(OmegaConf.to_container(composed, resolve=False))]  # type: ignore[arg-type]
+    plain = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(plain, dict)
+    valid = [f"hydra.{name}" for name in flat({str(key): value for key, value in plain.items()})]
     group = key.rpartition(".")[0]
     choice = composed.runtime.choices.get(group.replace(".", "/"))
     whose = f"{group.replace('.', '/')}={choice}" if choice else "Hydra"

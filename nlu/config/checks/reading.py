@@ -41,6 +41,7 @@ def quoted(argument: str) -> str:
     if value.isascii():
         return f"{key}{equals}{value}"
     pieces = (_PIECES_INSIDE if re.search(r"[\[{(]", value) else _PIECES).findall(value)
+    # A piece before a colon is a key of a mapping.
     following = [*pieces[1:], ""]
     return f"{key}=" + "".join(
         _in_quotes(piece) if after != ":" else piece for piece, after in zip(pieces, following, strict=True)
@@ -121,6 +122,7 @@ def rejoined(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     whole: list[str] = []
     torn: dict[int, str] = {}
     for override in overrides:
+        # Only after an open bracket: other arguments without = are mistakes of their own.
         if whole and not _is_closed(whole[-1]) and "=" not in override:
             torn[len(whole) - 1] = whole[-1] = f"{whole[-1]} {override}"
         else:

@@ -51,6 +51,7 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
     found = [*credential_problems(config), *_metric(config, task), *_loss_and_head(config, constants)]
     found += [*_trainer(config["trainer"]), *_repeats(config)]
     for each in constants.values():
+        # The only place that runs code of a target; `_constants` has left out those that are not trusted.
         if isinstance(rules := each.get("rules_of_config"), str):
             found += import_target(rules, trusted)(config, task)
     return found + [*_paths(config), *_tracker(config, constants), *_model(config, constants.get("model", {}))]

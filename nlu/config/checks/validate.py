@@ -1,7 +1,6 @@
 """Check a whole configuration against the signatures of its targets, before anything is built; report all problems."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from nlu.config.checks.composing import MISSING, UNRESOLVED
 from nlu.config.checks.rules import cross_problems
@@ -22,12 +21,13 @@ _NOTHING = object()
 """A value that no annotation allows."""
 
 
-def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: bool = True) -> list[str]:
+def problems(config: Mapping[str, object], schema: str = RUN, with_cross_rules: bool = True) -> list[str]:
     """Return every problem of a resolved plain configuration, as full key, value, rule and remedy.
 
     `schema` is the dotted name of the dataclass of the top-level keys. `hydra` and values that are `UNRESOLVED` are
     skipped; `???` counts as not set. Rules between groups apply only to schemas of a run. Nothing heavy is imported.
     """
+    # Rules read keys without asking whether they are there, so defaults come first.
     own = with_defaults({key: value for key, value in config.items() if key != "hydra"}, schema)
     found = _Checker(_trusted(own), schema).top(own)
     if schema not in (RUN, PREPROCESS, EVALUATE) or not with_cross_rules:
@@ -43,7 +43,7 @@ def problems(config: Mapping[str, Any], schema: str = RUN, with_cross_rules: boo
         raise
 
 
-def known_keys(config: Mapping[str, Any], schema: str = RUN) -> set[str]:
+def known_keys(config: Mapping[str, object], schema: str = RUN) -> set[str]:
     """Return the full keys that may be set: those of `config` and of its signatures."""
     config = with_targets(config)
     keys = set(_full_keys("", config))
@@ -60,7 +60,7 @@ class _Checker:
     def __init__(self, trusted: list[str], schema: str):
         self.trusted, self.schema = trusted, schema
 
-    def top(self, config: Mapping[str, Any]) -> list[str]:
+    def top(self, config: Mapping[str, object]) -> list[str]:
         signature = read_signature(self.schema)
         found = self.keys("", config, signature)
         for key, value in config.items():
@@ -78,7 +78,7 @@ class _Checker:
             and _is_scalar(config.get(key, UNRESOLVED))
         ]
 
-    def inside(self, key: str, value: Any) -> list[str]:
+    def inside(self, key: str, value: object) -> list[str]:
         """Check the nodes and unset values at any depth below `key`, whose own value is already checked."""
         if isinstance(value, Mapping):
             if TARGET in value:
@@ -88,11 +88,12 @@ class _Checker:
             return [text for number, item in enumerate(value) for text in self.item(f"{key}[{number}]", item)]
         return []
 
-    def item(self, key: str, value: Any) -> list[str]:
+    def item(self, key: str, value: object) -> list[str]:
         return [f"{key} is not set; set {key}"] if _is_missing(value) else self.inside(key, value)
 
-    def node(self, key: str, node: Mapping[str, Any]) -> list[str]:
+    def node(self, key: str, node: Mapping[str, object]) -> list[str]:
         target = node[TARGET]
+        # Its interpolation is reported already.
         if target is UNRESOLVED:
             return []
         if not isinstance(target, str) or _is_missing(target):
@@ -112,11 +113,12 @@ class _Checker:
             for text in self.inside(_join(key, name), value)
         ]
 
-    def keys(self, prefix: str, node: Mapping[str, Any], signature: Signature) -> list[str]:
+    def keys(self, prefix: str, node: Mapping[str, object], signature: Signature) -> list[str]:
         found = []
         for name, value in node.items():
             if name not in signature.parameters:
                 found += self.unknown(prefix, str(name), signature)
+            # A nested node is checked by its own signature in `inside`.
             elif not (_is_missing(value) or value is UNRESOLVED or isinstance(value, Mapping) and TARGET in value):
                 problem = broken_rule(_shown_key(prefix, name), signature.parameters[name].annotation, value)
                 found += [problem] if problem else []
@@ -147,7 +149,7 @@ def _not_set(key: str, rule: str | None) -> str:
     return f"{key} is not set; set it to {rule.removeprefix('must be ')}" if rule else f"{key} is not set; set {key}"
 
 
-def _join(prefix: str, name: Any) -> str:
+def _join(prefix: str, name: object) -> str:
     return f"{prefix}.{name}" if prefix else str(name)
 
 
@@ -155,15 +157,15 @@ def _shown_key(prefix: str, name: str) -> str:
     return SHORT_FORMS.get(key := _join(prefix, name), key)
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     return isinstance(value, str) and value == MISSING
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: object) -> bool:
     return value is not UNRESOLVED and not _is_missing(value) and not isinstance(value, Mapping)
 
 
-def _full_keys(prefix: str, config: Mapping[str, Any]) -> list[str]:
+def _full_keys(prefix: str, config: Mapping[str, object]) -> list[str]:
     keys = []
     for name, value in config.items():
         key = _join(prefix, name)
@@ -171,7 +173,7 @@ def _full_keys(prefix: str, config: Mapping[str, Any]) -> list[str]:
     return keys
 
 
-def _mappings(prefix: str, config: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def _mappings(prefix: str, config: Mapping[str, object]) -> list[tuple[str, Mapping[str, object]]]:
     found = []
     for name, value in config.items():
         if isinstance(value, Mapping):
@@ -179,12 +181,12 @@ def _mappings(prefix: str, config: Mapping[str, Any]) -> list[tuple[str, Mapping
     return found
 
 
-def _trusted(config: Mapping[str, Any]) -> list[str]:
+def _trusted(config: Mapping[str, object]) -> list[str]:
     packages = config.get("trusted_packages")
     return packages if isinstance(packages, list) else []
 
 
-def _signature_or_none(target: Any, trusted: list[str]) -> Signature | None:
+def _signature_or_none(target: object, trusted: list[str]) -> Signature | None:
     try:
         return read_signature(target) if isinstance(target, str) and is_trusted(target, trusted) else None
     except UserError:

@@ -6,8 +6,8 @@ Annotations are syntax trees. In them a name from `nlu.config.types` always mean
 
 import ast
 import math
-from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Callable, Iterable
+from typing import Annotated, get_args, get_origin
 
 from nlu.config import types
 from nlu.config.durations import duration_rule, parse_duration, parse_interval, parse_warmup
@@ -17,7 +17,7 @@ from nlu.config.signature import dotted
 from nlu.config.targets import TARGET
 from nlu.config.types import Naming, Nested, Range, Written
 
-_PARSERS: dict[str, Callable[[Any], Any]] = {
+_PARSERS: dict[str, Callable[[object], object]] = {
     "duration": parse_duration,
     "interval": parse_interval,
     "warmup": parse_warmup,
@@ -26,17 +26,18 @@ _LISTS = ("list", "List", "Sequence", "tuple", "Tuple", "set", "frozenset")
 _DICTS = ("dict", "Dict", "Mapping")
 
 
-def check_value(annotation: ast.expr, value: Any) -> str | None:
+def check_value(annotation: ast.expr, value: object) -> str | None:
     """Return the rule of `annotation` that `value` breaks, as "must be ..."; None if it is valid."""
     expected = _expected(annotation, value)
     return None if expected is None else f"must be {expected}"
 
 
-def broken_rule(key: str, annotation: ast.expr, value: Any) -> str | None:
+def broken_rule(key: str, annotation: ast.expr, value: object) -> str | None:
     """Return key, value, rule and remedy if `value` breaks the rule of `annotation`; None if it is valid."""
     rule = check_value(annotation, value)
     if rule is None:
         return None
+    # Some rules end with a remedy of their own.
     remedy = "" if "; " in rule and " write " in rule else f"; set {key} to such a value"
     if "a mapping" in rule and isinstance(value, str) and ":" in value:
         remedy = f"; shells take {{a:b,c:d}} apart, so quote the whole: '{key}={{a: b, c: d}}'"
@@ -48,15 +49,15 @@ def broken_rule(key: str, annotation: ast.expr, value: Any) -> str | None:
     return f"{key} is {show(value)} but {rule}{remedy}"
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """Return `value` as in YAML, shortened to 80 characters."""
-    constants = {None: "null", True: "true", False: "false"}
+    constants: dict[object, str] = {None: "null", True: "true", False: "false"}
     is_constant = value is None or isinstance(value, bool)
     text = constants[value] if is_constant else f'"{value}"' if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _expected(annotation: ast.expr, value: Any) -> str | None:
+def _expected(annotation: ast.expr, value: object) -> str | None:
     match annotation:
         case ast.Constant(value=None):
             return None if value is None else "null"
@@ -77,7 +78,7 @@ def _members(annotation: ast.expr) -> list[ast.expr]:
     return [annotation]
 
 
-def _expected_of_any(members: list[ast.expr], value: Any) -> str | None:
+def _expected_of_any(members: list[ast.expr], value: object) -> str | None:
     expectations = [expected for member in members if (expected := _expected(member, value)) is not None]
     if len(expectations) < len(members):
         return None
@@ -88,7 +89,7 @@ def _expected_of_any(members: list[ast.expr], value: Any) -> str | None:
     return " or ".join(rules) + (f"; {remedy}" if remedy else "")
 
 
-def _expected_of_subscript(annotation: ast.Subscript, value: Any) -> str | None:
+def _expected_of_subscript(annotation: ast.Subscript, value: object) -> str | None:
     name = _last_name(annotation.value)
     inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
     if name == "Literal":
@@ -106,7 +107,7 @@ def _expected_of_subscript(annotation: ast.Subscript, value: Any) -> str | None:
     return None
 
 
-def _expected_of_literal(inner: list[ast.expr], value: Any) -> str | None:
+def _expected_of_literal(inner: list[ast.expr], value: object) -> str | None:
     choices = [ast.literal_eval(choice) for choice in inner]
     # The types are compared too, because True == 1 in Python.
     if any(value == choice and type(value) is type(choice) for choice in choices):
@@ -114,7 +115,7 @@ def _expected_of_literal(inner: list[ast.expr], value: Any) -> str | None:
     return f"one of {', '.join(show(choice).strip(chr(34)) for choice in choices)}"
 
 
-def _expected_of_list(name: str, inner: list[ast.expr], value: Any) -> str | None:
+def _expected_of_list(name: str, inner: list[ast.expr], value: object) -> str | None:
     if not isinstance(value, list | tuple):
         return "a list"
     is_fixed = name in ("tuple", "Tuple") and not _is_ellipsis(inner[-1])
@@ -124,13 +125,15 @@ def _expected_of_list(name: str, inner: list[ast.expr], value: Any) -> str | Non
     return _expected_of_items(enumerate(value), annotations, "a list", "item")
 
 
-def _expected_of_dict(inner: list[ast.expr], value: Any) -> str | None:
+def _expected_of_dict(inner: list[ast.expr], value: object) -> str | None:
     if not isinstance(value, dict):
         return "a mapping of keys to values"
     return _expected_of_items(value.items(), [inner[-1]] * len(value), "a mapping", "the value of")
 
 
-def _expected_of_items(items: Any, annotations: list[ast.expr], whole: str, part: str) -> str | None:
+def _expected_of_items(
+    items: Iterable[tuple[object, object]], annotations: list[ast.expr], whole: str, part: str
+) -> str | None:
     for (key, item), annotation in zip(items, annotations, strict=True):
         expected = _expected(annotation, item)
         if expected is not None:
@@ -138,7 +141,7 @@ def _expected_of_items(items: Any, annotations: list[ast.expr], whole: str, part
     return None
 
 
-def _expected_of_name(name: str, value: Any) -> str | None:
+def _expected_of_name(name: str, value: object) -> str | None:
     if name in _PLAIN:
         accepts, expected = _PLAIN[name]
         if accepts(value):
@@ -160,7 +163,7 @@ def _expected_of_name(name: str, value: Any) -> str | None:
     return None
 
 
-def _expected_of_written(constraint: Written, value: Any) -> str | None:
+def _expected_of_written(constraint: Written, value: object) -> str | None:
     try:
         _PARSERS[constraint.kind](value)
     except UserError:
@@ -168,9 +171,9 @@ def _expected_of_written(constraint: Written, value: Any) -> str | None:
     return None
 
 
-def _expected_in_range(base: type, limits: Range, value: Any) -> str | None:
+def _expected_in_range(base: type, limits: Range, value: object) -> str | None:
     expected = _expected_of_name(base.__name__, value)
-    if expected is None and _is_within(limits, value):
+    if expected is None and isinstance(value, int | float) and _is_within(limits, value):
         return None
     noun = expected or _PLAIN[base.__name__][1]
     if limits.odd:
@@ -194,15 +197,15 @@ def _is_ellipsis(annotation: ast.expr) -> bool:
     return isinstance(annotation, ast.Constant) and annotation.value is Ellipsis
 
 
-def _is_int(value: Any) -> bool:
+def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     return _is_int(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-_PLAIN: dict[str, tuple[Callable[[Any], bool], str]] = {
+_PLAIN: dict[str, tuple[Callable[[object], bool], str]] = {
     "int": (_is_int, "an integer"),
     "float": (_is_float, "a number"),
     "bool": (lambda value: isinstance(value, bool), "true or false"),

@@ -60,7 +60,7 @@ _STORAGE = {
     errno.EISDIR: "a folder is where a file is needed; give the path of a file",
 }
 
-Task = Callable[[DictConfig], Any]
+Task = Callable[[DictConfig], object]
 
 
 def find_plugins() -> None:
@@ -71,6 +71,7 @@ def find_plugins() -> None:
     if str(plugins) not in sys.path:
         sys.path.append(str(plugins))
     known = os.environ.get("PYTHONPATH")
+    # Jobs are other processes, and inherit the environment.
     if str(plugins) not in (known or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join([*([known] if known else []), str(plugins)])
 
@@ -123,6 +124,7 @@ def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None
     except UserError as error:
         print_error(error)
         sys.exit(EXIT_USER_ERROR)
+    # As given: `sys.argv` is rewritten for Hydra below.
     with current_grid(partial(prepare, schema=schema), command=list(sys.argv)) as grid:
         job.swept = grid.swept
         try:
@@ -159,6 +161,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
                 raise
             from nlu.config.checks.overrides import with_known_keys
 
+            # Tried only after Hydra has refused the line, because it composes once more.
             completed = with_known_keys(config_name, search_path, line.overrides, schema)
             if completed == line.overrides:
                 raise
@@ -168,6 +171,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
         # Raised by a sweeper, before or between its jobs.
         print_error(error)
         sys.exit(_status_after(error))
+    # The reader of what is shown, such as `head`, has exited.
     except BrokenPipeError:
         if job.has_started:
             raise
@@ -178,6 +182,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
             # A signal raises `Stopped` within Hydra, whose clean-up may then fail and replace it.
             raise stopping.Stopped(number) from None
         found = _storage_problems(error, before_start=not job.has_started) or grid_problems(error)
+        # Before the task starts, such an error is a mistake of the command line; afterwards it is one of ours.
         if not found and not job.has_started and isinstance(error, USER_MISTAKES):
             found = _composition_problems(error, config_name, search_path, line, schema)
         if not found:
@@ -231,17 +236,17 @@ class _Job:
     def wrapped(self) -> Task:
         # Hydra names the job after the module of the function that it unwraps.
         @functools.wraps(self.task)
-        def run(config: DictConfig) -> Any:
+        def run(config: DictConfig) -> object:
             return self.run(config)
 
         return run
 
-    def run(self, config: DictConfig) -> Any:
+    def run(self, config: DictConfig) -> object:
         # A launcher may have started this process, without `run_app`.
         with stopping.listening():
             return self._run(config)
 
-    def _run(self, config: DictConfig) -> Any:
+    def _run(self, config: DictConfig) -> object:
         self.has_started = True
         is_trial = isinstance(config.get("trial"), DictConfig)
         if HydraConfig.get().mode == RunMode.MULTIRUN and not is_trial and not is_submitted():
@@ -261,16 +266,11 @@ class _Job:
         if is_trial:
             # The search handles the results of its trials.
             return result
-        is_exit_code = isinstance(result, int) and not isinstance(result, bool)
-        if (
-            is_exit_code
-            and result in stopping.STOPPED
-            and self.grid_folder is not None
-            and (number := stopping.received())
-        ):
+        exit_code = result if isinstance(result, int) and not isinstance(result, bool) else 0
+        if exit_code in stopping.STOPPED and self.grid_folder is not None and (number := stopping.received()):
             # Otherwise the launcher would start the next job.
             raise stopping.Stopped(number)
-        self.exit_codes.append(result if is_exit_code else 0)
+        self.exit_codes.append(exit_code)
         return result
 
     def continuing(self) -> list[str]:

@@ -21,6 +21,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return the values. Raises UserError for an unknown flag, and for a missing or wrong value."""
+        # `parse_args` would report unknown flags without the nearest ones.
         values, unknown = self.parse_known_args(arguments)
         # Only flags are reported, since what follows an unknown flag may be its value.
         named = [text.partition("=")[0] for text in unknown if text.startswith("-")]

@@ -68,6 +68,7 @@ class CommandLine:
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
     """Return the command line with its files read. Raises UserError if it cannot be read."""
     _require_one_choice(arguments)
+    # Intermixed: flags and overrides come in any order.
     given = _parser().parse_intermixed_args([OURS.get(text, text) for text in _with_files(arguments)])
     overrides = [quoted(short_form(text)) for text in given.overrides]
     if given.rerun is not None:
@@ -80,10 +81,15 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     _require_sense(given)
     shown = given.cfg or given.info or given.shell_completion or given.help or given.hydra_help or given.version
     return CommandLine(
-        list(_flags(given)), overrides, given.config_name, given.config_path, given.config_dir,
-        is_multirun=given.multirun or "hydra.mode=MULTIRUN" in overrides, runs_jobs=not shown,
+        list(_flags(given)),
+        overrides,
+        given.config_name,
+        given.config_path,
+        given.config_dir,
+        is_multirun=given.multirun or "hydra.mode=MULTIRUN" in overrides,
+        runs_jobs=not shown,
         completes=given.shell_completion,
-    )  # fmt: skip
+    )
 
 
 def short_form(argument: str) -> str:
@@ -182,6 +188,7 @@ def _merged(saved: list[str], given: list[str], run: str) -> list[str]:
     """Return the saved overrides whose key is not given again, and the given ones after them."""
     again = {_key(text) for text in given}
     added = {_key(text) for text in saved if text.startswith("+")}
+    # A key that the saved line added is not in the files, so replacing it needs the plus sign too.
     given = [f"+{text}" if _key(text) in added and text[0] not in "+~" else text for text in given]
     kept = [text for text in saved if _key(text) not in again]
     if hidden := [_key(text) for text in kept if HIDDEN in text]:

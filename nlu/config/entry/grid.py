@@ -4,12 +4,11 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
@@ -33,7 +32,7 @@ EXIT_LOST = 1
 """Exit status of a command that lost a job."""
 RECORD = "config.yaml"
 """The file by which a run folder is recognized."""
-Check = Callable[[DictConfig], dict[str, Any]]
+Check = Callable[[DictConfig], Mapping[str, object]]
 """Returns a composed configuration as plain containers, or raises UserError with all its problems."""
 
 
@@ -89,6 +88,7 @@ def run_grid(
     jobs = [[quoted(str(override.input_line)) for override in overrides]] if is_single else jobs_of(overrides)
     if grid is not None:
         grid.swept += [key for key, values in _values(jobs).items() if len(values) > 1]
+        # All jobs before the first one: otherwise the last of a long grid could fail for a typing error.
         grid.configs = _checked(context.config_loader, config, jobs, grid)
         given = [override.get_key_element() for override in overrides if override.is_sweep_override()]
         if problems := list(_equal_jobs(grid.configs, jobs, given)):
@@ -174,9 +174,11 @@ def job_name(number: int, overrides: Sequence[str], swept: Sequence[str]) -> str
     return f"job {number} ({own})" if own else f"job {number}"
 
 
-def _checked(loader: ConfigLoader, master: DictConfig, jobs: Sequence[list[str]], grid: Grid) -> list[dict[str, Any]]:
+def _checked(
+    loader: ConfigLoader, master: DictConfig, jobs: Sequence[list[str]], grid: Grid
+) -> list[Mapping[str, object]]:
     """Return the configuration of each job. Raises UserError with every problem once, and which jobs have it."""
-    configs: list[dict[str, Any]] = []
+    configs: list[Mapping[str, object]] = []
     of_all = [] if grid.is_single else run_dir_problems(master)
     found: dict[str, list[int]] = {problem: list(range(len(jobs))) for problem in of_all}
     folders: dict[str, list[int]] = {}
@@ -283,11 +285,13 @@ def print_end(grid: Grid) -> None:
         for job, folder in zip(jobs, folders, strict=True)
         if status_of(job) in (0, *STOPPED) and (folder / RECORD).is_file()
     ]
+    # On standard output, what the next command needs: where the runs are.
     if left:
         what = "the run is in" if grid.is_single else f"{len(left)} of {len(jobs)} jobs left a run in"
         with printing():
             print(f"\n{what} {path_text(top)}")
             print(f"python -m nlu.report {shlex.quote(path_text(top))}")
+    # On standard error, the jobs that left no run, each once: lost, failed or stopped.
     lost = {number: error for number, job in numbered.items() if (error := lost_in(job)) is not None}
     failed = [number for number, status in statuses.items() if status not in (0, *STOPPED) and number not in lost]
     stopped = [number for number, status in statuses.items() if status in STOPPED]
@@ -308,8 +312,14 @@ def print_end(grid: Grid) -> None:
 
 
 def _number_of(job: JobReturn) -> int:
-    return job.number if isinstance(job, ElsewhereReturn) else job.hydra_cfg.hydra.job.num  # type: ignore[union-attr]
+    if isinstance(job, ElsewhereReturn):
+        return job.number
+    assert job.hydra_cfg is not None, "Hydra sets it before it runs a job"
+    return job.hydra_cfg.hydra.job.num
 
 
 def _folder_of(job: JobReturn) -> Path:
-    return Path(job.folder if isinstance(job, ElsewhereReturn) else job.hydra_cfg.hydra.runtime.output_dir)  # type: ignore[union-attr]
+    if isinstance(job, ElsewhereReturn):
+        return Path(job.folder)
+    assert job.hydra_cfg is not None, "Hydra sets it before it runs a job"
+    return Path(job.hydra_cfg.hydra.runtime.output_dir)

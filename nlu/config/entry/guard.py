@@ -29,9 +29,14 @@ from nlu.storage.places import is_object
 from nlu.storage.redaction import credential_problems
 
 OWN = (
-    "nlu", "hydra_plugins", "hydra.experimental", "optuna.samplers", "logging",
-    "sys.stdout", "sys.stderr",
-)  # fmt: skip
+    "nlu",
+    "hydra_plugins",
+    "hydra.experimental",
+    "optuna.samplers",
+    "logging",
+    "sys.stdout",
+    "sys.stderr",
+)
 """What Hydra's keys may name besides installed plugins."""
 _SWEEPERS = ("hydra_plugins.grid_sweeper.", "hydra_plugins.hyperband_sweeper.", "hydra._internal.core_plugins.")
 _FACTORIES = (TARGET, "()", "class")
@@ -106,10 +111,12 @@ def place_problems(config: DictConfig, group: str) -> Iterator[str]:
                 )
 
 
-def unnamed_folder_problem(resume: Any, mirror: Any, hydra: DictConfig) -> str | None:
+def unnamed_folder_problem(resume: object, mirror: object, hydra: DictConfig) -> str | None:
     """Return a problem if a run is to continue in a folder that is new each time."""
     group = "sweep" if hydra.mode == RunMode.MULTIRUN else "run"
-    folder = OmegaConf.to_container(hydra[group], resolve=False)["dir"]  # type: ignore[index, call-overload]
+    plain = OmegaConf.to_container(hydra[group], resolve=False)
+    assert isinstance(plain, dict)
+    folder = plain["dir"]
     # A run in a mirror continues in any folder.
     if resume != "auto" or mirror is not None or "${now:" not in folder:
         return None
@@ -119,7 +126,7 @@ def unnamed_folder_problem(resume: Any, mirror: Any, hydra: DictConfig) -> str |
     )
 
 
-def occupied_folder_problem(resume: Any, run_dir: Path) -> str | None:
+def occupied_folder_problem(resume: object, run_dir: Path) -> str | None:
     """Return a problem if a new run would find another run in its folder."""
     # The run itself checks more (nlu.runs.folder), but only after importing torch.
     if resume != "never" or not (run_dir / "config.yaml").is_file():
@@ -160,7 +167,7 @@ def _foreign(config: DictConfig, trusted: Sequence[str]) -> Iterator[str]:
             )
 
 
-def _named(prefix: str, node: Any) -> Iterator[tuple[str, str]]:
+def _named(prefix: str, node: DictConfig | ListConfig) -> Iterator[tuple[str, str]]:
     """Yield the full key and the value of each key that names a callable."""
     keys = range(len(node)) if isinstance(node, ListConfig) else list(node)
     for key in keys:
@@ -220,6 +227,7 @@ def _foreign_sweeper(config: DictConfig) -> Iterator[str]:
 def _installed() -> set[str]:
     """Return the packages of installed plugins, and the full names of those that come with Hydra."""
     plugins = Plugins.instance().discover()
+    # Not all of Hydra, since some of its functions call any other one: only its plugins.
     packages = {plugin.__module__.partition(".")[0] for plugin in plugins} - {"hydra"}
     return packages | {f"{plugin.__module__}.{plugin.__name__}" for plugin in plugins}
 

@@ -78,6 +78,7 @@ class Letters:
     def add(self, rows: Iterable[Sequence[str]]) -> None:
         """Count rows of one text or more."""
         for texts in rows:
+            # One pass in C over a text. Each distinct character is classified only once.
             coded = "".join(texts).translate(self._coding)
             # Not a set, whose order differs between processes, and so would the winner of a tie.
             counts = {code: coded.count(code) for code in dict.fromkeys(coded)}
