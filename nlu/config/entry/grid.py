@@ -50,7 +50,7 @@ class Grid:
     """the given command line"""
     is_single: bool = False
     """whether it is one run for a launcher, in the folder hydra.run.dir"""
-    configs: list[dict[str, Any]] = field(default_factory=list)
+    configs: list[Mapping[str, object]] = field(default_factory=list)
     """the checked configuration of each job"""
     is_handed_over: bool = False
     """whether a queue has the jobs, or may have them, and runs them without this command"""
@@ -111,7 +111,9 @@ def run_grid(
     return batches
 
 
-def check_without_launch(launcher: Any, jobs: Sequence[Sequence[str]], configs: Sequence[dict[str, Any]]) -> None:
+def check_without_launch(
+    launcher: Launcher, jobs: Sequence[Sequence[str]], configs: Sequence[Mapping[str, object]]
+) -> None:
     """Check all that a launch of these jobs would check before it hands them over. Raises UserError with all problems.
 
     A launcher of nlu has its own `check`. With any other launcher the remote addresses are asked for.
@@ -200,7 +202,7 @@ def _checked(
 
 
 def _equal_jobs(
-    configs: Sequence[dict[str, Any]], jobs: Sequence[Sequence[str]], given: Sequence[str]
+    configs: Sequence[Mapping[str, object]], jobs: Sequence[Sequence[str]], given: Sequence[str]
 ) -> Iterator[str]:
     """Yield a problem for each configuration of several jobs, named by the keys that are `given` several values."""
     alike: dict[str, list[int]] = {}
