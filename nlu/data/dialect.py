@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 from nlu.config.errors import DataError, UserError
 from nlu.data.reader import Reader
 
+if TYPE_CHECKING:
+    from _csv import Reader as CsvReader
+
 OWN = "own"
 """the format of files that `data.reader` reads"""
 SEPARATED_BY = {"csv": ",", "tsv": "\t"}
@@ -86,7 +89,7 @@ class Dialect:
         """Return the lines of an open file behind those that are not read."""
         return islice(file, self.skip_lines, None)
 
-    def csv_reader(self, file_format: str, lines: Iterable[str]) -> Any:
+    def csv_reader(self, file_format: str, lines: Iterable[str]) -> "CsvReader":
         """Return a `csv.reader` of a file whose cells have quotes."""
         return csv.reader(lines, strict=True, delimiter=self.between(file_format), quotechar=self.around(file_format))
 
@@ -104,7 +107,7 @@ class Dialect:
             if line.strip("\r\n"):
                 yield number, line.rstrip("\r\n").split(separator)
 
-    def _quoted(self, path: Path, reader: "Reader") -> Iterator[tuple[int, list[str]]]:
+    def _quoted(self, path: Path, reader: "CsvReader") -> Iterator[tuple[int, list[str]]]:
         while True:
             # A quoted cell may have line ends in it: the row is named by its first line.
             number = reader.line_num + 1 + self.skip_lines

@@ -41,10 +41,10 @@ class BadRow:
 
     def describe(self, path: Path) -> str:
         """Return `file:row: field NAME: VALUE RULE`, the form of every data error."""
-        return f"{called(path)}:{self.number}: {self.told}"
+        return f"{called(path)}:{self.number}: {self.sentence}"
 
     @property
-    def told(self) -> str:
+    def sentence(self) -> str:
         """The field, the value and the rule, without file and row."""
         shown = shortened(self.value, 80)
         where = "the row" if self.field == WHOLE_ROW else f"field {self.field}:"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from nlu.config.words import listed, shortened
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.fields import ROLES, chosen_layout, missing_roles, usual_fields
-from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import GROUP, TABLES, Fields, column_names, format_of, has_header, read_rows
 from nlu.data.seeds import text_hash

@@ -18,6 +18,7 @@ from nlu.config.words import listed
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
 from nlu.data.fields import FORMATS, TEXT_ROLES, chosen_layout
+from nlu.data.layouts import Values
 from nlu.data.reader import Row
 from nlu.data.readers import Fields, column_names, format_of, read_rows
 from nlu.data.reading import HEADER_WORDS, Reading
