@@ -16,7 +16,7 @@ from nlu.data.collate import collate
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.plan import plan_of
-from nlu.data.prepare import Part, prepare, prepare_part
+from nlu.data.prepare import Part, prepare, prepare_part, prepare_scoring
 from nlu.data.tokenizing import SPECIALS, WordPiece
 from nlu.storage.cache import cache_dir
 
@@ -648,3 +648,12 @@ def test_a_table_with_another_separator_is_refused_with_the_key_to_set(write, op
     train = write("train.csv", "text;label\ngood;1\nbad;0\n")
     refused(open_files, "train.csv:1: has one column", "set data.separator to ';'", train=train, fields=None)
     assert open_files(train=train, dev=train, fields=None, separator=";").labels == ["0", "1"]
+
+
+def test_rows_are_scored_without_the_file_that_listed_the_labels_of_training(write, open_files, tmp_path):
+    labels = write("labels.txt", "1\n0\n")
+    store = open_files(train=write("train.tsv", TRAIN), labels=labels)
+    labels.unlink()
+    files = Files(train="none", test=str(write("test.tsv", DEV)), fields={"text": 0, "label": 1}, labels=str(labels))
+    scored = prepare_scoring(files, ["test"], store.target, "single", store.tokenizer)
+    assert labels_of(scored, "test") == ["0", "1"]
