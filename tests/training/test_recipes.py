@@ -12,7 +12,10 @@ import pytest
 
 import nlu
 from nlu import report, visualize
+from nlu.config.errors import UserError
 from nlu.config.schema import Run
+from nlu.data.survey.sources import of_choice
+from nlu.inference.attribution import explaining
 from nlu.reports.cleaning import plan_of
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import predictions_of
@@ -129,7 +132,9 @@ def test_bad_rows_of_ones_own_format_are_named_by_file_and_number(
 LAYOUT = ("data.layout={_target_: mypkg.ends.Ends, head: 2}", "data.max_len=8")
 
 
-def test_a_layout_of_ones_own_decides_which_tokens_are_kept(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_layout_of_ones_own_decides_which_tokens_are_kept_where_it_is_known(
+    package: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     text = " ".join(WORDS[1].split() * 3) + " 7"
     train(*SHOP, *MODEL, *LAYOUT)
     run = nlu.load("run")
@@ -144,6 +149,10 @@ def test_a_layout_of_ones_own_decides_which_tokens_are_kept(package: Path, capfd
     capfd.readouterr()
     export("run=run", "format=huggingface", "out=exported", status=2)
     assert "a class of your own that no export contains" in capfd.readouterr().err
+    with pytest.raises(UserError, match=r"makes sequences by data\.layout"):
+        next(explaining(run.predictor, {"text": text}, None, None))
+    with pytest.raises(UserError, match=r"read by data\.reader, a class of your own"):
+        of_choice("my/data/feed.yaml", None)
 
 
 def test_a_layout_with_fields_of_its_own_reads_other_columns(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
