@@ -100,9 +100,9 @@ def sign_by_role(filesystem: Any) -> None:
     filesystem._auth = ProviderAuth(RoleKeys(os.environ[ROLE_URI]))
 
 
-def has_role() -> bool:
-    """Whether the keys of this process come from its role."""
-    return bool(os.environ.get(ROLE_URI)) and OWN_KEY not in os.environ
+def has_role(own_key: str = OWN_KEY) -> bool:
+    """Whether the keys of this process come from its role; a variable with a key of its own goes first."""
+    return bool(os.environ.get(ROLE_URI)) and own_key not in os.environ
 
 
 class RoleKeys:

@@ -27,7 +27,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.words import counted
 from nlu.storage.backend import download_progress
 from nlu.storage.cache import Entry
-from nlu.storage.environment import ENDPOINT, KEY, PLACE, SECRET, name_of
+from nlu.storage.environment import ENDPOINT, KEY, PLACE, ROLE_URI, SECRET, RoleKeys, has_role, name_of
 from nlu.storage.files import write_json
 from nlu.storage.places import Reference, parse_reference
 
@@ -118,17 +118,23 @@ def fetch_table(reference: Reference) -> Path:
 
 def _connected(reference: Reference, address: TableAddress) -> Any:
     """Return PyODPS's client of the project. Raises UserError for a missing variable or package."""
-    if absent := [name for name in VARIABLES if not os.environ.get(name)]:
+    by_role = has_role(VARIABLES[0])
+    if absent := [name for name in VARIABLES if not (by_role and name in VARIABLES[:2] or os.environ.get(name))]:
         raise UserError(f"{reference.what} {reference.shown} needs {', '.join(absent)} in the environment; set them")
     try:
         from odps import ODPS
+        from odps.accounts import CloudAccount, CredentialProviderAccount
     except ImportError as error:
         raise UserError(
             f"{reference.what} {reference.shown} needs a package that is missing ({error}); pip install 'nlu[pai]'"
         ) from None
-    key, secret, endpoint = (os.environ[name] for name in VARIABLES)
     tunnel = {"tunnel_endpoint": os.environ[TUNNEL]} if os.environ.get(TUNNEL) else {}
-    return ODPS(key, secret, address.project, endpoint=endpoint, **tunnel)
+    account = (
+        CredentialProviderAccount(RoleKeys(os.environ[ROLE_URI]))
+        if by_role
+        else CloudAccount(os.environ[VARIABLES[0]], os.environ[VARIABLES[1]])
+    )
+    return ODPS(account=account, project=address.project, endpoint=os.environ[VARIABLES[2]], **tunnel)
 
 
 def _download(odps: Any, address: TableAddress, folder: Path) -> Path:
@@ -164,8 +170,10 @@ def _service_errors(reference: Reference, done: str) -> Iterator[None]:
         raise
     except Exception as error:
         # Messages of the service may repeat the request with its signature.
-        key, secret, _ = (os.environ[name] for name in VARIABLES)
-        said = " ".join(str(error).replace(secret, "***").replace(key, "***").split())[:500]
+        said = str(error)
+        for value in filter(None, (os.environ.get(name) for name in VARIABLES[:2])):
+            said = said.replace(value, "***")
+        said = " ".join(said.split())[:500]
         named = f"{reference.what} {reference.shown}"
         status = getattr(error, "status_code", None)
         if status == 404 or type(error).__name__ == "NoSuchObject":

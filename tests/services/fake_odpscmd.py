@@ -98,11 +98,14 @@ def main(arguments: list[str], folder: Path) -> None:
         sys.exit("FAILED: java.net.SocketException: Connection reset")
     assert flag == "-e"
     *before, command = split(text)
-    priority = next((int(one[1].partition("=")[2]) for one in before if one[0] == "set"), None)
+    settings = dict(one[1].split("=", 1) for one in before if one[0] == "set")
+    priority = settings.pop("odps.instance.priority", None)
     options, properties = pai(command)
     odps = ODPS(given["access_id"], given["access_key"], given["project_name"], endpoint=given["end_point"])
     try:
-        instance = odps.run_xflow(options["name"], options["project"], parameters=properties, priority=priority)
+        instance = odps.run_xflow(
+            options["name"], options["project"], parameters=properties, hints=settings, priority=priority
+        )
     except Exception as error:
         sys.exit(f"FAILED: {error}")
     if mode == "silent":

@@ -225,6 +225,7 @@ def _started(server: PaiServer, path: str, body: bytes) -> Answer:
     request = {
         "xflow": flow.findtext("Xflow"), "project": flow.findtext("Project"), "priority": flow.findtext("Priority"),
         "parameters": given,
+        "settings": {each.findtext("Name"): each.findtext("Value") for each in flow.iter("Property")},
     }  # fmt: skip
     if not str(request["xflow"]).startswith("pytorch"):
         return 400, b"ODPS-0420411", {"message": f"xflow {request['xflow']} is not found in {request['project']}"}

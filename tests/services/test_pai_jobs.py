@@ -130,6 +130,36 @@ def test_one_run_trains_there_and_comes_back(project, server, s3_url, backend):
     assert not [name for name in os.listdir(job.folder / "work") if name == ".git"]
 
 
+@pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
+def test_predictions_and_scores_are_made_there(project, server, s3_url, backend):
+    server.role = {"AccessKeyId": ID, "AccessKeySecret": SECRET, "SecurityToken": "of the role"}
+    own = on_pai(server, s3_url, backend)[: -len(TINY)]
+    tables = dict.fromkeys(("ODPS_ENDPOINT", "ODPS_TUNNEL_ENDPOINT"), f"http://{server.host}/api")
+
+    def there(program: str, *overrides: str, status: int = 0) -> str:
+        given = (f"run={s3_url}/run", *overrides, *own)
+        return end(start(project, *given, program=("-m", program), **tables), status)
+
+    after = "nlu.evaluate run={run} data.test=rows/dev.csv trainer.device=cpu out=" + f"{s3_url}/after"
+    command(project, server, s3_url, backend, f"mirror={s3_url}/run", f"hydra.launcher.after=['{after}']")
+    store = ObjectStore(f"{s3_url}/x", "s3_url")
+    ObjectStore(s3_url, "s3_url").put("new.csv", (project / "rows/dev.csv").read_bytes())
+    predicted = (f"input={s3_url}/new.csv", f"output={s3_url}/x/predicted.csv", "device=cpu")
+    assert "run: done" in there("nlu.predict", *predicted)
+    rows = list(csv.DictReader(store.get("predicted.csv").decode().splitlines()))
+    assert len(rows) == 16 and set(rows[0]) == {"text", "label", "prediction", "probability"}
+    there("nlu.evaluate", f"data.test={s3_url}/new.csv", f"out={s3_url}/x/scores", "trainer.device=cpu")
+    right = sum(row["prediction"] == row["label"] for row in rows) / 16
+    for name in ("x/scores", "after"):
+        result = json.loads(ObjectStore(f"{s3_url}/{name}", "s3_url").get("result.json"))
+        assert result["test"]["accuracy"] == pytest.approx(right), name
+    said = there("nlu.predict", *predicted, status=2)
+    assert "output is" in said and "which exists" in said
+    if backend == "dlc":
+        there("nlu.predict", f"input={s3_url}/new.csv", "output=odps://proj1/tables/predicted", "device=cpu")
+        assert server.tables["predicted"].column("prediction").to_pylist() == [row["prediction"] for row in rows]
+
+
 def weights(run: Path) -> dict[str, str]:
     """Digests of the weights of a run, by file."""
     return {

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.checks.composing import MISSING
+from nlu.config.inference import STANDARD, scored_sets
 from nlu.launching.queue import Job, QueueContext
-from nlu.storage.places import address_problems, data_folder
+from nlu.storage.places import address_problems, data_folder, is_object
+from nlu.storage.tables import is_table
 
+from ._command import MODULE, OUTPUT_OF, value_of
 from ._settings import PREFIX, mount_of
 
 REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_NAMED = re.compile(r"best|last|best-\d+")
 LOCAL_STORAGES = ("journal", "sqlite")
 UNLIKE = ("trial", "resume", "mirror", "seed", "optimizer.", "scheduler.", "trainer.", "loss.", "method.")
 """keys that name no file: jobs that only differ in these are checked once"""
@@ -38,21 +42,30 @@ def problems_of_jobs(
         for folder in config_dirs(context)
         if not _goes_along(folder, files, within)
     ]
+    output = OUTPUT_OF.get(context.module)
     for job in jobs:
-        own = [
-            *everywhere,
-            *_of_files_once(job, files, within, context, mounts),
-            *_of_trial(job),
-            *address_problems(mirrors[job.token], "mirror"),
-        ]
-        own += [
-            "resume starts a run from a folder of this machine, which jobs do not have; name the mirror of that run"
-            for text in job.overrides
-            if text.startswith("resume=") and text.partition("=")[2] not in ("auto", "never")
-        ]
+        own = [*everywhere, *_of_files_once(job, files, within, context, mounts)]
+        if context.module == MODULE:
+            place = mirrors[job.token]
+            own += [*_of_trial(job), *address_problems(place, "mirror")]
+            own += [
+                "resume starts a run from a folder of this machine, which jobs do not have; name the mirror of that run"
+                for text in job.overrides
+                if text.startswith("resume=") and text.partition("=")[2] not in ("auto", "never")
+            ]
+        elif output is None:
+            commands = ", ".join((MODULE, *OUTPUT_OF))
+            own.append(f"{context.module} cannot be submitted to PAI; submit one of {commands}")
+            place = None
+        else:
+            place = value_of(job.overrides, output)
+            own += _of_output(context.module, output, place)
+            # Jobs that build parts of one store share it.
+            place = None if output == "stores" else place
         # Two runs with one mirror would take it from each other, and each would end the other one.
-        if (other := holders.setdefault(mirrors[job.token], job.number)) != job.number:
-            own.append(f"it would have the mirror of job {other}, {mirrors[job.token]}; give each job another folder")
+        if place is not None and (other := holders.setdefault(place, job.number)) != job.number:
+            what = output or "mirror"
+            own.append(f"it would have the {what} of job {other}, {place}; give each job another folder")
         for problem in own:
             found.setdefault(problem, []).append(job.number)
     return [_named(problem, numbers, len(jobs)) for problem, numbers in found.items()]
@@ -69,7 +82,11 @@ def _of_files_once(
         return []
     like = str(context.folder), tuple(text for text in job.overrides if not text.lstrip("+~").startswith(UNLIKE))
     if like not in _KNOWN:
-        _KNOWN[like] = list(_of_files(context.compose(job), files, within, mounts))
+        config = context.compose(job)
+        found = list(_of_files(config, files, within, mounts))
+        if context.module == "nlu.evaluate" and config.get("run") is not None:
+            found = [text for text in found if _read_by_evaluation(text.partition(" ")[0], job.overrides)]
+        _KNOWN[like] = found
     return _KNOWN[like]
 
 
@@ -98,14 +115,12 @@ def _of_trial(job: Job) -> Iterator[str]:
 
 def _of_files(config: Mapping[str, Any], files: frozenset[str], within: str, mounts: Collection[str]) -> Iterator[str]:
     """Yield a problem for each file that a configuration names and a job would not find."""
-    if "mirror" not in config:
-        yield (
-            "the output of this command would stay in its job: it has no key mirror; submit nlu.train, which prepares "
-            f"its data itself, or name the command in {PREFIX}.before"
-        )
     data = config.get("data") or {}
     urls = data.get("urls") or {}
     for key, path in named_paths(config):
+        if path == STANDARD:
+            yield f"{key} is -, but a job has no standard input; name a file on the store"
+            continue
         if REMOTE.match(path) or "#sha256=" in path or path in urls:
             continue
         if _goes_along(path, files, within) or mount_of(path, mounts) is not None:
@@ -117,8 +132,33 @@ def _of_files(config: Mapping[str, Any], files: frozenset[str], within: str, mou
         )
 
 
+def _of_output(module: str, key: str, place: str | None) -> Iterator[str]:
+    """Yield a problem if a job would leave what it makes on its own machine."""
+    if place is None or not (is_object(place) or key == "output" and is_table(place)):
+        table = " or odps://PROJECT/tables/NAME" if key == "output" else ""
+        yield (
+            f"{key} is {place or 'not set'}, but what {module} makes in a job must leave its machine; set {key} to "
+            f"oss://BUCKET/...{table}"
+        )
+
+
+def _read_by_evaluation(key: str, overrides: Sequence[str]) -> bool:
+    """Whether an evaluation of a trained run reads the file of a key: only the sets that the command gives rows for."""
+    group, _, name = key.partition(".")
+    return group in ("run", "checkpoint") or (group == "data" and name.partition(".")[0] in scored_sets(overrides))
+
+
 def named_paths(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys that name paths or addresses that a run reads, with these."""
+    """Yield the keys that name paths or addresses that a command reads, with these."""
+    input = config.get("input")
+    of_command = (
+        ("run", config.get("run")),
+        ("checkpoint", config.get("checkpoint")),
+        ("input", input.get("path") if isinstance(input, Mapping) else None),
+    )
+    for key, value in of_command:
+        if isinstance(value, str) and value != MISSING and not (key == "checkpoint" and _NAMED.fullmatch(value)):
+            yield key, value
     for name in ("train", "dev", "test"):
         source = (config.get("data") or {}).get(name)
         if isinstance(source, Mapping):

@@ -27,7 +27,7 @@ from nlu.storage.objects import ObjectStore
 from nlu.storage.redaction import is_secret_file
 
 from ._claim import MODULE as CLAIM
-from ._command import ENTRY
+from ._command import ENTRY, LAST
 from ._settings import PREFIX
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,11 @@ LARGEST_SHOWN = 5
 EPOCH = (1980, 1, 1, 0, 0, 0)
 CODE = (".py", ".yaml", ".yml")
 """endings of files that a run imports or composes"""
-OURS = {ENTRY: Path(__file__).with_name("_entry.py"), f"{CLAIM}.py": Path(__file__).with_name("_claim.py")}
+OURS = {
+    ENTRY: Path(__file__).with_name("_entry.py"),
+    f"{CLAIM}.py": Path(__file__).with_name("_claim.py"),
+    f"{LAST}.py": Path(__file__).with_name("_last.py"),
+}
 """programs of this package that a job starts, by their names in the archive"""
 
 

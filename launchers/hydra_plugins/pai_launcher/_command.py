@@ -20,8 +20,14 @@ FETCH = Path(__file__).with_name("_fetch.py")
 ENTRY = "nlu_pai_entry.py"
 """the name of the first program of a MaxCompute job in the archive"""
 JOB = "--nlu-job="
+LAST = "nlu_pai_last"
+"""the name of the program in the archive that runs a job with commands of `after`"""
 OURS = ("mirror", "resume", "hydra.run.dir", "trial")
 """keys that the launcher gives to a job"""
+OUTPUT_OF = {"nlu.predict": "output", "nlu.evaluate": "out", "nlu.export": "out", "nlu.preprocess": "stores"}
+"""the commands besides MODULE that jobs may run, and the key with the place of what they leave"""
+RUN = "{run}"
+"""what stands for the folder of the run in commands of `after`"""
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Program:
-    """What jobs run: the commands of `before`, then `python -m MODULE OVERRIDES`, each in a new process."""
+    """What jobs run: the commands of `before`, the job itself, and those of `after`, each in a new process."""
 
     module: str = MODULE
     python: str = "python3"
     before: tuple[str, ...] = ()
     """MODULE, which gets the overrides of the job, or MODULE ARGUMENT ..."""
+    after: tuple[str, ...] = ()
+    """the same, once the run has ended"""
     within: str = "."
     """the folder of the code in which they start"""
     flags: tuple[str, ...] = ()
@@ -56,11 +64,21 @@ class Program:
 
     def commands(self, overrides: Sequence[str]) -> list[list[str]]:
         """Return the arguments of Python for each command of a job; the last one is the job itself."""
-        found = []
-        for text in self.before:
-            module, *arguments = shlex.split(text)
-            found.append(["-m", module, *(arguments or [*self.flags, *without_ours(overrides)])])
-        return [*found, ["-m", self.module, *self.flags, *overrides]]
+        before, after = ([self._command(text, overrides) for text in each] for each in (self.before, self.after))
+        own = ["-m", self.module, *self.flags, *overrides]
+        return [*before, ["-m", LAST, json.dumps(after, ensure_ascii=False), *own] if after else own]
+
+    def _command(self, text: str, overrides: Sequence[str]) -> list[str]:
+        module, *arguments = shlex.split(text)
+        run = value_of(overrides, "hydra.run.dir") or "."
+        own = [argument.replace(RUN, run) for argument in arguments]
+        return ["-m", module, *(own or [*self.flags, *without_ours(overrides)])]
+
+
+def value_of(overrides: Sequence[str], key: str) -> str | None:
+    """Return the value of the last override of a key, without quotes; None if there is none or it is null."""
+    found = [text.partition("=")[2] for text in overrides if text.partition("=")[0].lstrip("+~") == key]
+    return found[-1].strip("'\"") if found and found[-1] not in ("null", "") else None
 
 
 def without_ours(overrides: Sequence[str]) -> list[str]:

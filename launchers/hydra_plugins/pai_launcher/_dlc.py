@@ -143,7 +143,11 @@ class DlcQueue(Service):
             gigabytes = f"{settings.memory_gb:g}Gi"
             share = {
                 "resource_config": models.ResourceConfig(
-                    cpu=f"{settings.cpus:g}", memory=gigabytes, gpu=str(settings.gpus), shared_memory=gigabytes
+                    cpu=f"{settings.cpus:g}",
+                    memory=gigabytes,
+                    gpu=str(settings.gpus),
+                    gputype=settings.gpu_type,
+                    shared_memory=gigabytes,
                 )
             }
         counts = {"Master": 1, "Worker": settings.workers - 1}

@@ -14,10 +14,11 @@ from xml.etree import ElementTree
 from nlu.config.errors import UserError
 from nlu.launching.queue import Job, JobState, Look
 from nlu.storage.objects import ObjectStore
+from nlu.storage.tables import is_table
 
 from . import _odpscmd as odpscmd
 from ._code import CodePackage
-from ._command import ENTRY, Attempt, Program, attempt_in, parameters
+from ._command import ENTRY, Attempt, Program, attempt_in, parameters, value_of
 from ._requests import Credentials, RequestFailure, ServiceUnavailable, asked, done_once, import_or_say
 from ._service import NEW_S, AmbiguousSubmissions, Created, Service
 from ._settings import ODPSCMD, PREFIX, PaiSettings, region_endpoint, store_environment
@@ -26,6 +27,8 @@ PACKAGE = "pyodps"
 XFLOW_PROJECT = "algo_public"
 SKEW_S = 600.0
 """by how much the clock of the service may be behind ours when instances are listed by their start"""
+GPU_LABEL = "odps.algo.hybrid.deploy.info"
+"""the setting of a session that asks for machines with a label; read in public scripts, not in a manual"""
 HIGHEST = 9
 """the largest priority of hydra.launcher; in MaxCompute 0 comes first"""
 STATES = {
@@ -85,12 +88,15 @@ class MaxComputeQueue(Service):
         settings = self._settings
         priority = None if settings.priority is None else HIGHEST - settings.priority
         asked_for = self.parameters_of(job, attempt)
+        hints = {GPU_LABEL: f"LABEL:{settings.gpu_type}:OPER_EQUAL"} if settings.gpu_type else {}
         if settings.client == ODPSCMD:
-            command = odpscmd.pai_command(settings.framework_version, XFLOW_PROJECT, asked_for, priority)
+            command = odpscmd.pai_command(settings.framework_version, XFLOW_PROJECT, asked_for, priority, hints)
             return odpscmd.submit(command, str(settings.project), region_endpoint(settings), self._keys)
         return self._call(
             lambda odps: (
-                odps.run_xflow(settings.framework_version, XFLOW_PROJECT, parameters=asked_for, priority=priority).id
+                odps.run_xflow(
+                    settings.framework_version, XFLOW_PROJECT, parameters=asked_for, hints=hints, priority=priority
+                ).id
             )
         )
 
@@ -124,6 +130,8 @@ class MaxComputeQueue(Service):
             "cluster": json.dumps({"worker": worker}),
             "userDefinedParameters": parameters(job.overrides, self._program, store_environment(settings), attempt),
         }
+        if is_table(output := value_of(job.overrides, "output") or ""):
+            found["outputs"] = output
         if settings.tables:
             found["tables"] = ",".join(settings.tables)
         if settings.role and settings.role != "default" and str(settings.oss_folder).startswith("oss://"):

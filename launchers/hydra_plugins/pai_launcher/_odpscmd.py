@@ -37,8 +37,17 @@ def require(keys: Credentials, key: str) -> None:
         raise UserError(f"{key} is {PROGRAM}, but {TOKEN} is set, which it does not support; set {key}=pyodps")
 
 
-def pai_command(name: str, project: str, parameters: Mapping[str, str], priority: int | None) -> str:
-    """Return the argument of -e, one line of ASCII. Raises RequestFailure for a value that the client would change."""
+def pai_command(
+    name: str,
+    project: str,
+    parameters: Mapping[str, str],
+    priority: int | None,
+    settings: Mapping[str, str] | None = None,
+) -> str:
+    """Return the argument of -e, one line of ASCII; `settings` are further ones of the session.
+
+    Raises RequestFailure for a value that the client would change.
+    """
     given = []
     for key, value in parameters.items():
         if value.endswith('"') or value.lower().startswith("file:"):
@@ -46,7 +55,8 @@ def pai_command(name: str, project: str, parameters: Mapping[str, str], priority
                 Fate.REFUSED, f"{PROGRAM} cannot pass on {key}={value}; set hydra.launcher.client=pyodps"
             )
         given.append(f"-D{key}={quoted(value)}")
-    before = "" if priority is None else f"set odps.instance.priority={priority};"
+    sets = {} if priority is None else {"odps.instance.priority": str(priority)}
+    before = "".join(f"set {key}={value};" for key, value in (sets | dict(settings or {})).items())
     return f"{before}pai -name {name} -project {project} {' '.join(given)};"
 
 

@@ -37,7 +37,7 @@ from nlu.storage.objects import ObjectStore
 from ._checks import config_dirs, problems_of_jobs
 from ._claim import NO_ATTEMPT
 from ._code import NOTHING, CodePackage, code_files, packed
-from ._command import Program, without_ours
+from ._command import MODULE, Program, value_of, without_ours
 from ._remembered import completed
 from ._requests import Credentials
 from ._service import DOUBT_S, Service
@@ -139,6 +139,10 @@ class PaiQueue:
         settings = self._settings
         code = packed(tuple(settings.include), settings.code_limit_mb, settings.backend != DLC)
         problems = problems_of_jobs(jobs, mirrors, code.names, code.within, self._context, mounts_of(settings))
+        if settings.workers > 1 and self._context.module != MODULE:
+            problems.append(
+                f"{PREFIX}.workers is {settings.workers}, but only {MODULE} is spread over machines; set it to 1"
+            )
         if problems:
             raise UserError(*problems)
         return code
@@ -226,7 +230,7 @@ class PaiQueue:
         A run without a result stays in its mirror, from which another job can continue.
         """
         job, status = self._job(id), self._ended_well(id)
-        if job is None:
+        if job is None or not self._has_run(job):
             return status
         folder = Path(job.folder)
         try:
@@ -240,8 +244,8 @@ class PaiQueue:
     def status(self, id: str) -> int | None:
         """Return 0 if the job has a result, here or in its mirror; fetches no run."""
         job, status = self._job(id), self._ended_well(id)
-        if job is None or status == 0 or (Path(job.folder) / RESULT).is_file():
-            return status if job is None else 0
+        if job is None or not self._has_run(job) or status == 0 or (Path(job.folder) / RESULT).is_file():
+            return status if job is None or not self._has_run(job) else 0
         try:
             newest = Ledger(ObjectStore(self.mirror_of(job), KEY)).newest()
         except (UserError, OSError) as error:
@@ -255,11 +259,18 @@ class PaiQueue:
         return 0 if self._looks([id])[id].state is JobState.DONE else None
 
     def mirror_of(self, job: Job) -> str:
-        """Return the mirror of the run of a job: below mirror= of its command, or below OSS_FOLDER/runs."""
+        """Return the mirror of the run of a job: below mirror= of its command, or below OSS_FOLDER/runs.
+
+        A job without a run has an empty one.
+        """
         return self._below(_given(job, "mirror") or f"{self._store.reference.location.rstrip('/')}/{self._runs()}", job)
 
     def _unnamed_mirror_of(self, job: Job) -> str:
         return self._below(_given(job, "mirror") or f"{self._store.reference.location.rstrip('/')}/runs/NAME", job)
+
+    def _has_run(self, job: Job) -> bool:
+        """Whether a job may have left a run; a queue that another command opened does not know what its jobs run."""
+        return self._context.module == MODULE and Path(job.folder).is_relative_to(self._context.folder)
 
     def run_dir_of(self, job: Job) -> str:
         """Return the folder of the run in the job: on its disk, or in a mount that all its machines share."""
@@ -269,6 +280,9 @@ class PaiQueue:
 
     def _below(self, root: str, job: Job) -> str:
         name = os.path.relpath(job.folder, self._context.folder)
+        if name.startswith(".."):
+            # A single job without a run has the working folder.
+            name = str(job.number)
         return root if name == "." else f"{root.rstrip('/')}/{Path(name).as_posix()}"
 
     def _runs(self) -> str:
@@ -280,6 +294,8 @@ class PaiQueue:
 
     def overrides_of(self, job: Job) -> tuple[str, ...]:
         """Return the overrides of the started job: its own ones, and those that place its run."""
+        if self._context.module != MODULE:
+            return job.overrides
         trial = [text for text in job.overrides if _key_of(text) == "trial"]
         own = [quoted(f"hydra.run.dir={self.run_dir_of(job)}"), quoted(f"mirror={self.mirror_of(job)}"), "resume=auto"]
         return (*without_ours(job.overrides), *trial, *own)
@@ -287,7 +303,7 @@ class PaiQueue:
     def _require_free(self, jobs: Sequence[Job], mirrors: Mapping[str, str]) -> None:
         """Raise UserError if a mirror holds a run and the command does not continue it."""
         problems = []
-        for job in jobs:
+        for job in jobs if self._context.module == MODULE else ():
             if _given(job, "resume") == "auto" or _given(job, "trial") is not None:
                 continue
             if Ledger(ObjectStore(mirrors[job.token], KEY)).newest() is not None:
@@ -319,6 +335,7 @@ class PaiQueue:
                 self._context.module,
                 settings.python,
                 tuple(settings.before),
+                tuple(settings.after),
                 code.within,
                 tuple(f"--config-dir={folder}" for folder in config_dirs(self._context)),
             )
@@ -340,7 +357,7 @@ class PaiQueue:
         return self._jobs.get(id)
 
     def _peek(self, id: str) -> None:
-        if (job := self._job(id)) is not None:
+        if (job := self._job(id)) is not None and self._has_run(job):
             show_tables(ObjectStore(self.mirror_of(job), KEY), Path(job.folder))
 
 
@@ -353,9 +370,7 @@ def _key_of(override: str) -> str:
 
 
 def _given(job: Job, key: str) -> str | None:
-    """Return the value of the last override of a key, without quotes; None if there is none."""
-    found = [text.partition("=")[2] for text in job.overrides if _key_of(text) == key]
-    return found[-1].strip("'\"") if found and found[-1] not in ("null", "") else None
+    return value_of(job.overrides, key)
 
 
 def show_tables(mirror: ObjectStore, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The keys of `hydra/launcher=pai`, and everything that is wrong with their values, at once."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -8,6 +9,7 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import nearest
+from nlu.storage.environment import ENDPOINT, PLACE, name_of
 from nlu.storage.redaction import credential_problems, is_secret_name
 
 PREFIX = "hydra.launcher"
@@ -29,6 +31,8 @@ MEANINGS = {
     "resource_quota": "the quota that the job takes its machines from",
 }
 """what a key is, for the question on a terminal"""
+OF_TABLES = (name_of("maxcompute", ENDPOINT), name_of("maxcompute", PLACE))
+"""variables with the addresses of tables, which jobs get from this machine"""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOUNT = re.compile(r"([A-Za-z0-9][\w-]*|[A-Za-z]\w*://((?!:/)\S)+):(/[^/:\s]+)+/?")
 _ROLE = re.compile(r"default|acs:ram::\d+:role/\S+")
@@ -54,6 +58,7 @@ class PaiSettings:
     mounts: list[str] = field(default_factory=list)
     work_folder: str | None = None
     gpus: int = 1
+    gpu_type: str | None = None
     cpus: float = 8
     memory_gb: float = 32
     priority: int | None = None
@@ -63,6 +68,7 @@ class PaiSettings:
     client: str = PYODPS
     python: str = "python3"
     before: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
     include: list[str] = field(default_factory=list)
     code_limit_mb: float = 100.0
 
@@ -109,9 +115,17 @@ def setting_problems(settings: PaiSettings) -> Iterator[str]:
         yield (
             f"{PREFIX}.role is {settings.role}, but must be acs:ram::UID:role/NAME, default for PAI's own role, or null"
         )
-    for text in settings.before:
-        if not re.fullmatch(r"\w+(\.\w+)*(\s.*)?", text, re.DOTALL):
-            yield f"{PREFIX}.before holds {text!r}, but a command is written MODULE ARGUMENT ..., as in nlu.preprocess"
+    for name, commands in (("before", settings.before), ("after", settings.after)):
+        for text in commands:
+            if not re.fullmatch(r"\w+(\.\w+)*(\s.*)?", text, re.DOTALL):
+                yield (
+                    f"{PREFIX}.{name} holds {text!r}, but a command is written MODULE ARGUMENT ..., as in "
+                    "nlu.preprocess"
+                )
+    if settings.gpu_type is not None and not re.fullmatch(r"[\w.-]+", settings.gpu_type):
+        yield f"{PREFIX}.gpu_type is {settings.gpu_type!r}, but must be the name of a kind of GPU, such as V100"
+    elif settings.gpu_type is not None and settings.gpus == 0:
+        yield f"{PREFIX}.gpu_type is {settings.gpu_type}, but {PREFIX}.gpus is 0; leave out one of them"
     for table in settings.tables:
         if not re.fullmatch(r"odps://[^/]+/tables/[^/]+(/[^/]+=[^/]+)*", table):
             yield f"{PREFIX}.tables holds {table}, but a table is written odps://PROJECT/tables/NAME[/pt=VALUE]"
@@ -197,6 +211,11 @@ def _backend_problems(settings: PaiSettings) -> Iterator[str]:
             )
     if settings.backend == DLC and settings.client == ODPSCMD:
         yield f"{PREFIX}.client is {ODPSCMD}, but backend={DLC} does not use it; leave it out"
+    if settings.gpu_type and settings.instance_type:
+        yield (
+            f"{PREFIX}.gpu_type is {settings.gpu_type}, but {PREFIX}.instance_type already says which GPUs a machine "
+            "has; leave out gpu_type"
+        )
     if settings.instance_type and settings.resource_quota:
         yield (
             f"{PREFIX}.instance_type and {PREFIX}.resource_quota are both set, but a job takes a machine of public "
@@ -214,7 +233,7 @@ def region_endpoint(settings: PaiSettings) -> str:
 
 
 def store_environment(settings: PaiSettings) -> dict[str, str]:
-    """Return the variables by which jobs find the store, without secrets."""
+    """Return the variables by which jobs find the store and tables, without secrets."""
     # Hydra imports this module at every start.
     from nlu.storage.buckets import ENDPOINT_OF_ALL, OWN_ENDPOINTS, own_endpoints
 
@@ -228,6 +247,9 @@ def store_environment(settings: PaiSettings) -> dict[str, str]:
         own = {name: place for name, place in own_endpoints().items() if name != settings.oss_folder.split("/")[2]}
         if own:
             found[OWN_ENDPOINTS] = ",".join(f"{name}={place}" for name, place in own.items())
+    found |= {name: os.environ[name] for name in OF_TABLES if os.environ.get(name)}
+    if settings.backend == MAXCOMPUTE:
+        found.setdefault(OF_TABLES[0], region_endpoint(settings))
     elif settings.oss_endpoint:
         found["AWS_ENDPOINT_URL"] = settings.oss_endpoint
     return found | {name: str(value) for name, value in settings.environment.items()}

@@ -12,6 +12,8 @@ from hydra_plugins.pai_launcher._code import left_out, pack, packed
 
 from nlu.config.errors import UserError
 
+PROGRAMS = ("nlu_pai_claim.py", "nlu_pai_entry.py", "nlu_pai_last.py")
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -38,7 +40,13 @@ def git(top: Path, *arguments: str) -> None:
 def test_tracked_files_go_as_they_are_now_without_secrets_and_links(project):
     archive = pack(project, limit_mb=1)
     with zipfile.ZipFile(io.BytesIO(archive.content)) as opened:
-        assert sorted(opened.namelist()) == ["nlu/train.py", "nlu_pai_claim.py", "nlu_pai_entry.py", "数据.csv"]
+        assert sorted(opened.namelist()) == [
+            "nlu/train.py",
+            "nlu_pai_claim.py",
+            "nlu_pai_entry.py",
+            "nlu_pai_last.py",
+            "数据.csv",
+        ]
         assert opened.read("nlu/train.py") == b"print('changed since')\n"
 
 
@@ -56,7 +64,13 @@ def test_a_tar_holds_the_same_and_is_the_same_each_time(project):
     first, second = (pack(project, limit_mb=1, as_tar=True) for _ in range(2))
     assert first.content == second.content and first.suffix == ".tar.gz"
     with tarfile.open(fileobj=io.BytesIO(first.content)) as opened:
-        assert sorted(opened.getnames()) == ["nlu/train.py", "nlu_pai_claim.py", "nlu_pai_entry.py", "数据.csv"]
+        assert sorted(opened.getnames()) == [
+            "nlu/train.py",
+            "nlu_pai_claim.py",
+            "nlu_pai_entry.py",
+            "nlu_pai_last.py",
+            "数据.csv",
+        ]
 
 
 def test_declared_folders_are_packed_too(project):

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")
 from hydra_plugins.pai_launcher import _checks
 from hydra_plugins.pai_launcher import _claim as claim
+from hydra_plugins.pai_launcher import _last as last
 from hydra_plugins.pai_launcher._command import JOB, Attempt, Program, parameters, shell_command
 from hydra_plugins.pai_launcher._service import DOUBT_S, AmbiguousSubmissions
 from oss_emulator import OssEmulator
@@ -209,3 +210,42 @@ def test_a_doubtful_submission_is_looked_at_for_a_while_from_now_on():
     before_s = time.monotonic()
     doubtful.note("token", 5.0)
     assert doubtful.open["token"].until_s >= before_s + DOUBT_S and doubtful.open["token"].since_s == 5.0
+
+
+def test_commands_of_after_are_run_by_the_program_that_runs_the_job():
+    program = Program(before=("nlu.preprocess",), after=("nlu.report {run}", "nlu.data"), flags=("--config-dir=my",))
+    own = ("seed=1", "hydra.run.dir=run", "mirror=oss://b/x", "resume=auto")
+    first, last = program.commands(own)
+    assert first == ["-m", "nlu.preprocess", "--config-dir=my", "seed=1"]
+    assert last[:2] == ["-m", "nlu_pai_last"] and last[3:] == ["-m", "nlu.train", "--config-dir=my", *own]
+    assert json.loads(last[2]) == [["-m", "nlu.report", "run"], ["-m", "nlu.data", "--config-dir=my", "seed=1"]]
+
+
+AFTER = json.dumps([["-c", "import sys; sys.exit(9)"], ["-c", "import os; print('after', os.environ['NLU_STATUS'])"]])
+
+
+def last_of(*job: str, commands: str = AFTER, **more: str) -> subprocess.Popen:
+    command = [sys.executable, last.__file__, commands, "-c", *job]
+    return subprocess.Popen(
+        command, env={**os.environ, **NLU, **more}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "environment", "said"),
+    [(0, {}, "after 0\n"), (3, {}, "after 3\n"), (75, {}, ""), (3, {"RANK": "1"}, "")],
+)
+def test_a_job_ends_as_its_run_did_whatever_follows(status, environment, said):
+    """Nothing follows a run that will be continued, nor on machines other than the first."""
+    process = last_of(f"import sys; sys.exit({status})", **environment)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (status, said)
+    assert ("of hydra.launcher.after ended with 9" in err) == bool(said)
+
+
+def test_a_signal_to_the_program_reaches_the_run():
+    waits = "signal.signal(15, lambda *_: sys.exit(75)); print('ready', flush=True); time.sleep(60)"
+    process = last_of(f"import signal, sys, time; {waits}")
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.communicate(timeout=60)[0] == "" and process.returncode == 75

@@ -63,6 +63,12 @@ def test_a_job_requests_its_settings(server, queue_of):
     assert ticket.id in ticket.log
 
 
+def test_a_quota_is_asked_for_a_kind_of_gpu(server, queue_of):
+    (ticket,) = queue_of(gpu_type="V100").submit([job(0)])
+    (spec,) = specs_of(server.jobs[ticket.id].request)
+    assert spec["ResourceConfig"]["GPUType"] == "V100"
+
+
 def test_all_machines_of_a_job_see_what_is_mounted(server, queue_of, tmp_path):
     data, runs = f"{tmp_path}/mnt/data", f"{tmp_path}/mnt/runs"
     queue = queue_of(

@@ -55,6 +55,17 @@ def test_a_job_requests_its_settings(server, queue_of):
     }  # fmt: skip
 
 
+def test_machines_with_a_kind_of_gpu_are_asked_for_by_their_label(server, queue_of):
+    (ticket,) = queue_of(gpu_type="V100").submit([job(0)])
+    assert server.jobs[ticket.id].request["settings"]["odps.algo.hybrid.deploy.info"] == "LABEL:V100:OPER_EQUAL"
+
+
+def test_the_table_that_a_job_writes_is_named_as_its_output(server, queue_of):
+    own = ("run=oss://b/r", "output=odps://proj1/tables/out")
+    (ticket,) = queue_of().submit([Job(0, "oss://bucket/nlu/runs/x/0", own, "token0")])
+    assert server.jobs[ticket.id].request["parameters"]["outputs"] == "odps://proj1/tables/out"
+
+
 @pytest.mark.parametrize(
     ("shown", "state"),
     [

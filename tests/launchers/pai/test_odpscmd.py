@@ -77,6 +77,12 @@ def test_a_command_is_one_line_of_ascii_and_the_client_reads_every_value_as_it_w
     assert fake_odpscmd.pai(command) == ({"name": "pytorch180", "project": "algo_public"}, given)
 
 
+def test_settings_of_the_session_go_before_the_command(server, queue_of):
+    (ticket,) = queue_of(gpu_type="V100", priority=6).submit([job(0)])
+    request = server.jobs[ticket.id].request
+    assert request["settings"]["odps.algo.hybrid.deploy.info"] == "LABEL:V100:OPER_EQUAL" and request["priority"] == "3"
+
+
 @pytest.mark.parametrize("value", ['say "hi"', "file:///etc/passwd"])
 def test_a_value_that_the_client_would_change_is_refused(value):
     with pytest.raises(RequestFailure, match="cannot pass on k="):

@@ -52,12 +52,12 @@ def project(tmp_path, monkeypatch) -> Path:
 def opened(server, store, project):
     def queue(**given) -> PaiQueue:
         compose = given.pop("compose", lambda job: config())
-        dirs = given.pop("config_dirs", ())
+        dirs, module = given.pop("config_dirs", ()), given.pop("module", "nlu.train")
         settings = {
             "endpoint": f"http://{server.host}", "workspace": "1", "image": "i", "resource_quota": "q",
             "oss_folder": store, "wait": True, **given,
         }  # fmt: skip
-        return open_queue("pai", QueueContext(settings, project / "outputs/grid", "nlu.train", None, compose, dirs))  # type: ignore[return-value]
+        return open_queue("pai", QueueContext(settings, project / "outputs/grid", module, None, compose, dirs))  # type: ignore[return-value]
 
     return queue
 
@@ -159,9 +159,58 @@ def test_data_that_the_job_fetches_need_no_local_file(opened):
     assert len(opened(compose=lambda one: urls).submit([job(0)])) == 1
 
 
-def test_a_command_without_a_mirror_is_refused(opened):
-    with pytest.raises(UserError, match=r"has no key mirror; submit nlu\.train"):
-        opened(compose=lambda one: {"data": {}}).submit([job(0)])
+def test_a_command_that_makes_nothing_to_keep_is_refused(opened):
+    with pytest.raises(
+        UserError, match=r"nlu\.serve cannot be submitted to PAI; submit one of nlu\.train, nlu\.predict"
+    ):
+        opened(module="nlu.serve", compose=lambda one: {}).submit([job(0)])
+
+
+PREDICT = ("run=oss://b/run", "input.path=oss://b/new.csv")
+
+
+def test_a_prediction_runs_its_overrides_and_has_no_mirror(opened, server, store, project):
+    queue = opened(
+        module="nlu.predict", compose=lambda one: {"run": "oss://b/run", "input": {"path": "oss://b/new.csv"}}
+    )
+    tickets = queue.submit([job(number, *PREDICT, f"output=oss://b/{number}.csv") for number in range(2)])
+    commands = [server.jobs[ticket.id].request["UserCommand"] for ticket in tickets]
+    assert [command.splitlines()[-1].partition(" -m ")[2] for command in commands] == [
+        f"nlu.predict {' '.join(PREDICT)} output=oss://b/{number}.csv" for number in range(2)
+    ]
+    server.jobs[tickets[0].id].status, server.jobs[tickets[1].id].status = "Succeeded", "Failed"
+    assert [queue.outcome(ticket.id) for ticket in tickets] == [0, None]
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "overrides", "told"),
+    [
+        ("nlu.predict", {"run": "r"}, ["output=odps://p/tables/t"], "run is r, which is .* and jobs do not have it"),
+        ("nlu.predict", {"input": {"path": "-"}}, ["output=s3://b/a"], "input is -, but a job has no standard input"),
+        ("nlu.predict", {}, ["output=a.csv"], r"output is a\.csv, but what nlu\.predict makes in a job must leave"),
+        ("nlu.export", {}, ["out=odps://p/tables/t"], "out is odps://p/tables/t, but what"),
+        ("nlu.evaluate", {"run": "s3://b/r"}, [], "out is not set, but what nlu.evaluate makes"),
+        ("nlu.preprocess", {}, [], "stores is not set, but what nlu.preprocess makes"),
+    ],
+)
+def test_what_a_job_reads_and_makes_is_not_on_its_own_machine(opened, server, module, config, overrides, told):
+    with pytest.raises(UserError, match=told):
+        opened(module=module, compose=lambda one: config).submit([job(0, *overrides)])
+    assert server.jobs == {}
+
+
+def test_two_jobs_never_write_the_same_output(opened):
+    with pytest.raises(UserError, match="job 1: it would have the output of job 0, s3://b/a"):
+        opened(module="nlu.predict", compose=lambda one: {}).submit([job(n, "output=s3://b/a") for n in range(2)])
+
+
+def test_an_evaluation_of_a_run_reads_only_the_rows_that_the_command_names(opened, server):
+    own = {"run": "s3://b/r", "data": {"train": "no.csv", "dev": None, "test": "s3://b/test.csv"}}
+    queue = opened(module="nlu.evaluate", compose=lambda one: own)
+    assert len(queue.submit([job(0, "data.test=s3://b/test.csv", "out=s3://b/scores")])) == 1
+    own["data"]["test"] = "none.csv"
+    with pytest.raises(UserError, match=r"data\.test is none\.csv"):
+        queue.submit([job(1, "data.test=none.csv", "out=s3://b/others")])
 
 
 def test_several_machines_without_a_folder_in_common_are_refused(opened, server):

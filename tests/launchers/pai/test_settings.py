@@ -73,6 +73,10 @@ def test_valid_settings_pass():
         ({"work_folder": "/mnt"}, "there is none"),
         ({**MAXCOMPUTE, "mounts": ["d-1:/mnt"]}, "mounts is set, but backend=maxcompute does not use it"),
         ({"instance_type": "ecs.a"}, "instance_type and hydra.launcher.resource_quota are both set"),
+        ({"after": ["; ls"]}, "after holds '; ls', but a command is written MODULE ARGUMENT"),
+        ({"gpu_type": "V100;"}, "gpu_type is 'V100;', but must be the name of a kind of GPU"),
+        ({"gpu_type": "V100", "gpus": 0}, "gpu_type is V100, but hydra.launcher.gpus is 0"),
+        ({"gpu_type": "V100", "instance_type": "ecs.a"}, "gpu_type is V100, but hydra.launcher.instance_type already"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_reported_with_its_rule(given, said):
