@@ -152,7 +152,7 @@ def test_predictions_and_scores_are_made_there(project, server, s3_url, backend)
     right = sum(row["prediction"] == row["label"] for row in rows) / 16
     for name in ("x/scores", "after"):
         result = json.loads(ObjectStore(f"{s3_url}/{name}", "s3_url").get("result.json"))
-        assert result["test"]["accuracy"] == pytest.approx(right), name
+        assert result["metrics"]["test"]["accuracy"] == pytest.approx(right), name
     said = there("nlu.predict", *predicted, status=2)
     assert "output is" in said and "which exists" in said
     if backend == "dlc":
