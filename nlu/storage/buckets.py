@@ -1,7 +1,7 @@
 """The buckets of S3 and OSS, and the connections of fsspec's drivers.
 
 There is one connection per scheme, endpoint, process and environment. Endpoints and credentials come from the
-environment; OSS_ENDPOINTS gives buckets of OSS endpoints of their own, so that one process uses several regions. Of
+environment; OSS_ENDPOINTS gives single buckets of OSS another endpoint, so that one process uses several regions. Of
 s3fs, `call_s3`, `cp_file`, `mkdir` and the event loop are used; of ossfs, the private `_get_bucket`, `_endpoint` and
 listings cache (read in 2025.5).
 """
