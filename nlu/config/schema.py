@@ -54,6 +54,10 @@ class Trainer:
     """Patience counts from here on; null = from the start."""
     keep_best: PositiveInt = 1
     """How many best checkpoints are kept, as checkpoints/best-1, best-2, ..."""
+    save: bool = True
+    """false = no checkpoints are written, so the run can neither be continued nor predict."""
+    save_above: float | None = None
+    """Best checkpoints stay if the best value of the major metric is above this, or below it if lower is better."""
     clip_norm: NonNegativeFloat = 1.0
     """Largest gradient norm of a step, over all parameters; 0 = no clipping."""
     max_loss: PositiveFloat | None = None

@@ -43,7 +43,9 @@ def print_result(result: Mapping[str, Any], run_dir: Path, figures: Sequence[Pat
     """
     checkpoint = (result.get("best") or {}).get("checkpoint")
     paths = [*figures, *([run_dir / checkpoint] if checkpoint else []), run_dir / "result.json"]
-    print_table("", final_table(result), "", *map(os.path.relpath, paths), plain_width=PLAIN_WIDTH)
+    reason = (result.get("best") or {}).get("no_checkpoint")
+    without = [f"no best checkpoint was kept: {reason}"] if reason else []
+    print_table("", final_table(result), "", *without, *map(os.path.relpath, paths), plain_width=PLAIN_WIDTH)
 
 
 def parts_table(result: Mapping[str, Any], set_name: str) -> RenderableType:

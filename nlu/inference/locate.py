@@ -10,6 +10,7 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.members import names_of
 from nlu.reports.runs import CONFIG, RESULT, RunRecord, find_runs, is_run, metric_of, parts, saved_config
+from nlu.runs.freeing import reason_without_best
 from nlu.storage.copies import complete, records_of
 from nlu.storage.places import is_object
 from nlu.storage.resources import fetch
@@ -185,6 +186,9 @@ def _checkpoint_of(run_dir: Path, name: str) -> Path:
         return checkpoint
     # A folder with a dot in front is a checkpoint that is being written or replaced.
     there = sorted(path.parent.name for path in run_dir.glob(f"checkpoints/*/{LABELS}") if path.parent.name[0] != ".")
+    if reason := reason_without_best(run_dir):
+        remedy = "; set checkpoint=last" if "last" in there else "; train it again without that"
+        raise UserError(f"{run_dir} has no checkpoint {name}: {reason}{remedy}")
     remedy = f"set checkpoint to one of {', '.join(there)}" if there else "wait until it has evaluated, or train it"
     raise UserError(f"{run_dir} lacks a checkpoint {name}; {remedy}")
 

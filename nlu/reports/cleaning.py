@@ -17,6 +17,7 @@ from nlu.config.errors import UserError
 from nlu.config.words import path_text
 from nlu.display.tables import numbers, print_table, table_of, texts
 from nlu.reports.runs import CONFIG, LOCK, RESULT, RunRecord, is_run, parts
+from nlu.runs.freeing import reason_without_best
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.settle import is_whole, remove
 
@@ -62,7 +63,8 @@ def _why_kept(run: RunRecord) -> str:
 
 def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[Path]:
     checkpoints = folder / "checkpoints"
-    if not (is_whole(checkpoints / "last") and is_whole(checkpoints / "best-1")):
+    keeps_best = reason_without_best(folder) is None
+    if not is_whole(checkpoints / "last") or (keeps_best and not is_whole(checkpoints / "best-1")):
         # A kill between two renames left other names; a resume repairs them.
         return
     for path in sorted(checkpoints.iterdir()):

@@ -59,6 +59,8 @@ class RunRecord:
     examples_per_s: float | None = None
     error: str | None = None
     """the last error of a failed run"""
+    no_checkpoint: str | None = None
+    """why a finished run kept no best checkpoint"""
 
     @property
     def seed(self) -> int | None:
@@ -196,6 +198,7 @@ def read_run(folder: Path) -> RunRecord:
             best_step=best.get("step"),
             examples=result.get("examples"),
             examples_per_s=result.get("examples_per_s"),
+            no_checkpoint=best.get("no_checkpoint"),
         )
     state, error = _open_state(folder)
     return RunRecord(**known, state=state, error=error, **_progress(folder, config))

@@ -86,6 +86,12 @@ def _print_notes(rows: Sequence[TableRow], columns: KeyColumns) -> None:
         open_runs = [run for row in rows for run in row.counted if run.state not in ("complete", "pruned")]
         on_samples = ", on samples (trainer.eval_rows)" if any(run.config.get(EVAL_ROWS) for run in open_runs) else ""
         print_table(f"values of incomplete runs are their best so far{on_samples}", style="dim")
+    runs = [run for row in rows for run in row.runs]
+    if without := [run for run in runs if run.no_checkpoint]:
+        print_table(
+            f"without a best checkpoint (trainer.save, trainer.save_above): {len(without)} of {len(runs)} runs",
+            style="dim",
+        )
     for row in rows:
         for run in row.runs:
             if run.error:

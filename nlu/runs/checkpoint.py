@@ -35,6 +35,13 @@ SCORE = "score.json"
 """in the folder of a best checkpoint: its evaluation"""
 
 
+class Ranks(Protocol):
+    """The part of `nlu.training.ranks.Ranks` that is needed here."""
+
+    def from_first(self, value: Any) -> Any:
+        """Return the value of rank 0 on every rank."""
+
+
 class Savable(Protocol):
     """A part of a checkpoint that writes its own files: a tokenizer."""
 
@@ -94,6 +101,10 @@ class Checkpoints:
             write_json(held[entry.step] / SCORE, _score(entry))
         arrange_best(self.folder, [entry.step for entry in best])
 
+    def best_weights(self) -> dict[str, Tensor]:
+        """Return the weights of the best evaluation. Every rank may call it."""
+        return load_file(self.folder / "best-1" / "model.safetensors")
+
     def _write(
         self,
         name: str,
@@ -128,6 +139,37 @@ class Checkpoints:
             f"{final} could not be saved: {error}; {free_mb:.0f} MB are free there and {stands}; free some space, "
             f"then run the same command {again}"
         )
+
+
+class Unsaved(Checkpoints):
+    """The checkpoints of a run that writes none; rank 0 keeps the best weights in memory if they are `wanted`."""
+
+    def __init__(self, run_dir: Path, ranks: Ranks, *, wanted: bool):
+        super().__init__(run_dir, config={}, labels={}, tokenizer=_Nothing())
+        self._ranks, self._wanted = ranks, wanted
+        self._best: dict[str, Tensor] = {}
+
+    def save_last(self, tensors: Mapping[str, dict[str, Tensor]], state: State, order: OrderKey) -> None:
+        """Do nothing."""
+
+    def save_best(self, weights: dict[str, Tensor], best: list[Best]) -> None:
+        """Keep the weights if the evaluation that has just entered `best` is the first of them."""
+        if self._wanted and best[0].step == max(entry.step for entry in best):
+            # Copied, since training changes the tensors in place; to the host, which has more memory.
+            self._best = {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights.items()}
+
+    def arrange(self, best: list[Best]) -> None:
+        """Do nothing."""
+
+    def best_weights(self) -> dict[str, Tensor]:
+        """Return the weights of the best evaluation, on the host. Every rank must call it."""
+        found: dict[str, Tensor] = self._ranks.from_first(self._best)
+        return found
+
+
+class _Nothing:
+    def save(self, folder: Path) -> None:
+        """Write no file."""
 
 
 def find_last(run_dir: Path) -> Path | None:

@@ -31,7 +31,7 @@ from nlu.models.encoder import Encoder
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import Optimizer
-from nlu.runs.checkpoint import Checkpoints
+from nlu.runs.checkpoint import Checkpoints, Unsaved
 from nlu.runs.state import State
 from nlu.storage.resources import fetch
 from nlu.tasks.composite import task_of
@@ -77,6 +77,8 @@ def build_run(
         labels=labels_of(config, data),
         tokenizer=store.tokenizer,
     )
+    if not trainer.save:
+        checkpoints = Unsaved(run_dir, ranks, wanted=bool(trainer.eval_rows or store.of_role("test")))
     order = order_of(config, store, ranks)
     clock = clock_of(config, store, order)
     scheduler = build(config.scheduler, trusted=trusted)

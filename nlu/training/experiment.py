@@ -47,13 +47,20 @@ def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
             if not config.is_standalone:
                 logs.tear_down()
         if status:
-            _say_how_to_continue(run_dir)
+            _say_how_to_continue(run_dir, config.trainer.save)
     return status
 
 
-def _say_how_to_continue(run_dir: Path) -> None:
+def _say_how_to_continue(run_dir: Path, is_saved: bool) -> None:
     name = stopping.sentence()
-    if (run_dir / CONFIG).is_file():
+    if (run_dir / CONFIG).is_file() and not is_saved:
+        log.info(
+            "%s; the run cannot be continued, since trainer.save is false: the command with hydra.run.dir=%s "
+            "resume=auto starts it again at step 0",
+            name,
+            run_dir,
+        )
+    elif (run_dir / CONFIG).is_file():
         log.info("%s; the command with hydra.run.dir=%s resume=auto continues", name, run_dir)
     else:
         log.info("%s before the run had begun; the same command begins it", name)

@@ -5,14 +5,13 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors.torch import load_file
-
 from nlu.config.errors import UserError
 from nlu.data.examples import Examples
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
 from nlu.metrics.classes import commonest
+from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.tasks.composite import task_of
@@ -38,9 +37,8 @@ def finish(run: Training) -> None:
         with averaged_weights(run.stepper):
             last = with_summary(run.task, run.store, scores_of(run, dev, last, kept_step=None))
     if whole := dev | run.store.of_role("test"):
-        # Every rank reads the file, because a strategy may let each rank keep another part of every tensor.
-        weights = run.run_dir / "checkpoints" / "best-1" / "model.safetensors"
-        run.stepper.parallel.load(run.stepper.model, load_file(weights))
+        # Every rank reads all of them, because a strategy may let each rank keep another part of every tensor.
+        run.stepper.parallel.load(run.stepper.model, run.checkpoints.best_weights())
         metrics |= scores_of(run, whole, metrics, kept_step=best.step)
         if dev:
             summed = with_summary(run.task, run.store, {name: metrics[name] for name in dev})
@@ -52,7 +50,8 @@ def finish(run: Training) -> None:
         # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
         # this part again.
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)
-        write_json(run.run_dir / "result.json", result_of(run, metrics, last))
+        write_json(run.run_dir / RESULT, result_of(run, metrics, last))
+        remove_unkept(run.run_dir)
 
 
 def scores_of(
@@ -68,6 +67,17 @@ def scores_of(
             keep_predictions(run.run_dir, name, scored, task, run.stepper.ranks, step=kept_step)
         scored.spool.close()
     return found
+
+
+def reason_without_best(run: Training, value: float) -> str | None:
+    """Return why the run keeps no best checkpoint; None if it keeps one. `value` decides, on whole sets."""
+    if not run.trainer.save:
+        return "trainer.save is false"
+    bound = run.trainer.save_above
+    if bound is None or (value > bound if run.higher_is_better else value < bound):
+        return None
+    side = "above" if run.higher_is_better else "below"
+    return f"its best {run.metric} of {run.decisive.set_name}, {value:.4g}, is not {side} trainer.save_above, {bound:g}"
 
 
 def warn_of_a_score_for_nothing(run: Training) -> None:
@@ -89,7 +99,7 @@ def warn_of_a_score_for_nothing(run: Training) -> None:
 
 def show_result(run_dir: Path) -> None:
     """Print the table of a finished run, or of its parts, and the paths of its files."""
-    result = json.loads((run_dir / "result.json").read_text())
+    result = json.loads((run_dir / RESULT).read_text())
     if "parts" in result:
         print_parts(result, run_dir)
     else:
@@ -101,12 +111,13 @@ def result_of(
 ) -> dict[str, object]:
     """Return the content of result.json; `metrics` are those of the best weights, `last` those of the last step."""
     state, throughput, best = run.state, run.state.throughput, run.state.best[0]
-    steps_s = throughput.steps_s or float("nan")
+    steps_s, reason = throughput.steps_s or float("nan"), reason_without_best(run, run.value_of(metrics))
+    kept = {"checkpoint": "checkpoints/best-1"} if reason is None else {"checkpoint": None, "no_checkpoint": reason}
     return {
         "metrics": metrics,
         "best": {
             "set": run.decisive.set_name, "metric": run.metric, "value": run.value_of(metrics), "step": best.step,
-            "examples": best.examples, "epoch": best.epoch, "checkpoint": "checkpoints/best-1",
+            "examples": best.examples, "epoch": best.epoch, **kept,
         },
         **{key: run.order_key[key] for key in ("seed", "folds", "fold")},
         "pruned": state.pruned,

@@ -174,7 +174,7 @@ def save_last(run: Training) -> None:
         keep_predictions(run.run_dir, name, one, task, run.stepper.ranks, step=step, sampled_rows=rows)
         one.spool.close()
     run.unsaved = {}
-    tensors = run.stepper.saved.gather()
+    tensors = run.stepper.saved.gather() if run.trainer.save else {}
     run.state.precision = run.stepper.precision.state()
     if run.stepper.ranks.is_first:
         # A run that continues from this state does not write earlier rows again, so they must be on the disk.

@@ -16,6 +16,7 @@ from nlu.optim.schedules import Constant, OneCycle, warmup_steps
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
 from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, say_finished, write_config
+from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.runs.records import SAMPLE_COLUMNS, SCALE_COLUMNS, TRAIN, TRAIN_COLUMNS, VALID, VALID_COLUMNS, Table
 from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
@@ -56,7 +57,10 @@ def run_single(
         checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         # After the first node has created the folder, before a rank writes to it.
         require_shared(run_dir, ranks)
-        if checkpoint is not None and (run_dir / "result.json").is_file():
+        # Without a checkpoint too: a finished run may have kept none.
+        if (run_dir / RESULT).is_file():
+            if ranks.is_first:
+                remove_unkept(run_dir)
             say_finished(run_dir, f"run in {run_dir} is", config.data)
             return 0
         # Nothing was written so far: a mistake of the user leaves the folder as it was.
@@ -69,7 +73,8 @@ def run_single(
             begin_records(run, config, overrides)
             stopped = train(run)
         if stopped:
-            log.info("stopped after step %d, state saved", run.state.step)
+            saved = "state saved" if config.trainer.save else "nothing saved (trainer.save=false)"
+            log.info("stopped after step %d, %s", run.state.step, saved)
             run.journal.end("stopped")
             return stopping.exit_code()
         if not run.is_complete:

@@ -163,6 +163,12 @@ def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
             f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
             f"set it to >= {devices}"
         )
+    for key, default in (("keep_best", 1), ("save_above", None), ("stop_after", None)):
+        if not trainer["save"] and trainer[key] != default:
+            yield (
+                f"trainer.{key} is {trainer[key]}, but trainer.save is false, so no checkpoint exists; leave out one "
+                "of the two"
+            )
     if trainer["patience"] is not None and trainer["eval_interval"] in (0, "0"):
         yield (
             f"trainer.patience is {trainer['patience']}, but trainer.eval_interval=0 scores only at the end; set "
@@ -198,6 +204,11 @@ def _repeats(config: dict[str, Any]) -> Iterator[str]:
         yield (
             f"resume is {config['resume']!r}, the state of one run, but folds and seeds make several; set resume to "
             "auto or never"
+        )
+    if config["resume"] not in ("auto", "never") and not config["trainer"]["save"]:
+        yield (
+            f"resume is {config['resume']!r}, whose state would be copied into this run, but trainer.save is false; "
+            "leave out trainer.save, or take only its weights with model.pretrained"
         )
 
 
