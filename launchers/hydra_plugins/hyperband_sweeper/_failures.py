@@ -22,6 +22,7 @@ from nlu.display.jobs import choose
 from nlu.launching.listing import cancel_all
 from nlu.launching.waiting import give_up
 from nlu.storage.temporary import Pauses
+from nlu.sweeps.channel import COMPLETE, FAILED
 
 from ._board import Board
 from ._slots import Slots, terminate_jobs
@@ -195,6 +196,21 @@ class Running:
     def got_further(self, now: FrozenTrial) -> bool:
         """Whether the trial has reported or saved anything since the launch."""
         return (now.last_step or 0) > self._examples or saved_mark(self.folder) != self._saved
+
+    def outcome(self, value: float | None, error: str) -> dict[str, Any]:
+        """Return what `TrialChannel.finish` would have written; `error` is empty for a complete trial."""
+        began = self.frozen.datetime_start
+        return {
+            "state": FAILED if error else COMPLETE,
+            "attempt": self.attempt,
+            "value": value,
+            "examples": None,
+            "wall_s": (time.time() - began.timestamp()) if began else 0.0,
+            "ended_s": time.time(),
+            "folder": str(self.folder),
+            "error": error,
+            "log": None,
+        }
 
 
 def saved_mark(folder: Path) -> Mapping[str, int]:

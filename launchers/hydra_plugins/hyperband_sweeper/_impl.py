@@ -5,7 +5,6 @@ Every decision is stored before it takes effect, so that the search can be kille
 
 import math
 import sys
-import time
 import warnings
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +30,7 @@ from nlu.sweeps.space import suggest
 from ._board import Board, Idle, announce, parameters, when
 from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running, end_jobs
 from ._folder import bring_trials_back, hold, mirrored, require_no_run, tell
+from ._keeping import Keeper
 from ._plan import SearchPlan
 from ._slots import REMEDY, Ended, quiet_launchers
 
@@ -110,6 +110,8 @@ class Search:
         ):
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
             announce(self.board, self.plan, len(finished), len(self.waiting))
+            self.keeper = Keeper(self.plan, self.board.say)
+            self.keeper.update(trials)
             try:
                 self._loop()
             except (UserError, stopping.Stopped):
@@ -347,18 +349,7 @@ class Search:
                 error = f"the job returned {ended.value!r}, but must return a number"
         elif not error:
             error = f"the job vanished {LOST_MAX} times without progress"
-        outcome = {
-            "state": "failed" if error else COMPLETE,
-            "attempt": running.attempt,
-            "value": value,
-            "examples": None,
-            "wall_s": (time.time() - frozen.datetime_start.timestamp()) if frozen.datetime_start else 0.0,
-            "ended_s": time.time(),
-            "folder": str(self.plan.folder / str(frozen.number)),
-            "error": error,
-            "log": None,
-        }
-        self._set(ended.number, OUTCOME, outcome)
+        self._set(ended.number, OUTCOME, running.outcome(value, error))
         return self._frozen(ended.number)
 
     def _tell(self, number: int, **what: Any) -> None:
@@ -375,6 +366,7 @@ class Search:
         return f"{best.value:.6g} (trial {best.number})"
 
     def _show_progress(self) -> None:
+        self.keeper.update(self._trials())
         if self.mirror is not None:
             self.mirror.saved()
         self.board.progress(sum(trial.state in FINISHED for trial in self._trials()), self._best())
@@ -386,6 +378,7 @@ class Search:
         if self.plan.mirror is not None:
             say = partial(self.board.say, style="yellow")
             bring_trials_back(self.plan.mirror, self.plan.folder, self._trials(), say)
+        self.keeper.end(self._trials())
         write_summary(self.plan.study, self.plan.folder)
         # The table must appear before later messages on standard error.
         sys.stdout.flush()

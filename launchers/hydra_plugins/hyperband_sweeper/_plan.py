@@ -25,7 +25,7 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.words import counted
 from nlu.storage.places import address_problems
-from nlu.sweeps import preflight, resources
+from nlu.sweeps import keeping, preflight, resources
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
@@ -91,6 +91,8 @@ class SearchPlan:
         self.base = compose(list(self.space.fixed))
         probes = self._probes(is_group)
         configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
+        self.saves = any(config["trainer"]["save"] for config in configs)
+        self.expected_sizes = keeping.expected(configs)
         found = resources.order_problems(self.settings, configs)
         least_gpus = 1
         if self._is_local:
@@ -160,12 +162,18 @@ class SearchPlan:
         for key, low in (("n_trials", 1), ("n_jobs", 1), ("retries", 0), ("stop_after_same_failures", 0)):
             if self.settings[key] < low:
                 found.append(f"hydra.sweeper.{key} is {self.settings[key]} but must be >= {low}; set it to {low}")
-        for key, valid in (("on_failure", ["continue", "stop"]), ("direction", ["maximize", "minimize"])):
+        choices = {"on_failure": ["continue", "stop"], "direction": ["maximize", "minimize"], "keep": keeping.KEEP}
+        for key, valid in choices.items():
             value = self.settings[key]
             if value not in valid and not (key == "direction" and value is None):
                 found.append(
                     f"hydra.sweeper.{key} is {value!r} but must be {' or '.join(valid)}; {hint(str(value), valid)}"
                 )
+        if not self.is_run and self.settings["keep"] in (keeping.RUNGS, keeping.ONLY_BEST):
+            found.append(
+                f"hydra.sweeper.keep is {self.settings['keep']}, but only trials of nlu.train have checkpoints; leave "
+                "it out"
+            )
         sweep: Any = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)
         subdir = sweep["subdir"]
         if "hydra:job.num" not in subdir and "hydra.job.num" not in subdir:

@@ -35,6 +35,8 @@ class HyperbandSweeperConf:
     """Examples seen by a trial that is not stopped, a duration; null = trainer.max_duration"""
     reduction_factor: int = 3
     """One trial in so many passes a rung."""
+    keep: str = "all"
+    """Checkpoints of ended trials that stay: all, rungs (best ones of complete trials) or best (those of the best)"""
     on_failure: str = "continue"
     """continue | stop"""
     retries: int = 0

@@ -1,0 +1,110 @@
+"""The checkpoints of trials: what `hydra.sweeper.keep` removes as a search goes, and the disk that they need."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from nlu.runs.freeing import free
+from nlu.runs.mirror_freeing import free_mirror
+from nlu.storage.files import read_json, write_json
+from nlu.storage.locks import Locked
+from nlu.sweeps import keeping
+
+from ._plan import SearchPlan
+
+FILE = "checkpoints.json"
+"""in the sweep folder: `freed`, by number what is left of a trial, best or none; `sizes` of a trial's checkpoints"""
+
+
+class Keeper:
+    """Removes checkpoints of trials that are decided; trials that run or wait keep all."""
+
+    def __init__(self, plan: SearchPlan, say: Callable[..., None]):
+        self._plan, self._say = plan, say
+        self._keep, self._path = plan.settings["keep"], plan.folder / FILE
+        noted: dict[str, Any] = read_json(self._path) or {}
+        self._freed: dict[str, str] = noted.get("freed", {})
+        self._sizes = keeping.Sizes(**noted["sizes"]) if "sizes" in noted else None
+        self._has_complained = False
+        self._is_announced = not plan.is_run or not plan.saves
+        if not self._is_announced:
+            self._announce(self._sizes or plan.expected_sizes)
+
+    def update(self, trials: Sequence[FrozenTrial]) -> None:
+        """Remove what may go now that these trials have ended; what a process still holds is left for later."""
+        if not self._plan.is_run:
+            return
+        if self._sizes is None:
+            self._measure(trials)
+        for number, keeps_best in self._to_free(trials).items():
+            left = "best" if keeps_best else "none"
+            if self._freed.get(str(number)) == left:
+                continue
+            if self._free(number, keeps_best):
+                # Only now: after a kill amid the removal, it is repeated.
+                self._freed[str(number)] = left
+                self._note()
+
+    def end(self, trials: Sequence[FrozenTrial]) -> None:
+        """Remove what is left at the end, also of runs that were fetched from their mirrors after their removal."""
+        self.update(trials)
+        for number, keeps_best in self._to_free(trials).items():
+            self._free_here(number, keeps_best)
+
+    def _to_free(self, trials: Sequence[FrozenTrial]) -> dict[int, bool]:
+        return keeping.freed(trials, self._keep, maximize=self._plan.direction == "maximize")
+
+    def _free(self, number: int, keeps_best: bool) -> bool:
+        try:
+            if self._plan.mirror is not None:
+                url = f"{self._plan.mirror.rstrip('/')}/{number}"
+                # The mirror first: a launcher that fetches the run meanwhile may bring its checkpoints back.
+                if not free_mirror(url, keeps_best=keeps_best):
+                    return False
+            return self._free_here(number, keeps_best)
+        except Exception as error:
+            # A service or a disk that does not respond must not end the search; it is tried again later.
+            if not self._has_complained:
+                self._say(f"checkpoints of trial {number} stay for now: {error}", style="yellow")
+                self._has_complained = True
+            return False
+
+    def _free_here(self, number: int, keeps_best: bool) -> bool:
+        try:
+            free(self._plan.folder / str(number), keeps_best=keeps_best)
+        except Locked:
+            return False
+        return True
+
+    def _measure(self, trials: Sequence[FrozenTrial]) -> None:
+        ended = (self._plan.folder / str(trial.number) for trial in trials if trial.state in keeping.DECIDED)
+        self._sizes = next((sizes for folder in ended if (sizes := keeping.measured(folder)) is not None), None)
+        if self._sizes is not None:
+            self._note()
+            self._announce(self._sizes)
+
+    def _announce(self, sizes: keeping.Sizes | None) -> None:
+        """Print once how much disk the search needs."""
+        plan = self._plan
+        if self._is_announced:
+            return
+        if sizes is None:
+            self._say(f"disk: known after the first trial (hydra.sweeper.keep={self._keep})")
+            return
+        self._is_announced = True
+        for line in keeping.sentences(
+            sizes,
+            self._keep,
+            plan.n_trials,
+            plan.slots.count,
+            plan.mirror,
+            free=shutil.disk_usage(plan.folder).free,
+            there=keeping.held(plan.folder),
+        ):
+            self._say(line, style="yellow" if line.startswith("warning") else None)
+
+    def _note(self) -> None:
+        sizes = {} if self._sizes is None else {"sizes": keeping.to_json(self._sizes)}
+        write_json(self._path, {"freed": self._freed, **sizes})

@@ -1,0 +1,57 @@
+"""hydra.sweeper.keep over real trials: who loses checkpoints as a search goes, and what is printed about the disk."""
+
+import json
+import re
+
+import pytest
+
+from nlu.inference.locate import locate
+from tests.launchers.searches import search as search_program
+from tests.launchers.searches import states, study
+from tests.launchers.test_runs import search
+from tests.training.runs import files
+
+THREE = (
+    "optimizer.lr=choice(1e-6,3e-2,1e-2)", "trainer.max_duration=40st",
+    "hydra.sweeper.pruner={name: threshold, lower: 0.75, n_warmup_steps: 25st}",
+)  # fmt: skip
+
+
+def checkpoints(folder) -> dict[int, list[str]]:
+    """Return the names of the checkpoints of each trial, by its number."""
+    return {
+        int(trial.name): sorted(path.name for path in (trial / "checkpoints").glob("*"))
+        for trial in folder.iterdir() if trial.name.isdigit()
+    }  # fmt: skip
+
+
+def test_a_search_keeps_what_it_was_told_and_a_continued_one_decides_alike(tmp_path):
+    folder, data = tmp_path / "s", files(tmp_path, 163)
+    said = search(folder, *data, *THREE, "hydra.sweeper.keep=rungs")
+    assert "disk: known after the first trial (hydra.sweeper.keep=rungs)" in said
+    assert re.search(r"disk: at most about [\d.]+ [kM]B with hydra.sweeper.keep=rungs; each trial: last ", said)
+    pruned = [number for number, state in enumerate(states(folder)) if state == "PRUNED"]
+    assert len(pruned) == 1
+    assert checkpoints(folder) == {number: [] if number in pruned else ["best-1"] for number in range(3)}
+    # A kill after the removal and before the note, and one before the removal.
+    (folder / "checkpoints.json").unlink()
+    search(folder, *data, *THREE, "hydra.sweeper.keep=best")
+    best = study(folder).best_trial.number
+    assert checkpoints(folder) == {number: ["best-1"] if number == best else [] for number in range(3)}
+    assert locate(str(folder)).checkpoint == folder / str(best) / "checkpoints" / "best-1"
+    freed = json.loads((folder / "checkpoints.json").read_text())["freed"]
+    assert freed == {str(number): "best" if number == best else "none" for number in range(3)}
+    again = search(folder, *data, *THREE, "hydra.sweeper.keep=best")
+    assert "started" not in again and "continues" not in again.replace("continuing", "")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("hydra.sweeper.keep=some", "hydra.sweeper.keep is 'some' but must be all or rungs or best"),
+        ("hydra.sweeper.keep=best", "but only trials of nlu.train have checkpoints; leave it out"),
+    ],
+)
+def test_a_wrong_choice_of_what_to_keep_is_refused_before_the_first_trial(tmp_path, override, said):
+    assert said in search_program(tmp_path / "s", "lr=interval(0.001,1)", override, status=1)
+    assert not (tmp_path / "s").exists()
