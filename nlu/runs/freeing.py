@@ -36,7 +36,7 @@ def remove_unkept(run_dir: Path) -> None:
 
 
 def free(run_dir: Path, *, keeps_best: bool) -> None:
-    """Remove the checkpoints of a run that no process continues, and of its folds and seeds.
+    """Remove the checkpoints of a run that is never continued, and of its folds and seeds.
 
     With `keeps_best` the best checkpoints stay. It can be repeated after a kill. Raises Locked if a process holds the
     run.

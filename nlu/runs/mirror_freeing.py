@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def free_mirror(url: str, *, keeps_best: bool) -> bool:
-    """Remove the checkpoints of a run that no process continues, except the best ones with `keeps_best`.
+    """Remove the checkpoints of a run that is never continued, except the best ones with `keeps_best`.
 
     Returns False, without a change, if a process on another machine has not released the mirror. It can be repeated
     after a kill. Raises TakenOver if another process claims the mirror meanwhile, Unreachable if the service does not

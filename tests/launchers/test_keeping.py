@@ -25,7 +25,7 @@ def checkpoints(folder) -> dict[int, list[str]]:
     }  # fmt: skip
 
 
-def test_a_search_keeps_what_it_was_told_and_a_continued_one_decides_alike(tmp_path):
+def test_a_search_removes_checkpoints_as_asked_and_a_continued_one_alike(tmp_path):
     folder, data = tmp_path / "s", files(tmp_path, 163)
     said = search(folder, *data, *THREE, "hydra.sweeper.keep=rungs")
     assert "disk: known after the first trial (hydra.sweeper.keep=rungs)" in said

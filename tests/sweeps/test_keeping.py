@@ -67,9 +67,7 @@ def test_a_freed_trial_keeps_its_records_and_if_it_is_the_best_its_best_weights(
 
 
 @pytest.mark.parametrize("kill", [1, 2])
-def test_a_killed_removal_leaves_no_half_checkpoint_and_is_completed(
-    tmp_path, monkeypatch, kill
-):
+def test_a_killed_removal_leaves_no_half_checkpoint_and_is_completed(tmp_path, monkeypatch, kill):
     folder, calls = trial(tmp_path / "0", "fold-0", "fold-1"), 0
 
     def remove(path):
