@@ -190,6 +190,8 @@ def _checkpoint_of(run_dir: Path, name: str) -> Path:
         remedy = "; set checkpoint=last" if "last" in there else "; train it again without that"
         raise UserError(f"{run_dir} has no checkpoint {name}: {reason}{remedy}")
     remedy = f"set checkpoint to one of {', '.join(there)}" if there else "wait until it has evaluated, or train it"
+    if not there and (run_dir / RESULT).is_file():
+        remedy = "it had some, which were removed (of trials hydra.sweeper.keep removes them); train it again"
     raise UserError(f"{run_dir} lacks a checkpoint {name}; {remedy}")
 
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from tests.launchers.searches import search as search_program
 from tests.launchers.searches import states, study
@@ -39,6 +40,8 @@ def test_a_search_removes_checkpoints_as_asked_and_a_continued_one_alike(tmp_pat
     best = study(folder).best_trial.number
     assert checkpoints(folder) == {number: ["best-1"] if number == best else [] for number in range(3)}
     assert locate(str(folder)).checkpoint == folder / str(best) / "checkpoints" / "best-1"
+    with pytest.raises(UserError, match=r"which were removed \(of trials hydra.sweeper.keep removes them\)"):
+        locate(str(folder / str(pruned[0])))
     freed = json.loads((folder / "checkpoints.json").read_text())["freed"]
     assert freed == {str(number): "best" if number == best else "none" for number in range(3)}
     again = search(folder, *data, *THREE, "hydra.sweeper.keep=best")
