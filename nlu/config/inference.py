@@ -264,7 +264,8 @@ def on_run(
         if "data.max_rows" not in given:
             # Score all rows, even if the run was trained on the first ones only.
             config["data"]["max_rows"] = None
-        for group, key, value in (("tokenizer", "vocab", None), ("model", "pretrained", checkpoint)):
+        begun = (("tokenizer", "vocab", None), ("model", "pretrained", checkpoint), ("model", "embeddings", None))
+        for group, key, value in begun:
             if key in config[group]:
                 config[group][key] = value
     return config

@@ -151,7 +151,7 @@ def _subject(
         data = build_data(config, ranks, progress)
         task = build_task(config, data.store)
         # Nothing is trained here, so the rows of train serve only to weigh classes and to read labels.
-        model = build_model(config, data, task).to(ranks.device)
+        model = build_model(config, data, task, progress).to(ranks.device)
         return Subject(task, model, _but_train(data.store.sets), data.store.digests, {})
     trained = load_trained(located)
     model = trained.model.to(ranks.device)

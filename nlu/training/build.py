@@ -29,6 +29,7 @@ from nlu.models.adapter import Adapter
 from nlu.models.composite import LAYOUT, CompositeModel
 from nlu.models.encoder import Encoder
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
+from nlu.models.formats.vectors import fill
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import Optimizer
 from nlu.runs.checkpoint import Checkpoints, Unsaved
@@ -68,7 +69,7 @@ def build_run(
     store = data.store
     task = build_task(config, store)
     require_metric(config, task, store)
-    model = build_model(config, data, task)
+    model = build_model(config, data, task, progress)
     stepper = build_stepper(config, model, task, store, ranks)
     order_key = order_key_of(config, store, ranks, model)
     checkpoints = Checkpoints(
@@ -140,7 +141,7 @@ def labels_of(config: Run, data: Data) -> dict[str, object]:
     }
 
 
-def build_model(config: Run, data: Data, task: Task) -> TaskModel:
+def build_model(config: Run, data: Data, task: Task, progress: Progress) -> TaskModel:
     """Build the encoder and its head with their initial weights, and apply the adapter."""
     store, source, trusted = data.store, data.source, config.trusted_packages
     # Also with pretrained weights: the head, and what the weights lack, start from these numbers.
@@ -164,6 +165,9 @@ def build_model(config: Run, data: Data, task: Task) -> TaskModel:
     # Only model=hf has `random_weights`: it takes the architecture from `source` but not its weights.
     if source is not None and not getattr(model.backbone, "random_weights", False):
         load_into(model, source, labels=store.labels, trusted=trusted)
+    if vectors := config.model.get("embeddings"):
+        # On top of pretrained weights too: the vectors of a file are what the user asked for by name.
+        fill(model.backbone.words, store.tokenizer.vocabulary, vectors, list(store.of_role("train").values()), progress)
     adapter: Adapter = build(config.adapter, trusted=trusted)
     adapter.apply(model)
     return model

@@ -165,7 +165,7 @@ def named_paths(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from ((f"data.{name}.{label}", str(path)) for label, path in source.items())
         elif source not in (None, MISSING):
             yield from ((f"data.{name}", str(path)) for path in ([source] if isinstance(source, str) else source))
-    for group, key in (("tokenizer", "vocab"), ("model", "pretrained")):
+    for group, key in (("tokenizer", "vocab"), ("model", "pretrained"), ("model", "embeddings")):
         value = (config.get(group) or {}).get(key)
         if isinstance(value, str) and value != MISSING:
             yield f"{group}.{key}", value

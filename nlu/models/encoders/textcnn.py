@@ -31,6 +31,7 @@ class TextCnn(nn.Module):
         source: Pretrained | None,
         *,
         pretrained: str | None,
+        embeddings: str | None = None,
         embedding_size: PositiveInt = 128,
         hidden_size: PositiveInt = 256,
         layers: PositiveInt = 1,
@@ -38,7 +39,8 @@ class TextCnn(nn.Module):
         dropout: Probability = 0.2,
         head_dropout: Probability = 0.2,
     ):
-        """`pretrained`: a former run with this model; null = random. `kernel_sizes` are odd; each layer adds up one
+        """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors, which
+        the run reads after it has built the model; null = random. `kernel_sizes` are odd; each layer adds up one
         convolution of each size."""
         super().__init__()
         if not kernel_sizes:
