@@ -33,6 +33,7 @@ def train(run: Training) -> bool:
     set is scored at the last step. A pruned run has `state.pruned` set and counts as complete.
     """
     state, due = run.state, run.due
+    # So that `train_s` contains the time of all processes of this run.
     began_s = time.perf_counter() - state.train_s
     pending: deque[PendingStep] = deque()
     is_stopping = False
@@ -41,23 +42,28 @@ def train(run: Training) -> bool:
     meter = Meter(run)
     while not run.is_complete and not due.is_stage_over(state.step):
         number = state.step + 1
+        # The rate is a function of the step, so no state of a scheduler has to be saved.
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, due.total_steps, run.clock))
         part, epoch = run.train_set(state.step), run.order.epoch_of(state.step)
         with run.journal.listening():
+            # The request to stop is shared with the counts of rows, so that all ranks stop after the same step.
             step = run.stepper.step(part, run.rank_batches(state.step), number, stopping.asked(), epoch)
         pending.append(step)
         is_stopping |= step.stop
+        # Counted before its numbers have arrived; before anything is written, the loop below waits for them.
         state.step = number
 
         logging, evaluating, saving = due.logs(number), due.evaluates(number), due.saves(number)
         # An accelerator runs one step ahead of the host, unless the numbers of this step are needed now.
         ahead = 1 if run.stepper.is_asynchronous and not (logging or evaluating or saving) else 0
         while len(pending) > (0 if is_stopping else ahead):
+            # Raises for a loss that is not finite, before a save could contain it.
             meter.count(pending.popleft().result())
         if logging:
             log_window(run, lr, meter.loss_scale)
         if evaluating:
             evaluate(run)
+            # The value is also reported at the last step, at which nothing is left to prune.
             state.pruned = is_to_be_pruned(run) and not due.is_last(number)
         state.train_s = time.perf_counter() - began_s
         saving = saving or is_stopping or run.is_complete
@@ -78,6 +84,7 @@ def evaluate(run: Training) -> None:
     with averaged_weights(run.stepper):
         scored: dict[str, Scored] = {}
         for name, part in run.eval_sets.items():
+            # In order: a later set may take the threshold that the first one has chosen.
             known = {other: one.scores.metrics for other, one in scored.items()}
             scored[name] = score_set(run, name, part, decided=decided_for(run.store, name, known))
         metrics = with_summary(run.task, run.store, {name: one.scores.metrics for name, one in scored.items()})
@@ -92,6 +99,7 @@ def evaluate(run: Training) -> None:
         state.last_metrics = metrics
         run.progress.metric(f"{run.decisive.set_name} {run.metric}", entry.value)
         log_evaluation(run, entry)
+        # The scores are equal on all ranks, so all of them decide alike and enter the collective below.
         if enters_best(run, entry):
             if ranks.is_first:
                 require_newest(run)
@@ -99,6 +107,7 @@ def evaluate(run: Training) -> None:
             weights = run.stepper.parallel.state_dict(run.stepper.model)
             if ranks.is_first:
                 run.checkpoints.save_best(weights, state.best)
+    # Only the records of the best evaluation are needed: the next save writes them.
     replaced = scored
     if state.best and state.best[0] is entry:
         replaced, run.unsaved = run.unsaved, scored
@@ -168,6 +177,8 @@ def save_last(run: Training) -> None:
     run.journal.gather(run.state.window)
     if run.stepper.ranks.is_first:
         require_newest(run)
+    # Equal on all ranks, since keep_predictions is a collective. After a kill between these files and the state, the
+    # run reaches the same evaluation again and writes the same bytes.
     for name, one in run.unsaved.items():
         task = task_of(run.task, one.part.member)
         step, rows = run.state.best[0].step, run.sampled_rows.get(name)
@@ -197,6 +208,7 @@ def averaged_weights(stepper: Stepper) -> Iterator[None]:
     with torch.no_grad():
         for name, parameter in stepper.model.named_parameters():
             if name in stepper.average:
+                # Copied, so that exactly the same weights come back.
                 own[name] = parameter.detach().clone()
                 parameter.copy_(stepper.average[name])
     try:

@@ -33,9 +33,11 @@ class Meter:
         self._steps += 1
         window, throughput = run.state.window, run.state.throughput
         lengths_N = run.train_set(result.number - 1).lengths_N
+        # Each rank knows the examples of all ranks from the order.
         lengths = [lengths_N[examples_B] for examples_B in run.global_batches(result.number - 1)]
         examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
         window.steps += 1
+        # The loss of a skipped step is not finite and would spoil the means.
         if result.skipped:
             window.skipped += 1
             run.state.skipped += 1
@@ -53,6 +55,8 @@ class Meter:
             throughput.examples += examples
             throughput.real_tokens += tokens
             pads = run.stepper.model.backbone.pads
+            # As one process would pad the micro-batch; with several ranks, each pads to the longest example of its
+            # own share.
             throughput.computed_tokens += int(sum(part.max() * len(part) for part in lengths)) if pads else tokens
         run.progress.advance(result.number, result.loss, window.examples_per_s)
 
@@ -60,6 +64,7 @@ class Meter:
 def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
     """Add a row to train.tsv: means over the steps since the last row."""
     state, window = run.state, run.state.window
+    # A collective, so before the branch that only rank 0 takes.
     run.journal.gather(window)
     if "train" in run.tables:
         means, updates = window.means(), window.updates

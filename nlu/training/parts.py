@@ -113,6 +113,7 @@ class Training:
     def ranked(self, evaluations: list[Best]) -> list[Best]:
         """Return the evaluations that the run keeps, the best first, of equal ones the older first, without NaN."""
         sign = -1 if self.higher_is_better else 1
+        # NaN compares as neither greater nor smaller, so the order would depend on the list.
         known = [entry for entry in evaluations if not math.isnan(entry.value)]
         return sorted(known, key=lambda entry: (sign * entry.value, entry.step))[: self.trainer.keep_best]
 
