@@ -25,14 +25,18 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 def freed(trials: Iterable[FrozenTrial], keep: str, *, maximize: bool) -> dict[int, bool]:
     """Return by number each trial whose checkpoints may go, and whether its best ones stay.
 
-    `rungs`: the best ones of trials that passed all rungs stay; `best`: those of the best trial, once one is complete.
+    `rungs`: the best ones of trials that passed all rungs stay; `best`: those of the best trial and, until
+    one is complete, of all pruned ones.
     """
     decided = [trial for trial in trials if trial.state in DECIDED]
     complete = [trial for trial in decided if trial.state == TrialState.COMPLETE]
     if keep == RUNGS:
         return {trial.number: trial.state == TrialState.COMPLETE for trial in decided}
-    if keep != ONLY_BEST or not complete:
+    if keep != ONLY_BEST:
         return {}
+    if not complete:
+        # All may end like this, and then the weights of pruned trials are the only ones.
+        return {trial.number: trial.state == TrialState.PRUNED for trial in decided}
     # Of equal trials the first one, which `best_trial` of the study returns too.
     best = min(complete, key=lambda trial: ((-1 if maximize else 1) * (trial.value or 0.0), trial.number))
     return {trial.number: trial.number == best.number for trial in decided}

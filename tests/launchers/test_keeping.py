@@ -1,12 +1,16 @@
 """hydra.sweeper.keep over real trials: who loses checkpoints as a search goes, and what is printed about the disk."""
 
 import json
+import os
 import re
+import shutil
 
 import pytest
 
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
+from nlu.storage.objects import ObjectStore
+from tests.launchers import test_runs
 from tests.launchers.searches import search as search_program
 from tests.launchers.searches import states, study
 from tests.launchers.test_runs import search
@@ -46,6 +50,22 @@ def test_a_search_removes_checkpoints_as_asked_and_a_continued_one_alike(tmp_pat
     assert freed == {str(number): "best" if number == best else "none" for number in range(3)}
     again = search(folder, *data, *THREE, "hydra.sweeper.keep=best")
     assert "started" not in again and "continues" not in again.replace("continuing", "")
+
+
+@pytest.mark.thorough
+def test_the_mirrors_of_trials_lose_the_same_also_if_the_search_continues_elsewhere(tmp_path, s3, monkeypatch):
+    folder, url = tmp_path / "s", f"{s3.bucket(monkeypatch)}/search"
+    monkeypatch.setattr(test_runs, "SAME_THREADS", {**os.environ, "OMP_NUM_THREADS": "1"})
+    options = (*files(tmp_path, 163), *THREE, "hydra.sweeper.keep=best", f"mirror={url}")
+    assert f"with hydra.sweeper.keep=best, and as much in {url}; " in search(folder, *options)
+    values = {number: test_runs.result(folder, number)["best"]["value"] for number in range(3)}
+    best = max(values, key=lambda number: (values[number], -number))
+    for _ in range(2):
+        assert checkpoints(folder) == {number: ["best-1"] if number == best else [] for number in range(3)}
+        keys = [key.split("/") for key in ObjectStore(url, "mirror").list() if "/checkpoints/" in key]
+        assert {(key[0], key[2]) for key in keys} == {(str(best), "best-1")}
+        shutil.rmtree(folder)
+        search(folder, *options)
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,9 @@ def test_only_decided_trials_lose_checkpoints_and_the_first_of_equals_is_the_bes
     assert freed(trials("CPRCFC", [0.2, 0.8, 0.8]), keep, maximize=maximize) == stays
 
 
-def test_no_trial_loses_its_weights_before_one_is_complete():
-    assert freed(trials("PRF", []), "best", maximize=True) == {}
+def test_pruned_trials_keep_their_best_weights_until_one_is_complete():
+    assert freed(trials("PRF", []), "best", maximize=True) == {0: True, 2: False}
+    assert freed(trials("PCF", [0.5]), "best", maximize=True) == {0: False, 1: True, 2: False}
 
 
 def trial(folder: Path, *parts: str) -> Path:
