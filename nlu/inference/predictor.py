@@ -21,8 +21,8 @@ from nlu.data.store import EncodedRows, Origin, StoredSet, record_batch
 from nlu.data.targets import NoTarget
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import PROBABILITY, Cell, Holds, Kind
-from nlu.models.encoders.bert import mean_of_sequences
 from nlu.models.heads.pairs import unit_vectors
+from nlu.models.layers.pooling import mean_of_sequences
 from nlu.runs.predictions import Record
 from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host

@@ -85,6 +85,37 @@ def test_a_text_read_by_berts_pooler_becomes_a_bert(tmp_path: Path) -> None:
         assert model(**inputs).logits.numpy() == pytest.approx(np.array(own_logits(run, tmp_path, rows)), abs=2e-5)
 
 
+POOLINGS = {
+    "max": ("model.pooling=max",),
+    "attention": ("model.pooling=attention",),
+    "layers": ("model.pooling=layers", "model.layers=2", "model.pooled_layers=[-1,0]"),
+}
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_traced_export_pools_a_text_as_the_run_does(pooling: str, tmp_path: Path, capsys: Any) -> None:
+    run = trained(TASKS["classify"], tmp_path, *POOLINGS[pooling])
+    export(f"run={run}", "format=torchscript", f"out={tmp_path}/out")
+    found = json.loads((tmp_path / "out/export.json").read_text())["checked"][1]
+    assert found["rows"] == len(kept(run)) and found["largest_difference"] < 2e-5 and found["same"] == 1.0
+    refused = {"huggingface": f"{pooling}|maximum|several"} | ({"tf_checkpoint": pooling} if pooling != "max" else {})
+    for written, words in refused.items():
+        export(f"run={run}", f"format={written}", f"out={tmp_path}/{written}", status=2)
+        error = " ".join(capsys.readouterr().err.split())
+        assert re.search(f"format is {written}.*({words}).*onnx, torch_export or torchscript", error)
+        assert not (tmp_path / written).exists()
+
+
+def test_a_siamese_encoder_with_max_pooling_is_exported_with_it(tmp_path: Path) -> None:
+    run = trained(TASKS["retrieve"], tmp_path, "model.pooling=max")
+    export(f"run={run}", "format=sentence_transformers", f"out={tmp_path}/st")
+    assert json.loads((tmp_path / "st/export.json").read_text())["checked"][1]["largest_difference"] < 2e-6
+    settings = json.loads((tmp_path / "st/1_Pooling/config.json").read_text())
+    assert [name for name, value in settings.items() if name.startswith("pooling_mode") and value] == [
+        "pooling_mode_max_tokens"
+    ]
+
+
 @pytest.mark.parametrize("name", few_first(["siamese", "siamese with contrastive loss", "retrieve"], "siamese"))
 def test_the_encoder_of_a_siamese_run_gives_its_similarities(name: str, tmp_path: Path) -> None:
     run = trained(TASKS[name], tmp_path)

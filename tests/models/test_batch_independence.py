@@ -39,12 +39,13 @@ def textcnn(*kernel_sizes: int) -> TextCnn:
     return TextCnn(VOCAB_SIZE, None, pretrained=None, **sizes)
 
 
-def hugging_face(folder: Path, kind: str, pooling: Any) -> HuggingFace:
+def hugging_face(folder: Path, kind: str, pooling: Any, pooled_layers: list[int] | None = None) -> HuggingFace:
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
     config = getattr(transformers, f"{kind}Config")(vocab_size=VOCAB_SIZE, max_position_embeddings=64, **sizes)
     getattr(transformers, f"{kind}Model")(config).save_pretrained(folder)
-    return HuggingFace(VOCAB_SIZE, open_pretrained(str(folder)), pretrained=str(folder), pooling=pooling)
+    own: dict[str, Any] = {"pooling": pooling, "pooled_layers": pooled_layers}
+    return HuggingFace(VOCAB_SIZE, open_pretrained(str(folder)), pretrained=str(folder), **own)
 
 
 ENCODERS: dict[str, Callable[[Path], nn.Module]] = {
@@ -54,11 +55,14 @@ ENCODERS: dict[str, Callable[[Path], nn.Module]] = {
     "textcnn 7": lambda folder: textcnn(7),
     "hf bert": lambda folder: hugging_face(folder, "Bert", "first"),
     "hf bert mean": lambda folder: hugging_face(folder, "Bert", "mean"),
+    "hf bert max": lambda folder: hugging_face(folder, "Bert", "max"),
+    "hf bert attention": lambda folder: hugging_face(folder, "Bert", "attention"),
+    "hf bert layers": lambda folder: hugging_face(folder, "Bert", "layers", [-1, 0]),
     "hf roberta": lambda folder: hugging_face(folder, "Roberta", "mean"),
     "hf deberta": lambda folder: hugging_face(folder, "DebertaV2", "first"),
 }
 """Encoders by name, each built with a folder of the test's own."""
-ALIKE = ("textcnn 1", "textcnn 7", "hf bert mean", "hf roberta")
+ALIKE = ("textcnn 1", "textcnn 7", "hf bert mean", "hf bert max", "hf bert layers", "hf roberta")
 NAMES = [pytest.param(name, marks=pytest.mark.thorough) if name in ALIKE else name for name in ENCODERS]
 SMALL: dict[str, Any] = {"hidden_size": 312, "heads": 12, "intermediate_size": 1248, "embedding_size": 128}
 EXACT: list[dict[str, Any]] = [
@@ -134,6 +138,16 @@ def test_logits_of_every_encoder_do_not_depend_on_neighbours(corpus, spread, tmp
 def test_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, layout, pooling):
     model = spread(task_model(bert(pooling=pooling, **EXACT[seed]), layout, 3), seed)
     assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
+
+
+@pytest.mark.parametrize("in_bf16", [False, True])
+@pytest.mark.parametrize("pooling", ["max", "attention", "layers"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_pooling_makes_of_a_text_has_the_same_bits_among_any_neighbours(corpus, spread, seed, pooling, in_bf16):
+    own = {"pooling": pooling, "pooled_layers": [-1, 0] if pooling == "layers" else None}
+    model = spread(task_model(bert(**own, **EXACT[seed]), "single", 3), seed)
+    with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+        assert spread_of_logits(model, corpus("single", lengths_of(seed), seed)) == 0.0
 
 
 @pytest.mark.parametrize("in_bf16", [False, True])

@@ -32,6 +32,9 @@ ENCODERS = {
     "bert": lambda folder: bert(),
     "bert with narrow embeddings": lambda folder: bert(embedding_size=16, pooling="mean"),
     "bert with a pooler": lambda folder: bert(pooling="pooler"),
+    "bert with a maximum": lambda folder: bert(pooling="max"),
+    "bert with attention over tokens": lambda folder: bert(pooling="attention"),
+    "bert with joined layers": lambda folder: bert(pooling="layers", pooled_layers=[-1, 0]),
     "textcnn": lambda folder: TextCnn(VOCAB_SIZE, None, pretrained=None, embedding_size=8, hidden_size=12),
     "hf": hugging_face,
 }
@@ -110,7 +113,9 @@ def test_the_last_layer_of_bert_computes_only_first_tokens_unless_others_are_nee
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("layout", ["single", "pair"])
-@pytest.mark.parametrize("name", ["bert", "bert with narrow embeddings", "textcnn"])
+@pytest.mark.parametrize(
+    "name", ["bert", "bert with narrow embeddings", "bert with a maximum", "bert with attention over tokens", "textcnn"]
+)
 def test_on_cuda_the_host_never_waits_for_the_device(corpus, tmp_path, name, layout):
     device = torch.device("cuda")
     encoder = ENCODERS[name](tmp_path / "weights").to(device)

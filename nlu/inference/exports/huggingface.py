@@ -54,6 +54,14 @@ PROBLEMS: dict[str, Problem] = {
 }
 AS_ELECTRA = ("bert", "electra")
 NOT_SHARED = ("model_type", "architectures", "id2label", "label2id", "problem_type", "torch_dtype", "dtype")
+READ_BY = {
+    "mean": "a mean over tokens",
+    "max": "a maximum over tokens",
+    "attention": "attention over tokens",
+    "layers": "several layers",
+    "pooler": "a pooler over projected embeddings",
+}
+"""what a classifier reads, by `model.pooling`"""
 OTHERWISE = "export it as onnx, torch_export or torchscript"
 
 
@@ -71,8 +79,8 @@ def _classifier_of(backbone: HuggingFace, linear: nn.Linear, labels: Labels) -> 
     kind = inner.config.model_type
     if backbone.pooling != "first":
         raise UserError(
-            f"format is {FORMAT}, but this run reads a text by a mean over tokens, for which transformers has no "
-            f"classifier; {OTHERWISE}"
+            f"format is {FORMAT}, but this run reads a text by {READ_BY[backbone.pooling]}, for which transformers has "
+            f"no classifier; {OTHERWISE}"
         )
     if kind not in (*AS_ELECTRA, "distilbert"):
         raise UserError(
@@ -190,10 +198,9 @@ def model_of(trained: Trained) -> "PreTrainedModel":
         pooler = copied_pooler(backbone)
         assert pooler is not None, "it reads a text by its pooler"
         return _as_bert(trained, backbone, pooler, linear, labels)
-    what = "a mean over tokens" if backbone.pooling == "mean" else "a pooler over projected embeddings"
     raise UserError(
-        f"format is {FORMAT}, but this run reads a text by {what}, for which transformers has no classifier; "
-        f"{OTHERWISE}"
+        f"format is {FORMAT}, but this run reads a text by {READ_BY[backbone.pooling]}, for which transformers has no "
+        f"classifier; {OTHERWISE}"
     )
 
 

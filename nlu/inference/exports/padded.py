@@ -6,6 +6,7 @@ Axes: N texts, T tokens of the longest, C outputs, D width.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +143,7 @@ def transformers_config(trained: Trained, **more: Any) -> "ElectraConfig":
 
 
 def transformers_weights(backbone: Bert) -> dict[str, Tensor]:
-    """Return the weights of the encoder, without its pooler, under their names in ELECTRA of transformers."""
+    """Return the weights of the encoder, without those of its pooling, under their names in ELECTRA of transformers."""
     found = {}
     for name, value in backbone.state_dict().items():
         value = value.detach().float().cpu()
@@ -150,7 +151,7 @@ def transformers_weights(backbone: Bert) -> dict[str, Tensor]:
         if ".self.qkv." in name:
             for part, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
                 found[name.replace("qkv", part)] = piece.clone()
-        elif not name.startswith("pooler."):
+        elif not name.startswith(("pooler.", "pooling_module.")):
             found[name] = value.clone()
     return found
 
@@ -162,6 +163,16 @@ def copied_linear(linear: nn.Linear) -> nn.Linear:
         plain.weight.copy_(linear.weight.detach().float().cpu())
         plain.bias.copy_(linear.bias.detach().float().cpu())
     return plain
+
+
+def require_pooling(backbone: Bert | HuggingFace, wanted: str, fitting: Sequence[str]) -> None:
+    """Raise UserError unless a format has the pooling of the run; `fitting` are those that it has."""
+    if backbone.pooling not in fitting:
+        what = {"pooler": "pooler of BERT"}.get(backbone.pooling, f"pooling by {backbone.pooling}")
+        raise UserError(
+            f"format is {wanted}, which lacks the {what}; train with model.pooling={' or '.join(fitting)}, or export "
+            "the run as onnx, torch_export or torchscript"
+        )
 
 
 def copied_pooler(backbone: Bert) -> nn.Linear | None:

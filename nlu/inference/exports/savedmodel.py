@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nlu.inference.exports.huggingface import tokenizer_of
-from nlu.inference.exports.padded import NAMES, Inputs, copied_pooler, own_linear, require_native, transformers_weights
+from nlu.inference.exports.padded import (
+    NAMES,
+    Inputs,
+    copied_pooler,
+    own_linear,
+    require_native,
+    require_pooling,
+    transformers_weights,
+)
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert_sizes import Sizes
 
@@ -26,6 +34,8 @@ SIGNATURE = "serving_default"
 def write(trained: Trained, folder: Path) -> None:
     """Write model and tokenizer. Raises UserError for an encoder or a head that is not supported."""
     backbone, linear = require_native(trained, FORMAT), own_linear(trained, FORMAT)
+    if trained.target.kind != "tags":
+        require_pooling(backbone, FORMAT, ("first", "mean", "max", "pooler"))
     tensors = transformers_weights(backbone)
     tensors |= {f"classifier.{name}": value.detach() for name, value in linear.named_parameters()}
     if (pooler := copied_pooler(backbone)) is not None:
@@ -106,6 +116,9 @@ class _Forward:
         if self.pooling == "mean":
             mask_NT1 = tf.cast(mask_NT, tf.float32)[:, :, None]
             return tf.reduce_sum(x_NTD * mask_NT1, 1) / tf.reduce_sum(mask_NT1, 1)
+        if self.pooling == "max":
+            # The smallest float instead of -inf, as above.
+            return tf.reduce_max(tf.where(mask_NT[:, :, None] > 0, x_NTD, tf.float32.min), 1)
         first_ND = x_NTD[:, 0]
         return tf.tanh(self._linear(first_ND, "pooler")) if self.pooling == "pooler" else first_ND
 

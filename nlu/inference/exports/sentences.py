@@ -15,6 +15,7 @@ from nlu.inference.exports.padded import (
     NAMES,
     load_exactly,
     require_native,
+    require_pooling,
     transformers_config,
     transformers_weights,
     write_config,
@@ -39,8 +40,7 @@ def write(trained: Trained, folder: Path) -> None:
             f"format is {FORMAT}, but this run does not encode each text of a pair separately; export it as "
             "huggingface, or train task=siamese"
         )
-    if backbone.pooling == "pooler":
-        raise UserError(f"format is {FORMAT}, which lacks the pooler of BERT; train with model.pooling=mean or first")
+    require_pooling(backbone, FORMAT, ("mean", "max", "first"))
     _encoder_of(trained, backbone).save_pretrained(folder)
     tokenizer_of(trained).save_pretrained(folder)
     modules = [("", "Transformer"), (str(POOLING), "Pooling")]
@@ -62,7 +62,7 @@ def write(trained: Trained, folder: Path) -> None:
             "word_embedding_dimension": backbone.width,
             "pooling_mode_cls_token": backbone.pooling == "first",
             "pooling_mode_mean_tokens": backbone.pooling == "mean",
-            "pooling_mode_max_tokens": False,
+            "pooling_mode_max_tokens": backbone.pooling == "max",
             "pooling_mode_mean_sqrt_len_tokens": False,
             "include_prompt": True,
         },
@@ -88,15 +88,17 @@ def read(folder: Path) -> Compute:
     model = AutoModel.from_pretrained(folder).eval()
     # Some architectures, such as DistilBERT, lack segments.
     taken = inspect.signature(model.forward).parameters
-    by_mean = json.loads((folder / POOLING / "config.json").read_text(encoding="utf-8"))["pooling_mode_mean_tokens"]
+    pooling = json.loads((folder / POOLING / "config.json").read_text(encoding="utf-8"))
 
     @torch.inference_mode()
     def compute(inputs: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: torch.from_numpy(inputs[name]) for name in NAMES}
         hidden_NTD = model(**{name: value for name, value in tensors.items() if name in taken}).last_hidden_state
-        if not by_mean:
+        if pooling["pooling_mode_cls_token"]:
             return hidden_NTD[:, 0].numpy()
         mask_NT1 = tensors["attention_mask"].unsqueeze(-1).float()
+        if pooling["pooling_mode_max_tokens"]:
+            return hidden_NTD.masked_fill(mask_NT1 == 0, float("-inf")).amax(1).numpy()
         return ((hidden_NTD * mask_NT1).sum(1) / mask_NT1.sum(1)).numpy()
 
     return compute

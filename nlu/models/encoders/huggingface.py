@@ -5,8 +5,6 @@ Axes: T tokens of all sequences, S sequences, L the longest, D width.
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -19,16 +17,12 @@ from nlu.data.arrays import ranges
 from nlu.data.collate import Batch, to_device
 from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded, Inside, layers_asked
+from nlu.models.encoders.projections import projections_of
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import padded_dropout
+from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, pooling_module
 from nlu.models.layers.repeatable import repeatable_attention
 
-PROJECTIONS = (
-    ("query", "query_proj", "q_proj", "q_lin", "q", "Wqkv"),
-    ("key", "key_proj", "k_proj", "k_lin", "k", "Wqkv"),
-    ("value", "value_proj", "v_proj", "v_lin", "v", "Wqkv"),
-)
-"""names in transformers of the modules that compute queries, keys and values, or all three side by side"""
 MODEL_TYPE = "nlu-huggingface"
 """model_type of a checkpoint, so that transformers does not load it; `inner` has the configuration of the
 architecture"""
@@ -39,6 +33,7 @@ class HuggingFace(nn.Module):
 
     inner: Any
     """the model, whose class and methods depend on the architecture"""
+    rules_of_config = "nlu.models.rules.encoder_problems"
 
     def __init__(
         self,
@@ -48,12 +43,15 @@ class HuggingFace(nn.Module):
         pretrained: Weights,
         random_weights: bool = False,
         head_dropout: Probability = 0.1,
-        pooling: Literal["first", "mean"] = "first",
+        pooling: Literal["first", "mean", "max", "attention", "layers"] = "first",
+        pooled_layers: list[int] | None = None,
     ):
         """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run, with the architecture.
 
         `pooling` computes the vector of a text: its first token (in XLNet the last, which is trained to represent the
-        text), or the mean of its tokens. `head_dropout` is applied to the input of the head.
+        text), the mean or the largest values of its tokens, a mean with trained weights, or a tanh layer over that
+        token's vectors after `pooled_layers` (0 = the first layer, -1 = the last one). `head_dropout` is applied to the
+        input of the head.
         """
         super().__init__()
         assert source is not None, "pretrained is required"
@@ -78,7 +76,9 @@ class HuggingFace(nn.Module):
         self.token_of_text_is_last = getattr(config, "summary_type", None) == "last"
         self._above_layers = _names_above_layers([name for name, _ in self.named_parameters()])
         self.head_dropout = head_dropout
-        self.pooling = pooling
+        self.pooling, self.pooled_layers = pooling, pooled_layers or []
+        layers, sd = getattr(config, "num_hidden_layers", 0), getattr(config, "initializer_range", 0.02)
+        self.pooling_module = pooling_module(pooling, pooled_layers, self.width, layers, sd)
         self.pads = True
 
     def settings(self) -> dict[str, object]:
@@ -88,12 +88,13 @@ class HuggingFace(nn.Module):
     def width_of(self, layout: str) -> int:
         """Return the width of the vectors, which is the same for every layout.
 
-        Raises UserError for pooling=first if the first token does not see the text.
+        Raises UserError for a pooling by the first token if it does not see the text.
         """
-        if layout != "units" and self.pooling == "first" and self.is_causal and not self.token_of_text_is_last:
+        by_first = self.pooling in ("first", "layers")
+        if layout != "units" and by_first and self.is_causal and not self.token_of_text_is_last:
             raise UserError(
-                f"model.pooling is first, but in {self._settings['inner']['model_type']} each token sees only those "
-                "before it, so that the first one has the same vector in every text; set model.pooling=mean"
+                f"model.pooling is {self.pooling}, but in {self._settings['inner']['model_type']} each token sees only "
+                "those before it, so that the first one has the same vector in every text; set model.pooling=mean"
             )
         return self.width
 
@@ -123,20 +124,39 @@ class HuggingFace(nn.Module):
         real_SL = to_device(torch.from_numpy(np.arange(longest) < lengths_S[:, None]), x_TD.device)
         inputs = self._inputs(x_TD, batch, real_SL, place_T)
         found = Encoded()
+        of_layers = pooled and self.pooling == "layers"
         with repeatable_attention(), padded_dropout(inputs["inputs_embeds"]):
             if inside is None:
-                hidden_SLD = self.inner(**inputs).last_hidden_state
+                output = self.inner(**inputs, **({"output_hidden_states": True} if of_layers else {}))
             else:
-                hidden_SLD = self._look_inside(inside, inputs, found, place_T, batch.lengths)
+                output = self._look_inside(inside, inputs, found, place_T, batch.lengths, of_layers)
+        hidden_SLD = output.last_hidden_state
         if tokens:
             found.tokens_TD = hidden_SLD.flatten(0, 1).index_select(0, place_T)
-        if pooled:
-            found.pooled_SD = self._pool(hidden_SLD, real_SL, lengths_S)
+        if not pooled:
+            return found
+        if self.pooling == "mean":
+            found.pooled_SD = _mean(hidden_SLD, real_SL)
+        elif isinstance(self.pooling_module, OVER_TOKENS):
+            tokens_TD = hidden_SLD.flatten(0, 1).index_select(0, place_T)
+            found.pooled_SD = self.pooling_module(tokens_TD, batch.lengths)
+        elif isinstance(self.pooling_module, LayerPooling):
+            found.pooled_SD = self.pooling_module([self._first(one, lengths_S) for one in self._of_layers(output)])
+        else:
+            found.pooled_SD = self._first(hidden_SLD, lengths_S)
         return found
 
-    def _pool(self, hidden_SLD: Tensor, real_SL: Tensor, lengths_S: np.ndarray) -> Tensor:
-        if self.pooling == "mean":
-            return _mean(hidden_SLD, real_SL)
+    def _of_layers(self, output: Any) -> list[Tensor]:
+        """Return the vectors of tokens after each layer of `pooled_layers`, (S, L, D) each."""
+        # Some architectures have a norm after the last layer.
+        after = [*output.hidden_states[1:-1], output.last_hidden_state]
+        count = self.inner.config.num_hidden_layers
+        if len(after) != count:
+            raise self._not_shown("layers")
+        return [after[number] for number in layers_asked(tuple(self.pooled_layers), count).values()]
+
+    def _first(self, hidden_SLD: Tensor, lengths_S: np.ndarray) -> Tensor:
+        """Return the vector of the token that stands for a text; (S, D)."""
         if not self.token_of_text_is_last:
             return hidden_SLD[:, 0]
         last_S = torch.from_numpy(np.arange(len(lengths_S)) * hidden_SLD.shape[1] + lengths_S - 1)
@@ -145,13 +165,16 @@ class HuggingFace(nn.Module):
     def depth_of(self, name: str) -> int:
         """Return the layer of a parameter; a norm after the last layer is part of it."""
         numbers = [int(part) for part in name.split(".") if part.isdigit()]
+        if not name.startswith("inner."):
+            return self.depth
         if name in self._above_layers:
             return self.depth - 1
         return numbers[0] + 1 if numbers else 0
 
     @property
     def depth(self) -> int:
-        numbered = (self.depth_of(name) for name, _ in self.named_parameters() if name not in self._above_layers)
+        inner = (name for name, _ in self.named_parameters() if name.startswith("inner."))
+        numbered = (self.depth_of(name) for name in inner if name not in self._above_layers)
         return max(numbered) + 1
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -175,18 +198,20 @@ class HuggingFace(nn.Module):
         return inputs
 
     def _look_inside(
-        self, inside: Inside, inputs: dict[str, Tensor], found: Encoded, place_T: Tensor, lengths: list[int]
-    ) -> Tensor:
-        """Run the model, set the requested parts of `found`, and return the last layer's vectors; (S, L, D)."""
+        self, inside: Inside, inputs: dict[str, Tensor], found: Encoded, place_T: Tensor, lengths: list[int],
+        of_layers: bool,
+    ) -> Any:  # fmt: skip
+        """Run the model, set the requested parts of `found`, and return its output, also with those `of_layers`."""
         inner = self.inner
         shape_SL = inputs["attention_mask"].shape
         implementation = inner.config._attn_implementation
-        with _projections(inner if inside.projections else None) as projected:
+        with projections_of(inner if inside.projections else None) as projected:
             try:
                 if inside.attention:
                     # Other implementations do not compute all weights at once.
                     inner.set_attn_implementation("eager")
-                output = inner(**inputs, output_hidden_states=inside.hidden, output_attentions=bool(inside.attention))
+                hidden = inside.hidden or of_layers
+                output = inner(**inputs, output_hidden_states=hidden, output_attentions=bool(inside.attention))
             finally:
                 if inside.attention:
                     inner.set_attn_implementation(implementation)
@@ -210,8 +235,7 @@ class HuggingFace(nn.Module):
                 weights_HLL[:, :length, :length].float()
                 for weights_HLL, length in zip(weights_SHLL, lengths, strict=True)
             ]
-        last_SLD: Tensor = output.last_hidden_state
-        return last_SLD
+        return output
 
     def _not_shown(self, what: str) -> UserError:
         kind = self._settings["inner"]["model_type"]
@@ -219,33 +243,6 @@ class HuggingFace(nn.Module):
             f"model.pretrained is of the architecture {kind}, whose {what} cannot be read, but the method needs them; "
             "choose another method, or weights of another architecture, such as BERT"
         )
-
-
-@contextmanager
-def _projections(inner: nn.Module | None) -> Iterator[list[list[Tensor]]]:
-    """Yield the lists of queries, keys and values that the layers compute in the block, in the order of layers.
-
-    Modules are found by their names in transformers. If layers share a module, as in ALBERT, each call is a layer.
-    """
-    seen: list[list[Tensor]] = [[], [], []]
-    hooks = []
-
-    def keep(places: Sequence[int]) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
-            for place, part in zip(places, output.chunk(len(places), dim=-1), strict=True):
-                seen[place].append(part)
-
-        return hook
-
-    for name, module in inner.named_modules() if inner is not None else ():
-        places = [place for place, names in enumerate(PROJECTIONS) if name.rpartition(".")[2] in names]
-        if places:
-            hooks.append(module.register_forward_hook(keep(places)))
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _mean(hidden_SLD: Tensor, real_SL: Tensor) -> Tensor:

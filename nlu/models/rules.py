@@ -1,0 +1,53 @@
+"""The rules of encoders, which validation calls with the whole configuration before anything heavy is imported."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each broken rule of `model` as key, value, rule and remedy. A derived class may lack any of the keys."""
+    model = config["model"]
+    if "pooled_layers" in model:
+        count = model.get("layers") or _layers_of(model.get("pretrained"))
+        yield from pooled_layers_problems(model.get("pooling", "first"), model["pooled_layers"], count)
+
+
+def pooled_layers_problems(pooling: str, pooled: Sequence[int] | None, layers: int | None) -> Iterator[str]:
+    """Yield why `model.pooled_layers` does not fit `model.pooling`, or an encoder with so many layers, if known."""
+    if pooling != "layers":
+        if pooled is not None:
+            yield (
+                f"model.pooled_layers is {list(pooled)}, but model.pooling is {pooling}; set model.pooling=layers, or "
+                "model.pooled_layers=null"
+            )
+        return
+    if not pooled:
+        last = [-number for number in range(1, 1 + min(4, layers or 4))]
+        yield (
+            f"model.pooling is layers, but model.pooled_layers is {pooled if pooled is None else []}; name layers from "
+            f"the last one, -1, or from the first one, 0: 'model.pooled_layers={last}'".replace("None", "null")
+        )
+        return
+    if layers is None:
+        if len(set(pooled)) < len(pooled):
+            yield f"model.pooled_layers is {list(pooled)}, which names a layer twice; name each once"
+        return
+    if outside := [number for number in pooled if not -layers <= number < layers]:
+        yield (
+            f"model.pooled_layers has {outside[0]}, but the encoder has {layers} layers; "
+            f"name layers from {-layers} to {layers - 1}"
+        )
+    elif len({number % layers for number in pooled}) < len(pooled):
+        yield f"model.pooled_layers is {list(pooled)}, which names one of the {layers} layers twice; name each once"
+
+
+def _layers_of(pretrained: str | None) -> int | None:
+    """Return the number of layers in the config.json of local weights; None if it is not known."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        path = Path(str(pretrained)).expanduser() / "config.json"
+        found = json.loads(path.read_text(encoding="utf-8")).get("num_hidden_layers")
+        return found if isinstance(found, int) and found > 0 else None
+    return None
