@@ -16,6 +16,16 @@ PARTS_OF_TASK = {"task": "tasks", "loss": "losses", "head": "heads"}
 """The groups that each set may choose, and the keys of task=composite with these choices."""
 
 
+def metrics_of(task: Mapping[str, Any], constants: Mapping[str, Any]) -> list[str]:
+    """Return the metrics that a task with these keys and class constants can have."""
+    by_key = constants.get("metrics_by_key", {}).items()
+    return [
+        *constants.get("metrics", ()),
+        *constants.get("binary_metrics", ()),
+        *(name for key, names in by_key if task.get(key) for name in names),
+    ]
+
+
 def is_mixture(config: Mapping[str, object]) -> bool:
     """Return whether a plain configuration has several training sets."""
     return constant_of(config.get("data"), "has_sets") is True

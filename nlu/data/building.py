@@ -113,8 +113,8 @@ class Builder:
         self, name: str, bad: list[str], counts: dict[str, int], advance: Callable[[int], None]
     ) -> Iterator[tuple[int, Good]]:
         """Yield the number and the usable rows of each chunk of a set."""
-        # Folds group training rows only; with a trained target, any set can be scored by group.
-        with_group = self._plan.is_trained or name == "train"
+        # Folds group training rows only; any set can be scored by group.
+        with_group = self._plan.is_trained or self._plan.scores_groups or name == "train"
         for number, chunk in enumerate(self._plan.reading.chunks(self._plan.sets[name], with_group=with_group)):
             yield number, self._usable(name, chunk, bad, counts)
             advance(len(chunk))

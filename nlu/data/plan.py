@@ -45,6 +45,8 @@ class Plan:
     """whether the target is closed, because weights were trained for it"""
     shared: SharedStores | None = None
     """where other machines look for the store too"""
+    scores_groups: bool = False
+    """whether the rows of every set have groups, and not only those of train"""
 
     def fingerprint(self, sets: dict[str, list[SourceFile]]) -> str:
         """Return 24 hex digits that identify the content of some of the sets.
@@ -76,6 +78,8 @@ class Plan:
             shaped_by["own_reader"] = _named(reading.dialect.reader)
         if files.layout is not None:
             shaped_by["own_layout"] = _named(self.layout)
+        if self.scores_groups:
+            shaped_by["scores_groups"] = True
         if self.is_trained:
             shaped_by["trained"] = target.meta()
         if own_code := _code_outside_nlu(type(target), type(self.tokenizing), *self._own_classes):
@@ -136,6 +140,7 @@ def plan_of(
     group_by: str | int | None = None,
     trusted: Sequence[str] = (),
     shared: str | None = None,
+    scores_groups: bool = False,
 ) -> Plan:
     """Find the files, fields, layout and tokenizer of a store; the parameters are those of `prepare`."""
     sets = files.sets()
@@ -146,4 +151,6 @@ def plan_of(
     tokenizer = tokenizing.given(vocab, pretrained)
     shared_stores = SharedStores(shared) if shared else None
     reading = Reading.of(files, fields, group_by)
-    return Plan(files, sets, reading, layout, empty, tokenizer, tokenizing, shared=shared_stores)
+    return Plan(
+        files, sets, reading, layout, empty, tokenizer, tokenizing, shared=shared_stores, scores_groups=scores_groups
+    )

@@ -58,6 +58,7 @@ def prepare(
     fold: Fold | None = None,
     trusted: Sequence[str] = (),
     shared: str | None = None,
+    scores_groups: bool = False,
 ) -> Store:
     """Open the store of these files, tokenizer, target and layout; build it first if it does not exist.
 
@@ -69,6 +70,7 @@ def prepare(
         pretrained: folder of the weights that training starts from.
         vocab: file of a vocabulary.
         group_by: column of the training rows; rows with the same value are never split.
+        scores_groups: all sets have this column, since rows with the same value are scored together.
         fold: holds this fold of the training rows out as the dev set.
         shared: URL of an object store that has stores of other machines; a store that is built is added to it.
 
@@ -85,6 +87,7 @@ def prepare(
         group_by=group_by,
         trusted=trusted,
         shared=shared,
+        scores_groups=scores_groups,
     )
 
     # Reading rows has changed the target, so a second build needs a new one.
@@ -110,6 +113,7 @@ def prepare_part(
     group_by: str | int | None = None,
     trusted: Sequence[str] = (),
     shared: str | None = None,
+    scores_groups: bool = False,
 ) -> bool:
     """Encode one part of the store that `prepare` then joins; returns whether no part is missing any more."""
     plan = plan_of(
@@ -122,6 +126,7 @@ def prepare_part(
         group_by=group_by,
         trusted=trusted,
         shared=shared,
+        scores_groups=scores_groups,
     )
     folder = plan.folder()
     # Another job may have joined the parts already.
@@ -155,6 +160,7 @@ def first_rows(
     fold: Fold | None = None,
     trusted: Sequence[str] = (),
     shared: str | None = None,
+    scores_groups: bool = False,
 ) -> list[Sample]:
     """Return the first `count` rows of each set that has files, encoded as in the store of `prepare`.
 
@@ -171,6 +177,7 @@ def first_rows(
         group_by=group_by,
         trusted=trusted,
         shared=shared,
+        scores_groups=scores_groups,
     )
     known: tuple[Target, Tokenizer]
     if plan.tokenizer is None or is_whole(plan.folder()):
@@ -186,6 +193,7 @@ def first_rows(
             fold=fold,
             trusted=trusted,
             shared=shared,
+            scores_groups=scores_groups,
         )
         # Rows that are held out of train are in its stored set.
         first = {name: store.sets[name].stored for name in plan.sets if name in store.sets}

@@ -106,10 +106,9 @@ class Ensemble(Predictor):
             # The first class has no logit. Its probability is one minus that of the best other class.
             first, *others = names
             means = mean["probabilities"]
-            best = max(others, key=means.__getitem__)
-            means[first] = 1 - means[best]
-            best = best if means[best] >= self._loss.threshold else first
-            mean |= {"prediction": best, "probability": means[best]}
+            means[first] = 1 - max(means[name] for name in others)
+            chosen = self._loss.chosen({name: means[name] for name in names})
+            mean |= {"prediction": chosen, "probability": means[chosen]}
         return self.trained.task.finished(mean, self._decided)
 
     def _spans(self, logits_of: Sequence[np.ndarray]) -> list[Span]:

@@ -173,18 +173,14 @@ def _store_of(
 ) -> Store:  # fmt: skip
     """Return the store of the named sets; `data` are the keys of training, whose files cause a warning."""
     files: Files = build(config.data, trusted=config.trusted_packages)
+    of_task = config.folds.group_by if config.task.get("score_queries") else None
     names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
     # The first rank of a node encodes the rows; the others find its store on the disk.
     with ranks.leaders_go_first():
         store = prepare_scoring(
-            files,
-            names,
-            trained.target,
-            trained.layout.name,
-            trained.tokenizer,
-            group_by=config.group_by,
-            progress=bars(progress),
-        )
+            files, names, trained.target, trained.layout.name, trained.tokenizer,
+            group_by=of_task if config.group_by is None else config.group_by, progress=bars(progress),
+        )  # fmt: skip
     for name in store.sets if ranks.is_first else ():
         if wrong := store.meta["sets"][name]["bad_rows"]:
             log.warning("%s: left out %s that cannot be used", name, counted(wrong, "row"))
@@ -326,8 +322,7 @@ def _compare(
         if name in recorded and recorded[name].get(metric) is not None and recorded[name][metric] != value
     ]
     known = [name for name in found if name in recorded]
-    compared: dict[str, object] = {"sets": known, "equal": not wrong, "differences": wrong}
-    result["compare"] = compared
+    result["compare"] = compared = {"sets": known, "equal": not wrong, "differences": wrong}
     if not wrong:
         log.info("compare: the scores of %s equal the recorded ones exactly", ", ".join(known))
         return 0

@@ -25,6 +25,8 @@ from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder
 from nlu.storage.redaction import without_secrets
 
+log = logging.getLogger(__name__)
+
 
 def run_export(config: Export, located: Located) -> int:
     """Export, check and print a table; returns the exit status. Raises UserError for what the user must change."""
@@ -64,6 +66,9 @@ def run_export(config: Export, located: Located) -> int:
         own = check_run(trained, rows)
         write_json(staging / ABOUT, _about(trained, [one.name for one in formats], config.fixed_length, [own, *found]))
     _print([own, *found])
+    threshold = trained.config.task.get("threshold")
+    if threshold is not None and trained.target.kind in ("classes", "label_set"):
+        log.info("task.threshold is %s: an export gives logits, and you apply it; docs/exporting.md", threshold)
     print_table("", config.out)
     return 0
 

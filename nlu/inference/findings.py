@@ -58,11 +58,11 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
 
     def resampled() -> CombinedScorer:
         # Resamples keep the threshold: an interval shows the effect of the rows, not of the choice of a threshold.
-        scorers: list[Scorer] = [task.scorer(own)]
-        scorers += [CalibrationScorer(names)] if has_probabilities else []
-        scorers += [ChosenScorer(config.classes)] if config.classes and kind.is_one_label else []
-        scorers += [QueryScorer(names)] if has_probabilities and group_N is not None else []
-        return CombinedScorer(scorers)
+        asked: list[Scorer] = [ChosenScorer(config.classes)] if config.classes and kind.is_one_label else []
+        asked += [QueryScorer(names)] if has_probabilities and group_N is not None else []
+        more: list[Scorer] = [CalibrationScorer(names)] if has_probabilities else []
+        # What the command asks for comes first, because a task may have scores of other classes under the same names.
+        return CombinedScorer([*asked, task.scorer(own), *more])
 
     # Retrieval cannot be scored again, since records do not contain vectors.
     joins = getattr(scored.scorer, "joins", True)
@@ -73,7 +73,9 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     curves = CurveScorer(names) if has_probabilities else None
     confusion = ConfusionScorer(names) if kind.is_one_label else None
     for row, (example, record) in enumerate(_records(task, part, scored)):
-        with_group = {**record, "row": row, "group": row if group_N is None else int(group_N[example])}
+        with_group = {"id": row, "group": row, **record}
+        if group_N is not None:
+            with_group |= {"id": row, "group": int(group_N[example])}
         if blocks is not None:
             blocks.add(example, with_group)
         for scorer in (curves, confusion):
@@ -90,9 +92,10 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
                 found.intervals = intervals_of_means(by_query, config.resamples, config.seed, bar.advance)
         return found
     whole = blocks.whole()
-    # If several scorers have a metric, the one of the task is used.
+    # If the curves have a metric of the task, that of the task is used.
     more = (curves.result().metrics if curves is not None else {}) | whole.result().metrics
-    found.metrics |= {name: value for name, value in more.items() if name not in own}
+    asked = [name for one in whole.scorers if isinstance(one, (ChosenScorer, QueryScorer)) for name in one.names]
+    found.metrics |= {name: value for name, value in more.items() if name not in own or name in asked}
     found.calibration = next((one.bins() for one in whole.scorers if isinstance(one, CalibrationScorer)), None)
     if config.resamples:
         with progress.task(f"resampling {part.name}", config.resamples) as bar:

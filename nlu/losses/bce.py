@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nlu.config.by_class import by_class
 from nlu.config.errors import UserError
 from nlu.config.types import Probability
 from nlu.losses.loss import RowLoss, bernoulli_divergence, each_probability
@@ -22,10 +23,13 @@ class Bce(RowLoss):
     """Binary cross-entropy of all classes except the first, in nats; the first logit is not used."""
 
     kinds = ("classes",)
+    has_own_decision = True
 
-    def __init__(self, *, threshold: Probability = 0.5):
-        """`threshold`: a row in which no class has this probability belongs to the first class."""
+    def __init__(self, *, threshold: Probability | dict[str, Probability] = 0.5):
+        """`threshold`: a row in which no class has this probability belongs to the first class; one for all classes, or
+        by class (others 0.5)."""
         self.threshold = threshold
+        self._at_least_K: torch.Tensor | None = None
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
         """Take the classes. Raises UserError for a single class."""
@@ -34,6 +38,22 @@ class Bce(RowLoss):
                 f"loss=bce rejects rows to the first class, but the only class is {', '.join(names)}; "
                 "set loss=cross_entropy"
             )
+
+    def take_names(self, names: Sequence[str]) -> None:
+        """Take the names of the classes. Raises UserError for a threshold of an unknown one, or of the first."""
+        if isinstance(self.threshold, Mapping) and names and names[0] in map(str, self.threshold):
+            raise UserError(
+                f"loss.threshold.{names[0]} is set, but {names[0]} is the first class, which is predicted where no "
+                "other class reaches its threshold; leave it out"
+            )
+        self._at_least_K = torch.tensor(by_class("loss.threshold", self.threshold, names[1:], 0.5))
+
+    def chosen(self, probabilities: Mapping[str, float]) -> str:
+        """Return the class that is decided by probabilities by name, in the order of the classes."""
+        first, *others = probabilities
+        at_least = by_class("loss.threshold", self.threshold, others, 0.5)
+        reaching = [name for name, least in zip(others, at_least, strict=True) if probabilities[name] >= least]
+        return max(reaching, key=probabilities.__getitem__, default=first)
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the loss of each row; (N,)."""
@@ -52,13 +72,28 @@ class Bce(RowLoss):
 
     @property
     def logit_of_first(self) -> float:
-        """The logit of the threshold. With it as the first logit, the argmax of all logits equals `decide`."""
+        """The logit of the threshold. With it as the first logit, the argmax of all logits equals `decide`.
+
+        Raises UserError for thresholds by class, which a comparison of logits cannot express.
+        """
+        if isinstance(self.threshold, Mapping):
+            raise UserError(
+                "loss.threshold differs by class, which an export, decided by the largest output, cannot contain; use "
+                "nlu.predict or nlu.serve, or train with one number as loss.threshold"
+            )
         # The limits at which float32, in which probabilities are compared, differs from 0 and 1.
         within = min(max(self.threshold, 1e-45), 1 - 2**-25)
         return math.log(within / (1 - within))
 
     def decide(self, logits_NC: Tensor) -> Tensor:
-        """Return the most probable class if it reaches the threshold, else the first class; (N,), int64."""
+        """Return the most probable of the classes that reach their threshold, else the first class; (N,), int64."""
+        at_least: Tensor | float
+        if self._at_least_K is None:
+            assert not isinstance(self.threshold, Mapping), "the task names the classes"
+            at_least = self.threshold
+        else:
+            at_least = self._at_least_K.to(logits_NC.device)
+        reaches_NK = each_probability(logits_NC[:, 1:]) >= at_least
         # By logits, because all logits above 17 have the probability 1.
-        best_N, class_N = logits_NC[:, 1:].max(1)
-        return torch.where(each_probability(best_N) >= self.threshold, class_N + 1, 0)
+        class_N = logits_NC[:, 1:].masked_fill(~reaches_NK, -torch.inf).argmax(1)
+        return torch.where(reaches_NK.any(1), class_N + 1, 0)

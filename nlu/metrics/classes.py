@@ -4,10 +4,11 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
+from nlu.metrics.queries import ChosenScorer, QueryScorer
 from nlu.metrics.scores import ExactSum, LabelRow, Record, Scores
 
 ByClass = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -27,12 +28,18 @@ class ClassScorer:
     A record holds `label`, `prediction`, `loss` (negative log likelihood in nats) and, with two classes, `margin`,
     any number that grows with the probability of the second class. Averages are over the classes that occur as label or
     prediction. Scores that need both classes among the labels (auc, average_precision) are NaN if one is absent.
-    Memory: one number for each pair of classes and, with two classes, 9 bytes an example for the exact area under the
-    curve.
+    `chosen_classes` and `score_queries` add the scores of `ChosenScorer` and `QueryScorer`, for which a record also
+    holds `id`, `group` and `probabilities`. Memory: one number for each pair of classes and, with two classes, 9 bytes
+    an example for the exact area under the curve.
     """
 
-    def __init__(self, names: list[str]):
+    def __init__(self, names: list[str], *, chosen_classes: Sequence[str] | None = None, score_queries: bool = False):
         self.names = names
+        self._more: list[ChosenScorer | QueryScorer] = []
+        if chosen_classes:
+            self._more.append(ChosenScorer(chosen_classes))
+        if score_queries:
+            self._more.append(QueryScorer(names))
         self._number = {name: number for number, name in enumerate(names)}
         self._pairs: Counter[tuple[int, int]] = Counter()
         self._loss = ExactSum()
@@ -48,12 +55,17 @@ class ClassScorer:
         if len(self.names) == 2:
             self._margins.append(record["margin"])
             self._positive.append(label)
+        for scorer in self._more:
+            scorer.add(record)
 
     def merge(self, other: Self) -> None:
         self._pairs.update(other._pairs)
         self._loss.merge(other._loss)
         self._margins.extend(other._margins)
         self._positive.extend(other._positive)
+        own_and_theirs: Any = zip(self._more, other._more, strict=True)
+        for own, theirs in own_and_theirs:
+            own.merge(theirs)
 
     def known(self) -> ByClass:
         """Return precision, recall and F1 of each class, and whether averages include it; (C,) each.
@@ -98,6 +110,8 @@ class ClassScorer:
             auc, average_precision = areas(np.array(self._margins), np.array(self._positive))
             scores |= {"f1": f1_C[1], "precision": precision_C[1], "recall": recall_C[1]}
             scores |= {"auc": auc, "average_precision": average_precision}
+        for scorer in self._more:
+            scores |= scorer.result().metrics
         by_label: list[LabelRow] = [
             {
                 "label": name,

@@ -1,10 +1,12 @@
 """Scores of predicted sets of labels. Axes: N examples, C labels."""
 
 from array import array
+from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
 
+from nlu.config.by_class import by_class
 from nlu.metrics.classes import average_precision, quotients
 from nlu.metrics.scores import ExactSum, LabelRow, Record, Scores, ratio
 
@@ -19,7 +21,7 @@ class LabelSetScorer:
     labels that occur. Memory: 5 bytes for each example and label, for the exact area under the curve.
     """
 
-    def __init__(self, names: list[str], threshold: float | None = None):
+    def __init__(self, names: list[str], threshold: float | Mapping[str, float] | None = None):
         self.names, self.threshold = names, threshold
         self._number = {name: number for number, name in enumerate(names)}
         self._probabilities, self._is_label = array("f"), bytearray()
@@ -46,7 +48,7 @@ class LabelSetScorer:
         resample.
         """
         label_NC, probability_NC, threshold = self._arrays()
-        predicted_NC = probability_NC >= np.float32(threshold)
+        predicted_NC = probability_NC >= np.asarray(threshold, np.float32)
         both_C = predicted_NC.sum(0) + label_NC.sum(0)
         f1_C = np.where(both_C > 0, quotients(2 * (label_NC & predicted_NC).sum(0), both_C), np.nan)
         precision_C = np.array(
@@ -64,17 +66,20 @@ class LabelSetScorer:
     def drawn_from(self, known: tuple[np.ndarray, np.ndarray]) -> None:
         self._of_all = known
 
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return labels and probabilities, (N, C) each, and the threshold."""
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, float | list[float]]:
+        """Return labels and probabilities, (N, C) each, and the threshold, or that of each label."""
         # Copies: a view would lock the buffer, and adding or merging more examples would raise BufferError.
         label_NC = np.frombuffer(bytes(self._is_label), np.uint8).reshape(-1, len(self.names)).astype(bool)
         probability_NC = np.frombuffer(self._probabilities.tobytes(), np.float32).reshape(label_NC.shape)
-        threshold = best_threshold(label_NC, probability_NC) if self.threshold is None else self.threshold
-        return label_NC, probability_NC, threshold
+        if self.threshold is None:
+            return label_NC, probability_NC, best_threshold(label_NC, probability_NC)
+        if isinstance(self.threshold, Mapping):
+            return label_NC, probability_NC, by_class("task.threshold", self.threshold, self.names, 0.5)
+        return label_NC, probability_NC, self.threshold
 
     def result(self) -> Scores:
         label_NC, probability_NC, threshold = self._arrays()
-        predicted_NC = probability_NC >= np.float32(threshold)
+        predicted_NC = probability_NC >= np.asarray(threshold, np.float32)
         right_C, predicted_C, wanted_C = (
             mask_NC.sum(0) for mask_NC in (label_NC & predicted_NC, predicted_NC, label_NC)
         )
@@ -91,7 +96,7 @@ class LabelSetScorer:
             "recall_micro": ratio(right_C.sum(), wanted_C.sum()),
             "average_precision": _mean_of_known(precision_C, float("nan")),
             "exact_match": float((label_NC == predicted_NC).all(1).sum() / len(label_NC)),
-            "threshold": threshold,
+            **({} if isinstance(threshold, list) else {"threshold": threshold}),
             "loss": self._loss.value / len(label_NC),
         }
         by_label: list[LabelRow] = [

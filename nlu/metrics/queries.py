@@ -12,14 +12,18 @@ class QueryScorer:
 
     A query is found if the prediction for that row is right and not the first class. It is wrongly answered if the
     prediction is wrong and not the first class. It is missed if one of its rows is not of the first class and it is not
-    found. A record holds `group` (the query), `label`, `prediction` and `probabilities`; of equally probable rows the
-    one with the smaller `row` is used. One scorer must receive all rows of a query. Memory: a few numbers for each
-    query.
+    found. A record holds `id` (the row), `group` (the query), `label`, `prediction` and `probabilities`; of equally
+    probable rows the one with the smaller `id` is used. The rows of a query may be spread over scorers that are merged,
+    each row in one of them; a scorer that is merged twice counts its rows twice. Memory: a few numbers for each row.
     """
+
+    names = ("query_precision", "query_recall", "query_f1")
 
     def __init__(self, names: Sequence[str]):
         self._negative = names[0]
-        self._queries: Counter[Hashable] = Counter()
+        self._rows: Counter[Hashable] = Counter()
+        """by query: how many rows were added, each as often as it was"""
+        self._distinct: dict[Hashable, set[int]] = {}
         self._best: dict[Hashable, tuple[float, int, bool, bool]] = {}
         """by query: the negative probability, the row, and whether an answer is given and whether it is right"""
         self._asked: set[Hashable] = set()
@@ -27,17 +31,18 @@ class QueryScorer:
     def add(self, record: Record) -> None:
         likely = 1 - record["probabilities"][self._negative]
         given = record["prediction"] != self._negative
-        entry = (-likely, record["row"], given, given and record["prediction"] == record["label"])
+        entry = (-likely, record["id"], given, given and record["prediction"] == record["label"])
         query = record["group"]
         self._best[query] = min(self._best.get(query, entry), entry)
         if record["label"] != self._negative:
             self._asked.add(query)
-        # Set, not added: a query has several rows, and `merge` counts how often a resample draws it.
-        self._queries[query] = 1
+        self._rows[query] += 1
+        self._distinct.setdefault(query, set()).add(record["id"])
 
     def merge(self, other: Self) -> None:
-        # A query that a resample draws twice counts twice.
-        self._queries.update(other._queries)
+        self._rows.update(other._rows)
+        for query, rows in other._distinct.items():
+            self._distinct[query] = self._distinct.get(query, set()) | rows
         self._asked |= other._asked
         for query, entry in other._best.items():
             self._best[query] = min(self._best.get(query, entry), entry)
@@ -45,7 +50,8 @@ class QueryScorer:
     def result(self) -> Scores:
         found = wrong = missed = 0
         for query, (_, _, given, right) in self._best.items():
-            times = self._queries[query]
+            # A query that a resample draws twice counts twice.
+            times = self._rows[query] // len(self._distinct[query])
             found += times * right
             wrong += times * (given and not right)
             missed += times * (query in self._asked and not right)
@@ -63,6 +69,8 @@ class ChosenScorer:
 
     A record holds `label` and `prediction`.
     """
+
+    names = ("precision_chosen", "recall_chosen", "f1_chosen")
 
     def __init__(self, classes: Sequence[str]):
         self._classes = frozenset(classes)

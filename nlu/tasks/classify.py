@@ -1,12 +1,15 @@
 """Classify texts or pairs of texts: one label for each example. Axes: N examples, C classes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nlu.config.by_class import by_class, require_known
+from nlu.config.errors import UserError
+from nlu.config.types import Probability
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
@@ -32,16 +35,76 @@ class Classify(RowsOfLogits):
     binary_metrics: tuple[str, ...] = ("f1", "precision", "recall", "auc", "average_precision")
     default_metric = "accuracy"
     lower_is_better: tuple[str, ...] = ("loss",)
+    metrics_by_key: ClassVar[dict[str, tuple[str, ...]]] = {
+        "chosen_classes": ("precision_chosen", "recall_chosen", "f1_chosen"),
+        "score_queries": ("query_precision", "query_recall", "query_f1"),
+    }
+    """further metrics, each with the key that it needs"""
+    rules_of_config = "nlu.tasks.rules.class_problems"
 
-    def __init__(self, loss: Loss, target: Target):
-        """No options."""
+    def __init__(
+        self,
+        loss: Loss,
+        target: Target,
+        *,
+        threshold: Probability | dict[str, Probability] | None = None,
+        fallback: str | None = None,
+        chosen_classes: list[str] | None = None,
+        score_queries: bool = False,
+    ):
+        """`threshold`: a row whose most probable class has less than this probability gets the class `fallback`; one
+        for all classes, or by class (others 0); null = off. `fallback`: null = the first class. `chosen_classes`: the
+        classes that precision_chosen, recall_chosen and f1_chosen are about; null = none. `score_queries`: rows with
+        the same value of folds.group_by are the candidates of a query, for query_precision, query_recall and query_f1.
+
+        Raises UserError for classes that the data do not have.
+        """
         super().__init__(loss, target)
+        if isinstance(loss, NeedsNames):
+            loss.take_names(target.names)
+        self.thresholds: list[float] | None = None
+        self.fallback = 0
+        self.chosen_classes, self.score_queries = chosen_classes and list(map(str, chosen_classes)), score_queries
+        if threshold is not None:
+            if isinstance(loss, Deciding):
+                raise UserError(
+                    f"task.threshold is {threshold}, but this loss decides by its own rule; set task.threshold=null"
+                )
+            self.thresholds = by_class("task.threshold", threshold, target.names, 0.0)
+        if fallback is not None:
+            require_known("task.fallback", [fallback], target.names)
+            self.fallback = target.names.index(fallback)
+        require_known("task.chosen_classes", self.chosen_classes or (), target.names)
+        asked = {"chosen_classes": chosen_classes, "score_queries": score_queries}
+        more = [name for key, names in self.metrics_by_key.items() if asked[key] for name in names]
+        self.metrics = (*type(self).metrics, *more)
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
-        return class_predictions(self.loss, self.known.names, to_host(outputs["logits"]))
+        return class_predictions(self.loss, self.known.names, to_host(outputs["logits"]), self.decide)
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
-        return class_records(self.loss, self.known.names, batch.targets["labels"].numpy(), to_host(outputs["logits"]))
+        logits_BC = to_host(outputs["logits"])
+        records = class_records(self.loss, self.known.names, batch.targets["labels"].numpy(), logits_BC, self.decide)
+        if self.score_queries:
+            rows_B = part.rows_N[batch.examples_B]
+            groups = part.stored.scalars("group", rows_B).tolist()
+            for record, row, group in zip(records, rows_B.tolist(), groups, strict=True):
+                record |= {"id": row, "group": group}
+        return records
+
+    def decide(self, best: int, probabilities: Sequence[float]) -> int:
+        """Return the predicted class, given the most probable one: that one, or the fallback below the threshold."""
+        return best if self.thresholds is None or probabilities[best] >= self.thresholds[best] else self.fallback
+
+    def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
+        """Return the record; the prediction is decided again, since the mean of several runs has none by this rule."""
+        if self.thresholds is None:
+            return record
+        names, of_class = self.known.names, record["probabilities"]
+        assert isinstance(of_class, dict), "a result of `predictions`"
+        probabilities = [of_class[name] for name in names]
+        chosen = self.decide(probabilities.index(max(probabilities)), probabilities)
+        return {**record, "prediction": names[chosen], "probability": probabilities[chosen]}
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         # The divergence of softmax outputs would count probabilities that this loss does not predict.
@@ -50,7 +113,7 @@ class Classify(RowsOfLogits):
         return super().divergence(batch, first, second)
 
     def scorer(self, decided: Mapping[str, float]) -> Scorer:
-        return ClassScorer(self.known.names)
+        return ClassScorer(self.known.names, chosen_classes=self.chosen_classes, score_queries=self.score_queries)
 
 
 @runtime_checkable
@@ -67,20 +130,36 @@ class Deciding(Protocol):
         """Return a symmetric divergence of two predictions, summed over rows."""
 
 
-def class_predictions(loss: Loss, names: list[str], logits_NC: np.ndarray) -> list[dict[str, object]]:
+@runtime_checkable
+class NeedsNames(Protocol):
+    """A loss with options by class that predictions need, which may never see the training set."""
+
+    def take_names(self, names: Sequence[str]) -> None:
+        """Take the names of the classes. Raises UserError if an option does not fit them."""
+
+
+Decide = Callable[[int, Sequence[float]], int]
+"""returns the predicted class, given the best one and the probabilities of all"""
+
+
+def class_predictions(
+    loss: Loss, names: list[str], logits_NC: np.ndarray, decide: Decide | None = None
+) -> list[dict[str, object]]:
     """Return for each row the predicted class, its probability and those of all classes."""
     best_N, probs_NC, _ = _decided(loss, logits_NC)
-    return _named(names, best_N, probs_NC)
+    return _named(names, best_N, probs_NC, decide)
 
 
-def class_records(loss: Loss, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray) -> list[dict[str, object]]:
+def class_records(
+    loss: Loss, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray, decide: Decide | None = None
+) -> list[dict[str, object]]:
     """Return a record for each row: its label, the result of `class_predictions` and the negative log likelihood."""
     best_N, probs_NC, log_probs_NC = _decided(loss, logits_NC)
     loss_N = -log_probs_NC[np.arange(len(label_N)), label_N]
     records = [
         {"label": names[label], **predicted, "loss": value}
         for label, predicted, value in zip(
-            label_N.tolist(), _named(names, best_N, probs_NC), loss_N.tolist(), strict=True
+            label_N.tolist(), _named(names, best_N, probs_NC, decide), loss_N.tolist(), strict=True
         )
     ]
     # Curves and areas (auc, average_precision) sort by the margin, since probabilities near 1 round to equal numbers
@@ -105,10 +184,15 @@ def _decided(loss: Loss, logits_NC: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     return log_probs_NC.argmax(1), np.exp(log_probs_NC), log_probs_NC
 
 
-def _named(names: list[str], best_N: np.ndarray, probs_NC: np.ndarray) -> list[dict[str, object]]:
+def _named(
+    names: list[str], best_N: np.ndarray, probs_NC: np.ndarray, decide: Decide | None
+) -> list[dict[str, object]]:
+    rows = list(zip(best_N.tolist(), probs_NC.tolist(), strict=True))
+    if decide is not None:
+        rows = [(decide(best, probs), probs) for best, probs in rows]
     return [
         {"prediction": names[best], "probability": probs[best], "probabilities": dict(zip(names, probs, strict=True))}
-        for best, probs in zip(best_N.tolist(), probs_NC.tolist(), strict=True)
+        for best, probs in rows
     ]
 
 

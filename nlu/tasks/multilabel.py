@@ -6,6 +6,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from nlu.config.by_class import by_class
 from nlu.config.types import Fraction
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
@@ -25,7 +26,7 @@ class Multilabel(RowsOfLogits):
     scores = "nlu.metrics.label_sets.LabelSetScorer"
     own_loss = "nlu.losses.bce_multilabel.BceMultilabel"
     kind = "nlu.metrics.kinds.LabelSetKind"
-    metrics = (
+    metrics: tuple[str, ...] = (
         "f1_micro",
         "f1_macro",
         "f1_samples",
@@ -36,16 +37,25 @@ class Multilabel(RowsOfLogits):
         "threshold",
         "loss",
     )
-    binary_metrics = ()
+    binary_metrics: tuple[str, ...] = ()
     default_metric = "f1_micro"
     lower_is_better = ("loss",)
 
-    def __init__(self, loss: Loss, target: Target, *, threshold: Fraction | None = None):
-        """`threshold`: labels with at least this probability are predicted; null = the threshold with the highest micro
-        F1 on the first evaluation set, chosen again at each evaluation. It is reported as a metric, and other sets,
-        such as the test set, are scored with it."""
+    def __init__(self, loss: Loss, target: Target, *, threshold: Fraction | dict[str, Fraction] | None = None):
+        """`threshold`: labels with at least this probability are predicted, one for all labels or by label (others
+        0.5); null = the threshold with the highest micro F1 on the first evaluation set, chosen again at each
+        evaluation. It is reported as a metric, and other sets, such as the test set, are scored with it.
+
+        Raises UserError for labels that the data do not have.
+        """
         super().__init__(loss, target)
         self.threshold = threshold
+        self._at_least: dict[str, float] = {}
+        if isinstance(threshold, dict):
+            at_least = by_class("task.threshold", threshold, target.names, 0.5)
+            self._at_least = dict(zip(target.names, at_least, strict=True))
+            # Numbers by label are no metric.
+            self.metrics = tuple(name for name in type(self).metrics if name != "threshold")
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         return bernoulli_divergence(first["logits"], second["logits"])
@@ -70,15 +80,21 @@ class Multilabel(RowsOfLogits):
         ]
 
     def scorer(self, decided: Mapping[str, float]) -> LabelSetScorer:
-        return LabelSetScorer(self.known.names, decided.get("threshold", self.threshold))
+        # Thresholds by label are never decided by a set.
+        given = self.threshold if self._at_least else decided.get("threshold", self.threshold)
+        return LabelSetScorer(self.known.names, given)
 
     def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
         """Add the prediction at the set's threshold."""
-        # In float32, as the scorer compares them; otherwise a probability equal to the threshold could be on the other
-        # side.
-        at_least = np.float32(metrics["threshold"])
         probabilities = record["probabilities"]
         assert isinstance(probabilities, dict), "a result of `predictions`"
-        predicted = [name for name, p in probabilities.items() if np.float32(p) >= at_least]
+        predicted = self.reaching(probabilities, metrics)
         known = {"label": record["label"]} if "label" in record else {}
         return {**known, "prediction": predicted, **record}
+
+    def reaching(self, probabilities: Mapping[str, float], metrics: Mapping[str, float]) -> list[str]:
+        """Return the labels whose probability reaches the threshold, which `metrics` has unless it is by label."""
+        # In float32, as the scorer compares them; otherwise a probability equal to the threshold could be on the other
+        # side.
+        at_least = self._at_least or dict.fromkeys(self.known.names, metrics["threshold"])
+        return [name for name, p in probabilities.items() if np.float32(p) >= np.float32(at_least[name])]

@@ -281,6 +281,7 @@ def _shaping(config: Run, progress: Progress) -> tuple[type[Task], Pretrained | 
             "vocab": fetch(vocab, what="tokenizer.vocab") if vocab else None,
             "progress": bars(progress),
             "group_by": config.folds.group_by,
+            "scores_groups": bool(config.task.get("score_queries")),
             "trusted": trusted,
             "shared": config.stores,
         },

@@ -26,7 +26,7 @@ def records(seed: int, count: int, names: list[str] = NAMES) -> list[dict[str, A
         {
             "label": names[rng.integers(len(names))], "prediction": names[int(p.argmax())],
             "probability": float(p.max()),
-            "probabilities": dict(zip(names, p.tolist(), strict=True)), "row": row, "group": row // 3,
+            "probabilities": dict(zip(names, p.tolist(), strict=True)), "id": row, "group": row // 3,
         }
         for row, p in enumerate(probability_NC)
     ]  # fmt: skip
@@ -117,7 +117,7 @@ def test_queries_are_scored_as_by_hand(seed: int, count: int) -> None:
     rows = records(seed, count)
     found = wrong = missed = 0
     for query in _queries(rows):
-        best = sorted(query, key=lambda row: (row["probabilities"]["no"], row["row"]))[0]
+        best = sorted(query, key=lambda row: (row["probabilities"]["no"], row["id"]))[0]
         hit = best["prediction"] != "no" and best["prediction"] == best["label"]
         found += hit
         wrong += best["prediction"] != "no" and not hit

@@ -13,6 +13,7 @@ from nlu.config.members import (
     is_mixture,
     keys_of,
     member_of,
+    metrics_of,
     names_of,
     own_loss_of,
 )
@@ -102,8 +103,7 @@ def _major_metric(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
         f"{name}/{each}"
         for name in names
         if isinstance(node := (config["task"]["tasks"] or {}).get(name), Mapping)
-        for constants in [read_constants(node[TARGET])]
-        for each in (*constants.get("metrics", ()), *constants.get("binary_metrics", ()))
+        for each in metrics_of(node, read_constants(node[TARGET]))
     ]
     if known and metric not in known:
         yield (

@@ -7,6 +7,8 @@ A class states what it needs from other groups as class constants, which are rea
     replaces_loss         of a head with its own loss: the default loss, which may stay in the configuration
     decodes               of a head: `task.decode` does not matter
     options_by_loss       of a head: {key: {what the loss reads: the value that fits}}
+    metrics_by_key        of a task: {key: metrics that it has only with this key}
+    has_own_decision      of a loss: whether it decides by its own rule, and not by the most probable class
     divisors              of a model: {key: key that it must divide}
     has_sets, has_tasks   of data with several sets, and of a task that has a task for each of them
     default_positions     of a model: `max_positions` if neither the configuration nor weights set it
@@ -32,7 +34,7 @@ from nlu.config.checks.mixture import mixture_problems
 from nlu.config.choices import choice_of, defaults_of, target_of, targets_of
 from nlu.config.errors import UserError
 from nlu.config.foreign import metrics_elsewhere
-from nlu.config.members import is_composite, is_mixture
+from nlu.config.members import is_composite, is_mixture, metrics_of
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET, import_target, is_trusted
@@ -70,7 +72,11 @@ def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, d
 
 def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
     metric = config["trainer"]["major_metric"]
-    known = [*task.get("metrics", ()), *task.get("binary_metrics", ())]
+    known = metrics_of(config["task"], task)
+    for key, names in task.get("metrics_by_key", {}).items():
+        if metric in names and metric not in known and key in config["task"]:
+            yield f"trainer.major_metric is {metric}, but task.{key} is {_off(config['task'][key])}; set task.{key}"
+            return
     if metric is not None and known and metric not in known:
         meant = metrics_elsewhere(metric, known)
         close = f"it may mean {' or '.join(meant)}; all: {', '.join(known)}" if meant else hint(metric, known)
@@ -78,6 +84,10 @@ def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
             f"trainer.major_metric is {metric}, which this task and loss cannot produce; {close}; set it to one of "
             "these, or null for the task's own"
         )
+
+
+def _off(value: Any) -> str:
+    return "null" if value is None else str(value).lower()
 
 
 def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -192,7 +202,8 @@ def _repeats(config: dict[str, Any]) -> Iterator[str]:
         yield f"fold is {fold}, but folds.count is null; set folds=5 or another number, or fold=null"
     elif fold is not None and fold >= count:
         yield f"fold is {fold}, but folds.count is {count}; folds are counted from 0, set fold to <= {count - 1}"
-    if group_by is not None and count is None and config["data"].get("dev") is not None:
+    is_without_use = count is None and config["data"].get("dev") is not None and not config["task"].get("score_queries")
+    if group_by is not None and is_without_use:
         yield (
             f"folds.group_by is {group_by}, but data.dev is set and folds.count is null, so no training row is held "
             "out; set folds=5 or another number, data.dev=null to split off data.dev_fraction, or folds.group_by=null"

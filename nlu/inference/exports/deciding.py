@@ -13,8 +13,11 @@ import numpy as np
 from nlu.data.layouts import units_of
 from nlu.inference.exports.padded import Inputs
 from nlu.inference.trained import Trained
+from nlu.metrics.classes import log_probabilities
 from nlu.metrics.kinds import SimilarityKind
 from nlu.metrics.spans import Span, in_characters, spans_of
+from nlu.tasks.classify import Classify
+from nlu.tasks.multilabel import Multilabel
 
 Row = dict[str, Any]
 Compute = Callable[[Inputs], np.ndarray]
@@ -44,15 +47,15 @@ def is_same(one: Decision, other: Decision) -> bool:
 def by_rule(trained: Trained, folder: Path) -> Decide:
     """Return the rule of docs/exporting.md for logits.
 
-    It takes the class of the largest logit, the labels whose sigmoid reaches the threshold of the run, or the number.
-    For a tagger, it takes the largest logit of each unit and reads them as BIO tags; the spans of a text are in
-    characters.
+    It takes the class of the largest logit (with `task.threshold` the fallback, if its softmax is below that), the
+    labels whose sigmoid reaches the threshold of the run, or the number. For a tagger, it takes the largest logit of
+    each unit and reads them as BIO tags; the spans of a text are in characters.
     """
     kind, names = _kind(trained), trained.labels
 
     def one(row: Row, logits: np.ndarray) -> Decision:
         if kind == "classes":
-            return names[int(logits.argmax())]
+            return _class_of(trained, dict(zip(names, np.exp(log_probabilities(logits)), strict=True)))
         if kind == "label_set":
             return _reaching(trained, dict(zip(names, (1 / (1 + np.exp(-logits.astype(np.float64)))), strict=True)))
         if kind == "tags":
@@ -89,7 +92,7 @@ def by_pipeline(trained: Trained, folder: Path) -> Decide:
         decided: list[Decision] = []
         for found in compute(given, top_k=None, truncation=True):
             if kind == "classes":
-                decided.append(found[0]["label"])
+                decided.append(_class_of(trained, {one["label"]: one["score"] for one in found}))
             elif kind == "label_set":
                 decided.append(_reaching(trained, {one["label"]: one["score"] for one in found}))
             else:
@@ -119,10 +122,23 @@ def _kind(trained: Trained) -> str:
     return "vectors"
 
 
+def _class_of(trained: Trained, probabilities: dict[str, float]) -> str:
+    """Return the most probable class or, with `task.threshold`, the fallback of the run if it is below that."""
+    best = max(probabilities, key=probabilities.__getitem__)
+    task = trained.task
+    if not isinstance(task, Classify) or task.thresholds is None:
+        return best
+    names = trained.labels
+    return names[task.decide(names.index(best), [probabilities[name] for name in names])]
+
+
 def _reaching(trained: Trained, probabilities: dict[str, float]) -> list[str]:
+    in_order = {name: probabilities[name] for name in trained.labels}
+    if isinstance(trained.task, Multilabel):
+        return trained.task.reaching(in_order, trained.decided)
     # The run compares in float32.
     at_least = np.float32(trained.decided["threshold"])
-    return [name for name in trained.labels if np.float32(probabilities[name]) >= at_least]
+    return [name for name, probability in in_order.items() if np.float32(probability) >= at_least]
 
 
 def _in_units(row: Row, found: Sequence[dict[str, Any]]) -> list[Span]:

@@ -1,0 +1,56 @@
+"""The rules of tasks over classes, which validation calls with the whole configuration before heavy imports."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from nlu.config.errors import UserError
+from nlu.config.signature import read_constants
+from nlu.config.targets import TARGET
+
+
+def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each broken rule as key, value, rule and remedy. A derived class may lack any of the keys."""
+    task, loss = config["task"], config["loss"]
+    threshold, fallback = task.get("threshold"), task.get("fallback")
+    if "fallback" in task and threshold is not None:
+        with suppress(UserError):
+            if read_constants(loss[TARGET]).get("has_own_decision"):
+                yield (
+                    f"task.threshold is {_shown(threshold)}, but this loss decides by its own rule; set "
+                    "task.threshold=null, and for loss=bce loss.threshold"
+                )
+    if fallback is not None and threshold is None:
+        yield f"task.fallback is {fallback}, but task.threshold is null; set task.threshold, or task.fallback=null"
+    if task.get("chosen_classes") == []:
+        yield "task.chosen_classes is [], which names no class; name some classes, or set task.chosen_classes=null"
+    if task.get("score_queries") and config["folds"]["group_by"] is None:
+        yield (
+            "task.score_queries is true, but folds.group_by is null; set folds.group_by to the column whose equal "
+            "values are one query, or task.score_queries=false"
+        )
+    # With data.labels as a list the classes are known before the rows are read.
+    labels = config["data"].get("labels")
+    if isinstance(labels, list):
+        yield from _unknown(task, loss, [str(name) for name in labels])
+
+
+def _unknown(task: Mapping[str, Any], loss: Mapping[str, Any], names: list[str]) -> Iterator[str]:
+    from nlu.config.by_class import require_known
+
+    given = {
+        "task.threshold": task.get("threshold"),
+        "task.chosen_classes": task.get("chosen_classes"),
+        "task.fallback": None if task.get("fallback") is None else [task["fallback"]],
+        "loss.threshold": loss.get("threshold"),
+    }
+    for key, classes in given.items():
+        if isinstance(classes, (list, Mapping)):
+            try:
+                require_known(key, map(str, classes), names)
+            except UserError as error:
+                yield from error.problems
+
+
+def _shown(value: Any) -> str:
+    return "{" + ", ".join(f"{k}: {v}" for k, v in value.items()) + "}" if isinstance(value, Mapping) else str(value)

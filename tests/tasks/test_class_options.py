@@ -1,0 +1,199 @@
+"""Thresholds by class, a class for texts below them, and scores of chosen classes and of queries, while training."""
+
+import numpy as np
+import pytest
+import torch
+
+from nlu.config.errors import UserError
+from nlu.data.dataset import Files
+from nlu.data.prepare import prepare
+from nlu.data.tokenizing import WordPiece
+from nlu.losses.bce import Bce
+from nlu.losses.bce_multilabel import BceMultilabel
+from nlu.losses.cross_entropy import CrossEntropy
+from nlu.tasks.classify import Classify, Match
+from nlu.tasks.multilabel import Multilabel
+from nlu.tasks.rules import class_problems
+from tests.tasks.conftest import scored
+
+TABLE = {"fields": {"text": 0, "label": 1}}
+THREE = "v\ta\nw\tb\nx\tc\ny\tc\n"
+
+
+def log(rows):
+    """Logits whose softmax has these probabilities."""
+    return np.log(np.array(rows, np.float64)).astype(np.float32)
+
+
+PROBABILITIES = [[0.5, 0.3, 0.2], [0.2, 0.45, 0.35], [0.1, 0.2, 0.7], [0.4, 0.25, 0.35]]
+
+
+@pytest.mark.parametrize(
+    ("options", "predicted"),
+    [
+        ({}, ["a", "b", "c", "a"]),
+        ({"threshold": 0.48}, ["a", "a", "c", "a"]),
+        ({"threshold": 0.48, "fallback": "c"}, ["a", "c", "c", "c"]),
+        ({"threshold": {"b": 0.46}, "fallback": "c"}, ["a", "c", "c", "a"]),
+        ({"threshold": {"a": 0.45, "c": 0.75}, "fallback": "b"}, ["a", "b", "b", "b"]),
+    ],
+)
+def test_a_text_below_the_threshold_of_its_best_class_gets_the_fallback(store_of, options, predicted):
+    store = store_of("a.tsv", THREE, Classify, **TABLE)
+    task = Classify(CrossEntropy(), store.target, **options)
+    scores, records = scored(task, store, log(PROBABILITIES))
+    assert [row["prediction"] for row in records] == predicted
+    of_class = [p["abc".index(name)] for p, name in zip(PROBABILITIES, predicted, strict=True)]
+    assert [row["probability"] for row in records] == pytest.approx(of_class)
+    assert scores.metrics["accuracy"] == np.mean([one == right for one, right in zip(predicted, "abcc", strict=True)])
+    # The loss is that of the probabilities, whatever is decided.
+    assert scores.metrics["loss"] == pytest.approx(-np.mean(np.log([0.5, 0.45, 0.7, 0.35])))
+    # The mean of several runs has probabilities, and what is decided without a threshold.
+    for record, name in zip(records, predicted, strict=True):
+        assert task.finished({**record, "prediction": "?"}, {})["prediction"] == (name if options else "?")
+
+
+def test_a_class_of_rejection_has_a_threshold_for_each_other_class(store_of):
+    store = store_of("a.tsv", THREE, Classify, **TABLE)
+    # sigmoid: 0.73, 0.62, 0.5, 0.27. The most probable class that reaches its threshold is predicted, else the first.
+    logits = np.array([[9, 1, 0.5], [9, 0.5, 0], [9, 1, -1], [9, -1, 0]], np.float32)
+    loss = Bce(threshold={"b": 0.75, "c": 0.55})
+    _, records = scored(Classify(loss, store.target), store, logits)
+    assert [row["prediction"] for row in records] == ["c", "a", "a", "a"]
+    for record in records:
+        assert loss.chosen(record["probabilities"]) == record["prediction"]
+    _, records = scored(Classify(Bce(threshold={"c": 0.9}), store.target), store, logits)
+    assert [row["prediction"] for row in records] == ["b", "b", "b", "a"]
+    with pytest.raises(UserError, match=r"loss\.threshold differs by class.*nlu\.predict"):
+        _ = loss.logit_of_first
+
+
+def test_labels_have_a_threshold_each_which_is_no_metric(store_of):
+    store = store_of("a.tsv", "v\ta;b\nw\tb\nx\ta\n", Multilabel, label_separator=";", **TABLE)
+    probabilities = np.array([[0.3, 0.6], [0.2, 0.5], [0.5, 0.1]])
+    logits = np.log(probabilities / (1 - probabilities)).astype(np.float32)
+    task = Multilabel(BceMultilabel(), store.target, threshold={"a": 0.25})
+    scores, records = scored(task, store, logits)
+    # b is not named, so its threshold is 0.5.
+    assert [row["prediction"] for row in records] == [["a", "b"], ["b"], ["a"]]
+    assert scores.metrics["f1_micro"] == 1.0 and set(scores.metrics) == set(task.metrics)
+    assert "threshold" not in task.metrics
+    task = Multilabel(BceMultilabel(), store.target, threshold={"b": 0.55})
+    scores, records = scored(task, store, logits)
+    assert [row["prediction"] for row in records] == [["b"], [], ["a"]]
+    assert scores.metrics["recall_micro"] == pytest.approx(2 / 4)
+    # Another set keeps them.
+    assert task.scorer({"loss": 1.0}).threshold == {"b": 0.55}
+
+
+def test_scores_of_chosen_classes_are_micro_averages_over_them(store_of):
+    store = store_of("a.tsv", "".join(f"x\t{name}\n" for name in "aabbccc"), Classify, **TABLE)
+    predicted = "abbcaca"
+    logits = np.eye(3, dtype=np.float32)[["abc".index(name) for name in predicted]] * 9
+    task = Classify(CrossEntropy(), store.target, chosen_classes=["b", "c"])
+    scores, _ = scored(task, store, logits)
+    # Of the 4 rows predicted as b or c, rows 2 and 5 are right; 5 rows are of b or c.
+    assert scores.metrics["precision_chosen"] == pytest.approx(2 / 4)
+    assert scores.metrics["recall_chosen"] == pytest.approx(2 / 5)
+    assert scores.metrics["f1_chosen"] == pytest.approx(2 * 2 / 9)
+    assert set(scores.metrics) == set(task.metrics)
+
+
+QUERIES = "q\tx\ta\t1\nr\tx\tb\t1\nq\tx\tc\t0\nr\ty\td\t0\ns\ty\te\t0\nq\tz\tf\t0\nt\tz\tg\t0\nt\tz\th\t1\n"
+
+
+def queries(tmp_path):
+    path = tmp_path / "q.tsv"
+    path.write_text(QUERIES)
+    files = Files(train=str(path), dev=str(path), fields={"text_a": 1, "text_b": 2, "label": 3}, labels=["0", "1"])
+    return prepare(
+        files, WordPiece(min_count=1), Match.target, Match.layouts, pretrained=None, vocab=None, group_by=0,
+        scores_groups=True,
+    )  # fmt: skip
+
+
+def test_a_query_is_answered_by_its_most_probable_candidate(tmp_path):
+    store = queries(tmp_path)
+    task = Match(CrossEntropy(), store.target, score_queries=True)
+    positive = [0.9, 0.4, 0.8, 0.3, 0.7, 0.2, 0.6, 0.55]
+    scores, records = scored(task, store, log([[1 - p, p] for p in positive]))
+    # q: its best row is right. r: its best row is not predicted, so it is missed. s: wrong, and nothing to find.
+    # t: wrong, and missed. So 1 is found, 2 wrongly answered, 2 missed.
+    expected = {"query_precision": 1 / 3, "query_recall": 1 / 3, "query_f1": 2 / (2 + 2 + 2)}
+    assert {name: scores.metrics[name] for name in expected} == pytest.approx(expected)
+    assert set(scores.metrics) == {*task.metrics, *task.binary_metrics}
+    # Two processes score every other row: the rows of a query are in both.
+    halves = [task.scorer({}), task.scorer({})]
+    for number, record in enumerate(records):
+        halves[number % 2].add(record)
+    halves[0].merge(halves[1])
+    assert halves[0].result() == scores
+    # A resample that draws all rows twice has the same scores.
+    halves[0].merge(task.scorer({}))
+    twice = task.scorer({})
+    for _ in range(2):
+        twice.merge(halves[0])
+    assert {name: twice.result().metrics[name] for name in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda target: Classify(CrossEntropy(), target, threshold={"aa": 0.5}),
+            "task.threshold: aa is an unknown cla",
+        ),
+        (
+            lambda target: Classify(CrossEntropy(), target, threshold=0.5, fallback="d"),
+            "task.fallback: d is an unknown",
+        ),
+        (
+            lambda target: Classify(CrossEntropy(), target, chosen_classes=["a", "ab"]),
+            "chosen_classes: ab is an unknown",
+        ),
+        (lambda target: Classify(Bce(), target, threshold=0.5), "this loss decides by its own rule"),
+        (lambda target: Classify(Bce(threshold={"cc": 0.5}), target), "loss.threshold: cc is an unknown class"),
+        (lambda target: Classify(Bce(threshold={"a": 0.5}), target), "a is the first class"),
+    ],
+)
+def test_classes_that_the_data_do_not_have_are_refused(store_of, make, words):
+    store = store_of("a.tsv", THREE, Classify, **TABLE)
+    with pytest.raises(UserError) as refused:
+        make(store.target)
+    assert words in str(refused.value)
+
+
+CLASSIFY = {"threshold": None, "fallback": None, "chosen_classes": None, "score_queries": False}
+OURS = {"_target_": "nlu.losses.cross_entropy.CrossEntropy"}
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "words"),
+    [
+        (
+            {"threshold": 0.5},
+            {"loss": {"_target_": "nlu.losses.bce.Bce", "threshold": 0.5}},
+            "for loss=bce loss.thresh",
+        ),
+        ({"fallback": "good"}, {}, "task.fallback is good, but task.threshold is null"),
+        ({"chosen_classes": []}, {}, "names no class"),
+        ({"score_queries": True}, {}, "set folds.group_by to the column"),
+        ({"threshold": {"goood": 0.5}}, {}, "task.threshold: goood is an unknown class; nearest: good"),
+        ({"chosen_classes": ["badd"]}, {}, "task.chosen_classes: badd is an unknown class; nearest: bad"),
+        ({}, {"loss": {"_target_": "nlu.losses.bce.Bce", "threshold": {"x": 0.5}}}, "loss.threshold: x is an unknown"),
+    ],
+)
+def test_options_that_do_not_fit_are_found_in_the_configuration(task, more, words):
+    config = {
+        "task": {**CLASSIFY, **task}, "loss": OURS, "folds": {"group_by": None}, "data": {"labels": ["good", "bad"]},
+        **more,
+    }  # fmt: skip
+    (problem,) = class_problems(config, {})
+    assert words in problem
+    assert not list(class_problems({**config, "task": CLASSIFY, "loss": OURS}, {}))
+
+
+def test_thresholds_by_class_give_the_same_on_tensors_of_any_shape():
+    loss = Bce(threshold={"1": 0.5})
+    loss.take_names(["0", "1", "2"])
+    assert loss.decide(torch.zeros(0, 3)).tolist() == []
