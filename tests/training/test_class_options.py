@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [f"data.{name}={folder}/{name}.jsonl" for name in ("train", "dev", "test")]
     train(
         *TINY, "task=match", "data=files", *files, "task.score_queries=true", "folds.group_by=query",
-        "task.chosen_classes=['1']", "task.threshold={'1': 0.45}", "task.fallback='0'",
+        "task.chosen_classes=['1']", "task.threshold={1: 0.45}", "task.fallback='0'",
         "trainer.major_metric=query_f1", "trainer.max_duration=6st", "trainer.eval_interval=2st",
         f"hydra.run.dir={folder}/run",
     )  # fmt: skip
@@ -93,7 +93,7 @@ def test_rows_that_a_run_did_not_see_are_scored_and_predicted_by_its_rules(run: 
         (["trainer.major_metric=f1_chosen"], "f1_chosen, but task.chosen_classes is null; set task.chosen_classes"),
         (["trainer.major_metric=query_f1"], "query_f1, but task.score_queries is false; set task.score_queries"),
         (["task.score_queries=true"], "set folds.group_by to the column"),
-        (["task.threshold={'11': 0.5}"], "task.threshold: 11 is an unknown class"),
+        (["task.threshold={11: 0.5}"], "task.threshold: 11 is an unknown class"),
     ],
 )
 def test_an_option_without_what_it_needs_is_refused_before_the_run(run: Path, tmp_path: Path, capsys, options, words):
