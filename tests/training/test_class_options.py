@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [f"data.{name}={folder}/{name}.jsonl" for name in ("train", "dev", "test")]
     train(
         *TINY, "task=match", "data=files", *files, "task.score_queries=true", "folds.group_by=query",
-        "task.chosen_classes=['1']", "task.threshold={1: 0.45}", "task.fallback='0'",
+        "task.chosen_classes=['1']", "task.threshold={0: 0.55}", "task.fallback='1'",
         "trainer.major_metric=query_f1", "trainer.max_duration=6st", "trainer.eval_interval=2st",
         f"hydra.run.dir={folder}/run",
     )  # fmt: skip
@@ -58,12 +58,12 @@ def test_the_weights_with_the_best_score_of_queries_are_kept(run: Path) -> None:
         groups = [row["query"] for row in read(run.parent / f"{name}.jsonl")]
         metrics = found["metrics"][name]
         assert metrics["query_f1"] == pytest.approx(query_f1(records, groups))
+        assert {one["prediction"] for one in records} == {"0", "1"}, "or the scores show nothing"
         right = sum(one["prediction"] == one["label"] == "1" for one in records)
         both = sum(one["prediction"] == "1" for one in records) + sum(one["label"] == "1" for one in records)
         assert metrics["f1_chosen"] == pytest.approx(2 * right / both if both else 0.0)
         for one in records:
-            is_sure = one["probabilities"]["1"] >= max(0.45, one["probabilities"]["0"])
-            assert one["prediction"] == str(int(is_sure))
+            assert one["prediction"] == ("0" if one["probabilities"]["0"] >= 0.55 else "1")
             assert one["probability"] == one["probabilities"][one["prediction"]]
 
 

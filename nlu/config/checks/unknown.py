@@ -15,14 +15,15 @@ def hint_of_key(key: str, valid: Collection[str], schema: str = RUN) -> str:
 
     If all keys of the group are too many to be read, the hint points to `--cfg job`.
     """
+    # With its group, as in loss.threshold, a key of ours is meant, even if another program has the same name.
+    if "." in key and (of_choice := key_of_another_choice(key, schema)) is not None:
+        return of_choice
     name = key.rpartition(".")[2].lower()
     same = [each for each in valid if each.rpartition(".")[2].lower() == name]
     if same and len(text := hint(key, valid)) <= LONGEST_HINT:
         # Only its group is wrong.
         return text
-    # With its group, as in loss.threshold, a key of ours is meant, even if another program has the same name.
-    order = (key_of_another_choice, key_elsewhere) if "." in key else (key_elsewhere, key_of_another_choice)
-    for answer in order:
+    for answer in (key_elsewhere, key_of_another_choice):
         if (known := answer(key, schema)) is not None:
             return known
     group = key.rpartition(".")[0]
