@@ -58,7 +58,7 @@ def test_the_weights_with_the_best_score_of_queries_are_kept(run: Path) -> None:
         groups = [row["query"] for row in read(run.parent / f"{name}.jsonl")]
         metrics = found["metrics"][name]
         assert metrics["query_f1"] == pytest.approx(query_f1(records, groups))
-        assert {one["prediction"] for one in records} == {"0", "1"}, "or the scores show nothing"
+        assert metrics["f1_chosen"] > 0, "or the scores show nothing"
         right = sum(one["prediction"] == one["label"] == "1" for one in records)
         both = sum(one["prediction"] == "1" for one in records) + sum(one["label"] == "1" for one in records)
         assert metrics["f1_chosen"] == pytest.approx(2 * right / both if both else 0.0)

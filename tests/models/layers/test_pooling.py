@@ -114,7 +114,7 @@ def test_the_gradient_of_attention_is_the_slope_of_the_loss(corpus, spread):
 
 
 @pytest.mark.parametrize("options", [{"pooling": "attention"}, {"pooling": "layers", "pooled_layers": [-1, 0]}])
-def test_what_a_pooling_trains_has_the_rate_of_the_top_and_is_trained_beside_adapters(make, options):
+def test_weights_of_a_pooling_have_the_rate_of_the_top_also_beside_adapters(make, options):
     model = task_model(make(**options), "single", 3)
     optimizer = AdamW(lr=1e-3, layer_lr_decay=0.5, top_lr_ratio=10.0).build(model)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
