@@ -30,6 +30,8 @@ UNREADABLE |= dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "is compress
 """what to do about files that no reader can read, by suffix"""
 LIST_ROLES = ("tokens", "tags", "spans")
 """fields that the cell of a table cannot hold"""
+OPTIONAL_ROLES = ("label", "spans", "logits", "probabilities")
+"""fields that a JSON record or a parquet row may lack; what reads them says what is missing"""
 TABLES = ("csv", "tsv", "xlsx")
 """formats whose rows are cells, and whose first row may be a header"""
 BLANKS = re.compile("[ \t]+")
@@ -301,7 +303,7 @@ def _record(number: int, record: object, fields: Fields) -> Row | BadRow:
     values = {}
     for role, name in fields.items():
         # Rows without a label may be predicted. Whether a label is needed is for the target to say.
-        if name not in record and role not in ("label", "spans"):
+        if name not in record and role not in OPTIONAL_ROLES:
             close = f" of folds.group_by; {hint(str(name), map(str, record))}" if role == GROUP else ""
             return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), f"lacks this field{close}")
         values[role] = record.get(str(name))

@@ -40,6 +40,42 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
     yield from _sets(data, folds["count"])
 
 
+def soft_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where the data or the loss does not fit soft targets: logits or probabilities of each class in a row."""
+    data, fields = config["data"], config["data"].get("fields") or {}
+    # A run that is scored has its labels, and rows with labels only have scores, too.
+    is_training = config.get("run") is None and config.get("export") is None
+    is_incomplete = fields in ({}, MISSING)
+    soft = [role for role in ("logits", "probabilities") if not is_incomplete and role in fields]
+    if is_training and data.get("labels", MISSING) is None:
+        yield (
+            "data.labels is null, but task=soft reads a number for each label, in their order; set data.labels to all "
+            "labels in the order of these numbers"
+        )
+    are_lines = data.get("format") == "lines"
+    if is_training and (are_lines or (not is_incomplete and "label" in fields and not soft)):
+        shown = "data.format is lines" if are_lines else f"data.fields is {fields}"
+        yield (
+            f"{shown}, but task=soft learns from logits or probabilities; set data.fields.logits or "
+            "data.fields.probabilities, or choose task=classify or task=match"
+        )
+    if len(soft) > 1:
+        yield (
+            "data.fields names both logits and probabilities, but a row has one soft target; leave one of the two out"
+        )
+    if soft == ["probabilities"] and _constants(config, "loss").get("needs_logits"):
+        yield (
+            "loss compares logits, but data.fields names probabilities; set loss=kl, or data.fields.logits to a column "
+            "of logits"
+        )
+    metric = config["trainer"]["major_metric"]
+    if is_training and soft and "label" not in fields and metric not in (None, "loss", "agreement"):
+        yield (
+            f"trainer.major_metric is {metric}, a score of labels, but data.fields has no label; set "
+            "data.fields.label, or trainer.major_metric to loss or agreement"
+        )
+
+
 def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("train", "dev", "test"):
         source = data.get(name)
@@ -57,9 +93,15 @@ def _is_file(reference: str) -> bool:
 
 def _reads(config: Mapping[str, Any]) -> str:
     """Return what the loss reads; empty if its class cannot be read."""
+    constants = _constants(config, "loss")
+    return str(constants.get("reads", "logits")) if constants else ""
+
+
+def _constants(config: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Return the class constants of a group; {} if its class cannot be read."""
     with suppress(UserError):
-        return str(read_constants(config["loss"][TARGET]).get("reads", "logits"))
-    return ""
+        return read_constants(config[group][TARGET])
+    return {}
 
 
 def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], reads: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from nlu.config.errors import UserError
 from nlu.config.inference import Evaluate
 from nlu.config.nearest import hint
 from nlu.data.examples import Examples
-from nlu.data.targets import Target
+from nlu.data.targets import ONE_CLASS, Target
 from nlu.display.progress import Progress
 from nlu.metrics.bootstrap import Blocks, CombinedScorer, Intervals, blocks_of, intervals_of_means
 from nlu.metrics.calibration import Bin, CalibrationScorer, CurveScorer
@@ -112,7 +112,7 @@ def require_classes(classes: Sequence[str] | None, target: Target) -> None:
     """Raise UserError for chosen classes that the task does not have."""
     if not classes:
         return
-    if target.kind != "classes":
+    if target.kind not in ONE_CLASS:
         raise UserError("classes is set, but examples of this task do not have one class each; leave out classes")
     if unknown := [name for name in classes if name not in target.names]:
         raise UserError(

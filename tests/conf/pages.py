@@ -52,6 +52,11 @@ def write_files(folder: Path) -> None:
     spans = [{"text": f"Ann is {number}", "spans": {"person": {"Ann": [[0, 2]]}}} for number in range(ROWS)]
     write_objects("spans.jsonl", [dict(item) for item in spans])
     write_objects("new.jsonl", [{"text": item["text"]} for item in spans])
+    taught = [[1.5 - 3 * number, 0.5] for number in numbers]
+    write_objects("teacher.jsonl", [{"text": text, "logits": z} for text, z in zip(texts, taught, strict=True)])
+    shop = zip(texts, stars, taught, strict=True)
+    write_objects("taught.jsonl", [{"review": text, "stars": star, "logits": z} for text, star, z in shop])
+    write("labels.txt", ["1", "5"])
     topics = [["money"], ["sport"], ["money", "sport"], []]
     write_objects("topics.jsonl", [{"text": text, "topics": topics[n % 4]} for n, text in enumerate(texts)])
     write("conll.txt", [line for n in range(ROWS) for line in ("Ann B-person", "is O", f"{n} O", "")])

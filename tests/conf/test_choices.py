@@ -38,13 +38,15 @@ FOR_OTHERS = {
     ("loss", "info_nce"): {"data": "lcqmc", "task": "siamese"},
     ("loss", "mse"): {"task": "regress"},
 }
+SOFT = ("kl", "mse_logits")
+"""Losses of soft targets, which no named data set has."""
 """Choices that do not go with task=classify, and what they go with."""
 SINGLE = ("chnsenticorp", "reviews", "sst2", "tnews")
 PAIRS = ("afqmc", "lcqmc")
 TAGGED = ("cluener", "conll2003")
 FITTING = {
     "classify": SINGLE, "match": PAIRS, "siamese": PAIRS, "retrieve": PAIRS, "tag": TAGGED,
-    "regress": (*SINGLE, *PAIRS), "multilabel": (*SINGLE, *PAIRS),
+    "regress": (*SINGLE, *PAIRS), "multilabel": (*SINGLE, *PAIRS), "soft": (),
 }  # fmt: skip
 """The data sets whose fields a task can read; whether labels are numbers only their rows say."""
 OF_CLASSES = {"classify", "match", "siamese"}
@@ -52,6 +54,7 @@ READERS = {
     "cross_entropy": {*OF_CLASSES, "tag"}, "focal": {*OF_CLASSES, "tag"}, "ghm_c": {*OF_CLASSES, "tag"},
     "taylor": {*OF_CLASSES, "tag"}, "bce": OF_CLASSES, "circle": OF_CLASSES, "mse": {"regress"},
     "bce_multilabel": {"multilabel"}, "contrastive": {"siamese", "retrieve"}, "info_nce": {"siamese", "retrieve"},
+    **dict.fromkeys(SOFT, {"soft"}),
 }  # fmt: skip
 """The tasks that each loss is for."""
 
@@ -89,7 +92,7 @@ def test_every_model_fits_every_data_set(composer, choices):
 @pytest.mark.thorough
 def test_every_choice_of_every_group_fits_the_defaults_or_its_task(composer, choices):
     tried = [group for group in (*WITH_TARGET, *OTHERS) if group not in ("model", "data", "task")]
-    for group, name in [(each, name) for each in tried for name in choices(each)]:
+    for group, name in [(each, name) for each in tried for name in choices(each) if name not in SOFT]:
         choice = {group: name}
         if special := FOR_OTHERS.get((group, name)):
             assert len(composer.problems_of(composer.choose(**choice))) == 1, f"{group}={name}"
@@ -115,16 +118,25 @@ def test_every_task_fits_exactly_the_data_sets_with_its_fields(composer, choices
         assert bool(found) == (name not in FITTING[task]), f"task={task} data={name}"
 
 
+def with_data(composer, task: str, choice: dict[str, str]) -> dict[str, Any]:
+    """Return the configuration of a task, a further choice and data that the task can read."""
+    if task != "soft":
+        return composer.combine({"task": task, "data": FITTING[task][0]}, choice)
+    config = composer.combine({"task": task, "data": "files"}, choice)
+    fields = {"text": "text", "logits": "logits"}
+    return config | {"data": config["data"] | {"fields": fields, "labels": ["bad", "good"]}}
+
+
 def test_every_task_fits_every_method(composer, choices):
     for task, method in product(choices("task"), choices("method")):
-        config = composer.combine({"task": task, "data": FITTING[task][0]}, {"method": method})
+        config = with_data(composer, task, {"method": method})
         assert composer.problems_of(config) == [], f"task={task} method={method}"
 
 
 def test_a_loss_fits_exactly_the_tasks_whose_outputs_it_reads(composer, choices):
     assert set(choices("loss")) == set(READERS)
     for task, loss in product(choices("task"), choices("loss")):
-        found = composer.problems_of(composer.combine({"task": task, "data": FITTING[task][0]}, {"loss": loss}))
+        found = composer.problems_of(with_data(composer, task, {"loss": loss}))
         assert bool(found) == (task not in READERS[loss]), f"task={task} loss={loss}: {found}"
 
 

@@ -14,7 +14,9 @@ from nlu.losses.bce_multilabel import BceMultilabel
 from nlu.losses.contrastive import Contrastive
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.losses.focal import Focal
+from nlu.losses.kl import Kl
 from nlu.losses.mse import Mse
+from nlu.losses.mse_logits import MseLogits
 from nlu.losses.taylor import Taylor
 
 NAMES = ["a", "b", "c", "d"]
@@ -44,6 +46,16 @@ ONE_HOT_NK = np.eye(4)[LABELS_N][:, 1:]
 WITH_WEIGHTS_NC = SETS_NC * np.array([4 / 6, 7 / 3, 9, 9])
 """rows without the label over rows with it, of 10 rows"""
 DIFFERENCE_N = np.abs(LOGITS_NC[:, 0] - NUMBERS_N)
+TARGETS_NC = rng.normal(size=(7, 4)) * 2
+"""logits of soft targets"""
+ONE_CLASS_NC = np.where(np.eye(4)[LABELS_N] > 0, 0.0, -np.inf)
+"""logits of the probability 1 for the label"""
+
+
+def divergence(temperature: float) -> np.ndarray:
+    p_NC, q_NC = softmax(TARGETS_NC / temperature), softmax(LOGITS_NC / temperature)
+    return temperature**2 * (p_NC * np.log(p_NC / q_NC)).sum(1)
+
 
 CASES: dict[str, tuple[Any, np.ndarray, np.ndarray, np.ndarray]] = {
     "cross_entropy": (CrossEntropy(), LOGITS_NC, LABELS_N, -np.log(P_N)),
@@ -81,6 +93,10 @@ CASES: dict[str, tuple[Any, np.ndarray, np.ndarray, np.ndarray]] = {
         Mse(huber_delta=1.5), LOGITS_NC[:, :1], NUMBERS_N,
         np.where(DIFFERENCE_N <= 1.5, DIFFERENCE_N**2 / 2, 1.5 * (DIFFERENCE_N - 0.75)),
     ),
+    "kl": (Kl(), LOGITS_NC, TARGETS_NC, divergence(1)),
+    "kl at a temperature": (Kl(temperature=3.0), LOGITS_NC, TARGETS_NC, divergence(3)),
+    "kl from one class": (Kl(), LOGITS_NC, ONE_CLASS_NC, -np.log(P_N)),
+    "mse_logits": (MseLogits(), LOGITS_NC, TARGETS_NC, ((LOGITS_NC - TARGETS_NC) ** 2).mean(1)),
     "contrastive": (
         Contrastive(), COSINES_N1, PAIRS_N, np.array([0.1**2 / 2, 0, 0.8**2 / 2, 0.5**2 / 2, 0, 0, 0.2**2 / 2]),
     ),
@@ -205,3 +221,21 @@ def test_a_loss_refuses_classes_and_heads_that_it_does_not_fit():
         Contrastive().bind(NAMES)
     with pytest.raises(UserError, match="reads the cosine of two texts.* set head=sides"):
         Contrastive()(torch.zeros(2, 2), torch.zeros(2))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_the_gradient_of_kl_is_the_temperature_times_the_difference_of_probabilities(temperature):
+    logits_NC = torch.from_numpy(LOGITS_NC).float().requires_grad_()
+    Kl(temperature=temperature)(logits_NC, torch.from_numpy(TARGETS_NC).float()).backward()
+    p_NC, q_NC = softmax(TARGETS_NC / temperature), softmax(LOGITS_NC / temperature)
+    np.testing.assert_allclose(logits_NC.grad.numpy(), temperature * (q_NC - p_NC), atol=1e-5)
+
+
+def test_at_a_high_temperature_kl_is_half_the_squared_difference_of_logits():
+    logits_NC, targets_NC = (x - x.mean(1, keepdims=True) for x in (LOGITS_NC, TARGETS_NC))
+    gradients = []
+    for loss in (Kl(temperature=300.0), MseLogits()):
+        given_NC = torch.from_numpy(logits_NC).float().requires_grad_()
+        loss(given_NC, torch.from_numpy(targets_NC).float()).backward()
+        gradients.append(given_NC.grad.numpy())
+    np.testing.assert_allclose(gradients[0], gradients[1] / 2, atol=0.02)

@@ -32,6 +32,18 @@ def pair_of_classes(rng: random.Random) -> Row:
     return {"text_a": first, "text_b": second, "label": str(int(first[0] < second[0]))}
 
 
+def soft(rng: random.Random) -> Row:
+    row = classes(rng)
+    margin = row["text"].count("b") - row["text"].count("a") + rng.random()
+    return row | {"logits": [0.25 - margin, margin]}
+
+
+def pair_of_soft(rng: random.Random) -> Row:
+    row = pair_of_classes(rng)
+    share = round(rng.random(), 3)
+    return row | {"probabilities": [share, 1 - share]}
+
+
 def number(rng: random.Random) -> Row:
     words = text(rng)
     return {"text": words, "label": 10.5 + 3 * words.count("a") - words.count("b")}
@@ -133,6 +145,8 @@ TASKS = {
     "siamese with InfoNCE": Kind(("task=siamese", "loss=info_nce", *MEAN), pair_of_classes),
     "siamese with contrastive loss": Kind(("task=siamese", "loss=contrastive", *MEAN), pair_of_classes),
     "retrieve": Kind(("task=retrieve", *MEAN), pair_of_classes),
+    "soft": Kind(("task=soft", "loss=mse_logits", "data.labels=[bad, good]"), soft),
+    "soft of pairs": Kind(("task=soft", "loss.temperature=2", "data.labels=['0', '1']"), pair_of_soft),
 }  # fmt: skip
 """Every task, with the losses and heads that are its own."""
 LOSSES = {

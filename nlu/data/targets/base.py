@@ -17,6 +17,8 @@ Key = tuple[int, int]
 """(seed, epoch)"""
 SCORING: Key = (0, -1)
 """the key of every batch that is scored or predicted; so a set has the same masks in every evaluation of every run"""
+ONE_CLASS = ("classes", "soft_classes")
+"""kinds of target whose examples are of one class, the one with the largest logit"""
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nlu.data.layouts import units_of
+from nlu.data.targets import ONE_CLASS
 from nlu.inference.exports.padded import Inputs
 from nlu.inference.trained import Trained
 from nlu.metrics.classes import log_probabilities
@@ -115,7 +116,7 @@ def by_pipeline(trained: Trained, folder: Path) -> Decide:
 def _kind(trained: Trained) -> str:
     """Return the meaning of the logits of an export; for texts that are encoded separately, they are cosines."""
     if trained.layout.name != "sides":
-        return trained.target.kind
+        return "classes" if trained.target.kind in ONE_CLASS else trained.target.kind
     if isinstance(trained.kind, SimilarityKind):
         return "pairs of classes" if trained.kind.is_one_label else "pairs"
     # The export has no head over two vectors.

@@ -49,6 +49,7 @@ SIZES = (
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
 PROBLEMS: dict[str, Problem] = {
     "classes": "single_label_classification",
+    "soft_classes": "single_label_classification",
     "label_set": "multi_label_classification",
     "number": "regression",
 }
