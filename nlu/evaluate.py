@@ -103,7 +103,7 @@ def _shown(value: object) -> str:
 
 
 def _own_sets(saved: Mapping[str, Any], folder: Path) -> list[str]:
-    """Return the evaluation sets of the run of an export that have files of their own. Raises UserError for none."""
+    """Return the evaluation sets of an export's run that come from separate files. Raises UserError if none does."""
     named = [name for name in ("dev", "test") if saved["data"].get(name) is not None]
     if not named:
         raise UserError(f"export is {folder}, whose run has no file of a dev or test set; give data.test=FILE")

@@ -112,7 +112,7 @@ def _literals(signature: Signature) -> dict[str, object]:
     for name, parameter in signature.parameters.items():
         # Only the constructor can compute the others, such as those of a factory.
         with suppress(ValueError):
-            # A default that is not a literal raises ValueError in literal_eval.
+            # literal_eval raises ValueError for any default but a literal.
             if parameter.value is not None:
                 found[name] = ast.literal_eval(parameter.value)
     return found

@@ -59,7 +59,7 @@ def print_dry_run_of_grid(job_names: Sequence[str]) -> None:
 
 def hide_tracebacks() -> None:
     """Make this process print uncaught errors as Python does, but without secrets."""
-    # Threads have a hook of their own.
+    # Python calls a separate hook for errors in threads.
     sys.excepthook = lambda kind, error, trace: print_traceback(error)
     threading.excepthook = _print_uncaught_in_thread
 

@@ -15,7 +15,7 @@ from nlu.config.signature import read_signature
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx", ".txt", ".conll", ".gz")
 _CONFIGURATIONS = (".hjson", ".yaml", ".yml", ".jsonnet", ".libsonnet", ".toml")
 _NOT_OF_A_CHOICE = ("hydra", "experiment", "debug")
-"""Folders of conf/ that are no groups of choices with keys of their own."""
+"""Folders of conf/ that hold Hydra's own files or sets of overrides instead of choices."""
 
 
 class _Row(NamedTuple):
@@ -144,7 +144,7 @@ def _text(row: _Row, schema: str | None = None) -> str:
 
 
 def _group(ours: str) -> str:
-    """Return the top-level key of what to write."""
+    """Return the top-level key of a remedy, such as `optimizer` of `optimizer.lr=1e-4`."""
     return re.split(r"[.=/ ]", ours.lstrip("'"))[0]
 
 

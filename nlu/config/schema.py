@@ -215,7 +215,7 @@ def has_effect(key: str) -> bool:
 
 
 def _items(config: object, prefix: str) -> Iterator[tuple[str, object]]:
-    # An empty mapping is a value, as {} differs from a missing key; at the top there is none to report.
+    # An empty mapping is a value, since {} differs from a missing key. The whole configuration has no key to report.
     if isinstance(config, dict) and (config or not prefix):
         for key, value in config.items():
             yield from _items(value, f"{prefix}.{key}" if prefix else str(key))

@@ -291,7 +291,7 @@ def _longest_module(target: str) -> tuple[str, ModuleSpec | None]:
             "or correct the name"
         )
     name = first
-    # The rest of the name is a class, perhaps nested, as soon as there is no such module.
+    # The longest prefix that is a module counts; the rest of the name is a class, perhaps a nested one.
     for part in parts:
         found = _found_in(tuple(spec.submodule_search_locations or ()), name, part)
         if found is None:

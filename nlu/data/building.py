@@ -186,7 +186,7 @@ class Builder:
 
     def _group(self, value: object) -> int:
         """Return the hash of a group, or 0 without groups."""
-        # 0 stands for "no group", and is not a hash of any text in practice (63 bits).
+        # 0 stands for "no group"; a hash of 63 bits is practically never 0.
         if value is None:
             return 0
         if len(self.groups) < LISTED_GROUPS:

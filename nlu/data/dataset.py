@@ -71,7 +71,7 @@ class Files:
         several evaluation sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off
         `dev_fraction` of the training texts. `exclude_dev_from_train` removes the files of `dev` from those of
         `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
-        number from 0; null: columns that are called like the fields. `reader` reads files of a format of your own;
+        number from 0; null: columns that are called like the fields. `reader` is your class for another format;
         null: `format`. `layout` makes sequences of a row's texts; null: that of the task. `header` null: a table has
         one exactly when a field is given by name. `separator` stands between the cells of a csv or tsv file, `quote`
         around those that may hold separators ("": none). `skip_lines` at the start of each file are not read. `sheet`:

@@ -62,7 +62,7 @@ def target_roles(task: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:
-    """Return the first layout for which all texts are among the fields; None if there is none."""
+    """Return the first layout whose texts are all among the fields, or None."""
     present = set(fields)
     return next((name for name in layouts if any(present.issuperset(roles) for roles in TEXT_ROLES[name])), None)
 

@@ -88,7 +88,7 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     """Open a complete store, drop duplicates, and split off a dev set if the plan or the fold says so.
 
     A fold replaces every dev set: the training rows that it holds out are `dev`, and the declared ones are left out.
-    Without a fold, a hash of what belongs together decides, so the split does not depend on the seed. Raises
+    Without a fold, the hash of each cluster of rows decides, so the split does not depend on the seed. Raises
     StoreDamaged if something is missing.
     """
     files, meta = plan.files, meta_of(folder)
@@ -162,7 +162,7 @@ def _vocabulary_of(
 
 
 def _split_off(stored: StoredSet, rows_N: np.ndarray, fraction: float, group_by: str | int | None) -> np.ndarray:
-    """Return which of the training rows are the dev set, by a hash of what must not be on both sides.
+    """Return which of the training rows are the dev set, by a hash of each cluster, which must not be on both sides.
 
     The smallest hash of rows that stay together decides: of their texts, in pairs of their first texts, with groups of
     their groups.

@@ -254,7 +254,7 @@ def _found_or_built(
     folder = plan.folder()
     if is_whole(folder):
         log.info("data store %s: found", folder)
-    # From the nearest to the most expensive: this machine, the bucket, building.
+    # The cheapest source first: this machine, then the bucket, then building.
     elif plan.shared is None or not plan.shared.fetch(folder.name, folder):
         _build(folder, plan, progress)
     # Also for a store that was found here: it may have been built before `stores` was set.
@@ -276,7 +276,7 @@ def _chunks_of(plan: Plan, folder: Path) -> Chunks:
 def _add_digests(store: Store, plan: Plan, origins: dict[str, str]) -> None:
     """Set the digest of each set: its content and the rows that take part. `origins` names the set of its files."""
     for name, part in store.sets.items():
-        # Not of all sets: a new test file must not change what is known of train.
+        # Only of the files of this set: a new test file must not change the digest of train.
         shaped_by = plan.fingerprint({origins[name]: plan.sets[origins[name]]})
         store.digests[name] = hashlib.sha256(shaped_by.encode() + part.rows_N.tobytes()).hexdigest()[:24]
 
@@ -309,7 +309,7 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
             "encoded": builder.reuse.meta(builder.file_rows),
         }
         (new / "meta.json").write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
-        # Not just marked: a store with a damaged shard is replaced.
+        # `is_good` reads the store at this place, so one with a damaged shard is replaced although it is marked.
         settle(new, folder, is_good=_is_good)
         builder.reuse.log(sum(counts["rows"] for counts in builder.counts.values()))
         log.info("data store %s: %s", folder, "joined of its parts" if chunks else "built")

@@ -1,4 +1,4 @@
-"""What a reader yields, and the contract of a reader of your own."""
+"""What a reader yields, and the contract of your own readers."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 from nlu.config.words import called, shortened
 
 WHOLE_ROW = "(row)"
-"""in the place of a field, for what is wrong with a row as a whole"""
+"""in the place of a field, for a problem of the row as a whole"""
 
 
 @dataclass(slots=True)

@@ -153,7 +153,7 @@ def _lines_of(file: _File) -> Iterator[Iterable[str]]:
 
 
 def _require_lines(path: Path, what: str, dialect: Dialect) -> None:
-    """Raise DataError if lines are to be skipped in a file that has no lines."""
+    """Raise DataError if `data.skip_lines` is set for a file that does not consist of lines."""
     if dialect.skip_lines:
         raise DataError(
             f"{path}: data.skip_lines is {dialect.skip_lines}, but the file is {what}, which has no lines; set "
@@ -235,7 +235,7 @@ def _records(file: _File) -> Iterator[tuple[int, object]]:
         return
     with _lines_of(file) as lines:
         for number, line in enumerate(lines, 1 + file.dialect.skip_lines):
-            # An empty line is counted, since rows are named by their line, but it is not a row.
+            # Rows are named by their line, so an empty line is counted, but it yields no row.
             if not line.strip():
                 continue
             try:

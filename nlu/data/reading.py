@@ -114,7 +114,7 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
     own = [] if files.layout is None else chain.from_iterable(files.layout.alternatives)
     known = list(dict.fromkeys([*own, *ROLES, *targets]))
     found: Fields = dict(usual_fields(names, known))
-    # An empty file has no columns either, but that is another mistake.
+    # An empty file lacks the columns too, but that is another mistake.
     if not found and path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")
     if not found:
@@ -223,7 +223,7 @@ class Texts:
 
     def _rows(self, source: SourceFile) -> Iterator[Row | BadRow]:
         """Yield the rows of a file, and nothing from where it cannot be read any more."""
-        # A file that is gone only means that there is no text to show.
+        # The text is only for display, so a file that was removed meanwhile is skipped.
         with suppress(UserError, OSError):
             yield from (row for row in self.reading.rows(source) if not isinstance(row, Mark))
 

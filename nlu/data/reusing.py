@@ -63,7 +63,7 @@ class _Earlier:
 
 
 class Reuse:
-    """The files of a plan that earlier stores of this machine have encoded, and what a new store says of its own."""
+    """The files of a plan that earlier stores of this machine have encoded, and the note that a new store leaves."""
 
     def __init__(self, plan: Plan, digest: str, folder: Path):
         """`digest` of the tokenizer; `folder` of the new store, which itself is not searched."""
@@ -99,7 +99,7 @@ class Reuse:
         return text_hashes(self._plan.layout.identity(values) for values in rows).tolist()
 
     def _earlier(self, key: str) -> _Earlier | None:
-        """Return a file's rows in an earlier store; None if there is none, or it cannot be opened any more."""
+        """Return a file's rows in an earlier store; None if no store has them or it can no longer be opened."""
         if self._current is None or self._current[0] != key:
             self._current = key, _opened(self._places[key]) if key in self._places else None
         return self._current[1]

@@ -137,7 +137,7 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], re
 
 
 def _own_roles(data: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the fields that a layout of the user's own needs; None if it is one of nlu's, or has no own fields."""
+    """Return the fields that a user's layout needs; None for a layout of nlu, or one that does not name its fields."""
     if not isinstance(node := data.get("layout"), Mapping):
         return None
     try:

@@ -1,7 +1,7 @@
 """A fixed sample of a set, which is scored faster than the whole set. Axes: N rows, C classes, G groups.
 
-The sample is a function of the seed and of what is stored, so every evaluation scores the same rows, with any number of
-processes and after any restart.
+The sample is a function of the seed and of the stored rows, so every evaluation scores the same rows, with any
+number of processes and after any restart.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from nlu.data.targets import Relevance
 
 
 def sampled(part: Examples, rows: int | None, seed: int) -> Examples:
-    """Return a set of `rows` of the examples, or the set itself if it has no more or `rows` is None.
+    """Return a set of `rows` of the examples, or the set itself if it has at most that many or `rows` is None.
 
     Each class has its share of the sample, rounded by largest remainders. Targets without exactly one class for each
     row get a plain sample. Rows of a group (`folds.group_by`), and of a query that is ranked, stay together: the sample

@@ -67,7 +67,7 @@ class SharedStores:
             with staging_folder() as staging:
                 self._receive(name, manifest, staging / "store")
                 settle(staging / "store", folder)
-        # A damaged manifest raises one of these too. Whatever it is, the store can be built.
+        # A damaged manifest raises one of these too. After any of them the store can still be built.
         except (Unreachable, FileNotFoundError, DataError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("the data store %s of %s cannot be fetched and is built: %s", name, self.store.shown, error)
             return False
@@ -99,7 +99,8 @@ class SharedStores:
                     raise DataError(f"{file} is damaged: its sha256 is {digest}, not {entry['sha256']}")
 
     def _send(self, name: str, folder: Path) -> None:
-        # A folder of its own, so that machines that build at the same time do not overwrite each other's files.
+        # A new folder for each machine, since several may build at the same time and must not overwrite each other's
+        # files.
         own = uuid.uuid4().hex
         paths = {
             path.relative_to(folder).as_posix(): path

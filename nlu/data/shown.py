@@ -60,7 +60,7 @@ class Sample:
             }  # fmt: skip
 
     def _of_units(self, rows_B: np.ndarray, packed: Any) -> dict[str, list[str]] | None:
-        """Return the target of each unit and its name, at the unit's first token; None if units have no targets."""
+        """Return the target of each unit and its name, at the unit's first token; None unless each unit has one."""
         if packed.units_U is None or not self.stored.has("target"):
             return None
         # The tokens may change here too, such as those that a target masks.

@@ -72,7 +72,7 @@ class EncodedRows:
         if len(parts) == 1:
             return parts[0]
         whole = cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _OF_EVERY_ROW))
-        # Rows without units have no words, or empty lists of them when they come from a store.
+        # For rows without units, `words` is None, or empty lists when they come from a store.
         words = [(part.words, part.word_counts_N) for part in parts]
         if any(flat is not None for flat, _ in words):
             nothing = np.zeros(0, np.int32)
@@ -144,7 +144,7 @@ def _held(values: Sequence[object], kind: pa.DataType, row_of: np.ndarray) -> np
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise UserError(f"targets are stored as {kind}, but must be numbers or lists of them; change column()")
     given = np.asarray(values) if len(values) else np.zeros(0, np.int64)
-    # A dtype such as object means that some value is not a number; find that one.
+    # A dtype such as object means that some value is of another type; find that value.
     if given.dtype.kind not in "biuf":
         place = next(place for place, value in enumerate(values) if np.asarray(value).dtype.kind not in "biuf")
         raise Misfit(int(row_of[place]), values[place], kind)

@@ -93,7 +93,7 @@ def of_run(reference: str) -> list[Section]:
 
 
 def _found(reference: str) -> tuple[Located | None, Path, str]:
-    """Return the checkpoint that a reference names, the folder of its run, and the reason if it has no checkpoint."""
+    """Return the checkpoint that a reference names, the folder of its run, and the reason if it is missing."""
     try:
         located = locate(reference)
     except UserError as error:

@@ -34,7 +34,7 @@ def console() -> Console:
 
 
 def on_terminal() -> bool:
-    """Return whether standard error is a terminal that can redraw lines, whatever its colour settings."""
+    """Return whether standard error is a terminal that can redraw lines, with or without colours."""
     return console().file.isatty() and not console().is_dumb_terminal
 
 

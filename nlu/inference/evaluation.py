@@ -73,7 +73,7 @@ def run_evaluation(
 
     `named` are those of dev and test for which the command gives rows; if empty, the sets of the configuration are
     scored. An `export` is scored in the place of a run, and compared with its run if that is on this machine. Raises
-    UserError for what the user must change, before anything is written.
+    UserError for the user's mistakes, before anything is written.
     """
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         logs.set_up(None, ranks.rank)

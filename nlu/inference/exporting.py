@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def run_export(config: Export, located: Located) -> int:
-    """Export, check and print a table; returns the exit status. Raises UserError for what the user must change."""
+    """Export, check and print a table; returns the exit status. Raises UserError for the user's mistakes."""
     logs.set_up(None, 0)
     asked = [config.format] if isinstance(config.format, str) else config.format
     if not asked:

@@ -224,7 +224,7 @@ class _Jsonl(_Joined):
         except ValueError:
             record = None
         if not isinstance(record, dict):
-            # A line that is not an object stays as it is.
+            # Lines without an object stay as they are.
             return f"{text}\n"
         added = json_text(row.cells)
         # The text of the object stays as it was written: parsing and writing would change numbers such as 1.0e5, and

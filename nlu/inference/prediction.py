@@ -46,7 +46,7 @@ Chunk = list[tuple[Row | BadRow, Original]]
 def run_prediction(config: Predict, located: Sequence[Located]) -> int:
     """Predict all rows of the input, with the means of several runs; returns the exit status.
 
-    Raises UserError for what the user must change.
+    Raises UserError for the user's mistakes.
     """
     with process_group(config.device, keys="") as ranks:
         logs.set_up(None, ranks.rank)
@@ -78,7 +78,7 @@ def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, ot
 
 
 def _work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained]) -> "_Work":
-    """Check all rows of a file. Raises UserError for what the user must change."""
+    """Check all rows of a file. Raises UserError for the user's mistakes."""
     if others and config.logits:
         raise UserError("logits is true, but a mean of several runs has none; leave it out, or name one of the runs")
     source = originals_for(trained, config.input, path)

@@ -17,7 +17,7 @@ Line = dict[str, str]
 
 
 def require_table(table: str) -> None:
-    """Raise UserError if a table cannot be appended to: it is not a local path, its folder is missing, or it is another
+    """Raise UserError if a table cannot be appended to: its path is remote, its folder is missing, or it is another
     file."""
     path = Path(table).expanduser()
     if "://" in table:

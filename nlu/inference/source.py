@@ -182,7 +182,7 @@ def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:
     """Return the dialect of a file: that of the run's own files if both have the same format."""
     dialect, own = Dialect.of(data), data.get("train")
     if dialect == PLAIN:
-        # The rows of the run may come from a table of MaxCompute, which is not a file.
+        # The rows of the run may come from a table of MaxCompute, which lacks a dialect.
         return PLAIN
     own_format = format_of(Path(own), data["format"]) if isinstance(own, str) else data["format"]
     return dialect if file_format == own_format else PLAIN

@@ -144,8 +144,7 @@ class Follower:
         self._queue, self._tickets, self._names, self._folder = queue, list(tickets), names, folder
         # The trials of a search wait side by side, each in its own thread, and the search prints their events.
         self._is_quiet = threading.current_thread() is not threading.main_thread()
-        # A search shares the cache, since each of its trials is followed by a thread of its own; a grid is followed by
-        # one thread.
+        # The trials of a search are followed by one thread each, which share the cache; one thread follows a grid.
         self._cache = StatusCache.of(queue, self._say) if self._is_quiet else StatusCache(queue, self._say)
         self._shown: dict[str, Look | None] = {}
         self._ended: dict[str, JobEnd] = {}
@@ -239,7 +238,7 @@ class Follower:
         line = f"{self._names[ticket.job.token]}: {end.word}"
         row = progress_of(Path(ticket.job.folder))
         if end.word == "done":
-            # A job that is not a run, such as nlu.preprocess, has only its log.
+            # Jobs of other commands, such as nlu.preprocess, leave only a log.
             log = f"; its log: {ticket.log}" if ticket.log else ""
             # The end of a stage, whose last line says how to continue (`trainer.stop_after`).
             if row.is_unfinished:

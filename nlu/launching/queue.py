@@ -122,7 +122,7 @@ class Checking(Protocol):
     """A queue that checks jobs before they are handed over, by itself and in a dry run."""
 
     is_elsewhere: bool
-    """whether jobs see no file of this machine and have rights of their own"""
+    """whether jobs run without the files and the rights of this machine"""
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Raise UserError with everything that is wrong with the jobs; submit and write nothing."""

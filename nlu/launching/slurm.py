@@ -62,7 +62,7 @@ OURS = ("submitit_folder", "wait", "modules", "container", "container_mounts", "
 NAMES = {"gpus": "gpus_per_node", "cpus": "cpus_per_task", "memory_gb": "mem_gb"}
 """submitit's names of our keys"""
 LOAD_MODULES = "type module >/dev/null 2>&1 || . /etc/profile"
-"""The shell of a job is not a login shell, and may not know the command."""
+"""The shell of a job may lack the command, since only login shells read /etc/profile by themselves."""
 _AWAY = re.compile(r"[Uu]nable to contact|[Ss]ocket timed out|connect failure|Connection refused|Zero Bytes")
 _FULL = re.compile(
     r"(QOS|Assoc)(Max|Grp)Submit\w*|[Rr]esource temporarily unavailable|[Ss]lurm temporarily unable[^\n]*"

@@ -57,7 +57,7 @@ class Bce(RowLoss):
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the loss of each row; (N,)."""
-        # The first class has no output of its own: such a row is negative for every other class.
+        # The outputs are those of all classes but the first; a row of the first class is negative for each of them.
         targets_NK = F.one_hot(labels_N, logits_NC.shape[1])[:, 1:].to(logits_NC.dtype)
         return F.binary_cross_entropy_with_logits(logits_NC[:, 1:], targets_NK, reduction="none").mean(1)
 

@@ -85,8 +85,8 @@ def intervals_of_means(
 ) -> Intervals:
     """Return the same for metrics that are means over queries, by resampling queries with their candidates."""
     rng = np.random.default_rng(seed)
-    # All metrics of a resample use the same queries. The candidates stay all those of the set, since ranks among fewer
-    # would be better.
+    # All metrics of a resample use the same queries. The candidates are always those of the whole set, since ranks
+    # among fewer candidates would be better.
     values_MQ = np.array(list(by_query.values()))
     drawn_MR = np.empty((len(by_query), resamples))
     for resample in range(resamples):

@@ -95,7 +95,7 @@ class CurveScorer:
     def result(self) -> Scores:
         label_N = np.array(self._labels)
         probability_NC = np.array(self._probabilities).reshape(len(label_N), len(self._names))
-        # A class without rows, or with all of them, lacks a curve.
+        # A curve needs rows of the class and rows of others.
         occur = [number for number in range(len(self._names)) if 0 < (label_N == number).sum() < len(label_N)]
         areas_C = [areas(probability_NC[:, number], label_N == number) for number in occur]
         mean = {"auc_macro": [auc for auc, _ in areas_C], "average_precision_macro": [ap for _, ap in areas_C]}

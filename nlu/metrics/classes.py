@@ -164,7 +164,7 @@ class SimilarityScorer:
     def result(self) -> Scores:
         scorer, threshold = self._classified()
         scores = scorer.result()
-        # The scorer of classes got a loss of 0 for each row, since a cosine is not a likelihood.
+        # The scorer of classes got a loss of 0 for each row, since no likelihood follows from a cosine.
         del scores.metrics["loss"]
         scores.metrics["threshold"] = threshold
         return scores

@@ -55,7 +55,7 @@ class Unit:
 class Kind:
     """The contract, with defaults for a prediction that is right if it equals the label.
 
-    A kind is stateless, and its constructor takes no arguments.
+    A kind is stateless, and constructed without arguments.
     """
 
     name: ClassVar[str]
@@ -307,7 +307,7 @@ class SpanKind(Kind):
 def kind_named(name: str, trusted: Sequence[str] = ()) -> Kind:
     """Return the kind with this dotted name.
 
-    Raises UserError for a package that is neither nlu nor one of `trusted`, and for a class that is not a kind.
+    Raises UserError for a package that is neither nlu nor one of `trusted`, and for a class not derived from Kind.
     """
     kind = import_target(name, trusted)()
     if not isinstance(kind, Kind):

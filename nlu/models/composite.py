@@ -46,7 +46,7 @@ class Heads(nn.ModuleDict):
 class CompositeModel(TaskModel):
     """One encoder and, as `head`, all heads; a batch is read by the head of its set.
 
-    `of` gives a head with the encoder as a model of its own, over the same modules.
+    `of` returns a model of one head and the encoder, which shares the modules of this one.
     """
 
     def __init__(self, members: Mapping[str, TaskModel]):

@@ -97,8 +97,8 @@ class AdamW:
         groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
         for name, parameter in named:
             if parameter.requires_grad:
-                # Decay pulls matrices towards 0; for a norm's scale or a bias, 0 is not a simpler value (BERT's own
-                # optimizer excludes them too).
+                # Decay pulls weights towards 0, which regularizes matrices but neither biases nor the scales of norms
+                # (BERT's own optimizer excludes them too).
                 is_shape = parameter.dim() < 2 or name.endswith("bias") or id(parameter) in norms
                 lr, decay = self.lr * self._ratio(model, name), 0.0 if is_shape else self.weight_decay
                 own_lr = _last_match(self.lr_by_name, name, own_rates.get(name))

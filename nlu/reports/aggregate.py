@@ -90,7 +90,7 @@ class TableRow:
         """
         runs = [run for run in self.runs if run.seed == seed]
         states = {run.fold: run.state for run in runs}
-        # A fold that was never started lacks a folder, so the expected folds come from the configuration.
+        # A fold that was never started does not leave a folder, so the expected folds come from the configuration.
         wanted = range(runs[0].folds) if runs[0].folds and runs[0].fold is not None else states
         return {fold: states.get(fold) for fold in wanted if states.get(fold) != "complete"}
 
@@ -185,7 +185,7 @@ def join_predictions(row: TableRow) -> list[str]:
 def missing_folds(row: TableRow) -> list[str]:
     """Return a sentence for each seed with missing folds, which names them and their states.
 
-    A pruned trial has no missing folds.
+    The list is empty for a pruned trial.
     """
     if row.state == "pruned":
         return []

@@ -130,7 +130,7 @@ def _held(folder: Path) -> Iterator[None]:
     """Hold the lock of a run, and of the run that it is a part of; raises UserError instead of waiting."""
     with ExitStack() as held:
         for place in (folder, folder.parent):
-            # The folder of a grid or a search lacks a lock, and none is created there.
+            # The parent may be any folder: its lock is taken if it exists, and never created.
             if place != folder and not (place / LOCK).exists():
                 continue
             try:

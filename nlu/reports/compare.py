@@ -80,7 +80,7 @@ def comparable(rows: Sequence[TableRow]) -> tuple[list[list[RunRecord]], list[st
     """Return the runs of each configuration whose mean is shown, and remarks.
 
     If a configuration lacks folds, only seeds and folds that all configurations have are shown. Raises UserError if
-    two have no metric in common, such as runs of different tasks.
+    two do not share a metric, such as runs of different tasks.
     """
     _require_common_metrics(rows)
     sides = [row.counted for row in rows]
@@ -247,7 +247,7 @@ def _print_metrics(found: Difference) -> None:
         difference = second.mean - first.mean if first and second else None
         cells.append("-" if difference is None else f"{difference:+.4f}")
         change = found.changes.get(name)
-        # Metrics such as AUC are not sums over examples, so they lack a test, and their cells stay empty.
+        # Metrics such as AUC are not sums over examples, so they are not tested, and their cells stay empty.
         if with_p and change is not None:
             cells += [*change_cells(change), _better(found, name, change)]
         table.add_row(*cells, *[""] * (len(table.columns) - len(cells)))

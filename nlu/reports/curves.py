@@ -177,7 +177,7 @@ def kept_scores(runs: Sequence[RunRecord], set_name: str | None) -> KeptScores |
     """Read what the runs of a configuration predicted for a set, by default for the one that decides.
 
     Confusion, calibration and lengths count the rows of all runs; F1 by class and ECE are means over the runs. If the
-    predictions have no probabilities of classes, the reason is returned.
+    predictions lack probabilities of classes, the reason is returned.
     """
     found, reason = [], "no predictions kept"
     for run in runs:

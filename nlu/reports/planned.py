@@ -40,7 +40,7 @@ def planned_difference(folder: Path, file: Path) -> Planned:
     """Compare a run, or the runs of one configuration, with a composed configuration in a file.
 
     Keys that either lacks have their defaults. The seed is compared only with a single run. Raises UserError if the
-    file is not the configuration of a run.
+    file does not hold the configuration of a run.
     """
     row = one_row(folder)
     # Both sides get the defaults of this version, so a key that is new since the run does not count as a difference.

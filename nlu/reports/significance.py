@@ -7,8 +7,8 @@ from zero (Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 
 and takes the mean. The interval holds the middle 95 % of the differences.
 
 A metric is computed from sums over examples, so that all resamples are scored by one product of matrices. Metrics that
-are no function of sums, such as areas under curves and rank correlations, have no test. Of an example of C classes only
-two of 2 + 3C numbers, or three, are not zero: they are kept as a sparse matrix.
+cannot be computed from sums, such as areas under curves and rank correlations, are not tested. Of the
+2 + 3C numbers of an example of C classes only two or three are not zero: they are kept as a sparse matrix.
 
 Axes: N examples of a run, K examples of all runs, S sums, R resamples, C classes, M metrics.
 """

@@ -243,7 +243,7 @@ def read_order(path: Path) -> tuple[int, OrderKey]:
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise damaged(path, error) from error
     try:
-        # Already here, so that a state of an earlier version is refused before weights are read.
+        # Checked first, so that a state of an earlier version is refused before weights are read.
         State.from_json(saved["state"])
     except (KeyError, TypeError) as error:
         shown = source_of(path)

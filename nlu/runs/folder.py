@@ -96,11 +96,11 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     """Return the state that `resume` asks for, or None to start at step 0; that of a path is copied into this folder.
 
     Raises UserError if the folder contains something that this command must not overwrite: a run without
-    `resume=auto`, a run with another configuration, anything that is not a run. A run that began with the state of the
+    `resume=auto`, a run with another configuration, any other files. A run that began with the state of the
     same path is continued, since its command was queued again.
     """
     resume, contents = config["resume"], _contents(run_dir)
-    # Only files of a start that did not get as far as config.yaml, so there is nothing to overwrite.
+    # These files are of a start that ended before config.yaml was written, so they may be overwritten.
     if not contents or (resume != "never" and all(_is_before_begin(run_dir / name) for name in contents)):
         return None if resume in ("never", "auto") else take(resume, run_dir)
     if not (run_dir / CONFIG).is_file():

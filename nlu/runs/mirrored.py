@@ -37,7 +37,7 @@ LEDGER = f"/{FOLDER}/"
 RESULT = "result.json"
 """of a finished run; sent last"""
 NOTE, OUTBOX = ".mirror.json", ".mirror"
-"""in the folder: the note of what its mirror holds, and links to files to be sent, which preserve their content"""
+"""in the folder: the note about its mirror, and links to files to be sent, which preserve their content"""
 LEFT_OUT = (".lock", ".sweep.lock", ".jobs", ".taken", NOTE, OUTBOX, ".*.tmp", ".submitted", ".submitit", "__pycache__")
 LAST, BEST = "last", "best-step"
 BEGUN = ("config.yaml", "search.json")

@@ -47,7 +47,7 @@ def kept_sets(run_dir: Path) -> list[str]:
 
 
 def evaluation_sets(run_dir: Path, head_name: str | None = None) -> list[str]:
-    """Return the same without `test`, or only `test` if there is no other; with `head_name` only those of this head."""
+    """Return the same without `test`, or only `test` if only it exists; with `head_name` only those of this head."""
     names, test = kept_sets(run_dir), "test"
     if head_name is not None:
         names, test = [name for name in names if name.rpartition("-")[2] == head_name], f"test-{head_name}"

@@ -87,7 +87,7 @@ class Table:
     def _cell(self, column: str, value: Cell) -> str:
         if value is None:
             return ""
-        # By their abstract classes, which NumPy's numbers belong to as well.
+        # By the abstract classes, which include NumPy's numbers.
         if isinstance(value, numbers.Integral):
             return str(int(value))
         if isinstance(value, numbers.Real):

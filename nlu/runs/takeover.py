@@ -101,7 +101,8 @@ def make_own(run_dir: Path) -> None:
     if (taken / FOLDER).exists():
         remove(taken / FOLDER)
     os.rename(taken, run_dir / CHECKPOINTS)
-    # The rename must be on the disk before the marker goes, which would be missing if the rename were lost.
+    # The rename must be on the disk before the marker is removed: if a power failure undoes the rename, the next start
+    # needs the marker.
     sync_folder(run_dir)
     (run_dir / CHECKPOINTS / MARKER).unlink()
 

@@ -186,7 +186,7 @@ class Batcher:
             self._on_batch(len(values))
             with_logits = any(piece.request.with_logits for piece in pieces)
             found = predictor.predict(predictor.encode(values), with_logits=with_logits)
-        # A panic in native code of a library is not an Exception, and this thread must survive it.
+        # A panic in native code of a library derives from BaseException only, and this thread must survive it.
         except BaseException as error:
             if len(pieces) == 1:
                 log.exception("a request could not be computed")
@@ -194,7 +194,7 @@ class Batcher:
                 # One bad row must not take the server out of a load balancer, but a device that is lost should.
                 self._is_broken = not _works(predictor)
                 return
-            # Compute each alone, so that only the request that causes the error fails.
+            # Compute them one by one, so that only the request that causes the error fails.
             for piece in pieces:
                 self._predict([piece])
             return

@@ -78,7 +78,7 @@ class Backend(ABC):
 
     @abstractmethod
     def read(self, place: Place, start: int, stop: int, info: FileInfo) -> bytes:
-        """Return the bytes `start:stop` of a file. Raises an error if it is not the version that `info` describes."""
+        """Return the bytes `start:stop` of a file. Raises an error if its version differs from that of `info`."""
 
     def read_whole(self, place: Place, path: Path) -> None:
         """Write a file whose size is None, which is not readable in ranges, to a local path."""
@@ -122,7 +122,7 @@ class Disk(WritableBackend):
         found = {}
         for folder, _, names in os.walk(root):
             for path in (Path(folder, name) for name in names):
-                # Broken links, sockets and pipes are left out: they have no content to copy, and opening a pipe would
+                # Broken links, sockets and pipes are left out: they lack content to copy, and opening a pipe would
                 # wait forever.
                 if path.is_file():
                     status = path.stat()

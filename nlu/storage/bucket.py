@@ -80,7 +80,7 @@ class Bucket(ABC):
     `delays_s`, by default `RETRY_DELAYS_S`.
 
     Every method raises Denied for rejected credentials, Unreachable if the service does not respond, Changed if an
-    object is not the expected version, and FileNotFoundError if the object or the bucket does not exist.
+    object has another version than expected, and FileNotFoundError if the object or the bucket does not exist.
     """
 
     scheme: str

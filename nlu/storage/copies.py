@@ -137,7 +137,7 @@ def _bring_newest(place: Place, folder: Path, is_wanted: Callable[[str], bool]) 
         except Changed as error:
             before, missing = missing, error if isinstance(error, Missing) else None
             if pause_s is None:
-                # Two tries found the same record without its object, so this is not a run that continues meanwhile.
+                # Twice the same record lacked its object; a run that continued meanwhile would have changed the record.
                 if before and missing and before.save == missing.save:
                     raise DataError(
                         f"{missing.mirror.shown} is damaged: its newest record names {missing.source.shown}, which "

@@ -101,7 +101,7 @@ def sign_by_role(filesystem: Any) -> None:
 
 
 def has_role(own_key: str = OWN_KEY) -> bool:
-    """Whether the keys of this process come from its role; a variable with a key of its own goes first."""
+    """Whether the keys of this process come from its role; a key in the environment takes precedence."""
     return bool(os.environ.get(ROLE_URI)) and own_key not in os.environ
 
 

@@ -125,7 +125,7 @@ def _has_content(bucket: Bucket, key: str, info: FileInfo, path: Path, size: int
 
 
 def is_content(path: Path, etag: str) -> bool | None:
-    """Return whether a local file has the content of an etag, None if the etag is not a digest of the content."""
+    """Return whether a local file has the content of an etag; None if the etag does not tell."""
     digest, dash, count = etag.lower().partition("-")
     if len(digest) != 32 or set(digest) - set("0123456789abcdef"):
         return None

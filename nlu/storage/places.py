@@ -228,7 +228,7 @@ def files_like(pattern: str) -> list[Path]:
 
 
 def named_file(reference: str) -> Path | None:
-    """Return the file that a path names, in the working folder or else in `data_folder`; None if there is none."""
+    """Return the file that a path names, in the working folder or else in `data_folder`; None if neither has it."""
     places = (Path(reference).expanduser(), data_folder() / reference)
     return next((path for path in places if path.is_file()), None)
 

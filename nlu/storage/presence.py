@@ -52,7 +52,7 @@ class State(StrEnum):
     FREE = "free"
     """of an address to write: the bucket exists, and nothing at this place"""
     DENIED = "denied"
-    """it may exist, but this machine has no permission, no keys or no driver"""
+    """it may exist, but this machine lacks permission, keys or a driver"""
     UNKNOWN = "unknown"
     """the service did not answer in time"""
 
@@ -192,7 +192,7 @@ def _on_web(url: str) -> Answer:
 
 
 def _status(request: urllib.request.Request) -> int | str:
-    """Return the status of an answer, or why there is none."""
+    """Return the status of an answer, or the reason why none came."""
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
             return int(response.status)

@@ -362,7 +362,7 @@ def _commit(session: _Upload, blocks: list[int]) -> None:
         try:
             session.commit(blocks)
         except Exception:
-            # PyODPS passes on whatever its transport raises. The service knows whether the commit arrived.
+            # PyODPS passes on all errors of its transport. Only the service knows whether the commit arrived.
             session.reload()
             if _state(session) not in ("closing", "closed"):
                 raise

@@ -85,7 +85,7 @@ def brackets(spec: Mapping[str, Any]) -> list[Bracket]:
 
 def _rungs(low: int, first: int, high: int, factor: int) -> tuple[int, ...]:
     found = []
-    # `low` is rounded down, so the end of a trial may lie a little beyond the last multiple; that is not a rung.
+    # `low` is rounded down, so the last multiple may lie just before the end of a trial, where a rung is of no use.
     while first + first // low <= high:
         found.append(first)
         first *= factor

@@ -61,4 +61,4 @@ def remove_cut_line(path: str) -> None:
 
 def journal_file(path: str) -> JournalFileBackend:
     """Return a journal in the file at `path`, which is created if it is absent; its folder must exist."""
-    return JournalFileBackend(path, lock_obj=KernelLock(path))  # type: ignore[arg-type]  # wants a class of its own
+    return JournalFileBackend(path, lock_obj=KernelLock(path))  # type: ignore[arg-type]  # wants one of Optuna's locks

@@ -92,7 +92,7 @@ def _expected(config: Mapping[str, Any]) -> Sizes | None:
 
 
 def measured(run_dir: Path) -> Sizes | None:
-    """Return the sizes of a trial that has ended, in its folder here; None if it has no checkpoints."""
+    """Return the sizes of a trial that has ended, in its folder here; None without checkpoints."""
     if not run_dir.is_dir():
         return None
     found = [folder / CHECKPOINTS for folder in run_folders(run_dir) if (folder / CHECKPOINTS / "last").is_dir()]

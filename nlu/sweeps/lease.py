@@ -4,7 +4,7 @@ Within a folder, a lock of the kernel keeps two searches apart (`_folder.hold`),
 writes its name into the study, with a heartbeat. Another search waits until the heartbeat stops
 (`nlu.storage.heartbeat`). A search that ends normally gives the lease back.
 
-A storage has no compare-and-set, so the name of the holder is only written when the lease is taken. The heartbeat, and
+Storages lack compare-and-set, so the name of the holder is only written when the lease is taken. The heartbeat, and
 the note that the lease was given back, are under an attribute of the holder. So a search that was suspended and
 continues cannot overwrite anything of its successor. It checks who has the lease before it acts, and ends.
 

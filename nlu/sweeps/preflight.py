@@ -223,7 +223,7 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
     """
     arguments = [f"--config-dir={directory}" for directory in directories]
     command = [sys.executable, "-m", "nlu.preprocess", *arguments, *overrides]
-    # A process of its own, whose memory is free again before the trials start.
+    # In a separate process, so that its memory is free again before the trials start.
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode in STOPPED:
         raise UserError("preparing the data was stopped; nothing is lost: the same command starts it again")
@@ -238,5 +238,5 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
         )
     # The last line: a library may print something before.
     facts = json.loads(done.stdout.splitlines()[-1])
-    # Of a mixture each set has facts of its own.
+    # A mixture has separate facts for each set.
     return sum(one["sets"]["train"]["examples"] for one in facts.get("members", {"": facts}).values())

@@ -29,7 +29,7 @@ def stable_seed(*parts: object) -> int:
 
 
 class SeededByTrial(BaseSampler):
-    """Draws every trial with a sampler of its own.
+    """Draws each trial with a new sampler.
 
     `build(seed)` returns a sampler. With `one_sequence` all trials have the same seed, for samplers that number the
     points of one sequence in the storage (grid, quasi-Monte Carlo); another seed would reorder it. `independent(seed)`

@@ -80,7 +80,7 @@ def _interval(value: IntervalSweep) -> BaseDistribution:
 
 
 def values_of(distribution: BaseDistribution) -> list[object] | None:
-    """Return every value of a distribution, in order; None if it is not a list or a range."""
+    """Return every value of a distribution, in order; None if they cannot be listed."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
     if isinstance(distribution, IntDistribution):

@@ -106,7 +106,7 @@ def _driver_problem(url: str) -> str | None:
 
 
 def _with_driver(url: str) -> str:
-    # The extra `postgresql` installs this driver, whichever SQLAlchemy prefers.
+    # The extra `postgresql` installs this driver; SQLAlchemy's default may be another one.
     return url.replace("postgresql://", "postgresql+psycopg2://", 1) if url.startswith("postgresql://") else url
 
 

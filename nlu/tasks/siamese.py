@@ -80,8 +80,8 @@ class Siamese(Classify):
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
         if not self.over_cosines:
             return super().forward(model, batch, x_TD)
-        # Without the head's layer: a cosine has no parameters. Both vectors are outputs because InfoNCE compares all
-        # pairs.
+        # Without the head's layer, since a cosine needs no parameters. Both vectors are outputs because InfoNCE
+        # compares all pairs.
         first_BD, second_BD = unit_vectors(model.encode(batch, x_TD), batch)
         return {"logits": (first_BD * second_BD).sum(1, keepdim=True), "first": first_BD, "second": second_BD}
 

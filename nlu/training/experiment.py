@@ -30,7 +30,7 @@ def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
     """Run on this rank; returns the exit status: 0 when complete or at the end of a stage (`trainer.stop_after`), 75 or
     130 when stopped with its state saved.
 
-    The job of a search prints nothing to the console. Raises UserError for what the user must change, without touching
+    The job of a search prints nothing to the console. Raises UserError for the user's mistakes, without touching
     a run folder that this command did not create.
     """
     with stopping.listening():

@@ -85,7 +85,7 @@ class Journal:
         self._tracker.log(of_valid(row))
 
     def sync(self) -> None:
-        """Write everything to the disk; on rank 0, before each save of a state."""
+        """Write everything to the disk; on rank 0, before a state is saved."""
         for table in self._tables.values():
             table.sync()
         self._tracker.flush()

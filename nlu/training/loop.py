@@ -33,7 +33,7 @@ def train(run: Training) -> bool:
     set is scored at the last step. A pruned run has `state.pruned` set and counts as complete.
     """
     state, due = run.state, run.due
-    # So that `train_s` contains the time of all processes of this run.
+    # `train_s` is the time of all processes of this run together.
     began_s = time.perf_counter() - state.train_s
     pending: deque[PendingStep] = deque()
     is_stopping = False

@@ -80,7 +80,7 @@ class Replicated(SingleProcess):
     """Every rank holds all weights; one message sums all gradients."""
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
-        # A part of the model that no row of this rank used has no gradient here; all ranks must agree on the list of
+        # A part of the model that no row of this rank used lacks a gradient here; all ranks must agree on the list of
         # tensors in the message.
         has_gradient = self.ranks.sum_on_host([float(parameter.grad is not None) for parameter in parameters])
         used = [parameter for parameter, ranks in zip(parameters, has_gradient, strict=True) if ranks]

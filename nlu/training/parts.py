@@ -62,7 +62,7 @@ class Training:
     trial: Trial | None = None
     """set on all ranks or on none"""
     after_save: Callable[[], None] = lambda: None
-    """called on rank 0 after each save of the last state"""
+    """called on rank 0 each time the last state was saved"""
     tables: dict[str, Table] = field(default_factory=dict)
     """train.tsv and valid.tsv on rank 0, none elsewhere; opened when the run begins to write"""
     unsaved: dict[str, Scored] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 _WITHOUT_BF16 = ("NO AVX", "AVX2")
-"""torch's names of the x86 instruction sets for which it has no kernels of bf16 products"""
+"""torch's names of the x86 instruction sets for which it lacks kernels of bf16 products"""
 
 
 class NumberFormat(Protocol):
@@ -76,7 +76,7 @@ class Precision:
         return None
 
     def update(self, is_finite: Tensor) -> None:
-        """Do nothing: there is no scale."""
+        """Do nothing, since this precision does not scale the loss."""
 
     def may_skip(self, loss_scale: float | Tensor) -> bool | Tensor:
         return False

@@ -46,7 +46,7 @@ def run_single(
 
     `before_training` is called when everything is built, before anything is written; `after_save` on rank 0 after each
     save of the last state. A signal during training saves the state first; at any other time it raises `Stopped` at
-    once. Raises UserError for what the user must change, without touching a run folder that this command did not
+    once. Raises UserError for the user's mistakes, without touching a run folder that this command did not
     create.
     """
     logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)

@@ -258,8 +258,8 @@ class Stepper:
             if share is not None and share.is_own:
                 for name, count in self.method.counts(self.task, share.batch).items():
                     own[name] = own.get(name, 0) + count
-        # One message carries the counts and the request to stop. So all ranks stop after the same step, whichever of
-        # them got the signal. Counts are exact in float64.
+        # One message carries the counts and the request to stop. So all ranks stop after the same step, no matter
+        # which of them got the signal. Counts are exact in float64.
         *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in self.weights), float(stop)])
         return {name: int(total) for name, total in zip(self.weights, totals, strict=True)}, stops > 0
 

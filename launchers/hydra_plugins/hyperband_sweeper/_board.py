@@ -99,7 +99,7 @@ class Idle:
         self._used_s += elapsed_s * self._running
         self._total_s += elapsed_s * self._wanted
         self._last_s, self._running = now_s, running
-        # Of slots that could be used, as many as there are trials to run.
+        # At the end of a search fewer trials are left than slots.
         self._wanted = min(self._slots, running + remaining)
 
     _wanted = 0

@@ -144,7 +144,7 @@ class Restarts:
         return True
 
     def next_due(self, waiting: list[int]) -> int | None:
-        """Remove and return the first waiting trial whose pause is over; None if there is none."""
+        """Remove and return the first waiting trial whose pause is over, or None."""
         now_s = time.monotonic()
         number = next(
             (one for one in waiting if one not in self.set_aside and self._due_s.get(one, now_s) <= now_s), None
@@ -218,7 +218,7 @@ def saved_mark(folder: Path) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for path in folder.glob("**/checkpoints/last/state.json"):
         try:
-            # By time and not by content: each save replaces the file.
+            # Times are compared instead of contents, since each save replaces the file.
             found[str(path.relative_to(folder))] = path.stat().st_mtime_ns
         except OSError:
             # The next checkpoint is just replacing it.

@@ -135,7 +135,7 @@ def bring_trials_back(url: str, folder: Path, trials: Iterable[FrozenTrial], say
     """Fetch the runs of trials that ran elsewhere, unless their launcher has fetched them."""
     for trial in trials:
         own = folder / str(trial.number)
-        # Only these have a result.
+        # Only complete and pruned trials have a result to fetch.
         if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) or (own / RESULT).is_file():
             continue
         try:

@@ -78,7 +78,7 @@ def pack(top: Path, include: Sequence[str] = (), *, limit_mb: float, as_tar: boo
 def code_files(top: Path, include: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files that go to a job, by their names there: tracked ones, those of `include`, and nlu.
 
-    Raises UserError if `top` is not a checkout, or if a file of `include` cannot go.
+    Raises UserError if git does not know `top` as a checkout, or if a file of `include` cannot go.
     """
     found = {
         inner: path

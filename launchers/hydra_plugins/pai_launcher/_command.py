@@ -25,7 +25,7 @@ LAST = "nlu_pai_last"
 OURS = ("mirror", "resume", "hydra.run.dir", "trial")
 """keys that the launcher gives to a job"""
 OUTPUT_OF = {"nlu.predict": "output", "nlu.evaluate": "out", "nlu.export": "out", "nlu.preprocess": "stores"}
-"""the commands besides MODULE that jobs may run, and the key with the place of what they leave"""
+"""the commands besides MODULE that jobs may run, and the key with the place of their output"""
 RUN = "{run}"
 """what stands for the folder of the run in commands of `after`"""
 
@@ -76,7 +76,7 @@ class Program:
 
 
 def value_of(overrides: Sequence[str], key: str) -> str | None:
-    """Return the value of the last override of a key, without quotes; None if there is none or it is null."""
+    """Return the value of the last override of a key, without quotes; None if it is absent or null."""
     found = [text.partition("=")[2] for text in overrides if text.partition("=")[0].lstrip("+~") == key]
     return found[-1].strip("'\"") if found and found[-1] not in ("null", "") else None
 

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 DOUBT_S, SETTLE_S = 120.0, 5.0
 """how long after a lost answer a second job of the same submission may still appear; how often it is looked for"""
 NEW_S = 60.0
-"""how long the service may not show a job that was just submitted"""
+"""how late the service may list a job that was just submitted"""
 DAY_S = 24 * 3600.0
 """the age of the oldest submission whose jobs another command looks for"""
 FULL_STATUSES = (408, 429)
@@ -131,7 +131,7 @@ class Service(ABC):
 
     @abstractmethod
     def _state_of(self, id: str) -> Look:
-        """Return what is known of a job. Raises RequestFailure, with status 404 if there is no such job."""
+        """Return what is known of a job. Raises RequestFailure, with status 404 for an unknown job."""
 
     def _states_of(self, ids: Sequence[str]) -> dict[str, Look]:
         """Return what one request tells of many jobs. The service is asked one by one for jobs that are left out."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class QueueLauncher(Launcher):
     """Hands jobs to a queue, keeps a record of them, and follows them to their end.
 
-    A package can bring a launcher of its own: a subclass in hydra_plugins.NAME with a `queue` and a class method
+    A package can bring its own launcher: a subclass in hydra_plugins.NAME with a `queue` and a class method
     `open_queue(context)`, see `nlu.launching.queue.open_queue`.
     """
 

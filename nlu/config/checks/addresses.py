@@ -29,8 +29,8 @@ def require_addresses(configs: Mapping[int, Mapping[str, Any]], *, are_elsewhere
     """Raise UserError with every address in the configurations of these jobs that does not exist or may not be read.
 
     Each address is asked for once; see `nlu.storage.presence.ask`. A service that does not answer causes a warning.
-    `are_elsewhere` says that the jobs see no file of this machine and have rights of their own: then `data.urls` counts
-    also for files that exist here, and a bucket that this machine may not read causes a warning.
+    `are_elsewhere` says that the jobs lack the files and the rights of this machine: then `data.urls` counts also
+    for files that exist here, and a bucket that this machine may not read causes a warning.
     """
     known = {number: list(addresses_of(config, are_elsewhere)) for number, config in configs.items()}
     if not any(known.values()):

@@ -122,7 +122,7 @@ def rejoined(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     whole: list[str] = []
     torn: dict[int, str] = {}
     for override in overrides:
-        # Only after an open bracket: other arguments without = are mistakes of their own.
+        # Only after an open bracket: any other argument without = is a separate mistake.
         if whole and not _is_closed(whole[-1]) and "=" not in override:
             torn[len(whole) - 1] = whole[-1] = f"{whole[-1]} {override}"
         else:

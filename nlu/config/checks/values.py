@@ -37,7 +37,7 @@ def broken_rule(key: str, annotation: ast.expr, value: object) -> str | None:
     rule = check_value(annotation, value)
     if rule is None:
         return None
-    # Some rules end with a remedy of their own.
+    # Some rules already end with a remedy.
     remedy = "" if "; " in rule and " write " in rule else f"; set {key} to such a value"
     if "a mapping" in rule and isinstance(value, str) and ":" in value:
         remedy = f"; shells take {{a:b,c:d}} apart, so quote the whole: '{key}={{a: b, c: d}}'"

@@ -175,7 +175,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
         # Raised by a sweeper, before or between its jobs.
         print_error(error)
         sys.exit(_status_after(error))
-    # The reader of what is shown, such as `head`, has exited.
+    # The program that reads the output, such as `head`, has exited.
     except BrokenPipeError:
         if job.has_started:
             raise

@@ -350,7 +350,7 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
 
     by_name = {str(column.name).lower(): column for column in columns if column.holds(str)}
     pair = next(((by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name), None)
-    # Tagged tokens first, because lists of tags are the surest sign of what a file is for.
+    # Tagged tokens first, because lists of tags are the surest sign of a file's task.
     tags = called((*TAGS, *LABELS), _Column.holds_tags) or next(filter(_Column.holds_tags, columns), None)
     if tags is not None:
         take("tags", tags, "lists of tags")

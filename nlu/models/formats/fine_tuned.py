@@ -36,7 +36,7 @@ FIRST_LAYERS: Mapping[str, tuple[str, Activation]] = {
 """by model_type, the layer before the last one of transformers' classifier of texts, and the function between"""
 LAST_LAYERS = (("classifier.out_proj.weight", "classifier.out_proj.bias"), ("classifier.weight", "classifier.bias"))
 TENSORFLOW_LAYER = ("output_weights", "output_bias")
-"""the last layer of TF1's run_classifier.py; its weight is (C, D) as well"""
+"""the last layer of TF1's run_classifier.py; its weight is also (C, D)"""
 NAMELESS = re.compile(r"LABEL_\d+")
 """the names that transformers gives to classes without names"""
 Weights = dict[str, Tensor]
@@ -150,7 +150,7 @@ def _rows(config: Mapping[str, Any], outputs: int, labels: Sequence[str]) -> lis
     known = named if isinstance(named, dict) else {}
     names = [str(known.get(str(row), f"LABEL_{row}")) for row in range(outputs)]
     numbers = [str(row) for row in range(outputs)]
-    # The keys of id2label are numbers, which classes mean that the data calls 0, 1, ..., whatever their names are.
+    # id2label maps numbers to names. Data with the labels 0, 1, ... mean these numbers, and the names do not matter.
     if sorted(numbers) == sorted(labels) or all(NAMELESS.fullmatch(name) for name in names):
         names = numbers
     if sorted(names) != sorted(labels):

@@ -1,7 +1,7 @@
 """Weights to start from, in several formats: Hugging Face folders, TF1 checkpoints, former runs.
 
 A reference is resolved to a folder (and fetched if necessary), its configuration is read, and its tensors are loaded
-into a model, with a log of what matched.
+into a model; the log lists the tensors that matched.
 """
 
 import json
@@ -132,7 +132,7 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
     """
     location = run_part(reference)
     prefix = Path(location).expanduser()
-    # A TF1 checkpoint is named by a prefix, which itself is not a file.
+    # A TF1 checkpoint is named by the common prefix of its files.
     if "://" not in location and Path(f"{prefix}.index").is_file():
         return Pretrained(reference, prefix, _config(prefix.parent), key)
     path = fetch(location, what=key)

@@ -56,7 +56,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
     bytes_PL = np.zeros((count, length), np.uint8)
     bytes_PL.reshape(-1)[count * length - len(flat) :] = flat
     register_P = np.zeros(count, np.uint32)
-    # One byte of every piece at a time: NumPy has no loop over bytes that is fast.
+    # One byte of every piece at a time, since a loop over single bytes is slow in Python.
     for byte_P in np.ascontiguousarray(bytes_PL.T):
         register_P = _TABLE[(register_P ^ byte_P) & 0xFF] ^ register_P >> 8
     zeros = _zeros(length)

@@ -32,7 +32,7 @@ class CrfHead(nn.Module):
     replaces_loss = "nlu.losses.cross_entropy.CrossEntropy"
     """The default loss, which may stay in a configuration although the head computes its own."""
     decodes = True
-    """It has a decoder, so `task.decode` has no effect."""
+    """This head decodes by itself, so `task.decode` is ignored."""
     _forbidden_CC: Tensor
     _forbidden_C: Tensor
 

@@ -22,7 +22,7 @@ class MlpHead(nn.Module):
     """out(activation(dense(vector))): the classifier of RoBERTa and, with BERT's pooler as `dense`, of BERT (tanh), of
     ELECTRA (gelu) and of DistilBERT (relu).
 
-    It has no dropout between its layers, unlike some of these: the vectors have dropout already.
+    Unlike some of these, it omits dropout between its layers: the vectors have dropout already.
     """
 
     def __init__(

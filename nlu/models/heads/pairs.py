@@ -23,7 +23,7 @@ class SidesHead(nn.Module):
     """Compares the texts of a pair by their vectors u and v."""
 
     options_by_loss = {"features": {"logits": "concat", "cosine": "cosine", "similarities": "cosine"}}
-    """The value of an option by what the loss reads."""
+    """The value of an option for each kind of input that a loss reads."""
 
     def __init__(
         self,

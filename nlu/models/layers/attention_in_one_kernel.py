@@ -85,7 +85,7 @@ class AttentionInOneKernel:
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
         """Return the result for every token; (T, D)."""
-        # The kernel over packed rows takes neither mask nor bias, and has no dropout.
+        # The kernel over packed rows supports neither masks, biases nor dropout.
         if pattern is None and (kernel := self._kernel_for(qkv_T3D, dropout_p)):
             query_THE, key_THE, value_THE = self._by_head(qkv_T3D[: self._tokens], 3)
             mixed_TD = self._mix_packed(kernel, query_THE, key_THE, value_THE, self._bounds, self._longest)

@@ -54,7 +54,7 @@ class _AttentionMode(TorchFunctionMode):
 class _Repeatable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compute: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        # A graph of its own inside forward, so that both passes run in strict mode; autograd would otherwise run
+        # A separate graph inside forward, so that both passes run in strict mode; autograd would otherwise run
         # backward after the block has ended.
         detached = [input.detach().requires_grad_(input.requires_grad) for input in inputs]
         with torch.enable_grad(), _strictly():
