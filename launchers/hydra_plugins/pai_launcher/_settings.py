@@ -247,9 +247,9 @@ def store_environment(settings: PaiSettings) -> dict[str, str]:
         own = {name: place for name, place in own_endpoints().items() if name != settings.oss_folder.split("/")[2]}
         if own:
             found[OWN_ENDPOINTS] = ",".join(f"{name}={place}" for name, place in own.items())
+    elif settings.oss_endpoint:
+        found["AWS_ENDPOINT_URL"] = settings.oss_endpoint
     found |= {name: os.environ[name] for name in OF_TABLES if os.environ.get(name)}
     if settings.backend == MAXCOMPUTE:
         found.setdefault(OF_TABLES[0], region_endpoint(settings))
-    elif settings.oss_endpoint:
-        found["AWS_ENDPOINT_URL"] = settings.oss_endpoint
     return found | {name: str(value) for name, value in settings.environment.items()}

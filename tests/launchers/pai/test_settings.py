@@ -181,3 +181,15 @@ def test_addresses_follow_from_the_region(monkeypatch):
     assert store_environment(PaiSettings(oss_folder="s3://b/f", oss_endpoint="http://h")) == {
         "AWS_ENDPOINT_URL": "http://h"
     }
+
+
+@pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
+def test_the_endpoint_of_the_store_reaches_jobs_under_the_name_of_its_service(backend):
+    found = {
+        scheme: store_environment(
+            PaiSettings(backend=backend, region="cn-x", oss_folder=f"{scheme}://b/f", oss_endpoint="http://h")
+        )
+        for scheme in ("oss", "s3")
+    }
+    assert found["oss"]["OSS_ENDPOINT"] == "http://h" and "AWS_ENDPOINT_URL" not in found["oss"]
+    assert found["s3"]["AWS_ENDPOINT_URL"] == "http://h" and "OSS_ENDPOINT" not in found["s3"]
