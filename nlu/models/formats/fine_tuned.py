@@ -150,8 +150,10 @@ def _rows(config: Mapping[str, Any], outputs: int, labels: Sequence[str]) -> lis
     known = named if isinstance(named, dict) else {}
     names = [str(known.get(str(row), f"LABEL_{row}")) for row in range(outputs)]
     numbers = [str(row) for row in range(outputs)]
-    # id2label maps numbers to names. Data with the labels 0, 1, ... mean these numbers, and the names do not matter.
-    if sorted(numbers) == sorted(labels) or all(NAMELESS.fullmatch(name) for name in names):
+    # id2label maps numbers to names. Data with the labels 0, 1, ... mean these numbers, unless the names are the same
+    # numbers: an export has the names of its run, whose order may be another one.
+    are_numbered = sorted(numbers) == sorted(labels) or all(NAMELESS.fullmatch(name) for name in names)
+    if sorted(names) != sorted(labels) and are_numbered:
         names = numbers
     if sorted(names) != sorted(labels):
         raise UnfitHeadError(

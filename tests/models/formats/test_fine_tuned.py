@@ -108,6 +108,12 @@ def test_classes_that_the_data_numbers_are_the_numbers_of_the_weights(save, tmp_
     assert torch.equal(model.head.linear.weight, theirs.classifier.weight[MOVED])
 
 
+def test_names_that_are_numbers_of_another_order_count_as_names(save, tmp_path):
+    theirs = save("Bert", "SequenceClassification", moved(["0", "1", "2"]))
+    model = loaded(tmp_path, "bert", "linear", ["0", "1", "2"], pooling="pooler")
+    assert torch.equal(model.head.linear.weight, theirs.classifier.weight[MOVED])
+
+
 def test_classes_without_names_fit_only_numbers(save, tmp_path, messages):
     save("Bert", "SequenceClassification", None)
     loaded(tmp_path, "bert", "linear", CLASSES, pooling="pooler")
