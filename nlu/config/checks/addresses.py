@@ -17,8 +17,8 @@ OUTPUTS = ("mirror", "stores")
 """keys with a folder that may exist"""
 NEW_OUTPUTS = ("out", "output")
 """keys with a place where nothing may exist"""
-NOT_READ = ("tracker", "trial", "choices", "trusted_packages", "hydra")
-"""groups whose addresses are not those of files"""
+NOT_READ = ("tracker", "trial", "choices", "trusted_packages", "note", "hydra")
+"""groups and keys whose addresses are not those of files"""
 ON_THE_WEB = ("data", "tokenizer", "model", "run", "checkpoint", "resume", "input")
 """groups and keys in which an http(s) address is that of a file; a key of a user's class may name a service"""
 _REMOTE = re.compile(r"(s3a?|oss|hf|https?)://\S+", re.IGNORECASE)

@@ -17,7 +17,7 @@ CONFIG = {
     "tokenizer": {"vocab": "http://x/vocab.txt"},
     "model": {"pretrained": "hf://org/name@main"},
     "method": {"of": {"teacher": "s3://b/teacher/best", "service": "http://x/api"}},
-    "tracker": {"uri": "s3://b/mlflow"}, "trial": {"storage": "s3://b/journal"}, "note": "see s3://b for more",
+    "tracker": {"uri": "s3://b/mlflow"}, "trial": {"storage": "s3://b/journal"}, "note": "s3://b/before",
     "run": "s3://b/run", "mirror": "s3://b/runs", "out": "outputs/x", "output": "odps://p/tables/t",
 }  # fmt: skip
 
