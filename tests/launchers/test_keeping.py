@@ -4,11 +4,15 @@ import json
 import os
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
+from hydra_plugins.hyperband_sweeper import _keeping
+from optuna.trial import TrialState, create_trial
 
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
+from nlu.storage.bucket import Unreachable
 from nlu.storage.objects import ObjectStore
 from tests.launchers import test_runs
 from tests.launchers.searches import search as search_program
@@ -78,3 +82,25 @@ def test_the_mirrors_of_trials_lose_the_same_also_if_the_search_continues_elsewh
 def test_a_wrong_choice_of_what_to_keep_is_refused_before_the_first_trial(tmp_path, override, said):
     assert said in search_program(tmp_path / "s", "lr=interval(0.001,1)", override, status=1)
     assert not (tmp_path / "s").exists()
+
+
+def test_a_search_waits_once_for_a_bucket_that_does_not_respond(tmp_path, monkeypatch):
+    asked, said = [], []
+
+    def free_mirror(url, *, keeps_best):
+        asked.append(url)
+        raise Unreachable("it does not respond")
+
+    monkeypatch.setattr(_keeping, "free_mirror", free_mirror)
+    plan = SimpleNamespace(
+        settings={"keep": "best"}, folder=tmp_path, is_run=True, saves=False, mirror="s3://b/s", direction="maximize"
+    )
+    trials = [create_trial(state=TrialState.COMPLETE, value=0.5) for _ in range(3)]
+    for number, trial in enumerate(trials):
+        trial.number = number
+    keeper = _keeping.Keeper(plan, lambda text, **_: said.append(text))
+    keeper.update(trials)
+    keeper.update(trials)
+    assert asked == ["s3://b/s/0"] and said == ["checkpoints of trial 0 stay for now: it does not respond"]
+    keeper.end(trials)
+    assert asked == ["s3://b/s/0"] * 2, "at the end it is tried again"

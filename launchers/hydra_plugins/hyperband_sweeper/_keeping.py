@@ -1,6 +1,7 @@
 """The checkpoints of trials: what `hydra.sweeper.keep` removes as a search goes, and the disk that they need."""
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.runs.freeing import free
 from nlu.runs.mirror_freeing import free_mirror
+from nlu.storage.bucket import Unreachable
 from nlu.storage.files import read_json, write_json
 from nlu.storage.locks import Locked
 from nlu.sweeps import keeping
@@ -16,6 +18,8 @@ from ._plan import SearchPlan
 
 FILE = "checkpoints.json"
 """in the sweep folder: `freed`, by number what is left of a trial, best or none; `sizes` of a trial's checkpoints"""
+AWAY_S = 300.0
+"""how long the mirrors are left alone after they did not respond"""
 
 
 class Keeper:
@@ -28,6 +32,7 @@ class Keeper:
         self._freed: dict[str, str] = noted.get("freed", {})
         self._sizes = keeping.Sizes(**noted["sizes"]) if "sizes" in noted else None
         self._has_complained = False
+        self._away_until_s = 0.0
         self._is_announced = not plan.is_run or not plan.saves
         if not self._is_announced:
             self._announce(self._sizes or plan.expected_sizes)
@@ -40,7 +45,8 @@ class Keeper:
             self._measure(trials)
         for number, keeps_best in self._to_free(trials).items():
             left = "best" if keeps_best else "none"
-            if self._freed.get(str(number)) == left:
+            # The search waits for each removal, so it does not wait again and again for a service that is down.
+            if self._freed.get(str(number)) == left or time.monotonic() < self._away_until_s:
                 continue
             if self._free(number, keeps_best):
                 # Only now: after a kill amid the removal, it is repeated.
@@ -49,6 +55,7 @@ class Keeper:
 
     def end(self, trials: Sequence[FrozenTrial]) -> None:
         """Remove what is left at the end, also of runs that were fetched from their mirrors after their removal."""
+        self._away_until_s = 0.0
         self.update(trials)
         for number, keeps_best in self._to_free(trials).items():
             self._free_here(number, keeps_best)
@@ -66,6 +73,8 @@ class Keeper:
             return self._free_here(number, keeps_best)
         except Exception as error:
             # A service or a disk that does not respond must not end the search; it is tried again later.
+            if isinstance(error, Unreachable):
+                self._away_until_s = time.monotonic() + AWAY_S
             if not self._has_complained:
                 self._say(f"checkpoints of trial {number} stay for now: {error}", style="yellow")
                 self._has_complained = True
