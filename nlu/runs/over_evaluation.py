@@ -28,7 +28,8 @@ class Values:
 
     def add(self, values_V: np.ndarray) -> None:
         if callable(self.reduce):
-            self.kept.append(values_V)
+            # The caller may reuse its array for the next batch.
+            self.kept.append(values_V.copy())
             return
         for value in values_V.tolist():
             self.mean.add(value)

@@ -84,23 +84,39 @@ def test_a_wrong_choice_of_what_to_keep_is_refused_before_the_first_trial(tmp_pa
     assert not (tmp_path / "s").exists()
 
 
+def keeper_of_three(folder, mirror=None):
+    """Return a keeper, three complete trials, and the list of what it says."""
+    said = []
+    plan = SimpleNamespace(
+        settings={"keep": "best"}, folder=folder, is_run=True, saves=False, mirror=mirror, direction="maximize"
+    )
+    trials = [create_trial(state=TrialState.COMPLETE, value=0.5) for _ in range(3)]
+    for number, trial in enumerate(trials):
+        trial.number = number
+    return _keeping.Keeper(plan, lambda text, **_: said.append(text)), trials, said
+
+
 def test_a_search_waits_once_for_a_bucket_that_does_not_respond(tmp_path, monkeypatch):
-    asked, said = [], []
+    asked = []
 
     def free_mirror(url, *, keeps_best):
         asked.append(url)
         raise Unreachable("it does not respond")
 
     monkeypatch.setattr(_keeping, "free_mirror", free_mirror)
-    plan = SimpleNamespace(
-        settings={"keep": "best"}, folder=tmp_path, is_run=True, saves=False, mirror="s3://b/s", direction="maximize"
-    )
-    trials = [create_trial(state=TrialState.COMPLETE, value=0.5) for _ in range(3)]
-    for number, trial in enumerate(trials):
-        trial.number = number
-    keeper = _keeping.Keeper(plan, lambda text, **_: said.append(text))
+    keeper, trials, said = keeper_of_three(tmp_path, "s3://b/s")
     keeper.update(trials)
     keeper.update(trials)
     assert asked == ["s3://b/s/0"] and said == ["checkpoints of trial 0 stay for now: it does not respond"]
     keeper.end(trials)
     assert asked == ["s3://b/s/0"] * 2, "at the end it is tried again"
+
+
+def test_checkpoints_that_cannot_be_removed_do_not_keep_a_search_from_its_end(tmp_path):
+    # A folder in the place of the lock.
+    (tmp_path / "1" / ".lock").mkdir(parents=True)
+    (tmp_path / "2" / "checkpoints" / "last").mkdir(parents=True)
+    keeper, trials, said = keeper_of_three(tmp_path)
+    keeper.end(trials)
+    assert len(said) == 1 and said[0].startswith("checkpoints of trial 1 stay for now: ")
+    assert not (tmp_path / "2" / "checkpoints").exists()

@@ -229,5 +229,12 @@ def test_statistics_of_two_processes_are_those_of_all_values_in_any_order() -> N
         second.add("mean", 1.0, "sum")
 
 
+def test_an_array_that_the_caller_uses_again_keeps_its_recorded_values() -> None:
+    recorder, values = Recorder(), np.array([1.0, 2.0])
+    recorder.add("median", values, median)
+    values[:] = 7.0
+    assert recorder.results() == {"summary/median": 1.5}
+
+
 def median(values_V: np.ndarray) -> float:
     return float(values_V[len(values_V) // 2 - 1 : len(values_V) // 2 + 1].mean())

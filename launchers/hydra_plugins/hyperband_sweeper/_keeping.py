@@ -7,6 +7,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
+from nlu.config.errors import UserError
 from nlu.runs.freeing import free
 from nlu.runs.mirror_freeing import free_mirror
 from nlu.storage.bucket import Unreachable
@@ -58,7 +59,10 @@ class Keeper:
         self._away_until_s = 0.0
         self.update(trials)
         for number, keeps_best in self._to_free(trials).items():
-            self._free_here(number, keeps_best)
+            try:
+                self._free_here(number, keeps_best)
+            except (OSError, UserError) as error:
+                self._complain(number, error)
 
     def _to_free(self, trials: Sequence[FrozenTrial]) -> dict[int, bool]:
         return keeping.freed(trials, self._keep, maximize=self._plan.direction == "maximize")
@@ -75,10 +79,13 @@ class Keeper:
             # A service or a disk that does not respond must not end the search; it is tried again later.
             if isinstance(error, Unreachable):
                 self._away_until_s = time.monotonic() + AWAY_S
-            if not self._has_complained:
-                self._say(f"checkpoints of trial {number} stay for now: {error}", style="yellow")
-                self._has_complained = True
+            self._complain(number, error)
             return False
+
+    def _complain(self, number: int, error: Exception) -> None:
+        if not self._has_complained:
+            self._say(f"checkpoints of trial {number} stay for now: {error}", style="yellow")
+            self._has_complained = True
 
     def _free_here(self, number: int, keeps_best: bool) -> bool:
         try:
