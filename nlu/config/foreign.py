@@ -14,6 +14,8 @@ from nlu.config.signature import read_signature
 
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx", ".txt", ".conll", ".gz")
 _CONFIGURATIONS = (".hjson", ".yaml", ".yml", ".jsonnet", ".libsonnet", ".toml")
+_EXAMPLE = re.compile(r"[\d.]+(e-?\d+)?(ep|st|ex)?")
+"""a value that is a number or a duration"""
 _NOT_OF_A_CHOICE = ("hydra", "experiment", "debug")
 """Folders of conf/ that hold Hydra's own files or sets of overrides instead of choices."""
 
@@ -138,9 +140,15 @@ def _text(row: _Row, schema: str | None = None) -> str:
     answers = row.ours.split(" / ")
     for ours in answers:
         if _is_of(_group(ours), schema):
-            return f"write {ours}{why}"
+            return f"write {_as_example(ours)}{why}"
     command = next(name for name, each in SCHEMAS.items() if _is_of(_group(answers[0]), each))
     return f"it is {answers[0]} of python -m nlu.{command}{why}"
+
+
+def _as_example(ours: str) -> str:
+    """Return a remedy; if its value is a number or a duration, as an example, since the user has another value."""
+    key, _, value = ours.partition("=")
+    return f"{key}, such as {ours}" if _EXAMPLE.fullmatch(value) else ours
 
 
 def _group(ours: str) -> str:

@@ -45,6 +45,15 @@ def finish(run: Training) -> None:
             metrics = summed | {name: values for name, values in metrics.items() if name not in summed}
             last = summed if best.step == run.state.step else last
     if run.stepper.ranks.is_first:
+        if run.is_out_of_patience and run.state.step < run.due.total_steps:
+            log.info(
+                "stopped at step %d of %d: %s of %s has not improved for trainer.patience=%s",
+                run.state.step,
+                run.due.total_steps,
+                run.metric,
+                run.decisive.set_name,
+                run.trainer.patience,
+            )
         draw(run)
         warn_of_a_score_for_nothing(run)
         # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
@@ -89,11 +98,12 @@ def warn_of_a_score_for_nothing(run: Training) -> None:
         if share < 1 and header["metrics"]["accuracy"] <= share:
             log.warning(
                 "the accuracy of %s, %.4f, is no more than that of %r for every example, %.4f; train longer "
-                "(trainer.max_duration) or faster (optimizer.lr)",
+                "(%s) or faster (optimizer.lr)",
                 name,
                 header["metrics"]["accuracy"],
                 label,
                 share,
+                "trainer.patience" if run.is_out_of_patience else "trainer.max_duration",
             )
 
 

@@ -87,7 +87,16 @@ class Composer:
 @pytest.fixture
 def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a composer in a folder that holds the files which commands in the documentation name."""
-    for name in ("my.csv", "new.csv", "big.jsonl", "pairs.csv", "scores.csv", "topics.jsonl", "vocab.txt"):
+    for name in (
+        "my.csv",
+        "new.csv",
+        "big.jsonl",
+        "pairs.csv",
+        "scores.csv",
+        "topics.jsonl",
+        "teacher.jsonl",
+        "vocab.txt",
+    ):
         (tmp_path / name).touch()
     (tmp_path / "outputs/mine").mkdir(parents=True)
     (tmp_path / "outputs/mine/overrides").write_text("model=bert_tiny\n")

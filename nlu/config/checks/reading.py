@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 
 import yaml
@@ -109,9 +110,9 @@ def grammar_problem(override: str, error: Exception) -> str:
             f"shell, as in '{key}={example}'; in a key write \\= for ="
         )
     elif value.endswith(")"):
-        remedy = f"correct it or, if a text is meant, quote it for the shell and for Hydra: '{key}=\"{value}\"'"
+        remedy = f"correct it or, if a text is meant, quote it for the shell and for Hydra: {_quoted_twice(key, value)}"
     else:
-        remedy = f"quote the value for the shell and for Hydra: '{key}=\"{value}\"'"
+        remedy = f"quote the value for the shell and for Hydra: {_quoted_twice(key, value)}"
     # Hydra's parser ends with the names of all symbols that it expected.
     said = said_of(error).partition(" expecting ")[0]
     return f"{override} cannot be read: {said}; {remedy}"
@@ -131,6 +132,15 @@ def rejoined(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
         f"{text} came in pieces, since shells split words at spaces; quote it: '{text}'" for text in torn.values()
     ]
     return whole, problems
+
+
+def _quoted_twice(key: str, value: str) -> str:
+    """Return an argument for the shell with a value that Hydra takes as a text, whatever quotes it contains."""
+    # A value that is quoted already in part, such as """, means its content.
+    text = value[1:-1] if len(value) > 2 and value[0] == value[-1] == '"' else value
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    argument = f'{key}="{escaped}"'
+    return f"'{argument}'" if "'" not in argument else shlex.quote(argument)
 
 
 def _is_closed(text: str) -> bool:

@@ -84,6 +84,11 @@ def _vectors(file: TextIO, width: int, reference: str) -> Iterator[tuple[int, st
             fields = line.split(" ")
             is_header = len(fields) == 2 and all(field.isdecimal() for field in fields)
             found = int(fields[1]) if is_header else len(fields) - 1
+            if not is_header and _numbers(fields[1:], found) is None or found < 1:
+                raise DataError(
+                    f"model.embeddings is {reference!r}, whose first line is not a word and its numbers, separated by "
+                    f"spaces: {line[:60]!r}; give a text file of word vectors, or null"
+                )
             if found != width:
                 raise UserError(
                     f"model.embeddings is {reference!r}, whose vectors have {found} numbers, but model.embedding_size "

@@ -69,11 +69,18 @@ def test_malformed_lines_are_counted_and_a_file_of_only_such_lines_is_refused(tm
     rows = filled(tmp_path / "v.txt")
     assert rows[2].tolist() == [1, 2, 3] and rows[3].tolist() == rows[5].tolist() == [-8, -8, -8]
     assert "model.embeddings: 2 lines are not 3 numbers after a word: 2, 3" in messages()
-    (tmp_path / "v.txt").write_text("bad 1 x 3\n")
-    with pytest.raises(DataError, match=r"the lines of its words are malformed \(1\); give vectors of these words"):
+    (tmp_path / "v.txt").write_text("other 1 2 3\nbad 1 x 3\n")
+    with pytest.raises(DataError, match=r"the lines of its words are malformed \(2\); give vectors of these words"):
         filled(tmp_path / "v.txt")
     (tmp_path / "v.txt").write_text("other 1 2 3\n")
     with pytest.raises(DataError, match="it has none of the vocabulary's words"):
+        filled(tmp_path / "v.txt")
+
+
+@pytest.mark.parametrize("line", ["text,label", "good 1 2 x", "text"])
+def test_a_file_without_vectors_is_refused_with_its_first_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "v.txt").write_text(f"{line}\nfine,1\n")
+    with pytest.raises(DataError, match=f"whose first line is not a word and its numbers, .*: '{line}'; give a text"):
         filled(tmp_path / "v.txt")
 
 
