@@ -288,8 +288,8 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
             refuse_header_as_row(plan.reading, source, labels)
     with staging_folder() as staging, gc_frozen():
         new = staging / "store"
-        new.mkdir()
         # A vocabulary must be complete before the first row is encoded, so the training rows are read twice.
+        new.mkdir()
         tokenizer = _tokenizer_of(plan, progress)
         chunks = _chunks_of(plan, folder)
         builder = Builder(plan, tokenizer, chunks, folder)

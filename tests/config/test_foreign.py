@@ -69,9 +69,9 @@ def test_a_command_line_of_foreign_names_is_answered_name_by_name():
     assert [problem.partition("; ")[2].partition(";")[0] for problem in found] == [
         "write task=tag",
         "write tokenizer.lowercase=true",
-        "write trainer.max_duration=3ep",
+        "write trainer.max_duration, such as trainer.max_duration=3ep",
         "write scheduler=one_cycle",
-        "write hydra.sweeper.n_trials=40",
+        "write hydra.sweeper.n_trials, such as hydra.sweeper.n_trials=40",
     ]
 
 
@@ -202,7 +202,7 @@ def test_a_metric_means_only_what_the_task_has():
 
 
 def test_a_key_is_known_by_its_last_part_and_some_only_as_a_whole():
-    assert key_elsewhere("trainer.cv") == "write folds=5"
+    assert key_elsewhere("trainer.cv") == "write folds, such as folds=5"
     assert key_elsewhere("model") == "write run=RUN; a trained run has its model"
     assert key_elsewhere("trainer.model") is None
 
@@ -215,9 +215,15 @@ def test_a_command_of_another_program_is_answered_with_ours():
 
 
 def test_a_flag_of_another_program_is_answered_with_ours():
-    with pytest.raises(UserError, match="for --learning_rate write optimizer.lr=2e-5; for --fp16 write precision=bf16"):
+    with pytest.raises(
+        UserError,
+        match="for --learning_rate write optimizer.lr, such as optimizer.lr=2e-5; for --fp16 write precision=bf16",
+    ):
         read_command_line(["--learning_rate", "2e-5", "--fp16"])
-    with pytest.raises(UserError, match="for --per_device_train_batch_size write trainer.batch_size=32; over all"):
+    with pytest.raises(
+        UserError,
+        match="for --per_device_train_batch_size write trainer.batch_size, such as trainer.batch_size=32; over all",
+    ):
         read_command_line(["--per-device-train-batch-size=16"])
 
 

@@ -42,7 +42,7 @@ def test_a_key_without_its_group_finds_its_full_name(find):
 )
 def test_a_key_name_of_other_programs_is_answered_with_ours(find, override, meant):
     (problem,) = find(*VALID, override)
-    assert f"unknown key; write {meant}" in problem
+    assert "unknown key; write " in problem and meant in problem
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one():
 
 
 def test_a_key_name_of_other_programs_is_answered_with_ours_in_a_yaml_too():
-    assert found(learning_rate=1.0) == ["learning_rate: unknown key; write optimizer.lr=2e-5"]
+    assert found(learning_rate=1.0) == ["learning_rate: unknown key; write optimizer.lr, such as optimizer.lr=2e-5"]
 
 
 def test_a_key_that_the_program_supplies_itself_is_refused():

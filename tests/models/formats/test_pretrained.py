@@ -301,7 +301,9 @@ def test_references_that_validation_lets_pass_can_be_opened(tmp_path, run, monke
     config = {
         "task": {"_target_": "nlu.tasks.classify.Classify"}, "data": {"_target_": "other"}, "resume": "never",
         "folds": {"count": None, "group_by": None}, "fold": None, "seeds": 1, "trusted_packages": [],
-        "trainer": {"major_metric": None, "eval_batch_size": None, "patience": None, "batch_size": 1, "devices": 1},
+        "trainer": {"major_metric": None, "eval_batch_size": None, "patience": None, "batch_size": 1, "devices": 1,
+                    "save": True, "save_above": None, "keep_best": 1, "stop_after": None, "min_duration": None,
+                    "eval_rows": None, "eval_warmup": None, "max_duration": "1ep"},
         "tokenizer": {}, "model": {}, "loss": {"_target_": "nlu.losses.cross_entropy.CrossEntropy"},
         "head": {"_target_": "nlu.models.heads.auto.Auto"},
     }  # fmt: skip
