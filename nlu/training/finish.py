@@ -95,12 +95,14 @@ def warn_of_a_score_for_nothing(run: Training) -> None:
     if "accuracy" in run.task.metrics and name in kept_sets(run.run_dir):
         header = predictions_of(run.run_dir, name).header
         label, share = commonest(header["by_label"])
-        if share < 1 and header["metrics"]["accuracy"] <= share:
+        # A set without labels, as task=soft allows, has no accuracy.
+        accuracy = header["metrics"]["accuracy"]
+        if share < 1 and accuracy is not None and accuracy <= share:
             log.warning(
                 "the accuracy of %s, %.4f, is no more than that of %r for every example, %.4f; train longer "
                 "(%s) or faster (optimizer.lr)",
                 name,
-                header["metrics"]["accuracy"],
+                accuracy,
                 label,
                 share,
                 "trainer.patience" if run.is_out_of_patience else "trainer.max_duration",

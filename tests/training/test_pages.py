@@ -19,6 +19,7 @@ pytestmark = pytest.mark.thorough
 
 NOT_HERE = {
     "launcher=slurm": "needs Slurm; make test-slurm starts one",
+    "experiment=tnews_bert": "names a file that the page shows, with weights of a former program",
     "launcher=joblib": "needs that plugin; tests/launchers/test_slots.py has a launcher of its kind",
     "launcher=pai": "needs an account; tests/services runs jobs over doubles of PAI",
     "postgresql://": "needs a database; tests/services runs searches on one",
