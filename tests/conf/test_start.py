@@ -30,7 +30,7 @@ HEAVY = {
     "ssl",
     "subprocess",
 }
-MAX_RATIO, REFUSED_RATIO, HELP_RATIO = 1.5, 1.4, 1.05
+MAX_RATIO, REFUSED_RATIO, HELP_RATIO = 1.5, 1.5, 1.05
 """Most function calls, in those of bare Hydra. A line with a wrong key is composed twice, once without it."""
 BARE = """
 import hydra
