@@ -97,6 +97,7 @@ def native(turns: Turns, *, path: Path, rows: int, threads: int) -> None:
     # Before the import, since the tokenizers library reads it once.
     os.environ["RAYON_NUM_THREADS"] = str(threads)
     from nlu.data.dataset import Files
+    from nlu.data.plan import plan_of
     from nlu.data.prepare import prepare
     from nlu.data.tokenizing import WordPiece
 
@@ -108,7 +109,7 @@ def native(turns: Turns, *, path: Path, rows: int, threads: int) -> None:
             os.environ["NLU_CACHE"] = cache
             turns.wait()
             began_s = time.perf_counter()
-            store = prepare(files, WordPiece(), target, layouts, pretrained=None, vocab=vocab_path())
+            store = prepare(plan_of(files, WordPiece(), target, layouts, pretrained=None, vocab=vocab_path()))
             elapsed_s = time.perf_counter() - began_s
             assert sum(len(part) for part in store.sets.values()) == rows
             del store

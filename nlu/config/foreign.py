@@ -16,6 +16,7 @@ _FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx", ".txt", ".conl
 _CONFIGURATIONS = (".hjson", ".yaml", ".yml", ".jsonnet", ".libsonnet", ".toml")
 _EXAMPLE = re.compile(r"[\d.]+(e-?\d+)?(ep|st|ex)?")
 """a value that is a number or a duration"""
+_KEY = re.compile(r"^(\w+):", re.MULTILINE)
 _NOT_OF_A_CHOICE = ("hydra", "experiment", "debug")
 """Folders of conf/ that hold Hydra's own files or sets of overrides instead of choices."""
 
@@ -43,10 +44,14 @@ def table(section: str) -> dict[str, _Row]:
 
 
 def _rows(section: str) -> Iterator[str]:
-    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
-    (body,) = re.findall(rf"^\[{section}\]\n(.*?)(?=^\[|\Z)", text, re.MULTILINE | re.DOTALL)
+    (body,) = re.findall(rf"^\[{section}\]\n(.*?)(?=^\[|\Z)", _file(), re.MULTILINE | re.DOTALL)
     lines = [line for line in body.splitlines() if line.strip() and not line.startswith("#")]
     return iter(re.sub(r"\n +", " ", "\n".join(lines)).splitlines())
+
+
+@cache
+def _file() -> str:
+    return Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
 
 
 def key_elsewhere(key: str, schema: str | None = None) -> str | None:
@@ -72,12 +77,9 @@ def key_of_another_choice(key: str, schema: str | None = None) -> str | None:
     if not name.isidentifier():
         return None
     found: dict[str, list[str]] = {}
-    for path in sorted(conf_dir().glob("*/*.yaml")):
-        each = path.parent.name
-        if each in _NOT_OF_A_CHOICE or group not in ("", each):
-            continue
-        if re.search(rf"^{name}:", path.read_text(encoding="utf-8"), re.MULTILINE):
-            found.setdefault(each, []).append(path.stem)
+    for each, choice, keys in _choices():
+        if group in ("", each) and name in keys:
+            found.setdefault(each, []).append(choice)
     if not found:
         return None
     owners = [
@@ -86,6 +88,14 @@ def key_of_another_choice(key: str, schema: str | None = None) -> str | None:
     ]
     command = "" if any(_is_of(each, schema) for each in found) else ", in python -m nlu.train"
     return f"it is {' or '.join(owners[:3])}{command}"
+
+
+@cache
+def _choices() -> list[tuple[str, str, frozenset[str]]]:
+    """Return the group, the name and the keys of each choice; read once for all keys of a command line."""
+    paths = [path for path in sorted(conf_dir().glob("*/*.yaml")) if path.parent.name not in _NOT_OF_A_CHOICE]
+    texts = ((path.parent.name, path.stem, path.read_text(encoding="utf-8")) for path in paths)
+    return [(group, name, frozenset(_KEY.findall(text))) for group, name, text in texts]
 
 
 def choice_elsewhere(group: str, choice: str) -> str | None:

@@ -10,6 +10,8 @@ Axes: N texts; flat arrays hold them one after another; W pieces of all texts, P
 """
 
 import re
+from collections import Counter
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 import numpy as np
@@ -32,6 +34,31 @@ MOST_REMEMBERED = 300_000
 MOST_LETTERS = 2_000_000
 """limits of the cached pieces and of their characters; beyond either one the cache is emptied, so that memory grows
 neither with the number of rows nor with their length"""
+
+
+def count_words(
+    texts: Iterable[list[str]], pieces: re.Pattern[str], words_of: Callable[[str], Iterable[str]]
+) -> Counter[str]:
+    """Return the number of occurrences of each word in lists of texts, of which `pieces` matches the pieces.
+
+    `words_of` returns the words of a piece; it is called once for each distinct piece, and not at every occurrence, and
+    again after MOST_REMEMBERED of them, so that memory does not grow with the texts.
+    """
+    counts: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
+
+    def split() -> None:
+        for piece, count in counted.items():
+            for word in words_of(piece):
+                counts[word] += count
+        counted.clear()
+
+    for batch in texts:
+        counted.update(chain.from_iterable(map(pieces.findall, batch)))
+        if len(counted) > MOST_REMEMBERED:
+            split()
+    split()
+    return counts
 
 
 class PieceTokenizer:

@@ -142,7 +142,21 @@ def plan_of(
     shared: str | None = None,
     scores_groups: bool = False,
 ) -> Plan:
-    """Find the files, fields, layout and tokenizer of a store; the parameters are those of `prepare`."""
+    """Find the files, fields, layout and tokenizer of a store.
+
+    Args:
+        files: the sets and how they are read.
+        tokenizing: builds a vocabulary from the training texts if neither `vocab` nor `pretrained` has one.
+        target: dotted name of a class, of nlu or of a `trusted` package.
+        layouts: names of layouts, the preferred one first; the first whose texts are among the fields is used.
+        pretrained: folder of the weights that training starts from.
+        vocab: file of a vocabulary.
+        group_by: column of the training rows; rows with the same value are never split.
+        scores_groups: all sets have this column, since rows with the same value are scored together.
+        shared: URL of an object store that has stores of other machines; a store that is built is added to it.
+
+    Raises DataError for files, columns and vocabularies that cannot be used.
+    """
     sets = files.sets()
     empty: Target = build_target({TARGET: target}, files, trusted=trusted)
     roles = type(empty).roles

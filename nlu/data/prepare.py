@@ -10,20 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from nlu.config.targets import TARGET
-from nlu.config.targets import build as build_target
 from nlu.data.building import Builder, gc_frozen
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold
 from nlu.data.opening import Store, meta_of, open_sets, open_store
-from nlu.data.plan import Plan, plan_of
+from nlu.data.plan import Plan
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
 from nlu.data.sharing import Chunks
 from nlu.data.shown import Sample
 from nlu.data.store import StoreDamaged
 from nlu.data.targets import Target
-from nlu.data.tokenizing import Tokenizer, Vocabulary
+from nlu.data.tokenizing import Tokenizer
 from nlu.storage.cache import staging_folder
 from nlu.storage.settle import is_whole, settle
 
@@ -45,54 +43,17 @@ class Part:
     count: int
 
 
-def prepare(
-    files: Files,
-    tokenizing: Vocabulary,
-    target: str,
-    layouts: Sequence[str],
-    *,
-    pretrained: Path | None,
-    vocab: Path | None,
-    progress: ProgressBar = quiet,
-    group_by: str | int | None = None,
-    fold: Fold | None = None,
-    trusted: Sequence[str] = (),
-    shared: str | None = None,
-    scores_groups: bool = False,
-) -> Store:
-    """Open the store of these files, tokenizer, target and layout; build it first if it does not exist.
+def prepare(plan: Plan, progress: ProgressBar = quiet, fold: Fold | None = None) -> Store:
+    """Open the store of a plan; build it first if it does not exist.
 
-    Args:
-        files: the sets and how they are read.
-        tokenizing: builds a vocabulary from the training texts if neither `vocab` nor `pretrained` has one.
-        target: dotted name of a class, of nlu or of a `trusted` package.
-        layouts: names of layouts, the preferred one first; the first whose texts are among the fields is used.
-        pretrained: folder of the weights that training starts from.
-        vocab: file of a vocabulary.
-        group_by: column of the training rows; rows with the same value are never split.
-        scores_groups: all sets have this column, since rows with the same value are scored together.
-        fold: holds this fold of the training rows out as the dev set.
-        shared: URL of an object store that has stores of other machines; a store that is built is added to it.
-
-    Two processes may build the same store at once; one of the two identical results is kept. A damaged store is built
-    again. Raises DataError for anything in the files that cannot be used; no incomplete store is left behind.
+    `fold` is held out of the training rows as the dev set. Two processes may build the same store at once; one of the
+    two identical results is kept. A damaged store is built again. Raises DataError for anything in the files that
+    cannot be used; no incomplete store is left behind.
     """
-    plan = plan_of(
-        files,
-        tokenizing,
-        target,
-        layouts,
-        pretrained=pretrained,
-        vocab=vocab,
-        group_by=group_by,
-        trusted=trusted,
-        shared=shared,
-        scores_groups=scores_groups,
-    )
 
     # Reading rows has changed the target, so a second build needs a new one.
     def begin_again() -> None:
-        plan.target = build_target({TARGET: target}, files, trusted=trusted)
+        plan.target = type(plan.target)(plan.files)
 
     store = _found_or_built(plan, lambda folder: open_store(folder, plan, fold), begin_again, progress)
     train = store.sets["train"].stored
@@ -100,34 +61,8 @@ def prepare(
     return store
 
 
-def prepare_part(
-    files: Files,
-    tokenizing: Vocabulary,
-    target: str,
-    layouts: Sequence[str],
-    part: Part,
-    *,
-    pretrained: Path | None,
-    vocab: Path | None,
-    progress: ProgressBar = quiet,
-    group_by: str | int | None = None,
-    trusted: Sequence[str] = (),
-    shared: str | None = None,
-    scores_groups: bool = False,
-) -> bool:
-    """Encode one part of the store that `prepare` then joins; returns whether no part is missing any more."""
-    plan = plan_of(
-        files,
-        tokenizing,
-        target,
-        layouts,
-        pretrained=pretrained,
-        vocab=vocab,
-        group_by=group_by,
-        trusted=trusted,
-        shared=shared,
-        scores_groups=scores_groups,
-    )
+def prepare_part(plan: Plan, part: Part, progress: ProgressBar = quiet) -> bool:
+    """Encode one part of the store, which `prepare` then joins; returns whether no part is missing any more."""
     folder = plan.folder()
     # Another job may have joined the parts already.
     if is_whole(folder) or (plan.shared is not None and plan.shared.fetch(folder.name, folder)):
@@ -146,55 +81,15 @@ def prepare_part(
     return not missing
 
 
-def first_rows(
-    count: int,
-    files: Files,
-    tokenizing: Vocabulary,
-    target: str,
-    layouts: Sequence[str],
-    *,
-    pretrained: Path | None,
-    vocab: Path | None,
-    progress: ProgressBar = quiet,
-    group_by: str | int | None = None,
-    fold: Fold | None = None,
-    trusted: Sequence[str] = (),
-    shared: str | None = None,
-    scores_groups: bool = False,
-) -> list[Sample]:
-    """Return the first `count` rows of each set that has files, encoded as in the store of `prepare`.
+def first_rows(plan: Plan, count: int, progress: ProgressBar = quiet) -> list[Sample]:
+    """Return the first `count` rows of each set that has files, encoded as in the store of the plan.
 
     A store is opened if there is one, and built only if the vocabulary is built from its rows; otherwise only these
     rows are encoded.
     """
-    plan = plan_of(
-        files,
-        tokenizing,
-        target,
-        layouts,
-        pretrained=pretrained,
-        vocab=vocab,
-        group_by=group_by,
-        trusted=trusted,
-        shared=shared,
-        scores_groups=scores_groups,
-    )
     known: tuple[Target, Tokenizer]
     if plan.tokenizer is None or is_whole(plan.folder()):
-        store = prepare(
-            files,
-            tokenizing,
-            target,
-            layouts,
-            pretrained=pretrained,
-            vocab=vocab,
-            progress=progress,
-            group_by=group_by,
-            fold=fold,
-            trusted=trusted,
-            shared=shared,
-            scores_groups=scores_groups,
-        )
+        store = prepare(plan, progress)
         # Rows that are held out of train are in its stored set.
         first = {name: store.sets[name].stored for name in plan.sets if name in store.sets}
         known = store.target, store.tokenizer

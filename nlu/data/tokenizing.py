@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from tokenizers.models import WordPiece as WordPieceModel
 
 from nlu.config.errors import DataError
 from nlu.config.types import PositiveInt
-from nlu.data.pieces import MOST_REMEMBERED, PIECES, PieceTokenizer, can_cut, encoded
+from nlu.data.pieces import PIECES, PieceTokenizer, can_cut, count_words, encoded
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SPACE_BYTE = "\u0120"
@@ -309,22 +308,11 @@ class WordPiece(Vocabulary):
     def count(self, texts: Iterable[list[str]]) -> Counter[str]:
         normalizer = normalizers.BertNormalizer(lowercase=self._lowercase)
         splitter = pre_tokenizers.BertPreTokenizer()
-        counts: Counter[str] = Counter()
-        pieces: Counter[str] = Counter()
 
-        def split_pieces() -> None:
-            for piece, count in pieces.items():
-                for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(piece)):
-                    counts[word] += count
-            pieces.clear()
+        def words_of(piece: str) -> list[str]:
+            return [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(piece))]
 
-        for batch in texts:
-            pieces.update(chain.from_iterable(map(PIECES.findall, batch)))
-            # Counting pieces first means that each distinct piece is normalized once, and not at every occurrence.
-            if len(pieces) > MOST_REMEMBERED:
-                split_pieces()
-        split_pieces()
-        return counts
+        return count_words(texts, PIECES, words_of)
 
     @property
     def _lowercase(self) -> bool:

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
@@ -11,11 +10,12 @@ from tokenizers import normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 
 from nlu.config.types import PositiveInt
-from nlu.data.pieces import MOST_REMEMBERED
+from nlu.data.pieces import count_words
 from nlu.data.tokenizing import Tokenizer, Vocabulary, of_vocabulary
 
 TOKENS = re.compile("[^\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 """the tokens of a text, between characters that Unicode calls white space, as the package tokenizers splits"""
+LOWERCASE = normalizers.Lowercase()
 
 
 class Whitespace(Vocabulary):
@@ -39,20 +39,7 @@ class Whitespace(Vocabulary):
         return {**super().settings(), "lowercase": self.lowercase, "split": "at white space"}
 
     def count(self, texts: Iterable[list[str]]) -> Counter[str]:
-        counts: Counter[str] = Counter()
-        given: Counter[str] = Counter()
-
-        def normalize() -> None:
-            for token, count in given.items():
-                counts[LOWERCASE.normalize_str(token) if self.lowercase else token] += count
-            given.clear()
-
-        for batch in texts:
-            given.update(chain.from_iterable(map(TOKENS.findall, batch)))
-            if len(given) > MOST_REMEMBERED:
-                normalize()
-        normalize()
-        return counts
+        return count_words(texts, TOKENS, lambda token: [LOWERCASE.normalize_str(token) if self.lowercase else token])
 
     def tokenizer(self, vocab: list[str], source: str) -> Tokenizer:
         def backend_of(numbers: dict[str, int]) -> Backend:
@@ -71,6 +58,3 @@ class Whitespace(Vocabulary):
         # A vocabulary of another tokenizer, whose tokens the texts consist of.
         numbers = found.vocabulary
         return self.tokenizer(sorted(numbers, key=numbers.__getitem__), str(path))
-
-
-LOWERCASE = normalizers.Lowercase()

@@ -8,55 +8,28 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import BinaryIO
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.dialect import PLAIN
 from nlu.data.originals import BOM, NoOriginals, Original, Originals, token_lines
-from nlu.data.workbook import MOST_ROWS, cell_text, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
+from nlu.data.workbook import MOST_ROWS, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
+from nlu.inference.parquet_output import Parquet, TableRows
+from nlu.inference.predicted_row import OutputFormat, PredictedRow, require_no_more, text_of_cell
 from nlu.inference.predictor import Columns, text_of
-from nlu.metrics.kinds import PREDICTION, Cell, Holds, SpanCell, SpanKind
+from nlu.metrics.kinds import PREDICTION, SpanCell, SpanKind
 from nlu.storage.files import json_text
-from nlu.storage.tables import TableTarget, is_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from nlu.storage.tables import is_table
 
 BLANK = " \t\r\n"
 FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".xlsx": "xlsx",
     ".conll": "conll",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class PredictedRow:
-    """A row of the input with the cells that are added, and its place for messages."""
-
-    original: Original
-    cells: dict[str, Cell]
-    place: str
-
-
-class OutputFormat(Protocol):
-    """A format of the output."""
-
-    def head(self) -> bytes:
-        """Return the bytes before the first row."""
-
-    def require_writable(self, original: Original, place: str) -> None:
-        """Raise DataError if a row cannot be written. Called for all rows before any is predicted."""
-
-    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
-        """Return rows as a piece of the output."""
-
-    def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
-        """Write the whole output from its pieces, in order."""
 
 
 def output_of(path: str, source: Originals, columns: Columns, separator: str, *, keeps: bool = True) -> OutputFormat:
@@ -76,9 +49,9 @@ def output_of(path: str, source: Originals, columns: Columns, separator: str, *,
     if chosen == "conll":
         return _Conll(source, columns)
     if chosen == "parquet":
-        return _Parquet(source, columns)
+        return Parquet(source, columns)
     if chosen == "odps":
-        return _TableRows(path, source, columns)
+        return TableRows(path, source, columns)
     if chosen == "xlsx":
         return _Workbook(source, columns, separator)
     if chosen == "jsonl":
@@ -164,8 +137,8 @@ class _Table(_Joined):
 
     def _cells(self, original: Original, place: str) -> list[str]:
         record = self._source.record(original, place)
-        _require_no_more(record, self._source, place)
-        return [_cell_text(record.get(name)) for name in self._source.columns]
+        require_no_more(record, self._source, place)
+        return [text_of_cell(record.get(name)) for name in self._source.columns]
 
     def _behind(self, cells: list[str], place: str) -> str:
         """Return the text that is appended to the last cell of a row."""
@@ -273,69 +246,6 @@ def _tags(spans: Sequence[SpanCell], count: int) -> Iterator[str]:
     return iter(tags)
 
 
-class _Parquet:
-    """A parquet file. Its pieces are parquet files too."""
-
-    def __init__(self, source: Originals, columns: Columns):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        self._source, self._columns = source, columns
-        if source.file_format == "parquet":
-            own = list(pq.read_schema(source.path))
-        else:
-            own = [pa.field(name, pa.string()) for name in source.columns]
-        added = [pa.field(name, _arrow_type(holds)) for name, holds in columns.holds.items()]
-        # One schema for all pieces: inferred from its own rows, the type of a column could differ from piece to piece,
-        # and they could not be joined.
-        self._schema = pa.schema([*own, *added])
-
-    def head(self) -> bytes:
-        return b""
-
-    def require_writable(self, original: Original, place: str) -> None:
-        self._source.record(original, place)
-
-    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        records = [{**self._own(row), **row.cells} for row in rows]
-        file = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(records, schema=self._schema), file)
-        return file.getvalue()
-
-    def _own(self, row: PredictedRow) -> dict[str, object]:
-        record = self._source.record(row.original, row.place)
-        # A column of a sheet may have cells of several types, a column of a parquet file only one.
-        is_mixed = self._source.file_format == "xlsx"
-        return {name: _cell_text(cell) for name, cell in record.items()} if is_mixed else record
-
-    def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
-        import pyarrow.parquet as pq
-
-        with pq.ParquetWriter(file, self._schema) as writer:
-            for path in pieces:
-                writer.write_table(pq.read_table(path, schema=self._schema))
-
-
-class _TableRows(_Parquet):
-    """Rows of a table of MaxCompute, in the parquet file that is uploaded."""
-
-    def __init__(self, address: str, source: Originals, columns: Columns):
-        super().__init__(source, columns)
-        self._schema = TableTarget(address, "output").storable(self._schema)
-
-    def require_writable(self, original: Original, place: str) -> None:
-        _require_no_more(self._source.record(original, place), self._source, place)
-
-    def _own(self, row: PredictedRow) -> dict[str, object]:
-        if self._source.file_format == "parquet":
-            return super()._own(row)
-        record = self._source.record(row.original, row.place)
-        return {name: None if (cell := record.get(name)) is None else _cell_text(cell) for name in self._source.columns}
-
-
 class _Workbook:
     """A sheet of Excel. Its pieces have one line for each row."""
 
@@ -372,7 +282,7 @@ class _Workbook:
 
     def _own(self, original: Original, place: str) -> list[object]:
         record = self._source.record(original, place)
-        _require_no_more(record, self._source, place)
+        require_no_more(record, self._source, place)
         return [record.get(name) for name in self._source.columns]
 
     def _added(self, row: PredictedRow) -> list[str | float | None]:
@@ -380,32 +290,3 @@ class _Workbook:
             text_of(cell, self._separator, self._columns.holds[name]) if isinstance(cell, list) else cell
             for name, cell in row.cells.items()
         ]
-
-
-def _arrow_type(holds: Holds) -> "pa.DataType":
-    import pyarrow as pa
-
-    span = pa.struct([("type", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("text", pa.string())])
-    return {
-        "text": pa.string(),
-        "number": pa.float64(),
-        "texts": pa.list_(pa.string()),
-        "numbers": pa.list_(pa.float64()),
-        "spans": pa.list_(span),
-        "lists of numbers": pa.list_(pa.list_(pa.float64())),
-    }[holds]
-
-
-def _require_no_more(record: Mapping[str, object], source: Originals, place: str) -> None:
-    """Raise DataError if a record has a field without a column in the table."""
-    if more := [name for name in record if name not in source.columns]:
-        raise DataError(
-            f"{place} has a field {more[0]}, which the first record lacks, so a table would lose it; give output the "
-            "suffix .jsonl"
-        )
-
-
-def _cell_text(value: object) -> str:
-    if isinstance(value, bool | int | float | list | dict):
-        return json_text(value)
-    return cell_text(value)

@@ -22,7 +22,8 @@ from nlu.storage.objects import backend_of
 from nlu.storage.outputs import require_no_object, send_file
 from nlu.storage.places import Place, files_like, is_pattern, parse_place
 from nlu.storage.settle import remove, require_writable
-from nlu.storage.tables import TableTarget, is_table
+from nlu.storage.table_writing import TableTarget
+from nlu.storage.tables import is_table
 
 PLAN = "plan.json"
 LOCK = ".lock"

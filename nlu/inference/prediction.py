@@ -24,8 +24,9 @@ from nlu.data.reader import BadRow, Row
 from nlu.display.progress import Bar, Progress
 from nlu.inference.ensemble import Ensemble
 from nlu.inference.locate import Located
-from nlu.inference.output import OutputFormat, PredictedRow, output_of
+from nlu.inference.output import output_of
 from nlu.inference.pieces import Pieces, pairs_of, pieces_of
+from nlu.inference.predicted_row import OutputFormat, PredictedRow
 from nlu.inference.predictor import Columns, Predictor, columns_of
 from nlu.inference.source import bad_row, found, originals_for, require_usable
 from nlu.inference.trained import Trained, load_trained

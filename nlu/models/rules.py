@@ -1,17 +1,16 @@
 """The rules of encoders, which validation calls with the whole configuration before anything heavy is imported."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
+
+from nlu.config.checks.rules import number_of_weights
 
 
 def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     """Yield each broken rule of `model` as key, value, rule and remedy. A derived class may lack any of the keys."""
     model = config["model"]
     if "pooled_layers" in model:
-        count = model.get("layers") or _layers_of(model.get("pretrained"))
+        count = model.get("layers") or number_of_weights(model.get("pretrained"), "num_hidden_layers")
         yield from pooled_layers_problems(model.get("pooling", "first"), model["pooled_layers"], count)
 
 
@@ -42,12 +41,3 @@ def pooled_layers_problems(pooling: str, pooled: Sequence[int] | None, layers: i
         )
     elif len({number % layers for number in pooled}) < len(pooled):
         yield f"model.pooled_layers is {list(pooled)}, which names one of the {layers} layers twice; name each once"
-
-
-def _layers_of(pretrained: str | None) -> int | None:
-    """Return the number of layers in the config.json of local weights; None if it is not known."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        path = Path(str(pretrained)).expanduser() / "config.json"
-        found = json.loads(path.read_text(encoding="utf-8")).get("num_hidden_layers")
-        return found if isinstance(found, int) and found > 0 else None
-    return None

@@ -17,7 +17,7 @@ from nlu.config.errors import UserError
 from nlu.config.words import path_text
 from nlu.display.tables import numbers, print_table, table_of, texts
 from nlu.reports.runs import CONFIG, LOCK, RESULT, RunRecord, is_run, parts
-from nlu.runs.freeing import reason_without_best
+from nlu.runs.freeing import reason_without_best, size_of
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.settle import is_whole, remove
 
@@ -46,7 +46,7 @@ def plan_of(run: RunRecord, keep_best: int = 1, keep_optimizer: bool = False) ->
     if reason := _why_kept(run):
         return CleaningPlan(run, reason)
     return CleaningPlan(
-        run, removable={path: _size(path) for path in _removable(run.folder, keep_best, keep_optimizer)}
+        run, removable={path: size_of(path) for path in _removable(run.folder, keep_best, keep_optimizer)}
     )
 
 
@@ -76,12 +76,6 @@ def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[P
     for name in () if keep_optimizer else (OPTIMIZER, METHOD):
         if (path := checkpoints / "last" / name).is_file():
             yield path
-
-
-def _size(path: Path) -> int:
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def clean(plan: CleaningPlan) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from nlu.config.errors import UserError
 from nlu.runs.tallies import Mean
 
 Reduction = Literal["mean", "sum", "min", "max"]
+REDUCTIONS = get_args(Reduction)
 Reduce = Reduction | Callable[[np.ndarray], float | Mapping[str, float]]
 PREFIX = "summary/"
 """what the names of the statistics start with among the metrics of a set"""
@@ -70,13 +71,14 @@ class Recorder:
 
     def add(self, name: str, values: Any, reduce: Reduce) -> None:
         """Add all elements of a tensor, an array or a sequence, or one number."""
-        if not callable(reduce) and reduce not in ("mean", "sum", "min", "max"):
+        if not callable(reduce) and reduce not in REDUCTIONS:
             raise UserError(
-                f"summary.over_evaluation({name!r}) was given reduce={reduce!r}; give mean, sum, min, max or a "
+                f"summary.over_evaluation({name!r}) was given reduce={reduce!r}; give {', '.join(REDUCTIONS)} or a "
                 "function of an array"
             )
         own = self._values.setdefault(name, Values(reduce))
-        if not callable(reduce) and own.reduce != reduce or callable(reduce) != callable(own.reduce):
+        # Functions are not compared: each call may make its own from the same code.
+        if own.reduce != reduce and not (callable(own.reduce) and callable(reduce)):
             raise UserError(
                 f"summary.over_evaluation({name!r}) was given reduce={reduce!r} after {own.reduce!r}; choose another "
                 "name"

@@ -26,7 +26,7 @@ from nlu.storage.environment import ENDPOINT, name_of
 from nlu.storage.objects import BucketBackend
 from nlu.storage.outputs import BEGUN
 from nlu.storage.places import OBJECTS, Place, parse_place
-from nlu.storage.resources import HUB_TIMEOUT_S, MODEL, first_line, is_like
+from nlu.storage.resources import HUB_TIMEOUT_S, MODEL, first_line, is_like, split_pattern
 from nlu.storage.web import GONE, NOT_FOUND, TRANSIENT_STATUS, reason_of
 
 log = logging.getLogger(__name__)
@@ -146,11 +146,9 @@ def _in_bucket(place: Place) -> Answer:
         return Answer(State.THERE)
     folder, _, name = place.path.rpartition("/")
     if has_magic(place.path):
-        parts = place.path.split("/")
-        plain = next(number for number, part in enumerate(parts) if has_magic(part))
-        start = "".join(f"{part}/" for part in parts[:plain])
-        keys: Iterable[str] = (key.removeprefix(start) for key, _ in bucket.entries(start))
-        is_there = any(is_like(key.split("/"), parts[plain:]) for key in keys)
+        above, patterns = split_pattern(place.path)
+        start = f"{above}/" if above else ""
+        is_there = any(is_like(key.removeprefix(start).split("/"), patterns) for key, _ in bucket.entries(start))
     else:
         run = Place(place.scheme, place.bucket, folder)
         is_there = bool(_CHECKPOINT.fullmatch(name)) and backend.stat(run) is not None

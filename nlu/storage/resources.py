@@ -72,14 +72,20 @@ def fetch_matching(reference: str, what: str) -> list[Path]:
     info = backend_of(place).stat(place)
     if info is not None and not info.is_folder:
         return [fetch(reference, what=what)]
-    parts = place.path.split("/")
-    plain = next(number for number, part in enumerate(parts) if has_magic(part))
-    start = f"{place.scheme}://{place.bucket}/{'/'.join(parts[:plain])}".rstrip("/")
+    above, patterns = split_pattern(place.path)
+    start = f"{place.scheme}://{place.bucket}/{above}".rstrip("/")
     folder = parse_place(start, what)
-    names = [name for name in backend_of(folder).files(folder) if is_like(name.split("/"), parts[plain:])]
+    names = [name for name in backend_of(folder).files(folder) if is_like(name.split("/"), patterns)]
     if not names:
         raise DataError(f"{what} is {place.shown}, which no object matches; correct it")
     return [fetch(f"{start}/{name}", what=what) for name in names]
+
+
+def split_pattern(path: str) -> tuple[str, list[str]]:
+    """Return the folder above the first part of a path that has a star, and the parts from there on."""
+    parts = path.split("/")
+    plain = next(number for number, part in enumerate(parts) if has_magic(part))
+    return "/".join(parts[:plain]), parts[plain:]
 
 
 def is_like(parts: list[str], patterns: list[str]) -> bool:

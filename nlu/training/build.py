@@ -18,6 +18,7 @@ from nlu.data.folds import Fold
 from nlu.data.mixture import MixedClock, MixedOrder, MixedStore, mixed
 from nlu.data.opening import Store
 from nlu.data.order import Order, Whole
+from nlu.data.plan import Plan, plan_of
 from nlu.data.prepare import Part, first_rows, prepare, prepare_part
 from nlu.data.seeds import stable_seed
 from nlu.data.shown import Sample
@@ -69,7 +70,8 @@ def build_run(
     store = data.store
     task = build_task(config, store)
     require_metric(config, task, store)
-    model = build_model(config, data, task, progress)
+    # A state replaces all weights, so a continued run does without the file of word vectors.
+    model = build_model(config, data, task, None if checkpoint else progress)
     stepper = build_stepper(config, model, task, store, ranks)
     order_key = order_key_of(config, store, ranks, model)
     checkpoints = Checkpoints(
@@ -141,8 +143,11 @@ def labels_of(config: Run, data: Data) -> dict[str, object]:
     }
 
 
-def build_model(config: Run, data: Data, task: Task, progress: Progress) -> TaskModel:
-    """Build the encoder and its head with their initial weights, and apply the adapter."""
+def build_model(config: Run, data: Data, task: Task, progress: Progress | None) -> TaskModel:
+    """Build the encoder and its head with their initial weights, and apply the adapter.
+
+    `progress` shows the reading of word vectors; None leaves them out.
+    """
     store, source, trusted = data.store, data.source, config.trusted_packages
     # Also with pretrained weights: the head, and what the weights lack, start from these numbers.
     torch.manual_seed(stable_seed(config.seed, "init"))
@@ -165,7 +170,7 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress) -> Task
     # Only model=hf has `random_weights`: it takes the architecture from `source` but not its weights.
     if source is not None and not getattr(model.backbone, "random_weights", False):
         load_into(model, source, labels=store.labels, trusted=trusted)
-    if vectors := config.model.get("embeddings"):
+    if progress is not None and (vectors := config.model.get("embeddings")):
         # On top of pretrained weights too: the vectors of a file are what the user asked for by name.
         fill(model.backbone.words, store.tokenizer.vocabulary, vectors, list(store.of_role("train").values()), progress)
     adapter: Adapter = build(config.adapter, trusted=trusted)
@@ -241,51 +246,47 @@ def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
             for name, own in members.items():
                 # A problem of one set must name the key that the user wrote for it.
                 with keys_called({"data.": f"data.sets.{name}."}):
-                    _, source, shaping = _shaping(own, progress)
-                    stores[name] = prepare(**shaping)
+                    _, source, plan = _planned(own)
+                    stores[name] = prepare(plan, bars(progress))
             return Data(task_class_of(config), mixed(stores), source)
-        task_class, source, shaping = _shaping(config, progress)
-        store = prepare(**shaping, fold=fold)
+        task_class, source, plan = _planned(config)
+        store = prepare(plan, bars(progress), fold)
     return Data(task_class, store, source)
 
 
 def build_part(config: Run, part: Part, progress: Progress) -> bool:
     """Encode a part of the data store; returns whether all parts exist, so that `build_data` can join them."""
-    return prepare_part(**_shaping(config, progress)[2], part=part)
+    return prepare_part(_planned(config)[2], part, bars(progress))
 
 
 def first_samples(config: Run, count: int, progress: Progress) -> Iterator[tuple[str, Sample]]:
     """Yield the name of each set that has files, in a mixture NAME/SET, and its first rows as they are encoded."""
     for name, own in (config.members or {"": config}).items():
         with keys_called({"data.": f"data.sets.{name}."} if name else {}):
-            for sample in first_rows(count, **_shaping(own, progress)[2]):
+            for sample in first_rows(_planned(own)[2], count, bars(progress)):
                 yield f"{name}/{sample.name}" if name else sample.name, sample
 
 
-def _shaping(config: Run, progress: Progress) -> tuple[type[Task], Pretrained | None, dict[str, Any]]:
-    """Return the task's class, the pretrained weights, and the arguments of `prepare`."""
+def _planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
+    """Return the task's class, the pretrained weights, and the plan of the data store."""
     trusted = config.trusted_packages
     task_class = task_class_of(config)
     reference, vocab = config.model.get("pretrained"), config.tokenizer.get("vocab")
     source = open_pretrained(reference) if reference else None
     files: Files = build(config.data, trusted=trusted)
-    return (
-        task_class,
-        source,
-        {
-            "files": files,
-            "tokenizing": build(config.tokenizer, trusted=trusted),
-            "target": task_class.target,
-            "layouts": task_class.layouts,
-            "pretrained": source.folder if source else None,
-            "vocab": fetch(vocab, what="tokenizer.vocab") if vocab else None,
-            "progress": bars(progress),
-            "group_by": config.folds.group_by,
-            "scores_groups": bool(config.task.get("score_queries")),
-            "trusted": trusted,
-            "shared": config.stores,
-        },
+    plan = plan_of(
+        files,
+        build(config.tokenizer, trusted=trusted),
+        task_class.target,
+        task_class.layouts,
+        pretrained=source.folder if source else None,
+        vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None,
+        group_by=config.folds.group_by,
+        scores_groups=bool(config.task.get("score_queries")),
+        trusted=trusted,
+        shared=config.stores,
     )
+    return task_class, source, plan
 
 
 def task_class_of(config: Run) -> type[Task]:

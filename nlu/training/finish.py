@@ -78,7 +78,7 @@ def scores_of(
     return found
 
 
-def reason_without_best(run: Training, value: float) -> str | None:
+def reason_to_keep_no_best(run: Training, value: float) -> str | None:
     """Return why the run keeps no best checkpoint; None if it keeps one. `value` decides, on whole sets."""
     if not run.trainer.save:
         return "trainer.save is false"
@@ -123,7 +123,7 @@ def result_of(
 ) -> dict[str, object]:
     """Return the content of result.json; `metrics` are those of the best weights, `last` those of the last step."""
     state, throughput, best = run.state, run.state.throughput, run.state.best[0]
-    steps_s, reason = throughput.steps_s or float("nan"), reason_without_best(run, run.value_of(metrics))
+    steps_s, reason = throughput.steps_s or float("nan"), reason_to_keep_no_best(run, run.value_of(metrics))
     kept = {"checkpoint": "checkpoints/best-1"} if reason is None else {"checkpoint": None, "no_checkpoint": reason}
     return {
         "metrics": metrics,

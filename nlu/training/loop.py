@@ -22,7 +22,8 @@ from nlu.tasks.composite import task_of
 from nlu.training.evaluation import Scored, decided_for, keep_predictions, score, with_summary
 from nlu.training.meter import Meter, log_window
 from nlu.training.parts import Training
-from nlu.training.step import PendingStep, Stepper
+from nlu.training.pending import PendingStep
+from nlu.training.step import Stepper
 
 
 @gc_frozen()

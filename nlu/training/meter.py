@@ -6,7 +6,7 @@ from nlu.data.mixture import MixedStore
 from nlu.runs.records import Cell
 from nlu.runs.state import Window
 from nlu.training.parts import Training
-from nlu.training.step import StepResult
+from nlu.training.pending import StepResult
 
 UNTIMED_STEPS = 3
 """the first steps of each process, which do not count for throughput"""

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nlu.config.errors import UserError
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
@@ -26,90 +25,11 @@ from nlu.optim.optimizer import named_parameters
 from nlu.runs import summary
 from nlu.tasks.task import Task
 from nlu.training.parallel import Parallel
+from nlu.training.pending import PendingStep
 from nlu.training.precision import NumberFormat
 from nlu.training.saving import TrainedParts
 
 SHOWN_ROWS = 8
-
-
-@dataclass
-class StepResult:
-    """The result of one step, over all ranks."""
-
-    number: int
-    """the number of the step, from 1"""
-    sums: dict[str, float]
-    """the sum of each term"""
-    counts: dict[str, int]
-    loss: float
-    gnorm: float
-    """the norm of the gradient before clipping, without the loss scale"""
-    clipped: bool
-    loss_scale: float | None = None
-    """the loss scale, if the precision has one"""
-    skipped: bool = False
-    """whether the gradient overflowed, so that nothing was updated"""
-
-
-@dataclass
-class PendingStep:
-    """A step that was handed to the device; on an accelerator its numbers arrive later."""
-
-    number: int
-    culprits: Callable[[], str]
-    """names the rows whose loss or gradient is not finite; all ranks must call it, and get the same answer"""
-    clip_norm: float
-    counts: dict[str, int]
-    scale: dict[str, float]
-    """the factor of each term, without the loss scale"""
-    stop: bool
-    """whether any rank was asked to stop"""
-    may_skip: Callable[[float], bool]
-    """whether a step that overflowed at a loss scale is skipped; otherwise it ends the run"""
-    max_loss: float | None
-    numbers: Tensor
-    """on the host: the sum of each term, the gradient norm, whether the loss is above `max_loss` if that is set, and
-    the loss scale if the precision has one"""
-    arrived: torch.cuda.Event | None
-
-    def result(self) -> StepResult:
-        """Wait for the numbers.
-
-        Raises UserError, with nothing updated, if the loss or the gradient is not finite, or if the loss is above
-        `trainer.max_loss`.
-        """
-        # The pinned copy is complete only after this event. Until here the host ran ahead of the device.
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        *values, gnorm = self.numbers[: len(self.counts) + 1].tolist()
-        others = self.numbers[len(self.counts) + 1 :].tolist()
-        is_above = self.max_loss is not None and bool(others.pop(0))
-        loss_scale = others[0] if others else None
-        sums = dict(zip(self.counts, values, strict=True))
-        loss = sum(self.scale[name] * value for name, value in sums.items())
-        if is_above:
-            raise UserError(
-                f"the loss is {loss:g} at step {self.number}, {self.culprits()}, above trainer.max_loss, "
-                f"{self.max_loss:g}; nothing was updated, and what was saved before stands; lower optimizer.lr, "
-                "lengthen scheduler.warmup, set trainer.clip_norm, or set trainer.max_loss higher"
-            )
-        is_finite = math.isfinite(loss) and math.isfinite(gnorm)
-        if not is_finite and loss_scale is not None and self.may_skip(loss_scale):
-            return StepResult(self.number, sums, self.counts, loss, gnorm, False, loss_scale, skipped=True)
-        # The loss first: if it is not finite, neither is its gradient.
-        at = "" if loss_scale is None else f" at a loss scale of {loss_scale:g}"
-        self._require_finite("loss", loss, at)
-        self._require_finite("gradient norm", gnorm, at)
-        return StepResult(self.number, sums, self.counts, loss, gnorm, 0 < self.clip_norm < gnorm, loss_scale)
-
-    def _require_finite(self, what: str, value: float, at: str) -> None:
-        if math.isfinite(value):
-            return
-        raise UserError(
-            f"the {what} is {value}{at} at step {self.number}, {self.culprits()}; nothing was updated, "
-            "and what was saved before stands; lower optimizer.lr, lengthen scheduler.warmup or set "
-            "trainer.clip_norm; with precision=bf16 try fp32"
-        )
 
 
 @dataclass(frozen=True)

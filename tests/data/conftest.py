@@ -9,6 +9,7 @@ import pytest
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
 from nlu.data.opening import Store
+from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
 from nlu.data.tokenizing import WordPiece
 
@@ -39,10 +40,11 @@ def open_files() -> Callable[..., Store]:
         files = Files(**{key: str(value) if isinstance(value, Path) else value for key, value in settings.items()})
         target = target or f"nlu.data.targets.{'Tags' if layout == 'units' else 'Classes'}"
         layouts = (layout,) if isinstance(layout, str) else layout
-        return prepare(
+        plan = plan_of(
             files, tokenizing or WordPiece(min_count=1), target, layouts, pretrained=None, vocab=vocab,
-            group_by=group_by, fold=fold, trusted=trusted,
+            group_by=group_by, trusted=trusted,
         )  # fmt: skip
+        return prepare(plan, fold=fold)
 
     return opened
 

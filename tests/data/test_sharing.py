@@ -12,6 +12,7 @@ import pytest
 
 from nlu.data.dataset import Files
 from nlu.data.opening import Store
+from nlu.data.plan import plan_of
 from nlu.data.prepare import Part, prepare, prepare_part
 from nlu.data.sharing import Chunks, SharedStores
 from nlu.data.store import EncodedRows
@@ -102,10 +103,10 @@ def on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             train=str(tmp_path / "train.tsv"), dev=str(tmp_path / "dev.tsv"), fields={"text": 0, "label": 1},
             header=False,
         )  # fmt: skip
-        given: Any = {"pretrained": None, "vocab": None, "shared": "s3://bucket/stores"}
+        plan = plan_of(files, WordPiece(), TARGET, ["single"], pretrained=None, vocab=None, shared="s3://bucket/stores")
         if part is not None:
-            return prepare_part(files, WordPiece(), TARGET, ["single"], part, **given)
-        return prepare(files, WordPiece(), TARGET, ["single"], **given)
+            return prepare_part(plan, part)
+        return prepare(plan)
 
     return opened
 

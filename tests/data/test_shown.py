@@ -9,6 +9,7 @@ import pytest
 
 from nlu import preprocess
 from nlu.data.dataset import Files
+from nlu.data.plan import plan_of
 from nlu.data.prepare import first_rows, prepare
 from nlu.data.tokenizing import SPECIALS, WordPiece
 from nlu.display.encoded import print_encoded
@@ -36,7 +37,7 @@ def shaping(empty_cache: Path, write: Callable[[str, str], Path]) -> Callable[..
 
 
 def shown(count: int, shaping: Shaping) -> dict[str, list[dict[str, Any]]]:
-    return {sample.name: list(sample.examples()) for sample in first_rows(count, **shaping)}
+    return {sample.name: list(sample.examples()) for sample in first_rows(plan_of(**shaping), count)}
 
 
 def stores() -> list[Path]:
@@ -72,7 +73,7 @@ def test_rows_look_the_same_before_the_store_is_built(
     given = shaping(rows, target, layout)
     before = shown(2, given)
     assert not stores()
-    prepare(**given)
+    prepare(plan_of(**given))
     assert shown(2, given) == before and len(stores()) == 1
     assert all(len(examples) == 2 for examples in before.values())
 

@@ -11,6 +11,7 @@ import pytest
 from nlu.config.errors import DataError
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
+from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
 from nlu.data.targets import SoftClasses
 from nlu.data.tokenizing import WordPiece
@@ -28,7 +29,7 @@ def target():
 
 def opened(path, dev=None, fields=FIELDS, **settings):
     files = Files(train=str(path), dev=str(dev or path), fields=fields, labels=NAMES, **settings)
-    return prepare(files, WordPiece(min_count=1), Soft.target, Soft.layouts, pretrained=None, vocab=None)
+    return prepare(plan_of(files, WordPiece(min_count=1), Soft.target, Soft.layouts, pretrained=None, vocab=None))
 
 
 def written(path, rows):

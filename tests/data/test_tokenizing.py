@@ -238,5 +238,5 @@ def test_a_vocabulary_counts_the_words_that_the_tokenizer_itself_would_see(monke
     seen_once = set(seen)
     expected = sorted(seen_once, key=lambda word: (-seen.count(word), word))
     assert vocabulary(built(texts)) == [*SPECIALS, *expected]
-    monkeypatch.setattr("nlu.data.tokenizing.MOST_REMEMBERED", 0)
+    monkeypatch.setattr("nlu.data.pieces.MOST_REMEMBERED", 0)
     assert vocabulary(WordPiece(min_count=1).build([[text] for text in texts])) == [*SPECIALS, *sorted(seen_once)]

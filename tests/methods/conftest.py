@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nlu.data.collate import Batch, collate
 from nlu.data.dataset import Files
+from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
 from nlu.data.tokenizing import WordPiece
 from nlu.losses.cross_entropy import CrossEntropy
@@ -48,7 +49,9 @@ def parts_of(tmp_path: Path):
         path = tmp_path / "rows.tsv"
         path.write_text("\n".join(ROWS) + "\n")
         files = Files(train=str(path), dev=str(path), fields={"text": 0, "label": 1})
-        store = prepare(files, WordPiece(min_count=1), Classify.target, Classify.layouts, pretrained=None, vocab=None)
+        store = prepare(
+            plan_of(files, WordPiece(min_count=1), Classify.target, Classify.layouts, pretrained=None, vocab=None)
+        )
         torch.manual_seed(0)
         encoder = Bert(
             store.tokenizer.vocab_size, None, pretrained=None, hidden_size=8, layers=1, heads=2, intermediate_size=16,

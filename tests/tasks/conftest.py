@@ -11,6 +11,7 @@ import torch
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
 from nlu.data.opening import Store
+from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
 from nlu.data.tokenizing import WordPiece
 from nlu.metrics.scores import Scores
@@ -24,7 +25,7 @@ def store_of(tmp_path: Path) -> Callable[..., Store]:
         path = tmp_path / name
         path.write_text(content)
         files = Files(train=str(path), dev=str(path), **settings)
-        return prepare(files, WordPiece(min_count=1), task.target, task.layouts, pretrained=None, vocab=None)
+        return prepare(plan_of(files, WordPiece(min_count=1), task.target, task.layouts, pretrained=None, vocab=None))
 
     return opened
 

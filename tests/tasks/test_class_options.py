@@ -6,6 +6,7 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.data.dataset import Files
+from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
 from nlu.data.tokenizing import WordPiece
 from nlu.losses.bce import Bce
@@ -106,10 +107,10 @@ def queries(tmp_path):
     path = tmp_path / "q.tsv"
     path.write_text(QUERIES)
     files = Files(train=str(path), dev=str(path), fields={"text_a": 1, "text_b": 2, "label": 3}, labels=["0", "1"])
-    return prepare(
+    return prepare(plan_of(
         files, WordPiece(min_count=1), Match.target, Match.layouts, pretrained=None, vocab=None, group_by=0,
         scores_groups=True,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def test_a_query_is_answered_by_its_most_probable_candidate(tmp_path):

@@ -135,5 +135,6 @@ def test_a_run_with_another_sample_is_not_continued(
     assert f"trainer.eval_rows: {ROWS} there, None here" in capsys.readouterr().err
 
 
-def test_evaluate_compares_the_whole_set_with_the_result(runs: tuple[Path, Path]) -> None:
-    evaluate(f"run={runs[1]}", "compare=true", "resamples=0")
+def test_evaluate_compares_the_whole_set_with_the_result(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    evaluate(f"run={runs[1]}", "compare=true", "resamples=0", f"out={tmp_path}/out")
+    assert result(tmp_path / "out")["compare"]["equal"]

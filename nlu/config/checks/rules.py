@@ -278,7 +278,7 @@ def _model(config: dict[str, Any], constants: dict[str, Any]) -> Iterator[str]:
             yield f"model.{key} is {value}, which does not divide model.{other} {whole}; set one of the two"
     positions, pretrained = model.get("max_positions"), model.get("pretrained")
     if positions is None and pretrained not in (None, MISSING):
-        positions = _positions_of(Path(pretrained).expanduser() / "config.json")
+        positions = number_of_weights(pretrained, "max_position_embeddings")
     elif positions is None and "max_positions" in model:
         # A derived class without this key may have any number of positions.
         positions = constants.get("default_positions")
@@ -286,12 +286,12 @@ def _model(config: dict[str, Any], constants: dict[str, Any]) -> Iterator[str]:
         yield f"data.max_len is {max_len}, but the model has {positions} positions; set it lower"
 
 
-def _positions_of(config_json: Path) -> int | None:
-    """Return the number of positions in the config.json of local weights; None if it is not known."""
+def number_of_weights(pretrained: object, name: str) -> int | None:
+    """Return a positive number in the config.json of local weights; None if it is not known."""
     try:
-        found = json.loads(config_json.read_text(encoding="utf-8"))
+        found = json.loads((Path(str(pretrained)).expanduser() / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         # Loading reports what is wrong with weights.
         return None
-    positions = found.get("max_position_embeddings") if isinstance(found, dict) else None
-    return positions if isinstance(positions, int) and positions > 0 else None
+    number = found.get(name) if isinstance(found, dict) else None
+    return number if isinstance(number, int) and number > 0 else None

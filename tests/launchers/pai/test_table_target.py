@@ -8,9 +8,9 @@ pytest.importorskip("odps", reason="PyODPS comes with the extra pai")
 from pai_server import ID, SECRET
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage import tables
+from nlu.storage import table_writing
 from nlu.storage.resources import fetch
-from nlu.storage.tables import TableTarget
+from nlu.storage.table_writing import TableTarget
 
 ROWS = pa.table({
     "text": [f"第{number}行 'a' `b`" for number in range(95)], "label": [*range(94), None],
@@ -24,8 +24,8 @@ TABLE = "odps://p/tables/found"
 def project(server, monkeypatch):
     from odps.config import option_context
 
-    monkeypatch.setattr(tables, "BATCH_ROWS", 20)
-    monkeypatch.setattr(tables, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(table_writing, "BATCH_ROWS", 20)
+    monkeypatch.setattr(table_writing, "BLOCK_BYTES", 2000)
     monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", ID)
     monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", SECRET)
     monkeypatch.setenv("ODPS_ENDPOINT", f"http://{server.host}/api")
@@ -68,7 +68,7 @@ def test_columns_of_an_empty_table_may_stand_in_another_order(project, send):
 
 def test_lists_are_stored_with_element_types_of_the_service() -> None:
     inner = pa.struct([("a", pa.uint8()), ("b", pa.large_string())])
-    found = tables._stored(pa.large_list(inner))
+    found = table_writing._stored(pa.large_list(inner))
     assert found == pa.list_(pa.struct([("a", pa.int64()), ("b", pa.string())]))
 
 
@@ -110,7 +110,7 @@ def test_a_command_that_was_killed_at_its_commit_continues(project, send, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(tables, "_commit", killed)
+        patched.setattr(table_writing, "_commit", killed)
         with pytest.raises(KeyboardInterrupt):
             send()
     send()
