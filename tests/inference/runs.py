@@ -48,4 +48,4 @@ def unlabelled(kind: Kind, count: int, seed: int = 1) -> list[Row]:
     """Return rows of a kind without what is right."""
     rng = random.Random(seed)
     rows = [kind.row(rng) for _ in range(count)]
-    return [{key: value for key, value in row.items() if key not in ("label", "tags")} for row in rows]
+    return [{key: value for key, value in row.items() if key not in ("label", "tags", "logits")} for row in rows]

@@ -386,6 +386,8 @@ def test_a_server_that_is_ended_answers_what_it_has_taken(run: Path, loaded: Loa
                 answer = pool.submit(server.ask, "/predict", {"rows": rows})
         server.process.send_signal(signal.SIGTERM)
         status, found = answer.result()
+        # A second signal would kill an interpreter that is ending.
+        server.process.wait(60)
     assert status == 200 and found["rows"] == loaded.predict(rows)
 
 
