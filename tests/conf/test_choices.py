@@ -174,7 +174,7 @@ def test_choosing_any_two_is_what_combining_them_gives(composer, choices, groups
 
 def test_a_model_of_the_size_of_bert_base_has_a_rate_that_suits_it(composer, choices):
     rates = {model: composer.choose(model=model)["optimizer"]["lr"] for model in choices("model")}
-    assert {model for model, rate in rates.items() if rate <= 5e-5} == {"bert", "bert_base", "hf"}
+    assert {model for model, rate in rates.items() if rate <= 5e-5} == {"albert", "bert", "bert_base", "hf", "roberta"}
 
 
 def test_every_choice_lists_exactly_the_keys_of_its_target(composer, choices):

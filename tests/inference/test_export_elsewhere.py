@@ -86,6 +86,12 @@ def test_a_tf1_checkpoint_holds_encoder_head_sizes_and_vocabulary(
     assert (folder / "vocab.txt").read_text().splitlines() == VOCAB
 
 
+@pytest.mark.parametrize("written", few_first(["torchscript", "huggingface", "tf_checkpoint"], "huggingface"))
+def test_repeated_layers_and_a_single_segment_are_written_out(written: str, tmp_path: Path) -> None:
+    options = ("model.layers=4", "model.layer_groups=2", "model.segment_types=1")
+    held(trained(TASKS["match"], tmp_path, *options), written, tmp_path, difference=2e-4)
+
+
 @pytest.mark.thorough
 def test_tensorflow_reads_a_checkpoint_that_was_written_without_it(tmp_path: Path) -> None:
     tensorflow = pytest.importorskip("tensorflow")

@@ -31,6 +31,7 @@ def hugging_face(folder: Path) -> HuggingFace:
 ENCODERS = {
     "bert": lambda folder: bert(),
     "bert with narrow embeddings": lambda folder: bert(embedding_size=16, pooling="mean"),
+    "bert with repeated layers": lambda folder: bert(layer_groups=1, segment_types=1),
     "bert with a pooler": lambda folder: bert(pooling="pooler"),
     "bert with a maximum": lambda folder: bert(pooling="max"),
     "bert with attention over tokens": lambda folder: bert(pooling="attention"),

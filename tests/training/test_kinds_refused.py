@@ -50,7 +50,9 @@ COMPOSED = {
     "a key of another method": (
         "rdrop", ("method.epsilon=1",), ("method.epsilon: unknown key; it is a key of method=fgm",),
     ),
-    "a key of a method that has none": ("classify", ("method.alpha=1",), ("method.alpha: unknown key; it is a key of method=rdrop",)),
+    "a key of a method that has none": (
+        "classify", ("method.alpha=1",), ("method.alpha: unknown key; it is a key of method=rdrop",),
+    ),
     "a value that a method cannot take": ("freelb", ("method.norm=l1",), ("method.norm is", "one of l2, linf")),
     "a method that there is not": ("classify", ("method=fgmm",), ("fgm",)),
     "a metric of another task": (

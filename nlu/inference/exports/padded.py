@@ -40,7 +40,7 @@ def require_native(trained: Trained, wanted: str) -> Bert:
     backbone = trained.model.backbone
     if not isinstance(backbone, Bert):
         raise UserError(
-            f"format is {wanted}, which only supports BERT and ELECTRA, but the encoder of this run is "
+            f"format is {wanted}, which only supports BERT and its family, but the encoder of this run is "
             f"{type(backbone).__name__}; {others_of(backbone)}"
         )
     return backbone
@@ -134,7 +134,7 @@ def transformers_config(trained: Trained, **more: Any) -> "ElectraConfig":
         hidden_dropout_prob=float(sizes["dropout"]),
         attention_probs_dropout_prob=float(sizes["attention_dropout"]),
         max_position_embeddings=sizes["max_positions"],
-        type_vocab_size=sizes["segment_types"],
+        type_vocab_size=max(2, sizes["segment_types"]),
         layer_norm_eps=float(sizes["layer_norm_eps"]),
         initializer_range=float(sizes["initializer_range"]),
         pad_token_id=backend.token_to_id("[PAD]") or 0,
@@ -145,7 +145,7 @@ def transformers_config(trained: Trained, **more: Any) -> "ElectraConfig":
 def transformers_weights(backbone: Bert) -> dict[str, Tensor]:
     """Return the weights of the encoder, without those of its pooling, under their names in ELECTRA of transformers."""
     found = {}
-    for name, value in backbone.state_dict().items():
+    for name, value in _by_layer(backbone).items():
         value = value.detach().float().cpu()
         # Here one matrix product computes queries, keys and values of a layer; ELECTRA has three layers.
         if ".self.qkv." in name:
@@ -153,6 +153,22 @@ def transformers_weights(backbone: Bert) -> dict[str, Tensor]:
                 found[name.replace("qkv", part)] = piece.clone()
         elif not name.startswith(("pooler.", "pooling_module.")):
             found[name] = value.clone()
+    return found
+
+
+def _by_layer(backbone: Bert) -> dict[str, Tensor]:
+    """Return the tensors of the encoder, those of repeated layers once for each layer, and with two segment types."""
+    found: dict[str, Tensor] = {}
+    for name, value in backbone.state_dict().items():
+        if name.startswith("encoder.layer."):
+            group, rest = name.removeprefix("encoder.layer.").split(".", 1)
+            numbers = [n for n in range(backbone.sizes["layers"]) if backbone.group_of(n) == int(group)]
+            found |= {f"encoder.layer.{number}.{rest}": value for number in numbers}
+        elif name == "embeddings.token_type_embeddings.weight" and len(value) == 1:
+            # The inputs of an export number the texts of a pair.
+            found[name] = value.repeat(2, 1)
+        else:
+            found[name] = value
     return found
 
 

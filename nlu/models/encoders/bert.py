@@ -1,8 +1,9 @@
-"""The BERT encoder over packed batches, and ELECTRA's layout, whose embeddings have another width.
+"""The BERT encoder over packed batches, also with narrow word vectors (ELECTRA) and with repeated layers (ALBERT).
 
 Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3; Clark et al. 2020 (https://arxiv.org/abs/2003.10555),
-appendix A, for the projected embeddings. Parameter names are those of Hugging Face checkpoints, except that query, key
-and value are one matrix, `attention.self.qkv`.
+appendix A, for the projected embeddings; Lan et al. 2020 (https://arxiv.org/abs/1909.11942), section 3.1, for repeated
+layers. Parameter names are those of Hugging Face's BERT checkpoints, except that query, key and value are one matrix,
+`attention.self.qkv`; `nlu.models.formats.bert_family` converts those of other architectures.
 
 Axes: T tokens of all sequences, S sequences, D width.
 """
@@ -15,11 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlu.config.errors import CheckpointError, UserError
+from nlu.config.errors import CheckpointError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.encoders.bert_sizes import CONFIG_KEYS, Sizes, resolve_sizes
+from nlu.models.formats.bert_family import FAMILY, bert_config, bert_tensors, strange_parts
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.attention import Attention, attention_over, attention_weights
 from nlu.models.layers.dropout import Dropout
@@ -34,15 +36,14 @@ ACTIVATIONS = {
 }
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
-ARCHITECTURES = ("bert", "electra")
 See = Callable[[Tensor], None]
 """receives the queries, keys and values of a layer, (T, 3D)"""
 
 
 class Bert(nn.Module):
-    """BERT of any size, or ELECTRA's layout, over packed batches without padding."""
+    """BERT of any size and its family, over packed batches without padding."""
 
-    divisors = {"heads": "hidden_size"}
+    divisors = {"heads": "hidden_size", "layer_groups": "layers"}
     """Keys, and the key that each must divide."""
     default_positions = 512
     """`max_positions` of `BERT_BASE`, as a literal that is read from source."""
@@ -56,6 +57,7 @@ class Bert(nn.Module):
         pretrained: str | None,
         hidden_size: PositiveInt | None = None,
         layers: PositiveInt | None = None,
+        layer_groups: PositiveInt | None = None,
         heads: PositiveInt | None = None,
         intermediate_size: PositiveInt | None = None,
         embedding_size: PositiveInt | None = None,
@@ -75,14 +77,16 @@ class Bert(nn.Module):
         Sizes that are null are those of the weights' configuration, else of BERT-base. `pooling` computes the vector of
         a text: its first token, the mean or the largest values of its tokens, a mean with trained weights, BERT's tanh
         pooler of the first token, or a tanh layer over the first token's vectors after `pooled_layers` (0 = the first
-        layer, -1 = the last one). `head_dropout` is applied to the input of the head.
+        layer, -1 = the last one). `head_dropout` is applied to the input of the head. With `layer_groups` below
+        `layers`, consecutive layers share their weights.
         """
         super().__init__()
         # Before any other local variable exists: `locals()` has the arguments only.
         given = {key: value for key, value in locals().items() if key in CONFIG_KEYS}
         if source is not None:
             require_bert(source)
-        self.sizes = resolve_sizes(given, source.config if source else None)
+        self._config = source.config if source else {}
+        self.sizes = resolve_sizes(given, bert_config(source.config) if source else None)
         sizes = self.sizes
         self.width: int = sizes["hidden_size"]
         self.max_positions: int | None = sizes["max_positions"]
@@ -94,7 +98,8 @@ class Bert(nn.Module):
         self.embeddings = Embeddings(vocab_size, sizes)
         embedding_size = sizes["embedding_size"] or self.width
         self.embeddings_project = Linear(embedding_size, self.width) if embedding_size != self.width else None
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(sizes) for _ in range(sizes["layers"]))})
+        self._groups = sizes["layer_groups"] or sizes["layers"]
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(sizes) for _ in range(self._groups))})
         self.pooler = nn.ModuleDict({"dense": Linear(self.width, self.width)}) if pooling == "pooler" else None
         self.apply(self._initialize)
         self.pooled_layers = pooled_layers or []
@@ -108,16 +113,12 @@ class Bert(nn.Module):
         return {"model_type": MODEL_TYPE, **{theirs: sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
 
     def width_of(self, layout: str) -> int:
-        """Return the width of the vectors, which is the same for every layout.
-
-        Raises UserError for pairs if there is only one segment type.
-        """
-        if layout == "pair" and self.sizes["segment_types"] < 2:
-            raise UserError(
-                "model.segment_types is 1, but a pair needs two; set model.segment_types=2, "
-                "or choose weights that have two"
-            )
+        """Return the width of the vectors, which is the same for every layout."""
         return self.width
+
+    def group_of(self, layer: int) -> int:
+        """Return the number of the weights, in `encoder.layer`, that a layer uses."""
+        return layer * self._groups // self.sizes["layers"]
 
     def embed(self, batch: Batch) -> Tensor:
         """Return the word vector of each token, before position, segment, norm and dropout; (T, D)."""
@@ -151,28 +152,24 @@ class Bert(nn.Module):
         return found
 
     def depth_of(self, name: str) -> int:
-        """Return the layer of a parameter: 0 = embeddings, 1 = first layer, ..., layers + 1 = above all layers."""
+        """Return the layer of a parameter: 0 = embeddings, 1 = first layer, ..., the last one = above all layers.
+
+        Layers with the same weights count as one.
+        """
         if name.startswith("embeddings"):
             return 0
         if name.startswith("encoder.layer."):
             return int(name.split(".")[2]) + 1
-        return self.sizes["layers"] + 1
+        return self.depth
 
     @property
     def depth(self) -> int:
-        return self.sizes["layers"] + 1
+        return self._groups + 1
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convert the names of a BERT or ELECTRA checkpoint to those of this module; query, key and value become one
+        """Convert a checkpoint of BERT or of its family to the tensors of this module; query, key and value become one
         matrix."""
-        tensors = {_strip_prefix(name): value for name, value in tensors.items()}
-        for name in [name for name in tensors if ".attention.self.query." in name]:
-            parts = [name.replace("query", part) for part in ("query", "key", "value")]
-            if any(part not in tensors for part in parts):
-                raise CheckpointError(f"the checkpoint has {name} but not its key and value; it is damaged")
-            # One product instead of three. Rows are output features, so parts follow one another in the first axis.
-            tensors[name.replace("query", "qkv")] = torch.cat([tensors.pop(part) for part in parts])
-        return tensors
+        return bert_tensors(tensors, self._config)
 
     def _pool(self, hidden_TD: Tensor, batch: Batch, hidden: list[Tensor]) -> Tensor:
         """Return the vector of each sequence, (S, D); `hidden` as in `Encoded`, if layers are pooled."""
@@ -197,7 +194,8 @@ class Bert(nn.Module):
         # Rows of zeros are added once for all layers; attention ignores them, and they are cut off at the end.
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
-        layers = list(self.encoder["layer"].children())
+        weights = list(self.encoder["layer"].children())
+        layers = [weights[self.group_of(number)] for number in range(self.sizes["layers"])]
         attention = attention_over(batch.lengths, self.sizes["heads"], hidden_TD.device)
         for number, layer in enumerate(layers):
             starts_S = batch.starts_S if first_only and number + 1 == len(layers) else None
@@ -225,16 +223,17 @@ def require_bert(source: Pretrained) -> None:
     """
     config = source.config
     reasons = []
-    if (kind := config.get("model_type", "bert")) not in (*ARCHITECTURES, MODEL_TYPE):
+    if (kind := config.get("model_type", "bert")) not in (*FAMILY, MODEL_TYPE):
         reasons.append(f"model_type {kind}")
     if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
         reasons.append(f"position_embedding_type {positions}")
-    if (activation := config.get("hidden_act", "gelu")) not in ACTIVATIONS:
+    if (activation := bert_config(config).get("hidden_act", "gelu")) not in ACTIVATIONS:
         reasons.append(f"hidden_act {activation}")
+    reasons += strange_parts(config)
     if reasons:
         raise CheckpointError(
             f"model.pretrained is {source.reference!r}, whose configuration says {', '.join(reasons)}, which this "
-            f"encoder ({' or '.join(ARCHITECTURES)}; {', '.join(ACTIVATIONS)}) cannot compute; "
+            f"encoder ({', '.join(FAMILY)}; {', '.join(ACTIVATIONS)}) cannot compute; "
             f"set model={kind if kind == 'textcnn' else 'hf'}"
         )
 
@@ -253,7 +252,10 @@ class Embeddings(nn.Module):
 
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
         summed_TD = x_TD + self.position_embeddings(batch.positions_T)
-        return self.dropout(self.LayerNorm(summed_TD + self.token_type_embeddings(batch.segments_T)))
+        types = self.token_type_embeddings
+        # With a single type, only the separator divides the texts of a pair, as in RoBERTa.
+        segments_T = batch.segments_T if types.num_embeddings > 1 else torch.zeros_like(batch.segments_T)
+        return self.dropout(self.LayerNorm(summed_TD + types(segments_T)))
 
 
 class Layer(nn.Module):
@@ -341,10 +343,3 @@ class _Seen:
                 for asked, number in self._attention.items()
             },
         )
-
-
-def _strip_prefix(name: str) -> str:
-    for prefix in ("bert.", "electra."):
-        name = name.removeprefix(prefix)
-    # Old checkpoints, converted from TensorFlow, have its names of a norm's parameters.
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

@@ -6,7 +6,8 @@ from typing import Any, TypedDict
 from nlu.config.errors import UserError
 
 CONFIG_KEYS = {
-    "hidden_size": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
+    "hidden_size": "hidden_size", "layers": "num_hidden_layers", "layer_groups": "num_hidden_groups",
+    "heads": "num_attention_heads",
     "intermediate_size": "intermediate_size", "embedding_size": "embedding_size",
     "max_positions": "max_position_embeddings", "segment_types": "type_vocab_size", "activation": "hidden_act",
     "dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob",
@@ -19,6 +20,8 @@ class Sizes(TypedDict):
 
     hidden_size: int
     layers: int
+    layer_groups: int | None
+    """number of different layers, each of which follows itself equally often; None: all are different"""
     heads: int
     intermediate_size: int
     embedding_size: int | None
@@ -33,9 +36,9 @@ class Sizes(TypedDict):
 
 
 BERT_BASE: Sizes = {
-    "hidden_size": 768, "layers": 12, "heads": 12, "intermediate_size": 3072, "embedding_size": None,
-    "max_positions": 512, "segment_types": 2, "activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1,
-    "layer_norm_eps": 1e-12, "initializer_range": 0.02,
+    "hidden_size": 768, "layers": 12, "layer_groups": None, "heads": 12, "intermediate_size": 3072,
+    "embedding_size": None, "max_positions": 512, "segment_types": 2, "activation": "gelu", "dropout": 0.1,
+    "attention_dropout": 0.1, "layer_norm_eps": 1e-12, "initializer_range": 0.02,
 }  # fmt: skip
 TUNABLE = ("dropout", "attention_dropout", "layer_norm_eps", "initializer_range")
 MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activation")
@@ -46,7 +49,7 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes
     """Return each size from the user's keys, else from the checkpoint's configuration, else from BERT-base.
 
     `config` is None without pretrained weights. Raises UserError if a key contradicts the checkpoint, a size of
-    MUST_BE_KNOWN is unknown, or heads do not divide the width.
+    MUST_BE_KNOWN is unknown, or heads do not divide the width or groups the layers.
     """
     base: Mapping[str, object] = BERT_BASE
     sizes: dict[str, Any] = {}
@@ -69,11 +72,17 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes
             f"model.heads is {sizes['heads']}, which does not divide model.hidden_size {sizes['hidden_size']}; "
             "set one of the two"
         )
+    if sizes["layers"] % (sizes["layer_groups"] or 1):
+        problems.append(
+            f"model.layer_groups is {sizes['layer_groups']}, which does not divide model.layers {sizes['layers']}; "
+            "set one of the two"
+        )
     if problems:
         raise UserError(*problems)
     return {
         "hidden_size": sizes["hidden_size"],
         "layers": sizes["layers"],
+        "layer_groups": sizes["layer_groups"],
         "heads": sizes["heads"],
         "intermediate_size": sizes["intermediate_size"],
         "embedding_size": sizes["embedding_size"],

@@ -96,7 +96,7 @@ def fitted_head(model: TaskModel, tensors: Weights, config: Mapping[str, Any], l
         return linear.named("head.linear")
     if isinstance(model.head, MlpHead) and model.head.activation == activation and pooling == "first":
         return {**first.named("head.dense"), **last.named("head.linear")}
-    if isinstance(model.head, LinearHead) and pooling == "pooler" and kind in ("bert", "ernie"):
+    if isinstance(model.head, LinearHead) and pooling == "pooler" and kind in ("bert", "ernie", "albert"):
         # The pooler is a tensor of the encoder, which is loaded with it.
         return last.named("head.linear")
     raise UnfitHeadError(

@@ -217,9 +217,9 @@ CONFIG: dict[str, Any] = {**SIZES, "max_position_embeddings": 64, "type_vocab_si
 def test_sizes_left_open_are_those_of_the_weights_and_else_of_bert_base():
     bert = Bert(VOCAB_SIZE, source({**CONFIG, "hidden_dropout_prob": 0.3}), pretrained="weights", attention_dropout=0.2)
     assert bert.sizes == {
-        "hidden_size": 24, "layers": 3, "heads": 4, "intermediate_size": 40, "embedding_size": None,
-        "max_positions": 64, "segment_types": 2, "activation": "relu", "dropout": 0.3, "attention_dropout": 0.2,
-        "layer_norm_eps": 1e-12, "initializer_range": 0.02,
+        "hidden_size": 24, "layers": 3, "layer_groups": None, "heads": 4, "intermediate_size": 40,
+        "embedding_size": None, "max_positions": 64, "segment_types": 2, "activation": "relu", "dropout": 0.3,
+        "attention_dropout": 0.2, "layer_norm_eps": 1e-12, "initializer_range": 0.02,
     }  # fmt: skip
     again = Bert(VOCAB_SIZE, source(bert.settings()), pretrained="weights")
     assert again.sizes == bert.sizes
@@ -249,7 +249,7 @@ def test_sizes_that_weights_do_not_show_must_be_set():
 @pytest.mark.parametrize(
     ("changes", "reason", "remedy"),
     [
-        ({"model_type": "roberta"}, "model_type roberta", "model=hf"),
+        ({"model_type": "mpnet"}, "model_type mpnet", "model=hf"),
         ({"model_type": "textcnn"}, "model_type textcnn", "model=textcnn"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type relative_key", "model=hf"),
         ({"hidden_act": "silu"}, "hidden_act silu", "model=hf"),
@@ -266,9 +266,9 @@ def test_heads_must_divide_the_width():
         Bert(VOCAB_SIZE, None, pretrained=None, **{**OURS, "heads": 5})
 
 
-def test_a_pair_needs_two_segments():
-    with pytest.raises(UserError, match="model.segment_types is 1, but"):
-        task_model(Bert(VOCAB_SIZE, None, pretrained=None, segment_types=1, **OURS), "pair", 2)
+def test_groups_must_divide_the_layers():
+    with pytest.raises(UserError, match="model.layer_groups is 2, which does not divide model.layers 3"):
+        Bert(VOCAB_SIZE, None, pretrained=None, layer_groups=2, **OURS)
 
 
 def test_depth_counts_from_the_embeddings_to_the_pooler():
