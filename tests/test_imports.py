@@ -19,7 +19,7 @@ FLOORS = (
     ("training",),
     ("launching", "reports"),
     ("inference",),
-    ("serving", "diagnosis"),
+    ("serving", "diagnosis", "distillation"),
 )
 """the packages, lowest first: each may import those of its floor and below"""
 ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "sweeps", "launching"}

@@ -119,6 +119,19 @@ class Predictor:
         return [found[row] for row in range(len(rows))]
 
     @torch.inference_mode()
+    def logits(self, encoded: EncodedRows) -> list[np.ndarray]:
+        """Return the logits of each row, in order, float32: (C,), or (U, C) for a row whose units are labelled."""
+        part = in_memory(encoded, self.trained.layout)
+        found = [np.zeros(0, np.float32)] * len(part)
+        for examples_B in evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1):
+            batch = collate(part, examples_B)
+            with self.precision.autocast(self.device):
+                outputs = self.trained.task.forward(self.trained.model, batch.to(self.device))
+            for example, logits in zip(batch.examples_B.tolist(), _logits(batch, outputs), strict=True):
+                found[example] = logits
+        return found
+
+    @torch.inference_mode()
     def _of_batch(self, batch: Batch, with_logits: bool) -> list[dict[str, Any]]:
         task, model = self.trained.task, self.trained.model
         with self.precision.autocast(self.device):
@@ -126,7 +139,7 @@ class Predictor:
         found = [task.finished(one, self.trained.decided) for one in task.predictions(batch, model, outputs)]
         if with_logits:
             for one, logits in zip(found, _logits(batch, outputs), strict=True):
-                one[LOGITS] = logits
+                one[LOGITS] = logits.tolist()
         return found
 
 
@@ -138,12 +151,13 @@ def in_memory(encoded: EncodedRows, layout: Layout) -> Examples:
     return Examples("rows", stored, np.arange(count), NoTarget.from_meta({}), layout)
 
 
-def _logits(batch: Batch, outputs: Outputs) -> list[object]:
+def _logits(batch: Batch, outputs: Outputs) -> list[np.ndarray]:
+    """Return the logits of each example of a batch."""
     logits = to_host(outputs["logits"])
     if batch.unit_counts_B is None:
-        return list(logits.tolist())
+        return list(logits)
     ends_B = np.cumsum(batch.unit_counts_B)
-    return [piece.tolist() for piece in np.split(logits, ends_B[:-1])]
+    return np.split(logits, ends_B[:-1])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nlu.data.collate import Batch
 from nlu.data.opening import Store
+from nlu.display.progress import Progress
 from nlu.models.layers import noise
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
@@ -32,6 +33,8 @@ class Context:
     seed: int
     device: torch.device
     """the device of the model; `prepare` must move a teacher there"""
+    progress: Progress
+    """shows work that takes long"""
 
 
 class Method(Protocol):

@@ -72,7 +72,7 @@ def build_run(
     require_metric(config, task, store)
     # A state replaces all weights, so a continued run does without the file of word vectors.
     model = build_model(config, data, task, None if checkpoint else progress)
-    stepper = build_stepper(config, model, task, store, ranks)
+    stepper = build_stepper(config, model, task, store, ranks, progress)
     order_key = order_key_of(config, store, ranks, model)
     checkpoints = Checkpoints(
         run_dir,
@@ -201,14 +201,14 @@ def assemble(
     return TaskModel(backbone, head, layout)
 
 
-def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks: Ranks) -> Stepper:
+def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks: Ranks, progress: Progress) -> Stepper:
     """Build the parts of a step: optimizer, method, precision and, if configured, the moving average of the weights."""
     trainer, trusted = config.trainer, config.trusted_packages
     method: Method = build(config.method, trusted=trusted)
     # Seed again, since ranks may have drawn different amounts for the initial weights.
     torch.manual_seed(stable_seed(config.seed, "method"))
     # Before the strategy, so that a method that copies the model, such as a teacher, copies whole weights.
-    own = method.prepare(model, Context(task, store, config.seed, ranks.device))
+    own = method.prepare(model, Context(task, store, config.seed, ranks.device, progress))
     parallel = strategy(ranks)
     model = parallel.prepare(model)
     own = None if own is None else parallel.prepare(own)

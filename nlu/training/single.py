@@ -194,7 +194,7 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         "model: %s parameters, %s of them trained%s; %s steps of %s examples on %s",
         everything,
         trained,
-        f", and {beside} of the method" if stepper.own else "",
+        f", and {beside} of the method" if beside != "0" else "",
         f"{run.due.total_steps:,}",
         run.trainer.batch_size * run.trainer.accumulation,
         f"{ranks.world_size} x {ranks.device.type}",

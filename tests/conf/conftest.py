@@ -30,6 +30,7 @@ class Composer:
     required = {
         ("data", "files"): ["data.train=my.csv", "data.fields={text: review, label: stars}"],
         ("model", "hf"): ["model.pretrained=hf://org/name"],
+        ("method", "distil"): ["method.teacher=outputs/mine"],
     }
     """what a choice leaves to the user"""
 

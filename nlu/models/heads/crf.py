@@ -107,6 +107,35 @@ class CrfHead(nn.Module):
         tags_P = torch.cat(parts[::-1]) if parts else tag_A
         return torch.empty_like(tags_P).index_copy_(0, places.unit_P, tags_P)
 
+    def log_marginals(self, logits_UC: Tensor, counts_B: np.ndarray, temperature: float = 1.0) -> Tensor:
+        """Return the logarithm of the probability of each tag at each unit, over all tag sequences; (U, C), float32.
+
+        Forward-backward, with a gradient; all scores are divided by `temperature`. A tag that is forbidden at a unit,
+        such as I- at the first one, has minus infinity.
+        """
+        transitions_CC, start_C, end_C = (scores / temperature for scores in self._scores())
+        places = _Places(counts_B, logits_UC.device)
+        if not places.sizes:
+            return logits_UC.float()
+        pieces = (logits_UC.float() / temperature).index_select(0, places.unit_P).split(places.sizes)
+        alphas: list[Tensor] = []
+        for number, logits_AC in enumerate(pieces):
+            before_AC = (alphas[-1][: len(logits_AC), :, None] + transitions_CC).logsumexp(1) if number else start_C
+            alphas.append(before_AC + logits_AC)
+        found: list[Tensor] = []
+        # Longest first: the examples whose last unit is at a position are the last ones that have a unit there.
+        ahead_AC, total_A = pieces[0][:0], pieces[0][:0, 0]
+        for number in reversed(range(len(pieces))):
+            ended_AC = (alphas[number][places.next_size(number) :] + end_C).logsumexp(1)
+            total_A = torch.cat([total_A, ended_AC])
+            beta_AC = end_C.expand(len(ended_AC), -1)
+            if len(ahead_AC):
+                beta_AC = torch.cat([(transitions_CC + ahead_AC[:, None, :]).logsumexp(2), beta_AC])
+            found.append(alphas[number] + beta_AC - total_A[:, None])
+            ahead_AC = pieces[number] + beta_AC
+        found_PC = torch.cat(found[::-1])
+        return torch.empty_like(found_PC).index_copy(0, places.unit_P, found_PC)
+
     def _scores(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the scores of transitions, first and last tags, with minus infinity for forbidden ones."""
         transitions_CC = self.transitions_CC.masked_fill(self._forbidden_CC, -torch.inf)

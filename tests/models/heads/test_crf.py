@@ -79,6 +79,34 @@ def test_the_likelihood_and_its_gradient_are_those_of_all_paths(counts):
         torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_marginals_are_sums_over_all_paths_and_have_their_gradient(temperature):
+    head, counts, names = crf(TAGS[:3]), [2, 0, 4, 1], TAGS[:3]
+    logits_UC = torch.cat([example(count, seed, names)[0] for seed, count in enumerate(counts)]).requires_grad_()
+    expected = []
+    for logits in logits_UC.split(counts):
+        scores = all_paths(head, logits, names) if len(logits) else {}
+        for place, tag in itertools.product(range(len(logits)), range(len(names))):
+            through = [score / temperature for path, score in scores.items() if path[place] == tag]
+            total = (torch.stack(list(scores.values())) / temperature).logsumexp(0)
+            expected.append(torch.stack(through).logsumexp(0) - total if through else torch.tensor(-torch.inf))
+    expected_UC = torch.stack(expected).view(-1, len(names))
+    found_UC = head.log_marginals(logits_UC, np.array(counts), temperature)
+    torch.testing.assert_close(found_UC, expected_UC)
+    weight_UC = torch.rand(found_UC.shape)
+    parameters = [logits_UC, head.transitions_CC, head.start_C, head.end_C]
+    own, theirs = (
+        torch.autograd.grad((values.masked_fill(values.isneginf(), 0) * weight_UC).sum(), parameters)
+        for values in (found_UC, expected_UC)
+    )
+    for one, other in zip(own, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_marginals_of_no_units_are_empty():
+    assert crf().log_marginals(torch.zeros(0, len(TAGS)), np.array([0, 0])).shape == (0, len(TAGS))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_decoded_tags_are_the_best_of_all_legal_paths(seed):
     head, (logits_UC, _) = crf(seed=seed), example(5, seed)

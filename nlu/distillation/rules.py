@@ -1,0 +1,47 @@
+"""The rules of teachers, which validation calls with the whole configuration before anything heavy is imported."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nlu.config.checks.composing import MISSING
+from nlu.config.choices import choice_of
+from nlu.config.members import is_mixture
+from nlu.config.targets import TARGET
+
+LEARNED = tuple(f"nlu.metrics.kinds.{name}" for name in ("ClassKind", "SpanKind", "LabelSetKind", "NumberKind"))
+"""kinds of records of the tasks whose predictions can be learned"""
+
+
+def teacher_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each broken rule of `method.teacher` and `method.logits`, as key, value, rule and remedy."""
+    method, kind = config["method"], task.get("kind")
+    if isinstance(kind, str) and kind.startswith("nlu.") and kind not in LEARNED and method.get("prediction") != 0:
+        name = choice_of("task", config["task"][TARGET])
+        yield (
+            f"task is {name}, but method={choice_of('method', method[TARGET])} learns predictions of classes, tags, "
+            "label sets and numbers; choose another task, or set method=plain"
+        )
+    if is_mixture(config):
+        yield (
+            "data is mixture, but method.teacher teaches one task; distil each set in a run of its own, or leave out "
+            "method="
+        )
+    runs, files = _listed(method.get("teacher")), _listed(method.get("logits"))
+    if not runs:
+        yield "method.teacher is [], which names no run; name a trained run, or set method=plain"
+    for run in runs:
+        # The folder of RUN/best-2 does not exist: it is short for RUN/checkpoints/best-2.
+        path = Path(run).expanduser()
+        if "://" not in run and run != MISSING and not (path.is_dir() or path.parent.is_dir()):
+            yield f"method.teacher is {run!r}, which does not exist here; set it to the folder of a trained run"
+    for file in files:
+        if "://" not in file and not Path(file).expanduser().is_file():
+            yield (
+                f"method.logits is {file!r}, which does not exist; write it with python -m nlu.predict logits=true, "
+                "or set method.logits=null"
+            )
+
+
+def _listed(given: object) -> Sequence[str]:
+    return [] if given is None else [given] if isinstance(given, str) else list(given)  # type: ignore[call-overload]

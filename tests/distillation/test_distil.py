@@ -1,0 +1,301 @@
+"""A student of the predictions of trained runs, against the formulas and against the predictions themselves."""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import expit, rel_entr, softmax
+
+from nlu.distillation.soft import OfClasses
+from nlu.inference.loaded import Loaded
+from nlu.models.heads.crf import CrfHead
+from nlu.runs.records import read_rows
+from tests.inference.runs import predict
+from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, STANDING_STILL, composed, start, tensors, train
+from tests.training.kinds import (
+    TEXTCNN,
+    Kind,
+    Row,
+    classes,
+    labels,
+    number,
+    pair_of_classes,
+    read,
+    tags,
+    write,
+)
+from tests.training.test_kinds_in_processes import run_in_two
+from tests.training.test_kinds_killed import killed_in_each_step
+
+ROWS = 13
+LEARNING = ("trainer.max_duration=6st", "trainer.eval_interval=0", "optimizer.lr=1e-2", *NO_DROPOUT)
+ONE_STEP = (f"trainer.batch_size={ROWS}", "trainer.max_duration=1st", "trainer.eval_interval=0", *STANDING_STILL)
+KINDS = {
+    "classes": Kind(("data.labels=[good, bad]",), classes),
+    "pairs": Kind(("task=match",), pair_of_classes),
+    "label sets": Kind(("task=multilabel",), labels),
+    "numbers": Kind(("task=regress",), number),
+    "tags": Kind(("task=tag",), tags),
+    "tags with a CRF": Kind(("task=tag", "head=crf"), tags),
+}
+OF_CLASSES = Kind(("data.labels=[bad, good]",), classes, TEXTCNN)
+STUDENTS = {
+    "classes": OF_CLASSES,
+    "pairs": Kind(("task=match", *KINDS["pairs"].options), pair_of_classes, TEXTCNN),
+    "label sets": Kind(("task=multilabel",), labels, TEXTCNN),
+    "numbers": Kind(("task=regress",), number, TEXTCNN),
+    "tags": Kind(("task=tag",), tags, TEXTCNN),
+    "tags with a CRF": Kind(("task=tag", "head=crf", "head.transitions_lr=1e-30"), tags),
+}
+
+
+@pytest.fixture(scope="module")
+def teacher_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that trains a teacher of a kind, or returns the one that it trained before."""
+    known: dict[tuple[str, int], Path] = {}
+
+    def teacher(name: str, seed: int = 1) -> Path:
+        if (name, seed) not in known:
+            folder = tmp_path_factory.mktemp("teacher")
+            train(*KINDS[name].overrides(folder), *LEARNING, f"seed={seed}", f"hydra.run.dir={folder}/run")
+            known[name, seed] = folder / "run"
+        return known[name, seed]
+
+    return teacher
+
+
+def student(kind: Kind, folder: Path, teacher: object, *overrides: str, name: str = "run") -> Path:
+    """Train a student of a teacher on the rows of a kind, and return its folder."""
+    given = f"method.teacher={teacher}"
+    train(*kind.overrides(folder), "method=distil", given, *overrides, f"hydra.run.dir={folder}/{name}")
+    return folder / name
+
+
+def logits_of(run: Path, rows: list[Row], names: list[str]) -> list[np.ndarray]:
+    """Return the logits that a run predicts for rows, in the order of some labels."""
+    loaded = Loaded.of(run, checkpoint="last", device="cpu")
+    order = [loaded.labels.index(name) for name in names] if names else [0]
+    return [np.array(one["logits"])[..., order].astype(np.float64) for one in loaded.predict(rows, logits=True)]
+
+
+def marginals(run: Path, logits_UC: np.ndarray, names: list[str], temperature: float) -> np.ndarray:
+    """Return the probability of each tag at each unit: the derivative of the logarithm of the sum over all paths."""
+    loaded = Loaded.of(run, checkpoint="last", device="cpu")
+    head, own = loaded.trained.model.head, loaded.labels
+    assert isinstance(head, CrfHead)
+    for score in (head.transitions_CC, head.start_C, head.end_C):
+        score.data /= temperature
+    to_own, back = [names.index(name) for name in own], [own.index(name) for name in names]
+    leaf = torch.tensor(logits_UC[:, to_own] / temperature, dtype=torch.float32, requires_grad=True)
+    outside = torch.zeros(len(leaf), dtype=torch.int64)
+    head.negative_log_likelihood(leaf, outside, np.array([len(leaf)])).sum().backward()
+    assert leaf.grad is not None
+    found = leaf.grad.double().numpy()
+    # The likelihood is of O at every unit, whose score it has subtracted.
+    found[:, 0] += 1
+    return found[:, back]
+
+
+def divergence(kind: str, taught: np.ndarray, own: np.ndarray, temperature: float) -> float:
+    """Return the divergence of a row, by the formulas."""
+    if kind == "numbers":
+        return float(((taught - own) ** 2).sum())
+    if kind == "label sets":
+        p, q = expit(taught / temperature), expit(own / temperature)
+        return float((rel_entr(p, q) + rel_entr(1 - p, 1 - q)).mean())
+    return float(rel_entr(softmax(taught / temperature, -1), softmax(own / temperature, -1)).sum())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_that_of_the_formula_from_the_predictions_of_both(
+    kind: str, teacher_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher, temperature, alpha = teacher_of(kind), 3.0, 0.25
+    given = (f"method.temperature={temperature}", f"method.alpha={alpha}", *ONE_STEP)
+    without_dropout = NO_DROPOUT if STUDENTS[kind].model is MODEL else ("model.dropout=0", "model.head_dropout=0")
+    own = student(STUDENTS[kind], tmp_path, teacher, *given, *without_dropout)
+    rows = read(tmp_path / "train.jsonl")
+    names = Loaded.of(own, checkpoint="last", device="cpu").labels
+    taught, found = logits_of(teacher, rows, names), logits_of(own, rows, names)
+    if kind == "numbers":
+        scales = [Loaded.of(run, device="cpu").trained.target.meta() for run in (teacher, own)]
+        # The student learns in its own unit.
+        taught = [(one * scales[0]["sd"] + scales[0]["mean"] - scales[1]["mean"]) / scales[1]["sd"] for one in taught]
+    if kind == "tags with a CRF":
+        pairs = [
+            (marginals(teacher, a, names, temperature), marginals(own, b, names, temperature))
+            for a, b in zip(taught, found, strict=True)
+        ]
+        # Rounding leaves -1e-8 where a tag is forbidden.
+        each = [float(rel_entr(p.clip(0), q.clip(1e-30)).sum()) for p, q in pairs]
+    else:
+        each = [divergence(kind, a, b, temperature) for a, b in zip(taught, found, strict=True)]
+    units = sum(map(len, found)) if kind.startswith("tags") else len(rows)
+    (row,) = read_rows(own / "train.tsv")
+    assert row["loss_distil"] == pytest.approx(sum(each) / units, rel=1e-4) and sum(each) > 1e-4
+    squared = 1 if kind == "numbers" else temperature**2
+    expected = (1 - alpha) * float(row["loss_labels"]) + alpha * squared * float(row["loss_distil"])  # type: ignore[arg-type]
+    assert row["loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_gradient_is_the_difference_of_the_probabilities() -> None:
+    rng = np.random.default_rng(0)
+    wanted, logits = softmax(rng.normal(size=(4, 3)), 1), rng.normal(size=(4, 3))
+    leaf = torch.tensor(logits, dtype=torch.float32, requires_grad=True)
+    form: Any = OfClasses()
+    form.divergence(torch.tensor(wanted, dtype=torch.float32), form.found(None, leaf, None, 2.0)).backward()
+    assert leaf.grad is not None
+    np.testing.assert_allclose(leaf.grad, (softmax(logits / 2.0, 1) - wanted) / 2.0, atol=1e-6)
+
+
+def test_the_probabilities_of_several_teachers_are_averaged(teacher_of: Callable[..., Path], tmp_path: Path) -> None:
+    teachers = [teacher_of("classes"), teacher_of("classes", seed=2)]
+    given = f"[{teachers[0]},{teachers[1]}]"
+    own = student(OF_CLASSES, tmp_path, given, *ONE_STEP, "model.dropout=0", "model.head_dropout=0")
+    rows, names = read(tmp_path / "train.jsonl"), ["bad", "good"]
+    each = [softmax(np.array(logits_of(run, rows, names)) / 2, 1) for run in teachers]
+    assert np.abs(each[0] - each[1]).max() > 1e-3
+    found = softmax(np.array(logits_of(own, rows, names)) / 2, 1)
+    (row,) = read_rows(own / "train.tsv")
+    assert row["loss_distil"] == pytest.approx(rel_entr((each[0] + each[1]) / 2, found).sum() / len(rows), rel=1e-4)
+
+
+def test_a_killed_student_continues_to_the_same_bytes(teacher_of: Callable[..., Path], tmp_path: Path) -> None:
+    options = (
+        "trainer.batch_size=4", "trainer.accumulation=2", "trainer.max_duration=4st", "trainer.save_interval=1st",
+        "resume=auto", "method=distil", f"method.teacher={teacher_of('classes')}",
+    )  # fmt: skip
+    killed_in_each_step(composed(*OF_CLASSES.overrides(tmp_path), *options), tmp_path, 4, 1)
+
+
+def test_logits_of_a_file_give_the_bytes_of_those_computed_here(
+    teacher_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher = teacher_of("tags")
+    kind, steps = STUDENTS["tags"], ("trainer.max_duration=3st",)
+    here = student(kind, tmp_path, teacher, *steps)
+    predict(f"run={teacher}", f"input={tmp_path}/train.jsonl", f"output={tmp_path}/taught.jsonl", "logits=true")
+    rows = read(tmp_path / "taught.jsonl")
+    # In another order, beside a row that is not trained on.
+    extra = {"tokens": ["h"], "tags": ["O"], "logits": [[0.0] * 5]}
+    write(tmp_path / "taught.jsonl", [extra, *rows[::-1]])
+    file = f"method.logits={tmp_path}/taught.jsonl"
+    there = student(kind, tmp_path, teacher, *steps, file, name="from-file")
+    for name in ("last", "best-1"):
+        both = [(run / f"checkpoints/{name}/model.safetensors").read_bytes() for run in (here, there)]
+        assert both[0] == both[1]
+    write(tmp_path / "taught.jsonl", rows[1:])
+    train(
+        *kind.overrides(tmp_path), "method=distil", f"method.teacher={teacher}", file,
+        f"hydra.run.dir={tmp_path}/refused", status=2,
+    )  # fmt: skip
+
+
+def test_logits_in_a_table_without_a_header_are_its_last_column(
+    teacher_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    lines = [f"{row['text']}\t{row['label']}\n" for row in map(classes, [random.Random(0)] * ROWS)]
+    (tmp_path / "rows.tsv").write_text("".join(lines))
+    teacher = teacher_of("classes")
+    common = (
+        *TEXTCNN, *PLAIN, "data=files", f"data.train={tmp_path}/rows.tsv", "data.fields={text: 0, label: 1}",
+        "data.dev_fraction=0.3", "trainer.max_duration=2st", "method=distil", f"method.teacher={teacher}",
+    )  # fmt: skip
+    train(*common, f"hydra.run.dir={tmp_path}/here")
+    for suffix in ("tsv", "jsonl"):
+        file = tmp_path / f"taught.{suffix}"
+        predict(
+            f"run={teacher}", f"input={tmp_path}/rows.tsv", f"output={file}", "logits=true", "input.fields={text: 0}"
+        )
+        train(*common, f"method.logits={file}", f"hydra.run.dir={tmp_path}/{suffix}")
+        both = [(tmp_path / name / "checkpoints/last/model.safetensors").read_bytes() for name in ("here", suffix)]
+        assert both[0] == both[1]
+
+
+def test_no_checkpoint_has_the_teacher_and_the_student_does_without_it(
+    teacher_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    teacher = tmp_path / "teacher"
+    shutil.copytree(teacher_of("classes"), teacher)
+    own = student(OF_CLASSES, tmp_path, teacher, "trainer.max_duration=2st")
+    assert tensors(own, "last/method").keys() == {"digest"}
+    plain = [*OF_CLASSES.overrides(tmp_path), "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/plain"]
+    train(*plain)
+    for name in ("last/model", "best-1/model", "last/optimizer"):
+        assert {key: value.shape for key, value in tensors(own, name).items()} == {
+            key: value.shape for key, value in tensors(tmp_path / "plain", name).items()
+        }
+    shutil.rmtree(teacher)
+    assert len(Loaded.of(own, device="cpu").predict(["a b", "c"])) == 2
+
+
+def test_the_logits_of_a_teacher_are_computed_once_for_all_students(
+    teacher_of: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teacher = teacher_of("classes", seed=3)
+    for name, model in (("one", TEXTCNN), ("other", MODEL)):
+        kind = Kind(OF_CLASSES.options, classes, model)
+        student(kind, tmp_path, teacher, "trainer.max_duration=1st", name=name)
+    assert capsys.readouterr().err.count("computing the logits of") == 1
+
+
+def test_a_run_is_not_continued_with_a_teacher_that_has_changed(
+    teacher_of: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    teacher = tmp_path / "teacher"
+    shutil.copytree(teacher_of("classes"), teacher)
+    options = ("trainer.max_duration=4st", "resume=auto")
+    student(OF_CLASSES, tmp_path, teacher, *options, "trainer.stop_after=2st")
+    shutil.rmtree(teacher)
+    shutil.copytree(teacher_of("classes", seed=2), teacher)
+    given = f"method.teacher={teacher}"
+    train(*OF_CLASSES.overrides(tmp_path), "method=distil", given, *options, f"hydra.run.dir={tmp_path}/run", status=2)
+    assert "names a run that has changed since this run began" in capsys.readouterr().err
+
+
+REFUSED = {
+    "other labels": (Kind(("data.labels=[bad, good, fair]",), classes), "classes", (), "it lacks fair; name"),
+    "another kind of task": (Kind(("task=regress",), number), "classes", (), "which predicts classes, but this run"),
+    "other texts": (OF_CLASSES, "pairs", (), "which reads text_a and text_b, but this run reads text"),
+    "a loss without a distribution": (Kind(("loss=bce", *OF_CLASSES.options), classes), "classes", (), "loss=bce"),
+    "a run that is not there": (OF_CLASSES, None, (), "does not exist here"),
+    "too few files": (
+        OF_CLASSES, "classes", ("method.logits=[{rows},{rows}]",), "names 2 file(s) for 1 teachers",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_teacher_that_does_not_fit_is_refused(
+    name: str, teacher_of: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind, taught, more, said = REFUSED[name]
+    teacher = tmp_path / "absent/run" if taught is None else teacher_of(taught)
+    overrides = kind.overrides(tmp_path)
+    capsys.readouterr()
+    train(
+        *overrides, "method=distil", f"method.teacher={teacher}",
+        *(one.format(rows=tmp_path / "train.jsonl") for one in more), f"hydra.run.dir={tmp_path}/run", status=2,
+    )  # fmt: skip
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.thorough
+def test_two_processes_learn_the_same_from_a_teacher_as_one(teacher_of: Callable[..., Path], tmp_path: Path) -> None:
+    options = OF_CLASSES.overrides(tmp_path, train_rows=11)
+    config = composed(
+        *options, "method=distil", f"method.teacher={teacher_of('classes', seed=4)}", "trainer.batch_size=2",
+        "trainer.accumulation=6", "trainer.max_duration=1st", "trainer.clip_norm=0", "model.dropout=0",
+        "model.head_dropout=0",
+    )  # fmt: skip
+    run_in_two([(config, tmp_path / "together")], tmp_path)
+    start(config, tmp_path / "single")
+    (one,), (two,) = (read_rows(tmp_path / name / "train.tsv") for name in ("single", "together"))
+    assert two["loss_distil"] == pytest.approx(one["loss_distil"], rel=1e-5)
+    assert two["gnorm"] == pytest.approx(one["gnorm"], rel=1e-5)
