@@ -1,12 +1,15 @@
 """The rules of teachers, which validation calls with the whole configuration before anything heavy is imported."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nlu.config.checks.composing import MISSING
 from nlu.config.choices import choice_of
+from nlu.config.errors import UserError
 from nlu.config.members import is_mixture
+from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 
 LEARNED = tuple(f"nlu.metrics.kinds.{name}" for name in ("ClassKind", "SpanKind", "LabelSetKind", "NumberKind"))
@@ -16,11 +19,12 @@ LEARNED = tuple(f"nlu.metrics.kinds.{name}" for name in ("ClassKind", "SpanKind"
 def teacher_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     """Yield each broken rule of `method.teacher` and `method.logits`, as key, value, rule and remedy."""
     method, kind = config["method"], task.get("kind")
-    if isinstance(kind, str) and kind.startswith("nlu.") and kind not in LEARNED and method.get("prediction") != 0:
+    is_other = isinstance(kind, str) and kind.startswith("nlu.") and kind not in LEARNED
+    if (is_other or _reads(config) != "logits") and method.get("prediction") != 0:
         name = choice_of("task", config["task"][TARGET])
         yield (
             f"task is {name}, but method={choice_of('method', method[TARGET])} learns predictions of classes, tags, "
-            "label sets and numbers; choose another task, or set method=plain"
+            "label sets and numbers, which are logits; choose another task or loss, or set method=plain"
         )
     if is_mixture(config):
         yield (
@@ -41,6 +45,14 @@ def teacher_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
                 f"method.logits is {file!r}, which does not exist; write it with python -m nlu.predict logits=true, "
                 "or set method.logits=null"
             )
+
+
+def _reads(config: Mapping[str, Any]) -> str:
+    """Return what the loss reads: logits, or cosines of texts."""
+    # A loss that cannot be read is another problem, which is reported anyway.
+    with suppress(UserError, KeyError, TypeError):
+        return str(read_constants(config["loss"][TARGET]).get("reads", "logits"))
+    return "logits"
 
 
 def _listed(given: object) -> Sequence[str]:

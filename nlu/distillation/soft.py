@@ -137,10 +137,10 @@ PREDICTED: dict[type[Any], str] = {Classify: "classes", Tag: "tags", Multilabel:
 def _predicted(task: Task, whose: str) -> str:
     """Return what a task predicts. Raises UserError for a task whose outputs are not compared here."""
     named = next((words for kind, words in PREDICTED.items() if isinstance(task, kind)), None)
-    if named is None:
+    if named is None or getattr(task, "over_cosines", False):
         raise UserError(
             f"{whose} has the task {type(task).__name__}, but the predictions of teachers are learned for "
-            f"{', '.join(PREDICTED.values())}; choose another task, or method=plain"
+            f"{', '.join(PREDICTED.values())} as logits; choose another task or loss, or method=plain"
         )
     loss = getattr(task, "loss", None)
     if isinstance(loss, Deciding):

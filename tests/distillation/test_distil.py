@@ -46,7 +46,7 @@ KINDS = {
 OF_CLASSES = Kind(("data.labels=[bad, good]",), classes, TEXTCNN)
 STUDENTS = {
     "classes": OF_CLASSES,
-    "pairs": Kind(("task=match", *KINDS["pairs"].options), pair_of_classes, TEXTCNN),
+    "pairs": Kind(("task=siamese",), pair_of_classes, TEXTCNN),
     "label sets": Kind(("task=multilabel",), labels, TEXTCNN),
     "numbers": Kind(("task=regress",), number, TEXTCNN),
     "tags": Kind(("task=tag",), tags, TEXTCNN),
