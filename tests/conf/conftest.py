@@ -30,7 +30,7 @@ class Composer:
     required = {
         ("data", "files"): ["data.train=my.csv", "data.fields={text: review, label: stars}"],
         ("model", "hf"): ["model.pretrained=hf://org/name"],
-        ("method", "distil"): ["method.teacher=outputs/mine"],
+        **{("method", name): ["method.teacher=outputs/mine"] for name in ("distil", "minilm", "tinybert")},
     }
     """what a choice leaves to the user"""
 
@@ -101,6 +101,8 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         (tmp_path / name).touch()
     (tmp_path / "outputs/mine").mkdir(parents=True)
     (tmp_path / "outputs/mine/overrides").write_text("model=bert_tiny\n")
+    (tmp_path / "outputs/mine/checkpoints/best-1").mkdir(parents=True)
+    (tmp_path / "outputs/mine/checkpoints/best-1/tokenizer.json").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NLU_DATA", "nowhere")
     # Which trackers are installed here has nothing to do with what composes.

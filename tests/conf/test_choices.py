@@ -58,7 +58,7 @@ READERS = {
     **dict.fromkeys(SOFT, {"soft"}),
 }  # fmt: skip
 """The tasks that each loss is for."""
-OF_TEACHERS = ("distil",)
+OF_TEACHERS = ("distil", "minilm", "tinybert")
 """Methods that learn the predictions of other runs, which are no cosines."""
 
 
