@@ -44,6 +44,7 @@ class Builder:
         """of each set: the usable rows of each file"""
         self.reuse = Reuse(plan, tokenizer.digest, folder)
         self._plan, self._tokenizer, self._chunks = plan, tokenizer, chunks
+        self._reading = plan.reading.by(tokenizer)
 
     def add_set(self, folder: Path, name: str, advance: Callable[[int], None]) -> None:
         """Write a set into a new folder. Raises DataError for rows that cannot be used and may not be skipped, and for
@@ -115,7 +116,7 @@ class Builder:
         """Yield the number and the usable rows of each chunk of a set."""
         # Folds group training rows only; any set can be scored by group.
         with_group = self._plan.is_trained or self._plan.scores_groups or name == "train"
-        for number, chunk in enumerate(self._plan.reading.chunks(self._plan.sets[name], with_group=with_group)):
+        for number, chunk in enumerate(self._reading.chunks(self._plan.sets[name], with_group=with_group)):
             yield number, self._usable(name, chunk, bad, counts)
             advance(len(chunk))
 

@@ -39,6 +39,8 @@ class Files:
     """Your own csv, tsv, jsonl, json, parquet, CoNLL or plain-line files; the named data sets are presets of it."""
 
     rules_of_config = "nlu.data.rules.file_problems"
+    blocks: Any = None
+    """what makes rows of lines (`nlu.data.reading.Blocks`); None: the files have rows"""
 
     def __init__(
         self,

@@ -114,7 +114,9 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
         )
     elif files.dev is None and files.dev_fraction:
         is_dev_N = _split_off(stored["train"], train_rows_N, files.dev_fraction, plan.reading.group_by)
-    origins = {name: Texts(plan.reading, plan.sets[name], plan.layout) for name in stored}
+    # A vocabulary that is built is that of the store, whose tokens are the first ones.
+    reading = plan.reading.by(plan.tokenizer or load_tokenizer(folder, None))
+    origins = {name: Texts(reading, plan.sets[name], plan.layout) for name in stored}
     # Two views of the same stored rows: nothing is copied.
     if is_dev_N is not None:
         rows["dev"], rows["train"] = train_rows_N[is_dev_N], train_rows_N[~is_dev_N]

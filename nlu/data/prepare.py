@@ -100,8 +100,9 @@ def first_rows(plan: Plan, count: int, progress: ProgressBar = quiet) -> list[Sa
             with progress(f"reading {name}") as advance:
                 first[name] = builder.first(name, count, advance)
         known = plan.target, plan.tokenizer
+    reading = plan.reading.by(known[1])
     return [
-        Sample(name, stored, count, Texts(plan.reading, plan.sets[name], plan.layout), known[0], plan.layout, known[1])
+        Sample(name, stored, count, Texts(reading, plan.sets[name], plan.layout), known[0], plan.layout, known[1])
         for name, stored in first.items()
     ]
 
@@ -133,7 +134,7 @@ def prepare_scoring(
         meta = meta_of(folder)
         parts = {}
         for name, stored in open_sets(folder, meta).items():
-            texts = Texts(reading, sets[name], plan.layout)
+            texts = Texts(reading.by(tokenizer), sets[name], plan.layout)
             parts[name] = Examples(name, stored, np.arange(len(stored)), target, plan.layout, texts)
         return Store(folder, parts, target, plan.layout, tokenizer, meta)
 

@@ -5,9 +5,10 @@ Axes: N rows of a set.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Self
+from pathlib import Path
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from nlu.data.readers import GROUP, TABLES, Fields, column_names, format_of, has
 from nlu.data.seeds import text_hash
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.classes import NUMBER
+from nlu.data.tokenizing import Tokenizer
 
 CHUNK_ROWS = 4096
 SAMPLED_ROWS = 1000
@@ -30,6 +32,16 @@ HEADER_WORDS = frozenset(
     "label labels class category target tag tags score rating stars sentiment polarity 标签 类别 分数".split()
 )
 Chunk = list[tuple[int, Row | BadRow | Mark]]
+
+
+class Blocks(Protocol):
+    """Makes rows of the lines of a file, where a line is not a row; the data of a task names it as `blocks`."""
+
+    def rows(self, path: Path, tokenizer: Tokenizer | None, max_lines: int | None) -> Iterator[Row | BadRow]:
+        """Yield the rows of the first lines of a file, in order of their numbers; None: of all lines.
+
+        Without a tokenizer, the rows are those from which its vocabulary is built.
+        """
 
 
 @dataclass(frozen=True)
@@ -42,11 +54,19 @@ class Reading:
     max_rows: int | None
     group_by: str | int | None
     dialect: Dialect = PLAIN
+    blocks: Blocks | None = None
+    """what makes rows of lines; None: the file has rows"""
+    tokenizer: Tokenizer | None = None
+    """what makes tokens of lines, once it is known"""
 
     @classmethod
     def of(cls, files: Files, fields: Fields, group_by: str | int | None) -> Self:
         """Read as `files` says, with these fields."""
-        return cls(fields, files.format, files.header, files.max_rows, group_by, files.dialect)
+        return cls(fields, files.format, files.header, files.max_rows, group_by, files.dialect, files.blocks)
+
+    def by(self, tokenizer: Tokenizer | None) -> Self:
+        """Return how rows are read that are made of tokens."""
+        return self if self.blocks is None else replace(self, tokenizer=tokenizer)
 
     def chunks(self, sources: Sequence[SourceFile], *, with_group: bool = False) -> Iterator[Chunk]:
         """Yield lists of CHUNK_ROWS pairs: the index of a file, and what its reader yields."""
@@ -66,6 +86,9 @@ class Reading:
         fields = {**self.fields, GROUP: self.group_by} if with_group and self.group_by is not None else self.fields
         taken = 0
         try:
+            if self.blocks is not None:
+                yield from self.blocks.rows(source.path, self.tokenizer, self.max_rows)
+                return
             for row in read_rows(source.path, self.file_format, fields, self.header, dialect=self.dialect):
                 # The file says the label, not a column.
                 if isinstance(row, Row) and source.label is not None:
@@ -221,13 +244,13 @@ class Texts:
                         break
                 yield self._verified(row, wanted) if row is not None and row.number == number else None
 
-    def _rows(self, source: SourceFile) -> Iterator[Row | BadRow]:
+    def _rows(self, source: SourceFile) -> Iterator[Row]:
         """Yield the rows of a file, and nothing from where it cannot be read any more."""
         # The text is only for display, so a file that was removed meanwhile is skipped.
         with suppress(UserError, OSError):
-            yield from (row for row in self.reading.rows(source) if not isinstance(row, Mark))
+            yield from (row for row in self.reading.rows(source) if isinstance(row, Row))
 
-    def _verified(self, row: Row | BadRow, wanted: int) -> Values | None:
+    def _verified(self, row: Row, wanted: int) -> Values | None:
         """Return the texts of a row, or None if their hash differs."""
         checked = self.reading.checked(row, self.layout)
         # The file may have changed since: a line with the same number may be another row.

@@ -1,10 +1,12 @@
-"""The rules of `data=files`, which validation calls with the whole configuration before anything heavy is imported.
+"""The rules of `data=files` and `data=corpus`, which validation calls with the whole configuration
+before anything heavy is imported.
 
 Nothing is fetched or read, except that local paths are looked up. A derived class may lack any of the keys.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,7 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
             f"folds.group_by is {folds['group_by']}, but with data.format={data['format']} rows have no column to "
             "group by; set folds.group_by=null, or give the rows as a table or jsonl"
         )
-    for key, path in _paths(data):
-        # What can be fetched is not looked up here: validation sends no request.
-        is_checked = "://" in path or path in (data.get("urls") or {}) or "#sha256=" in path and _is_file(path)
-        if not is_checked and (problem := path_problem(key, path)):
-            yield problem
+    yield from _path_problems(data)
     if data.get("reader") is not None and data.get("format") not in (None, "auto"):
         yield (
             f"data.reader is set and data.format is {data['format']}, but a reader decides what the format is; leave "
@@ -38,6 +36,35 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
     if data.get("fields", MISSING) != MISSING:
         yield from _fields(data, config["task"][TARGET].rpartition(".")[2].lower(), task, _reads(config))
     yield from _sets(data, folds["count"])
+
+
+def corpus_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where `data=corpus` does not fit the task or this machine: its examples are texts without labels."""
+    data, folds = config["data"], config["folds"]
+    targets, _ = known_roles(task)
+    if targets:
+        name = config["task"][TARGET].rpartition(".")[2].lower()
+        yield (
+            f"task={name} needs {' or '.join(targets)}, but data=corpus has only sentences; set task=mlm, or "
+            "data=files for rows with labels"
+        )
+    if folds["group_by"] is not None:
+        yield f"folds.group_by is {folds['group_by']}, but lines of a corpus have no column; set folds.group_by=null"
+    if data.get("words") == "jieba" and find_spec("jieba") is None:
+        yield (
+            "data.words is jieba, which is not installed here; pip install 'nlu[zh]' or pip install jieba, or set "
+            "data.words=spaces for a corpus with spaces between words"
+        )
+    yield from _path_problems(data)
+    yield from _sets(data, folds["count"])
+
+
+def _path_problems(data: Mapping[str, Any]) -> Iterator[str]:
+    for key, path in _paths(data):
+        # What can be fetched is not looked up here: validation sends no request.
+        is_checked = "://" in path or path in (data.get("urls") or {}) or "#sha256=" in path and _is_file(path)
+        if not is_checked and (problem := path_problem(key, path)):
+            yield problem
 
 
 def soft_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ Axes: T places of examples.
 | windows | epoch | yes |
 | mixture | round | yes |
 | eval_rows | row, or hash of a group | yes |
+| mask order, share, kind, word, n-gram | epoch, row of the store, place | yes |
 | dropout, CPU | step, example, which of its sequences | yes |
 | dropout, accelerator; torch's generator | rank, step, micro-batch | no |
 """

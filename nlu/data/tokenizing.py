@@ -5,8 +5,9 @@ Axes: N texts or rows; flat arrays hold them one after another; W pieces of all 
 
 import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from tokenizers.models import WordPiece as WordPieceModel
 
 from nlu.config.errors import DataError
 from nlu.config.types import PositiveInt
-from nlu.data.pieces import PIECES, PieceTokenizer, can_cut, count_words, encoded
+from nlu.data.pieces import IDEOGRAPHS, PIECES, PieceTokenizer, can_cut, count_words, encoded
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SPACE_BYTE = "\u0120"
 """a space in a byte-level vocabulary"""
+BLANK_MARKS = ("\u2581", SPACE_BYTE)
+"""what stands for a blank at the beginning of a token, in vocabularies of SentencePiece and of bytes"""
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,33 @@ class Tokenizer:
         """Return whether each token replaces a word outside the vocabulary; bool, the shape of `tokens`."""
         return np.zeros(tokens.shape, bool) if self._spells_everything else tokens == self.unknown_id
 
+    @property
+    def special_ids(self) -> list[int]:
+        """The special tokens that are put around texts, and those that the tokenizer itself calls special."""
+        added = self.backend.get_added_tokens_decoder().items()
+        around = [*self.single.before, *self.single.after, *self.pair.between]
+        return sorted({*around, *(number for number, token in added if token.special)})
+
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, which `load_tokenizer` reads."""
         (folder / "tokenizer.json").write_text(self.backend.to_str(), encoding="utf-8")
+
+
+def begins_word(token: str, vocabulary: Container[str]) -> bool:
+    """Return whether a token begins a word, by its spelling in this vocabulary.
+
+    In WordPiece a token that begins with ## continues a word. Where a mark stands for a blank, a token without it
+    continues a word if it begins with a letter or digit that is not an ideograph.
+    """
+    if token.startswith("##"):
+        return False
+    mark = next((mark for mark in BLANK_MARKS if mark in vocabulary), None)
+    return (
+        mark is None
+        or token.startswith(mark)
+        or not token[:1].isalnum()
+        or re.match(f"[{IDEOGRAPHS}]", token) is not None
+    )
 
 
 def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:

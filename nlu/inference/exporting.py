@@ -18,6 +18,7 @@ from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
 from nlu.inference.exports.deciding import Row
 from nlu.inference.exports.formats import FORMATS, require_fixable, require_packages
 from nlu.inference.locate import ABOUT, Located
+from nlu.inference.predictor import require_predicting
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
 from nlu.runs.predictions import evaluation_sets, predictions_of
@@ -44,6 +45,7 @@ def run_export(config: Export, located: Located) -> int:
             f"run is {config.run}, which makes sequences by data.layout, a class of your own that no export contains; "
             "use the run by nlu.predict, nlu.serve or nlu.load"
         )
+    require_predicting(trained)
     for one in formats:
         require_fixable(one, trained, config.fixed_length)
     merged = trained.without_adapter()

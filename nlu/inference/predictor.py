@@ -55,7 +55,11 @@ class Predictor:
         return self.trained.layout.encode(self.trained.tokenizer, values, self.trained.config.data["max_len"])
 
     def try_out(self) -> None:
-        """Predict a row that any run can read, so that an error of the model appears early."""
+        """Predict a row that any run can read, so that an error of the model appears early.
+
+        Raises UserError for a run that cannot predict rows.
+        """
+        require_predicting(self.trained)
         self.predict(self.encode([dict.fromkeys(self.trained.layout.alternatives[-1], "a")]))
 
     def predict(
@@ -196,12 +200,22 @@ class Columns:
 
 
 def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool) -> Columns:
-    """Return the columns that a run's predictions add. Raises UserError if `scores` asks for absent probabilities."""
+    """Return the columns that a run's predictions add.
+
+    Raises UserError if `scores` asks for absent probabilities, and for a run that cannot predict rows.
+    """
+    require_predicting(trained)
     if scores and not trained.kind.has_probabilities:
         raise UserError("scores is true, but this run predicts no probabilities; leave out scores")
     # A tagged row has logits for each of its units.
     logits_hold: Holds = "lists of numbers" if trained.layout.name == "units" else "numbers"
     return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold)
+
+
+def require_predicting(trained: Trained) -> None:
+    """Raise UserError for a run that cannot predict rows without their target."""
+    if trained.kind.unpredicted:
+        raise UserError(f"{trained.located.run_dir}: {trained.kind.unpredicted}")
 
 
 def text_of(cell: Cell, separator: str, holds: Holds) -> str:

@@ -1,4 +1,4 @@
-"""Cross-entropy over classes or tags.
+"""Cross-entropy over classes, tags or words.
 
     -w[y] log softmax(logits)[y], with label smoothing e against (1 - e) onehot(y) + e / C
     (Szegedy et al. 2016, https://arxiv.org/abs/1512.00567, section 7)
@@ -19,7 +19,7 @@ from nlu.losses.loss import ClassWeights, RowLoss, balanced
 class CrossEntropy(RowLoss):
     """Cross-entropy in nats."""
 
-    kinds = ("classes", "tags")
+    kinds = ("classes", "tags", "words")
 
     def __init__(
         self,

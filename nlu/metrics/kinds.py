@@ -74,6 +74,8 @@ class Kind:
     """whether the predictions of several runs can be averaged"""
     unjudged: ClassVar[str] = ""
     """why a single record is neither right nor wrong nor near nor far; empty if it is"""
+    unpredicted: ClassVar[str] = ""
+    """why a row without its target cannot be predicted; empty if it can"""
     unsuspected: ClassVar[str] = "these predictions keep no probability of each label"
     """why confident learning cannot find label errors, for kinds without `has_probabilities`"""
     ranked_by: ClassVar[str] = "confidence"
@@ -302,6 +304,21 @@ class SpanKind(Kind):
             for first, last, type_ in found["spans"]
         ]
         return {PREDICTION: spans}
+
+
+class WordsKind(Kind):
+    """The masked words of a text, some of which are right."""
+
+    name, plural = "words", "masked words"
+    columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "texts"}
+    unpredicted = (
+        "a run of task=mlm predicts only words that it masks itself; fine-tune it with model.pretrained=RUN and "
+        "predict with the new run, or get vectors of texts by nlu.load(RUN).encode"
+    )
+    unjudged = (
+        "these predictions are the sums of the masked words of each row, so that no row is right or wrong; "
+        "python -m nlu.evaluate gives loss, perplexity and accuracy"
+    )
 
 
 def kind_named(name: str, trusted: Sequence[str] = ()) -> Kind:

@@ -55,6 +55,14 @@ class HasLearningRates(Protocol):
     """peak rates by name of a parameter in the head"""
 
 
+@runtime_checkable
+class ReadsCheckpoints(Protocol):
+    """A head that other libraries' checkpoints of encoders have too."""
+
+    def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return its tensors in such a checkpoint under the names of its parameters; {} if there are none."""
+
+
 def wanted_by(target: HeadTarget) -> Wanted:
     """Return the vectors that predict a target: those of units for tags, else those of sequences."""
     return "units" if target.kind == "tags" else "pooled"

@@ -1,4 +1,5 @@
-"""The rules of tasks over classes, which validation calls with the whole configuration before heavy imports."""
+"""The rules of tasks over classes and of task=mlm, which validation calls with the whole configuration, before anything
+heavy is imported."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -33,6 +34,19 @@ def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> I
     labels = config["data"].get("labels")
     if isinstance(labels, list):
         yield from _unknown(task, loss, [str(name) for name in labels])
+
+
+def mlm_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where the shares of task=mlm are impossible. A derived class may lack any of the keys."""
+    task = config["task"]
+    if task.get("mask_fraction") == 0:
+        yield "task.mask_fraction is 0, so no token is predicted; set it to a share of the tokens, such as 0.15"
+    keep, replace = task.get("keep", 0), task.get("replace", 0)
+    if keep + replace > 1:
+        yield (
+            f"task.keep is {keep} and task.replace is {replace}, more than all masked tokens together; set both so "
+            "that their sum is at most 1"
+        )
 
 
 def _unknown(task: Mapping[str, Any], loss: Mapping[str, Any], names: list[str]) -> Iterator[str]:

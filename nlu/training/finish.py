@@ -94,6 +94,9 @@ def warn_of_a_score_for_nothing(run: Training) -> None:
     name = next(iter(run.eval_sets))
     if "accuracy" in run.task.metrics and name in kept_sets(run.run_dir):
         header = predictions_of(run.run_dir, name).header
+        # Masked words have an accuracy, but no table by label.
+        if not header["by_label"]:
+            return
         label, share = commonest(header["by_label"])
         # A set without labels, as task=soft allows, has no accuracy.
         accuracy = header["metrics"]["accuracy"]

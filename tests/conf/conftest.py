@@ -90,6 +90,7 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a composer in a folder that holds the files which commands in the documentation name."""
     for name in (
         "my.csv",
+        "corpus.txt",
         "new.csv",
         "big.jsonl",
         "pairs.csv",
@@ -112,6 +113,8 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 OF_SEVERAL = ("data/mixture", "task/composite")
 """These are chosen together, for several sets: test_mixture.py."""
+OF_PRETRAINING = ("data/corpus", "head/words")
+"""These go with task=mlm only: test_pretraining.py."""
 
 
 @pytest.fixture
@@ -120,6 +123,6 @@ def choices() -> Callable[[str], list[str]]:
 
     def of_group(group: str) -> list[str]:
         names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-        return [name for name in names if f"{group}/{name}" not in OF_SEVERAL]
+        return [name for name in names if f"{group}/{name}" not in (*OF_SEVERAL, *OF_PRETRAINING)]
 
     return of_group

@@ -62,6 +62,9 @@ def write_files(folder: Path) -> None:
     write("conll.txt", [line for n in range(ROWS) for line in ("Ann B-person", "is O", f"{n} O", "")])
     for name, texts_of_label in (("good.txt", texts[1::2]), ("bad.txt", texts[::2])):
         write(name, texts_of_label)
+    write("corpus.txt", [line for number, text in enumerate(texts) for line in (text, *([""] * (number % 3 == 2)))])
+    for name in ("law.txt", "news.txt"):
+        write(name, texts[::3])
     write("vocab.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *" ".join(WORDS).split()])
     for part in (0, 1):
         rows = list(zip(texts, numbers, strict=True))

@@ -27,6 +27,14 @@ def classes(rng: random.Random) -> Row:
     return {"text": words, "label": ("good", "bad")[words.count("a") > words.count("b")]}
 
 
+def only_text(rng: random.Random) -> Row:
+    return {"text": text(rng)}
+
+
+def pair_of_texts(rng: random.Random) -> Row:
+    return {"text_a": text(rng), "text_b": text(rng)}
+
+
 def pair_of_classes(rng: random.Random) -> Row:
     first, second = text(rng), text(rng)
     return {"text_a": first, "text_b": second, "label": str(int(first[0] < second[0]))}
@@ -149,6 +157,11 @@ TASKS = {
     "soft of pairs": Kind(("task=soft", "loss.temperature=2", "data.labels=['0', '1']"), pair_of_soft),
 }  # fmt: skip
 """Every task, with the losses and heads that are its own."""
+PRETRAINING = {
+    "mlm": Kind(("task=mlm", "task.mask_fraction=0.4", "task.max_ngram=2"), only_text),
+    "mlm of pairs": Kind(("task=mlm", "task.mask_fraction=0.4", "task.replace=0.3"), pair_of_texts),
+}
+"""Tasks whose masks depend on the place of a row in its set."""
 LOSSES = {
     "cross-entropy": Kind(("loss.label_smoothing=0.1", "loss.class_weights=inverse_frequency"), classes),
     "focal": Kind(("loss=focal",), classes),
@@ -172,6 +185,8 @@ TOGETHER = {
     "rdrop in bf16": Kind(("method=rdrop", "precision=bf16"), classes),
     "fgm in bf16": Kind(("method=fgm", "precision=bf16"), classes, passes=2),
     "freelb in bf16": Kind(("method=freelb", "precision=bf16"), classes, passes=3),
+    "mlm in bf16": Kind(("task=mlm", "task.frequency_power=0.5", "precision=bf16"), only_text),
+    "rdrop of masked words": Kind(("method=rdrop", "task=mlm"), only_text),
     "frozen weights in bf16": Kind(("precision=bf16", "optimizer.freeze=['backbone.encoder*.weight']"), classes),
     "a CRF in bf16": Kind(("task=tag", "head=crf", "precision=bf16"), tags),
     "LoRA": Kind(("adapter=lora", "adapter.rank=2"), classes),
@@ -180,7 +195,7 @@ TOGETHER = {
     "fgm of a TextCNN": Kind(("method=fgm", "task=regress"), number, TEXTCNN, passes=2),
     "freelb of a TextCNN": Kind(("method=freelb", "task=tag", "head=crf"), tags, TEXTCNN, passes=3),
 }
-KINDS = {**TASKS, **LOSSES, **METHODS, **TOGETHER}
+KINDS = {**TASKS, **PRETRAINING, **LOSSES, **METHODS, **TOGETHER}
 
 
 SPANS = Kind(("task=tag",), spans)

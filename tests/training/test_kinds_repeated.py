@@ -13,7 +13,7 @@ from scipy import stats
 from nlu.report import main as report
 from nlu.runs.predictions import Predictions
 from tests.training.in_process import command, composed, start
-from tests.training.kinds import KINDS, METHODS, TASKS, few_first
+from tests.training.kinds import KINDS, METHODS, PRETRAINING, TASKS, few_first
 from tests.training.runs import result
 
 REPEATED = (
@@ -88,7 +88,7 @@ def test_the_report_tabulates_such_runs_and_compares_two_of_them(
     assert report(["diff", str(run_dir / "seed-1-fold-0"), str(run_dir / "seed-2-fold-0"), "--json"]) == 0
 
 
-@pytest.mark.parametrize("name", few_first([*TASKS, *METHODS], "match", "retrieve", "freelb"))
+@pytest.mark.parametrize("name", few_first([*TASKS, *PRETRAINING, *METHODS], "match", "mlm", "retrieve", "freelb"))
 def test_a_dry_run_of_every_kind_says_that_it_is_good_and_writes_nothing(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nlu.runs.predictions import Predictions
 from tests.training.in_process import composed, start
-from tests.training.kinds import LOSSES, TASKS, Kind, few_first, pair_of_classes, read, write
+from tests.training.kinds import LOSSES, PRETRAINING, TASKS, Kind, few_first, pair_of_classes, read, write
 from tests.training.runs import result
 
 KINDS = {
@@ -27,6 +27,34 @@ PLACE = ("id", "file", "row")
     few_first(KINDS, "classify", "multilabel", "tag with a CRF", "siamese", "retrieve"),
 )
 def test_scores_and_predictions_do_not_depend_on_batch_size_or_row_order(kind: Kind, tmp_path: Path) -> None:
+    options, found = scored_in_batches(kind, tmp_path)
+    rows = read(tmp_path / "dev.jsonl")
+    order = random.Random(2).sample(range(DEV_ROWS), DEV_ROWS)
+    write(tmp_path / "dev.jsonl", [rows[place] for place in order])
+    start(composed(*options, "trainer.eval_batch_size=5"), tmp_path / "shuffled")
+    metrics, before = found
+    shuffled_metrics, after = scored(tmp_path / "shuffled")
+    assert shuffled_metrics == metrics
+    assert [record["id"] for record in before] == [record["id"] for record in after] == list(range(DEV_ROWS))
+    for place, record in zip(order, after, strict=True):
+        assert without_place(record) == without_place(before[place])
+
+
+@pytest.mark.parametrize("kind", few_first(PRETRAINING, "mlm"))
+def test_scores_of_masked_words_do_not_depend_on_batch_size(kind: Kind, tmp_path: Path) -> None:
+    # The order of rows decides their masks.
+    _, (metrics, records) = scored_in_batches(kind, tmp_path)
+    total = sum(record["loss"] for record in records) / sum(record["masked"] for record in records)
+    assert metrics["loss"] == pytest.approx(total, rel=1e-9)
+
+
+def scored_in_batches(
+    kind: Kind, tmp_path: Path
+) -> tuple[tuple[str, ...], tuple[dict[str, float], list[dict[str, Any]]]]:
+    """Score a dev set by trained weights in batches of 1, 3 and 64 rows, which must not matter.
+
+    Returns the options of the runs, and what `scored` returns.
+    """
     options = (*kind.overrides(tmp_path, train_rows=40, dev_rows=DEV_ROWS), *WIDE)
     learned = ("trainer.max_duration=25st", "trainer.eval_interval=0", "optimizer.lr=1e-2", "trainer.ema_decay=0")
     start(composed(*options, *learned), tmp_path / "learned")
@@ -36,18 +64,9 @@ def test_scores_and_predictions_do_not_depend_on_batch_size_or_row_order(kind: K
         start(composed(*options, f"trainer.eval_batch_size={size}"), tmp_path / str(size))
         found.append(scored(tmp_path / str(size)))
     assert found[0] == found[1] == found[2]
-    rows = read(tmp_path / "dev.jsonl")
-    order = random.Random(2).sample(range(DEV_ROWS), DEV_ROWS)
-    write(tmp_path / "dev.jsonl", [rows[place] for place in order])
-    start(composed(*options, "trainer.eval_batch_size=5"), tmp_path / "shuffled")
-    metrics, before = found[0]
-    shuffled_metrics, after = scored(tmp_path / "shuffled")
-    assert shuffled_metrics == metrics
-    assert [record["id"] for record in before] == [record["id"] for record in after] == list(range(DEV_ROWS))
-    for place, record in zip(order, after, strict=True):
-        assert without_place(record) == without_place(before[place])
     # Else there would be nothing that could differ.
-    assert len({str(without_place(record)) for record in before}) > DEV_ROWS // 2
+    assert len({str(without_place(record)) for record in found[0][1]}) > DEV_ROWS // 2
+    return options, found[0]
 
 
 def scored(run_dir: Path) -> tuple[dict[str, float], list[dict[str, Any]]]:

@@ -28,7 +28,8 @@ SPLITS = {"whole": (11, 1), "uneven": (4, 3), "single": (1, 11)}
 BY_ROW = {
     **{name: KINDS[name] for name in (
         "classify", "regress", "regress of pairs", "multilabel", "tag", "tag with a CRF", "siamese",
-        "siamese with contrastive loss", "cross-entropy", "focal", "bce", "taylor", "rdrop", "fgm",
+        "siamese with contrastive loss", "mlm", "mlm of pairs",
+        "cross-entropy", "focal", "bce", "taylor", "rdrop", "fgm",
     )},
     "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
     "freelb in linf, tags and a CRF": Kind(
@@ -63,7 +64,7 @@ def one_step(kind: Kind, folder: Path, split: str, *options: str) -> tuple[dict[
 @pytest.mark.parametrize(
     "kind",
     few_first(
-        BY_ROW, "classify", "tag with a CRF", "siamese with contrastive loss", "rdrop and label sets", "fgm",
+        BY_ROW, "classify", "mlm", "tag with a CRF", "siamese with contrastive loss", "rdrop and label sets", "fgm",
         "freelb in linf, tags and a CRF",
     ),
 )  # fmt: skip

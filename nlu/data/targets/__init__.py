@@ -1,8 +1,9 @@
 """What a model learns to predict for an example: a class, a distribution over classes, tags, a number, several labels,
-nothing."""
+masked words, nothing."""
 
 from nlu.data.targets.base import ONE_CLASS, SCORING, Gathered, Target
 from nlu.data.targets.classes import Classes, LabelSet, NoTarget, Relevance
+from nlu.data.targets.masked import MaskedWords
 from nlu.data.targets.number import Number
 from nlu.data.targets.soft import SoftClasses
 from nlu.data.targets.tags import Tags
@@ -13,6 +14,7 @@ __all__ = [
     "Classes",
     "Gathered",
     "LabelSet",
+    "MaskedWords",
     "NoTarget",
     "Number",
     "Relevance",

@@ -23,6 +23,7 @@ from nlu.config.targets import build
 from nlu.models.formats.fine_tuned import UnfitHeadError, fitted_head
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
+from nlu.models.head import ReadsCheckpoints
 from nlu.models.task_model import TaskModel
 from nlu.storage.objects import backend_of
 from nlu.storage.places import is_object, parse_place
@@ -45,7 +46,9 @@ PICKLED = (".bin", ".pt")
 """files of torch.save, read with weights_only; .pt is what the predecessor writes"""
 WRAPPERS = ("state_dict", "model")
 """keys under which a file of torch.save may hold the tensors beside other things"""
-PART_OF_HEAD = re.compile(r"backbone\.(inner\.)?(classifier|pre_classifier|pooler|output_weights|output_bias)\b")
+PART_OF_HEAD = re.compile(
+    r"backbone\.(inner\.)?(classifier|pre_classifier|pooler|output_weights|output_bias|cls\.predictions|predictions|generator_\w+|lm_head|vocab_\w+)\b"
+)
 TENSORFLOW_PART = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 MIN_FITTING = 0.5
 """the least share of an encoder's tensors that must fit; with fewer, it would be almost random"""
@@ -199,9 +202,13 @@ def load_into(
         theirs = source.tensors()
         if node := (source.labels() or {}).get("adapter"):
             theirs = build(node, trusted=trusted).merged(theirs)
-        if labels is not None and not _is_trained_for(source, model.layout, labels):
+        is_same = _predicts_words(source) and isinstance(model.head, ReadsCheckpoints)
+        if labels is not None and not is_same and not _is_trained_for(source, model.layout, labels):
             theirs = {name: value for name, value in theirs.items() if name.startswith("backbone.")}
-            log.warning("pretrained %s: trained for other labels, so its head is not loaded", source.reference)
+            if _predicts_words(source):
+                log.info("pretrained %s: pretrained by masked words; its encoder is loaded", source.reference)
+            else:
+                log.warning("pretrained %s: trained for other labels, so its head is not loaded", source.reference)
     else:
         tensors = source.tensors()
         named = model.backbone.checkpoint_names(dict(tensors))
@@ -224,7 +231,9 @@ def load_into(
 def _foreign_head(
     model: TaskModel, source: Pretrained, tensors: dict[str, Tensor], labels: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return the tensors of a fine-tuned head under the names of the model; warn if there is one that does not fit."""
+    """Return the tensors of a head that fits, under the names of the model; warn if a fine-tuned one does not fit."""
+    if isinstance(model.head, ReadsCheckpoints):
+        return {f"head.{name}": value for name, value in model.head.checkpoint_names(tensors).items()}
     try:
         head = fitted_head(model, tensors, source.config, labels)
     except UnfitHeadError as unfit:
@@ -238,6 +247,11 @@ def _foreign_head(
 def _is_trained_for(source: Pretrained, layout: str, labels: list[str]) -> bool:
     known = source.labels() or {}
     return (known.get("layout"), known.get("labels")) == (layout, labels)
+
+
+def _predicts_words(source: Pretrained) -> bool:
+    """Return whether a former run was pretrained by masked words, so that its head serves no other task."""
+    return "masking" in (source.labels() or {}).get("target", {}).get("meta", {})
 
 
 def _check_vocabulary(

@@ -1,0 +1,304 @@
+"""`data=corpus`: a sentence on each line, an empty line between documents; examples are blocks of tokens.
+
+The five ways of making blocks are those of fairseq's TokenBlockDataset (Ott et al. 2019,
+https://aclanthology.org/N19-4009), of which two end a block with its document.
+
+Axes: T tokens of a sentence or of a block.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
+from nlu.data.arrays import starts_of
+from nlu.data.dataset import Files
+from nlu.data.dialect import PLAIN
+from nlu.data.layouts import Problem, Single, Values, check_text
+from nlu.data.reader import BadRow, Row
+from nlu.data.readers import open_text
+from nlu.data.store import EncodedRows
+from nlu.data.tokenizing import Tokenizer, begins_word
+
+LINES_AT_ONCE = 1024
+"""lines that are tokenized together"""
+LINE = "line"
+"""in the place of a field, for a line that cannot be used"""
+BreakMode = Literal["none", "none_doc", "complete", "complete_doc", "eos"]
+Words = Literal["plain", "spaces", "jieba"]
+
+
+@dataclass(eq=False)
+class Piece:
+    """Tokens of neighboring sentences."""
+
+    tokens_T: np.ndarray
+    """int32"""
+    begins_T: np.ndarray
+    """bool: whether a token begins a word"""
+    tokenizer: Tokenizer = field(repr=False)
+    is_cut: bool = False
+    """whether the end of the sentence is missing"""
+
+    @property
+    def text(self) -> str:
+        """The text that the tokens spell, with a blank between words of WordPiece."""
+        backend, tokens = self.tokenizer.backend, self.tokens_T.tolist()
+        if backend.decoder is not None:
+            return backend.decode(tokens, skip_special_tokens=False)
+        return " ".join(str(backend.id_to_token(token)) for token in tokens).replace(" ##", "")
+
+    def __len__(self) -> int:
+        return len(self.tokens_T)
+
+    def part(self, start: int, stop: int | None = None, *, is_cut: bool = False) -> "Piece":
+        return Piece(self.tokens_T[start:stop], self.begins_T[start:stop], self.tokenizer, is_cut)
+
+
+def joined(pieces: Sequence[Piece]) -> Piece:
+    """Return the tokens of at least one piece, one after another."""
+    if len(pieces) == 1:
+        return pieces[0]
+    tokens, begins = [one.tokens_T for one in pieces], [one.begins_T for one in pieces]
+    return Piece(np.concatenate(tokens), np.concatenate(begins), pieces[0].tokenizer)
+
+
+class BlockLayout(Single):
+    """A block of tokens in one sequence. The row holds its tokens, or a line from which a vocabulary is built."""
+
+    def __init__(self, settings: dict[str, Any]):
+        """`settings`: everything that shapes blocks beside the tokenizer and max_len, as JSON."""
+        self._settings = settings
+
+    def settings(self) -> dict[str, Any]:
+        return self._settings
+
+    def problem(self, values: Values) -> Problem | None:
+        return None if isinstance(values["text"], Piece) else super().problem(values)
+
+    def identity(self, values: Values) -> str:
+        # Equal tokens are equal texts, and each byte is a character of latin-1.
+        return cast(Piece, values["text"]).tokens_T.tobytes().decode("latin-1")
+
+    def shown(self, values: Values) -> dict[str, Any]:
+        return {"text": cast(Piece, values["text"]).text}
+
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Values], max_len: int) -> EncodedRows:
+        if any(isinstance(row["text"], str) for row in rows):
+            # Rows of a program, such as those of `nlu.load`, are whole texts.
+            return super().encode(tokenizer, rows, max_len)
+        pieces = [cast(Piece, row["text"]) for row in rows]
+        before = np.array(tokenizer.single.before, np.int32)
+        after = np.array(tokenizer.single.after, np.int32)
+        tokens = np.concatenate([part for piece in pieces for part in (before, piece.tokens_T, after)])
+        lengths_N = np.array([len(piece) for piece in pieces]) + tokenizer.single.size
+        is_cut_N = np.array([piece.is_cut for piece in pieces])
+        encoded = EncodedRows(tokens, lengths_N, lengths_N, is_cut_N)
+        # The spelling of tokens tells plain words, so they need no column.
+        if self._settings["words"] != "plain":
+            firsts = [np.flatnonzero(piece.begins_T) for piece in pieces]
+            encoded.words = (np.concatenate(firsts) + len(before)).astype(np.int32)
+            encoded.word_counts_N = np.array([len(first) for first in firsts], np.int64)
+        return encoded
+
+
+class CorpusBlocks:
+    """Makes blocks of at most `max_len` tokens, special ones included, from the lines of a file.
+
+    Each file is read once, and only the open block is kept. A block ends with its file.
+    """
+
+    def __init__(self, break_mode: BreakMode, words: Words, max_len: int, min_len: int):
+        self.break_mode, self.words, self.max_len, self.min_len = break_mode, words, max_len, min_len
+
+    def rows(self, path: Path, tokenizer: Tokenizer | None, max_lines: int | None) -> Iterator[Row | BadRow]:
+        """Yield the blocks of a file, numbered from 1, and a BadRow for a line that cannot be used.
+
+        Without a tokenizer, yield the sentences.
+        """
+        if tokenizer is None:
+            for number, sentence in _sentences(path, max_lines):
+                if sentence is not None:
+                    rule = check_text(sentence)
+                    yield Row(number, {"text": sentence}) if rule is None else BadRow.of(number, LINE, sentence, rule)
+            return
+        number, room = 0, self.max_len - tokenizer.single.size
+        for found in self._blocks(path, tokenizer, max_lines, room):
+            if isinstance(found, BadRow):
+                yield found
+            elif len(found) >= self.min_len:
+                number += 1
+                yield Row(number, {"text": found})
+
+    def _blocks(self, path: Path, tokenizer: Tokenizer, max_lines: int | None, room: int) -> Iterator[Piece | BadRow]:
+        of_words = _WordFinder(self.words, tokenizer)
+        ends_with_document = self.break_mode.endswith("_doc")
+        takes = {"none": _filled, "complete": _whole_sentences, "eos": _one_sentence}[
+            self.break_mode.removesuffix("_doc")
+        ]
+        open_block: list[Piece] = []
+        sentences = _sentences(path, max_lines)
+        while batch := list(islice(sentences, LINES_AT_ONCE)):
+            usable: list[str] = []
+            for number, sentence in batch:
+                if sentence is not None and (rule := check_text(sentence)) is not None:
+                    yield BadRow.of(number, LINE, sentence, rule)
+                elif sentence is not None:
+                    usable.append(sentence)
+            pieces = iter(of_words.pieces(usable))
+            for _, sentence in batch:
+                if sentence is None:
+                    if ends_with_document and open_block:
+                        yield joined(open_block)
+                        open_block = []
+                elif check_text(sentence) is None:
+                    piece = next(pieces)
+                    # A line of which the tokenizer leaves nothing adds nothing.
+                    if len(piece):
+                        yield from takes(open_block, piece, room)
+        if open_block:
+            yield joined(open_block)
+
+
+def _sentences(path: Path, max_lines: int | None) -> Iterator[tuple[int, str | None]]:
+    """Yield the number and the text of each line without the blanks around it, None for an empty line."""
+    with open_text(path, "lines", PLAIN) as lines:
+        for number, line in enumerate(islice(lines, max_lines), 1):
+            yield number, line.strip() or None
+
+
+def _filled(open_block: list[Piece], sentence: Piece, room: int) -> Iterator[Piece]:
+    """Fill blocks to the last token that fits, but end before a word of which only a part fits."""
+    open_block.append(sentence)
+    if sum(map(len, open_block)) <= room:
+        return
+    rest = joined(open_block)
+    while len(rest) > room:
+        begun = np.flatnonzero(rest.begins_T[1 : room + 1])
+        # A word that fits nowhere is divided.
+        stop = int(begun[-1]) + 1 if len(begun) else room
+        yield rest.part(0, stop)
+        rest = rest.part(stop)
+    open_block[:] = [rest]
+
+
+def _whole_sentences(open_block: list[Piece], sentence: Piece, room: int) -> Iterator[Piece]:
+    """Put sentences into a block as long as they fit as a whole; one that is too long is a block and is cut."""
+    if open_block and sum(map(len, open_block)) + len(sentence) > room:
+        yield joined(open_block)
+        open_block.clear()
+    if len(sentence) > room:
+        yield from _one_sentence(open_block, sentence, room)
+    else:
+        open_block.append(sentence)
+
+
+def _one_sentence(open_block: list[Piece], sentence: Piece, room: int) -> Iterator[Piece]:
+    yield sentence if len(sentence) <= room else sentence.part(0, room, is_cut=True)
+
+
+class _WordFinder:
+    """Tokens of sentences, and where their words begin. The tokens are always those of the sentence as a whole."""
+
+    def __init__(self, words: Words, tokenizer: Tokenizer):
+        self._words, self._tokenizer = words, tokenizer
+        known = tokenizer.vocabulary
+        self._begins_V = np.zeros(tokenizer.vocab_size, bool)
+        self._begins_V[[number for token, number in known.items() if begins_word(token, known)]] = True
+
+    def pieces(self, sentences: list[str]) -> list[Piece]:
+        if not sentences:
+            return []
+        flat, counts_N = self._tokenizer.ids(sentences)
+        begins = self._begins_V[flat]
+        if self._words != "plain":
+            self._divide(sentences, flat, counts_N, begins)
+        found = []
+        for start, count in zip(starts_of(counts_N).tolist(), counts_N.tolist(), strict=True):
+            begins[start : start + 1] = True
+            inside = slice(start, start + count)
+            found.append(Piece(flat[inside], begins[inside], self._tokenizer))
+        return found
+
+    def _divide(self, sentences: list[str], flat: np.ndarray, counts_N: np.ndarray, begins: np.ndarray) -> None:
+        """Set where the given words of the sentences begin.
+
+        Each word is tokenized by itself. A sentence whose tokens then differ, because a word ends within a piece of
+        text that the tokenizer treats as one, keeps its plain words.
+        """
+        words_of = [self._cut(sentence) for sentence in sentences]
+        words = [word for own in words_of for word in own]
+        own_flat, own_counts_W = self._tokenizer.ids(words)
+        own_starts_W = starts_of(own_counts_W)
+        first_word, starts_N = 0, starts_of(counts_N)
+        for number, own in enumerate(words_of):
+            inside = slice(first_word, first_word + len(own))
+            first_word += len(own)
+            if not own:
+                continue
+            begin = int(own_starts_W[inside.start])
+            counts_W = own_counts_W[inside]
+            start, count = int(starts_N[number]), int(counts_N[number])
+            stop = begin + int(counts_W.sum())
+            if stop - begin != count or (own_flat[begin:stop] != flat[start : start + count]).any():
+                continue
+            begins[start : start + count] = False
+            begins[start + own_starts_W[inside][counts_W > 0] - begin] = True
+
+    def _cut(self, sentence: str) -> list[str]:
+        if self._words == "spaces":
+            words = sentence.split()
+        else:
+            import jieba
+
+            words = [word for word in jieba.cut(sentence) if not word.isspace()]
+        if self._tokenizer.needs_spaces:
+            words = words[:1] + [f" {word}" for word in words[1:]]
+        return words
+
+
+class Corpus(Files):
+    """Files of sentences, for pretraining."""
+
+    rules_of_config = "nlu.data.rules.corpus_problems"
+
+    def __init__(
+        self,
+        *,
+        train: str | list[str],
+        dev: str | list[str] | dict[str, str] | None = None,
+        test: str | list[str] | None = None,
+        break_mode: Literal["none", "none_doc", "complete", "complete_doc", "eos"] = "complete",
+        words: Literal["plain", "spaces", "jieba"] = "plain",
+        max_len: RowLength = 128,
+        min_len: PositiveInt = 1,
+        on_bad_row: Literal["error", "skip"] = "error",
+        drop_duplicates: bool = False,
+        dev_fraction: Fraction = 0.01,
+        exclude_dev_from_train: bool = False,
+        max_rows: PositiveInt | None = None,
+        urls: dict[str, str] | None = None,
+        parts: PositiveInt | None = None,
+        part: NonNegativeInt | None = None,
+    ):
+        """`train`, `dev`, `test`: files as in `Files`. `break_mode`: what a block of at most `max_len` tokens holds.
+        `words`: what a whole word is. Blocks with fewer than `min_len` tokens, without special ones, are left out.
+        `max_rows` reads only the first lines of each file."""
+        super().__init__(
+            train=train, dev=dev, test=test, fields={"text": 0}, format="auto", max_len=max_len, on_bad_row=on_bad_row,
+            drop_duplicates=drop_duplicates, dev_fraction=dev_fraction, exclude_dev_from_train=exclude_dev_from_train,
+            max_rows=max_rows, urls=urls, parts=parts, part=part,
+        )  # fmt: skip
+        # No other reader has it, and its files may have any suffix.
+        self.format = "corpus"
+        self.blocks = CorpusBlocks(break_mode, words, max_len, min_len)
+        shaped_by: dict[str, Any] = {"break_mode": break_mode, "words": words, "min_len": min_len}
+        if words == "jieba":
+            # Another version has another dictionary.
+            shaped_by["jieba"] = version("jieba")
+        self.layout = BlockLayout(shaped_by)

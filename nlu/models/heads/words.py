@@ -1,0 +1,78 @@
+"""Scores of all words of the vocabulary for masked tokens: BERT's masked language model.
+
+Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3.1: a linear layer with the activation of the encoder,
+a norm, and a product with the table of word vectors plus a bias. The layer has the width of word vectors, as in
+ELECTRA's generator. Names of parameters are those of BERT's checkpoints behind `cls.`.
+
+Axes: U masked tokens, V words of the vocabulary.
+"""
+
+import re
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from nlu.data.collate import Batch
+from nlu.models.encoder import Encoded, Encoder
+from nlu.models.encoders.bert import ACTIVATIONS
+from nlu.models.head import HeadTarget, vectors_of
+from nlu.models.heads.linear import fresh_linear
+from nlu.models.layers.linear import Tied
+
+_BEFORE = r"(?:cls\.predictions\.transform|generator_predictions|predictions)"
+PLACES = (
+    (rf"{_BEFORE}\.dense|lm_head\.dense|vocab_transform", "transform.dense"),
+    (rf"{_BEFORE}\.LayerNorm|lm_head\.layer_norm|vocab_layer_norm", "transform.LayerNorm"),
+    (
+        r"cls\.predictions(?:\.decoder)?|generator_(?:predictions|lm_head)|predictions|lm_head|vocab_projector",
+        "decoder",
+    ),
+)
+"""the parts of this head in checkpoints of BERT, ELECTRA's generator, ALBERT, RoBERTa and DistilBERT"""
+FOREIGN = [(re.compile(rf"(?:{part})\.(\w+)"), place) for part, place in PLACES]
+LEAVES = {"weight": "weight", "gamma": "weight", "bias": "bias", "beta": "bias", "output_bias": "bias"}
+"""names of parameters; also those of TensorFlow"""
+
+
+class Transform(nn.Module):
+    """A linear layer, an activation and a norm."""
+
+    def __init__(self, width: int, outputs: int, eps: float):
+        super().__init__()
+        self.dense = fresh_linear(width, outputs)
+        self.LayerNorm = nn.LayerNorm(outputs, eps)
+
+    def forward(self, vectors_UD: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.LayerNorm(activation(self.dense(vectors_UD)))
+
+
+class WordsHead(nn.Module):
+    """A score for each word of the vocabulary; only masked tokens are computed."""
+
+    def __init__(self, width: int, target: HeadTarget, encoder: Encoder):
+        """No options. The activation and the constant of the norm are the encoder's, or gelu and 1e-12."""
+        super().__init__()
+        self.wants = "units"
+        words, sizes = encoder.words, encoder.settings()
+        self.activation = ACTIVATIONS[str(sizes.get("hidden_act", "gelu"))]
+        eps = sizes.get("layer_norm_eps", 1e-12)
+        assert isinstance(eps, float)
+        self.predictions = nn.ModuleDict(
+            {"transform": Transform(width, words.embedding_dim, eps), "decoder": Tied(words)}
+        )
+
+    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Return the score of each word for each masked token, (U, V), float32."""
+        inner_UE = self.predictions["transform"](vectors_of(encoded, batch, "units"), self.activation)
+        return self.predictions["decoder"](inner_UE).float()
+
+    def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of this head in another library's checkpoint, by the names of this module's parameters."""
+        found = {}
+        for name, value in tensors.items():
+            for pattern, place in FOREIGN:
+                if (match := pattern.fullmatch(name)) and match[1] in LEAVES:
+                    found[f"predictions.{place}.{LEAVES[match[1]]}"] = value
+        # The table of words is the encoder's.
+        found.pop("predictions.decoder.weight", None)
+        return found

@@ -1,0 +1,112 @@
+"""Masked language modeling: predict words that are hidden in a text, to pretrain an encoder.
+
+Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3.1. `nlu.data.targets.masked` chooses the words.
+
+Axes: B examples, U masked tokens, V words of the vocabulary.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlu.config.errors import UserError
+from nlu.config.types import Fraction, NonNegativeFloat, PositiveInt, Probability
+from nlu.data.arrays import starts_of
+from nlu.data.collate import Batch
+from nlu.data.examples import Examples
+from nlu.data.targets import MaskedWords
+from nlu.data.targets.masked import Masking
+from nlu.losses.loss import Loss
+from nlu.metrics.words import WordScorer
+from nlu.models.task_model import TaskModel
+from nlu.tasks.task import Outputs, RowsOfLogits
+
+CHUNK_ROWS = 64
+"""masked tokens whose scores of all words are in memory twice"""
+
+
+class Mlm(RowsOfLogits):
+    """Predict masked words from the words around them."""
+
+    layouts = ("single", "pair")
+    target = "nlu.data.targets.MaskedWords"
+    heads = ("nlu.models.heads.words.WordsHead",)
+    scores = "nlu.metrics.words.WordScorer"
+    kind = "nlu.metrics.kinds.WordsKind"
+    metrics = ("loss", "perplexity", "accuracy")
+    binary_metrics = ()
+    default_metric = "loss"
+    lower_is_better = ("loss", "perplexity")
+    rules_of_config = "nlu.tasks.rules.mlm_problems"
+
+    known: MaskedWords
+
+    def __init__(
+        self,
+        loss: Loss,
+        target: MaskedWords,
+        *,
+        mask_fraction: Fraction = 0.15,
+        whole_words: bool = True,
+        max_ngram: PositiveInt = 1,
+        keep: Probability = 0.1,
+        replace: Probability = 0.1,
+        frequency_power: NonNegativeFloat = 0.0,
+    ):
+        """`mask_fraction` of the tokens of a text are predicted. `whole_words` masks all pieces of a word or none; n
+        neighboring words up to `max_ngram` are masked together, n with a probability proportional to 1 / n. A predicted
+        token stays as it is with the probability `keep`, is a random word with `replace`, and else the mask.
+        A random word has a probability proportional to its number of training occurrences to the power of
+        `frequency_power`; 0: all are equal."""
+        super().__init__(loss, target)
+        target.choose(Masking(mask_fraction, whole_words, max_ngram, keep, replace, frequency_power))
+
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
+        """Raise UserError: rows to be predicted have no masked words."""
+        raise UserError("a run of task=mlm predicts only masked words; fine-tune it with model.pretrained=RUN")
+
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
+        """Return, of each example, the numbers of its masked tokens (`label`) and of the predicted ones, how many are
+        `masked` and predicted `right`, and their summed `loss` in nats."""
+        counts_B = batch.unit_counts_B
+        assert counts_B is not None, "the target masks tokens"
+        labels_U = batch.targets["labels"].cpu().numpy()
+        loss_U, best_U = _losses(outputs["logits"], batch.targets["labels"])
+        return [
+            {
+                "label": labels_U[piece].tolist(),
+                "prediction": best_U[piece].tolist(),
+                "masked": len(labels_U[piece]),
+                "right": int((labels_U[piece] == best_U[piece]).sum()),
+                "loss": float(loss_U[piece].sum()),
+            }
+            for piece in map(slice, starts_of(counts_B), np.cumsum(counts_B))
+        ]
+
+    def scorer(self, decided: Mapping[str, float]) -> WordScorer:
+        return WordScorer()
+
+
+def _losses(logits_UV: Tensor, labels_U: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cross-entropy of each row in nats, (U,), float64, and the word with the highest score.
+
+    A row's result does not depend on other rows.
+    """
+    losses, words = [np.zeros(0)], [np.zeros(0, np.int64)]
+    labels_U = labels_U.to(logits_UV.device)
+    for start in range(0, len(labels_U), CHUNK_ROWS):
+        labels_N = labels_U[start : start + CHUNK_ROWS]
+        scores_NV = logits_UV[start : start + CHUNK_ROWS].detach().float()
+        own_N = scores_NV.gather(1, labels_N[:, None])[:, 0]
+        highest_N, best_N = scores_NV.max(1)
+        if scores_NV.device.type == "cpu":
+            # numpy adds each row in an order of its own, whatever the number of rows.
+            terms_NV = np.exp(scores_NV.numpy() - highest_N.numpy()[:, None])
+            total_N = torch.from_numpy(terms_NV.astype(np.float64).sum(1))
+        else:
+            total_N = (scores_NV - highest_N[:, None]).double().exp().sum(1)
+        losses.append((total_N.log() + highest_N.double() - own_N.double()).cpu().numpy())
+        words.append(best_N.cpu().numpy())
+    return np.concatenate(losses), np.concatenate(words)

@@ -1,0 +1,31 @@
+"""The choices of pretraining, which go only with one another."""
+
+from nlu.config.signature import read_signature
+
+CORPUS = ("data=corpus", "data.train=corpus.txt")
+
+
+def test_a_corpus_chooses_its_task_and_fits_every_model_and_method(composer, choices):
+    assert composer.plain(*CORPUS)["task"]["_target_"] == "nlu.tasks.mlm.Mlm"
+    for group in ("model", "optimizer", "scheduler", "adapter", "precision", "tokenizer"):
+        for name in choices(group):
+            given = composer.required.get((group, name), [])
+            assert composer.problems_of(composer.plain(*CORPUS, f"{group}={name}", *given)) == [], name
+    for name in ("plain", "rdrop", "fgm", "freelb"):
+        assert composer.problems_of(composer.plain(*CORPUS, f"method={name}")) == []
+    assert composer.problems_of(composer.plain(*CORPUS, "head=words")) == []
+
+
+def test_other_tasks_refuse_a_corpus_and_the_head_of_words(composer):
+    for task in ("classify", "match", "tag", "regress", "multilabel", "siamese"):
+        (problem,) = composer.problems_of(composer.plain(*CORPUS, f"task={task}"))
+        assert problem.startswith(f"task={task} needs ") and problem.endswith("for rows with labels")
+    (problem,) = composer.problems_of(composer.plain("head=words"))
+    assert problem.startswith("head is words, but task=classify takes linear, mlp")
+
+
+def test_the_choices_of_pretraining_list_the_keys_of_their_targets(composer):
+    config = composer.plain(*CORPUS, "head=words")
+    for group in ("data", "head", "task"):
+        parameters = read_signature(config[group]["_target_"]).parameters
+        assert set(config[group]) - {"_target_"} == set(parameters), group

@@ -1,0 +1,188 @@
+"""Masks, compared with a statement of the rule for one example at a time, and their statistics over many examples."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.data.collate import Batch, collate
+from nlu.data.dataset import Files
+from nlu.data.examples import Examples
+from nlu.data.layouts import LAYOUTS
+from nlu.data.seeds import uniforms
+from nlu.data.store import EncodedRows, Origin, StoredSet, record_batch
+from nlu.data.targets import MaskedWords
+from nlu.data.targets.masked import Masking
+from nlu.data.tokenizing import wordpiece
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]"]
+PIECES = [f"##{letter}" for letter in "abcdefgh"]
+VOCAB = [*SPECIALS, *(f"w{number}" for number in range(40)), *PIECES]
+UNK, CLS, SEP, MASK = (VOCAB.index(name) for name in ("[UNK]", "[CLS]", "[SEP]", "[MASK]"))
+KEY = (3, 7)
+
+
+def examples(count: int, masking: Masking, *, words: bool = False, longest: int = 40) -> Examples:
+    """Return random rows of words with up to four pieces, with an unknown token here and there.
+
+    `words`: words of two tokens that are given, instead of those that the pieces tell.
+    """
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(count):
+        row = [CLS]
+        for _ in range(rng.integers(1, longest)):
+            row += [int(rng.integers(6, 46)), *rng.integers(46, 54, rng.choice([0, 0, 0, 1, 2, 3])).tolist()]
+            row += [UNK] if rng.random() < 0.03 else []
+        rows.append([*row, SEP])
+    lengths_N = np.array([len(row) for row in rows])
+    encoded = EncodedRows(np.concatenate(rows).astype(np.int32), lengths_N, lengths_N, np.zeros(count, bool))
+    if words:
+        firsts = [np.arange(1, len(row) - 1, 2) for row in rows]
+        encoded.words = np.concatenate(firsts).astype(np.int32)
+        encoded.word_counts_N = np.array([len(first) for first in firsts])
+    nowhere = Origin(*(np.zeros(count, np.int64) for _ in range(4)))
+    stored = StoredSet([record_batch(encoded, [], None, nowhere)])
+    target = MaskedWords(Files(train="rows"))
+    target.fit(stored, np.arange(count), wordpiece(VOCAB, True, "vocab"))
+    target.choose(masking)
+    # What a checkpoint keeps must give the same masks.
+    return Examples("train", stored, np.arange(count), MaskedWords.from_meta(target.meta()), LAYOUTS["single"])
+
+
+def separate(batch: Batch, part: Examples) -> Iterator[tuple[int, np.ndarray, np.ndarray, dict[int, int]]]:
+    """Yield each example with its stored tokens, its masked ones, and the label of each masked place."""
+    tokens, units = batch.tokens_T.numpy(), batch.units_U.numpy()  # type: ignore[union-attr]
+    labels = batch.targets["labels"].numpy()
+    for sequence, example in enumerate(batch.examples_B.tolist()):
+        start = int(batch.starts_S[sequence])
+        stop = start + batch.lengths[sequence]
+        inside = (units >= start) & (units < stop)
+        found = dict(zip((units[inside] - start).tolist(), labels[inside].tolist(), strict=True))
+        yield example, part.stored.tokens(part.rows_N[[example]]), tokens[start:stop], found
+
+
+def words_of(tokens: np.ndarray, whole: bool, pairs: bool) -> list[list[int]]:
+    """Return the places of each word that may be masked."""
+    found: list[list[int]] = []
+    for place, token in enumerate(tokens.tolist()):
+        if token in (UNK, CLS, SEP):
+            continue
+        continues = (place % 2 == 0) if pairs else VOCAB[token].startswith("##")
+        if whole and continues and found and found[-1][-1] == place - 1:
+            found[-1].append(place)
+        else:
+            found.append([place])
+    return found
+
+
+def at(purpose: str, example: int, place: int) -> float:
+    return float(uniforms(KEY[0], purpose, KEY[1], example_T=np.array([example]), place_T=np.array([place]))[0])
+
+
+def expected(example: int, tokens: np.ndarray, masking: Masking, pairs: bool) -> tuple[np.ndarray, dict[int, int]]:
+    """State the rule of `MaskedWords` for one example."""
+    words = words_of(tokens, masking.whole_words, pairs)
+    grams: list[list[int]] = []
+    number = 0
+    while number < len(words):
+        share = at("mask n-gram", example, words[number][0]) * sum(1 / n for n in range(1, masking.max_ngram + 1))
+        size = next(
+            (n for n in range(1, masking.max_ngram) if share < sum(1 / k for k in range(1, n + 1))), masking.max_ngram
+        )
+        size = 1 if masking.max_ngram == 1 else size
+        gram = list(words[number])
+        for further in words[number + 1 : number + size]:
+            if further[0] != gram[-1] + 1:
+                break
+            gram += further
+            number += 1
+        number += 1
+        grams.append(gram)
+    grams.sort(key=lambda gram: at("mask order", example, gram[0]))
+    total, taken, chosen = sum(map(len, grams)), 0, []
+    for gram in grams:
+        if taken + at("mask share", example, 0) * len(gram) < masking.fraction * total:
+            chosen += gram
+        taken += len(gram)
+    masked = tokens.copy()
+    free = [number for number in range(len(VOCAB)) if VOCAB[number] not in SPECIALS]
+    for place in chosen:
+        kind = at("mask kind", example, place)
+        if kind >= masking.keep + masking.replace:
+            masked[place] = MASK
+        elif kind >= masking.keep:
+            masked[place] = free[int(at("mask word", example, place) * len(free))]
+    return masked, {place: int(tokens[place]) for place in sorted(chosen)}
+
+
+@pytest.mark.parametrize(
+    ("masking", "pairs"),
+    [
+        (Masking(), False), (Masking(fraction=0.4, whole_words=False), False), (Masking(0.3, max_ngram=3), False),
+        (Masking(0.3, keep=0, replace=0.5), True),
+    ],
+)  # fmt: skip
+def test_masks_are_those_of_the_rule_for_each_example_by_itself(masking: Masking, pairs: bool) -> None:
+    part = examples(30, masking, words=pairs, longest=15)
+    for example, tokens, masked, labels in separate(collate(part, np.arange(30), KEY), part):
+        wanted, wanted_labels = expected(example, tokens, masking, pairs)
+        assert masked.tolist() == wanted.tolist() and labels == wanted_labels
+
+
+def test_masks_depend_on_seed_epoch_and_row_and_not_on_the_batch_or_a_sample() -> None:
+    part = examples(40, Masking())
+
+    def masks(key: tuple[int, int] | None, *batches: np.ndarray, of: Examples = part) -> dict[int, list[int]]:
+        found = {}
+        for rows in batches:
+            batch = collate(of, rows) if key is None else collate(of, rows, key)
+            for example, _, masked, _ in separate(batch, of):
+                found[int(of.rows_N[example])] = masked.tolist()
+        return found
+
+    whole = masks(KEY, np.arange(40))
+    assert whole == masks(KEY, *np.split(np.random.default_rng(1).permutation(40), 8))
+    assert whole != masks((3, 8), np.arange(40)) != masks((4, 7), np.arange(40))
+    scored = masks(None, np.arange(40))
+    assert scored == masks(None, np.arange(40)[::-1]) != whole
+    sample = part.some(np.array([5, 17, 30]))
+    assert masks(None, np.arange(3), of=sample) == {row: scored[row] for row in (5, 17, 30)}
+
+
+def test_shares_over_many_examples_are_the_configured_ones_and_words_are_whole() -> None:
+    part = examples(600, Masking(fraction=0.2, max_ngram=2))
+    free = chosen = kept = hidden = 0
+    for _, tokens, masked, labels in separate(collate(part, np.arange(600), KEY), part):
+        places = set(labels)
+        assert not {int(tokens[place]) for place in places} & {UNK, CLS, SEP}
+        for word in words_of(tokens, True, False):
+            assert len(places & set(word)) in (0, len(word))
+            free += len(word)
+        chosen += len(places)
+        kept += sum(masked[place] == tokens[place] for place in places)
+        hidden += sum(masked[place] == MASK for place in places)
+        others = [place for place in range(len(tokens)) if place not in places]
+        assert (masked[others] == tokens[others]).all()
+    # The standard error of the first is 0.001, of the others 0.006.
+    assert chosen / free == pytest.approx(0.2, abs=0.004)
+    assert hidden / chosen == pytest.approx(0.8, abs=0.02)
+    assert kept / chosen == pytest.approx(0.1 + 0.1 / 48, abs=0.02)
+
+
+def test_random_words_are_as_frequent_as_the_power_of_their_occurrences() -> None:
+    part = examples(600, Masking(0.9, keep=0, replace=1, frequency_power=0.5))
+    counts_V = np.bincount(part.stored.tokens(np.arange(600)), minlength=len(VOCAB))
+    batch = collate(part, np.arange(600), KEY)
+    found_V = np.bincount(batch.tokens_T[batch.units_U].numpy(), minlength=len(VOCAB))
+    weights_V = np.sqrt(counts_V) * [name not in SPECIALS for name in VOCAB]
+    assert found_V[: len(SPECIALS)].sum() == 0
+    np.testing.assert_allclose(found_V / found_V.sum(), weights_V / weights_V.sum(), atol=0.005)
+
+
+def test_a_vocabulary_without_a_mask_is_refused() -> None:
+    target = MaskedWords(Files(train="rows"))
+    tokenizer = wordpiece(["[UNK]", "[CLS]", "[SEP]", "a"], True, "vocab")
+    with pytest.raises(UserError, match=r"behind \[MASK\] or <mask>, but the vocabulary has neither"):
+        target.fit(StoredSet([]), np.arange(0), tokenizer)
