@@ -279,12 +279,14 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
 
     A row is a list of words, or a text whose units are its words (`pieces.WORDS`), so that its tokens are those of
     the whole text. A space before a word is encoded with the word if the tokenizer marks the beginning of words by
-    it. A unit of which the tokenizer leaves nothing, such as a space, becomes the unknown token, so that every unit has
-    a token. A unit that does not fit in `max_len` as a whole is cut off.
+    it, and a unit of a text that follows another one without a space does not begin a word. A unit of which the
+    tokenizer leaves nothing, such as a space, becomes the unknown token, so that every unit has a token. A unit that
+    does not fit in `max_len` as a whole is cut off.
     """
     units: list[str] = []
     units_N = np.empty(len(rows), np.int64)
     places: list[int] = []
+    inside: list[bool] = []
     with_places = any(isinstance(row, str) for row in rows)
     for number, row in enumerate(rows):
         own, ends = units_of(row)
@@ -295,7 +297,9 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
         if tokenizer.needs_spaces:
             own = [f" {unit}" if _follows_blank(row, ends[place][0]) else unit for place, unit in enumerate(own)]
         units += own
-    flat, pieces_U = tokenizer.ids(units)
+        if tokenizer.marks_beginnings:
+            inside += [isinstance(row, str) and first > 0 and not row[first - 1].isspace() for first, _ in ends]
+    flat, pieces_U = tokenizer.ids_of_units(units, inside) if any(inside) else tokenizer.ids(units)
     # np.insert takes places in the old array, so several inserts do not shift one another.
     flat = np.insert(flat, starts_of(pieces_U)[pieces_U == 0], tokenizer.unknown_id)
     # Each unit without tokens has just got one.

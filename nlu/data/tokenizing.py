@@ -1,6 +1,6 @@
 """Text to token numbers, in batches. Special tokens and truncation are left to `nlu.data.layouts`.
 
-Axes: N texts or rows; flat arrays hold them one after another; W pieces of all texts, P distinct pieces.
+Axes: N texts or rows, U units; flat arrays hold them one after another; P some of the units.
 """
 
 import hashlib
@@ -9,18 +9,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Encoding, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers import normalizers, pre_tokenizers
 from tokenizers.models import WordPiece as WordPieceModel
 
 from nlu.config.errors import DataError
 from nlu.config.types import PositiveInt
+from nlu.data.arrays import ranges, starts_of
 from nlu.data.pieces import IDEOGRAPHS, PIECES, PieceTokenizer, can_cut, count_words, encoded
+from nlu.data.word_starts import marks_beginnings, options_of, without_mark
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
+"""SentencePiece's name of each special token; BERT's are those of SPECIALS, in the same order"""
 SPACE_BYTE = "\u0120"
 """a space in a byte-level vocabulary"""
 BLANK_MARKS = ("\u2581", SPACE_BYTE)
@@ -44,10 +49,18 @@ class Tokenizer:
     """A tokenizer with its special tokens. `digest` identifies everything that affects its output."""
 
     def __init__(
-        self, backend: Backend, single: Template, pair: Template, unknown_id: int, *, spells_everything: bool = False
+        self,
+        backend: Backend,
+        single: Template,
+        pair: Template,
+        unknown_id: int,
+        *,
+        spells_everything: bool = False,
+        has_segments: bool = True,
     ):
         """`unknown_id` replaces words outside the vocabulary, and units of which the tokenizer leaves nothing. A
-        tokenizer that `spells_everything`, such as a byte-level one, uses it only for the latter."""
+        tokenizer that `spells_everything`, such as a byte-level one, uses it only for the latter. `has_segments`:
+        whether the texts of a pair have different segment numbers."""
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
@@ -55,9 +68,14 @@ class Tokenizer:
         self.single = single
         self.pair = pair
         self.unknown_id = unknown_id
+        self.has_segments = has_segments
         self._spells_everything = spells_everything
+        self.marks_beginnings = marks_beginnings(backend)
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         text = backend.to_str() + repr((single, pair, unknown_id))
+        if self.marks_beginnings:
+            # Earlier versions also marked units inside of words.
+            text += "beginnings of words only"
         self.digest = hashlib.sha256(text.encode()).hexdigest()
         self.needs_spaces = self._tells_words_by_spaces()
 
@@ -80,6 +98,34 @@ class Tokenizer:
     def ids(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of all texts without special tokens, flat int32, and the count of each text, int64."""
         return encoded(self.backend, texts) if self._pieces is None else self._pieces.ids(texts)
+
+    def ids_of_units(self, units: list[str], inside: list[bool]) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `ids` returns, but a unit that is `inside` of a word without the mark of a word's beginning."""
+        inside_U, counts_U, parts = np.array(inside, bool), np.zeros(len(units), np.int64), []
+        for places_P, backend in (
+            (np.flatnonzero(~inside_U), self.backend), (np.flatnonzero(inside_U), self._unmarked)
+        ):  # fmt: skip
+            flat, counts_U[places_P] = encoded(backend, [units[place] for place in places_P])
+            parts.append((places_P, flat))
+        joined, starts_U = np.empty(int(counts_U.sum()), np.int32), starts_of(counts_U)
+        for places_P, flat in parts:
+            joined[ranges(starts_U[places_P], counts_U[places_P])] = flat
+        return joined, counts_U
+
+    @cached_property
+    def _unmarked(self) -> Backend:
+        return without_mark(self.backend)
+
+    def special(self, role: str) -> str | None:
+        """Return the token for "pad", "unk", "cls", "sep" or "mask"; None if the vocabulary has none."""
+        names = SPECIALS[list(ROLES).index(role)], ROLES[role]
+        return next((name for name in names if self.backend.token_to_id(name) is not None), None)
+
+    @property
+    def pad_id(self) -> int:
+        """The token that fills rows of several lengths; attention does not see it."""
+        name = self.special("pad")
+        return (name and self.backend.token_to_id(name)) or 0
 
     def is_unknown(self, tokens: np.ndarray) -> np.ndarray:
         """Return whether each token replaces a word outside the vocabulary; bool, the shape of `tokens`."""
@@ -194,20 +240,27 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
         return Tokenizer(backend, *_bert_templates(vocab), unknown)
     backend.no_truncation()
     backend.no_padding()
-    single, pair = _probe(backend, "a"), _probe(backend, "a", "b")
-    return Tokenizer(backend, single, pair, unknown, spells_everything=spells_everything)
+    single, pair = backend.encode("a"), backend.encode("a", "b")
+    return Tokenizer(
+        backend,
+        _template_of(single, 1),
+        _template_of(pair, 2),
+        unknown,
+        spells_everything=spells_everything,
+        has_segments=len(set(pair.type_ids)) > 1,
+    )
 
 
 def _is_byte_level(backend: Backend) -> bool:
     """Return whether every byte is a token and texts are split into bytes, so that any text can be spelled."""
     if not set(pre_tokenizers.ByteLevel.alphabet()) <= backend.get_vocab().keys():
         return False
-    return '"ByteLevel"' in json.dumps([json.loads(backend.to_str())[part] for part in ("normalizer", "pre_tokenizer")])
+    options = options_of(backend)
+    return '"ByteLevel"' in json.dumps([options["normalizer"], options["pre_tokenizer"]])
 
 
-def _probe(backend: Backend, *texts: str) -> Template:
-    """Return the special tokens that a post-processor adds, found by encoding texts of one letter."""
-    encoding = backend.encode(texts[0], texts[1] if len(texts) == 2 else None)
+def _template_of(encoding: Encoding, texts: int) -> Template:
+    """Return the special tokens that a post-processor has added to texts of one letter."""
     # Special tokens before the first text, after it, and after the second one.
     groups: list[list[int]] = [[], [], []]
     seen = 0
@@ -216,10 +269,10 @@ def _probe(backend: Backend, *texts: str) -> Template:
             seen = sequence + 1
         else:
             groups[seen].append(token)
-    if seen != len(texts):
+    if seen != texts:
         raise DataError("tokenizer.json drops the letter a; give a tokenizer that can spell any text")
     before, middle, after = (tuple(group) for group in groups)
-    return Template(before, middle, after) if len(texts) == 2 else Template(before, (), middle)
+    return Template(before, middle, after) if texts == 2 else Template(before, (), middle)
 
 
 class Vocabulary:

@@ -8,7 +8,8 @@ number of points is doubled until the attributions add up to the difference of t
 Axes: B points on the path, each a copy of the row in a packed batch, T tokens of a batch, P tokens of the row, D width.
 """
 
-from collections.abc import Generator, Iterator
+import unicodedata
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -302,6 +303,27 @@ def _in_units(span: tuple[int, int, str], encoded: EncodedRows) -> tuple[int, in
 def _of_text(trained: Trained, values: Values, role: str, first: int, end: int) -> Iterator[_Place]:
     # Stored rows keep token numbers only. The text is tokenized again for the characters of each token; tokens after
     # the cut are left out.
-    offsets = trained.tokenizer.backend.encode(values[role], add_special_tokens=False).offsets
-    for number, (start, stop) in enumerate(offsets[: end - first]):
-        yield _Place(role, start, stop, range(first + number, first + number + 1))
+    text: str = values[role]
+    offsets = trained.tokenizer.backend.encode(text, add_special_tokens=False).offsets
+    for start, stop, tokens in characters_of(text, offsets[: end - first]):
+        yield _Place(role, start, stop, range(first + tokens.start, first + tokens.stop))
+
+
+def characters_of(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int, range]]:
+    """Return ranges of characters that do not overlap, in order, each with the tokens that it belongs to.
+
+    Tokens that share a character, such as the bytes of an ideograph or the letters of a ligature, share a range, and so
+    does a token for the beginning of a word with the next one. The space before a word is left out, and a mark that is
+    joined to the letter before belongs to its token.
+    """
+    found: list[tuple[int, int, range]] = []
+    for number, (start, stop) in enumerate(offsets):
+        start += len(text[start:stop]) - len(text[start:stop].lstrip() or text[start:stop])
+        while stop < len(text) and unicodedata.combining(text[stop]):
+            stop += 1
+        first = number
+        if found and start < found[-1][1]:
+            start, before, tokens = found.pop()
+            stop, first = max(before, stop), tokens.start
+        found.append((start, stop, range(first, number + 1)))
+    return found

@@ -21,7 +21,7 @@ from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.inference.exports.deciding import Compute
 from nlu.inference.exports.formats import FORMATS, at_length, require_packages
-from nlu.inference.exports.padded import NAMES, pad_of
+from nlu.inference.exports.padded import NAMES
 from nlu.inference.exports.sentences import FORMAT as SENTENCES
 from nlu.inference.exports.tf_checkpoint import FORMAT as TF_CHECKPOINT
 from nlu.inference.locate import ExportFolder
@@ -41,10 +41,10 @@ class ExportedModel(nn.Module):
 
     head = None
 
-    def __init__(self, compute: Compute, target: Target, pad: int):
-        """`compute` returns logits of padded inputs, or vectors of sequences; `pad` is the token that pads."""
+    def __init__(self, compute: Compute, target: Target, tokenizer: Tokenizer):
+        """`compute` returns logits of padded inputs, or vectors of sequences."""
         super().__init__()
-        self._compute, self._target, self._pad = compute, target, pad
+        self._compute, self._target, self._tokenizer = compute, target, tokenizer
 
     def forward(self, batch: Batch, x_TD: Tensor | None = None) -> Tensor:
         """Return the logits (N, C) of examples or units, on the scale of training."""
@@ -70,9 +70,10 @@ class ExportedModel(nn.Module):
         shape = batch.num_sequences, int(lengths_S.max())
         place = np.repeat(np.arange(shape[0]), lengths_S), to_host(batch.positions_T)
         inputs = {name: np.zeros(shape, np.int64) for name in NAMES}
-        inputs["input_ids"].fill(self._pad)
-        for name, values_T in (("input_ids", to_host(batch.tokens_T)), ("token_type_ids", to_host(batch.segments_T))):
-            inputs[name][place] = values_T
+        inputs["input_ids"].fill(self._tokenizer.pad_id)
+        inputs["input_ids"][place] = to_host(batch.tokens_T)
+        if self._tokenizer.has_segments:
+            inputs["token_type_ids"][place] = to_host(batch.segments_T)
         inputs["attention_mask"][place] = 1
         # An export computes in fp32, also where the run does not.
         with torch.autocast("cpu", enabled=False):
@@ -102,9 +103,8 @@ class Exported:
                 "export contains; score the run"
             )
         self.tokenizer = _tokenizer_of(folder)
-        pad = pad_of(self.tokenizer)
-        compute = at_length(chosen.read(folder.folder, _NO_RUN), known.get("fixed_length"), pad)
-        self.model = ExportedModel(compute, self.target, pad)
+        compute = at_length(chosen.read(folder.folder, _NO_RUN), known.get("fixed_length"), self.tokenizer.pad_id)
+        self.model = ExportedModel(compute, self.target, self.tokenizer)
 
 
 def digests_of(checkpoint: Path) -> dict[str, str]:

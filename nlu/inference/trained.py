@@ -107,7 +107,7 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
     if tokenizer is None:
         raise CheckpointError(f"{located.checkpoint} lacks its tokenizer; give another checkpoint of the run")
     source = open_pretrained(str(checkpoint), "run")
-    model = assemble(config, task, target, known["layout"], tokenizer.vocab_size, source)
+    model = assemble(config, task, target, known["layout"], tokenizer, source)
     # The average has the names of the weights that it replaces. Weights without an average stay as they are.
     tensors = {**source.tensors(), **_average(checkpoint, located.checkpoint)}
     if located.head_name is not None:

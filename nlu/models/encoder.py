@@ -51,6 +51,9 @@ class Encoder(Protocol):
     layout: str
     """single, pair (two texts in one sequence), units, or sides (a sequence for each text of a pair); set once by
     TaskModel, because a batch does not show whether it has pairs"""
+    has_segments: bool
+    """whether the texts of a pair differ by the number of their segment, as in BERT; False where the tokenizer of the
+    weights numbers both texts alike, as XLM-RoBERTa's does; set by `assemble`"""
     head_dropout: float
     """probability of dropout between the encoder and the head"""
     max_positions: int | None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nlu.config.choices import target_of
@@ -23,6 +24,7 @@ from nlu.data.prepare import Part, first_rows, prepare, prepare_part
 from nlu.data.seeds import stable_seed
 from nlu.data.shown import Sample
 from nlu.data.targets import Target
+from nlu.data.tokenizing import Tokenizer
 from nlu.display.progress import Progress
 from nlu.methods.method import Context, Method
 from nlu.metrics.kinds import kind_named
@@ -53,6 +55,8 @@ class Data:
     task_class: type[Task]
     store: Store
     source: Pretrained | None
+    rows_V: np.ndarray | None = None
+    """row of each token (V) in the table of word vectors of `source`, if the tokenizer is that of the weights"""
 
 
 def build_run(
@@ -160,16 +164,16 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress | None) 
                 task_of(task, name),
                 one.target,
                 one.layout.name,
-                store.tokenizer.vocab_size,
+                store.tokenizer,
                 source,
                 before.backbone if before else None,
             )
         model: TaskModel = CompositeModel(models)
     else:
-        model = assemble(config, task, store.target, store.layout.name, store.tokenizer.vocab_size, source)
+        model = assemble(config, task, store.target, store.layout.name, store.tokenizer, source)
     # Only model=hf has `random_weights`: it takes the architecture from `source` but not its weights.
     if source is not None and not getattr(model.backbone, "random_weights", False):
-        load_into(model, source, labels=store.labels, trusted=trusted)
+        load_into(model, source, labels=store.labels, trusted=trusted, rows_V=data.rows_V)
     if progress is not None and (vectors := config.model.get("embeddings")):
         # On top of pretrained weights too: the vectors of a file are what the user asked for by name.
         fill(model.backbone.words, store.tokenizer.vocabulary, vectors, list(store.of_role("train").values()), progress)
@@ -183,7 +187,7 @@ def assemble(
     task: Task,
     target: Target,
     layout: str,
-    vocab_size: int,
+    tokenizer: Tokenizer,
     source: Pretrained | None,
     encoder: Encoder | None = None,
 ) -> TaskModel:
@@ -192,7 +196,8 @@ def assemble(
     `encoder`: one that is there already, and only gets another head.
     """
     trusted = config.trusted_packages
-    backbone = build(config.model, vocab_size, source, trusted=trusted) if encoder is None else encoder
+    backbone = build(config.model, tokenizer.vocab_size, source, trusted=trusted) if encoder is None else encoder
+    backbone.has_segments = tokenizer.has_segments
     # Known only here: for pretrained weights the limit is in their configuration, not in ours.
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
@@ -248,10 +253,13 @@ def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
                 with keys_called({"data.": f"data.sets.{name}."}):
                     _, source, plan = _planned(own)
                     stores[name] = prepare(plan, bars(progress))
-            return Data(task_class_of(config), mixed(stores), source)
-        task_class, source, plan = _planned(config)
-        store = prepare(plan, bars(progress), fold)
-    return Data(task_class, store, source)
+            store: Store = mixed(stores)
+        else:
+            _, source, plan = _planned(config)
+            store = prepare(plan, bars(progress), fold)
+    is_theirs = source is not None and not config.tokenizer.get("vocab")
+    rows_V = np.arange(store.tokenizer.vocab_size) if is_theirs else None
+    return Data(task_class_of(config), store, source, rows_V)
 
 
 def build_part(config: Run, part: Part, progress: Progress) -> bool:

@@ -25,7 +25,9 @@ MAY_DIFFER = {
         "train", "dev", "test", "fields", "format", "header", "labels", "max_len", "on_bad_row", "drop_duplicates",
         "dev_fraction", "urls",
     },
-    "model": {"pretrained", "hidden_size", "layers", "heads", "intermediate_size", "dropout", "attention_dropout"},
+    "model": {
+        "pretrained", "hidden_size", "layers", "heads", "intermediate_size", "dropout", "attention_dropout", "pooling",
+    },
     "optimizer": {"lr"},
     "method": {"teacher"},
     "precision": {"dtype"},
@@ -178,7 +180,9 @@ def test_choosing_any_two_is_what_combining_them_gives(composer, choices, groups
 
 def test_a_model_of_the_size_of_bert_base_has_a_rate_that_suits_it(composer, choices):
     rates = {model: composer.choose(model=model)["optimizer"]["lr"] for model in choices("model")}
-    assert {model for model, rate in rates.items() if rate <= 5e-5} == {"albert", "bert", "bert_base", "hf", "roberta"}
+    assert {model for model, rate in rates.items() if rate <= 5e-5} == {
+        "albert", "bert", "bert_base", "e5_small", "hf", "roberta",
+    }  # fmt: skip
 
 
 def test_every_choice_lists_exactly_the_keys_of_its_target(composer, choices):

@@ -11,7 +11,7 @@ import torch
 import nlu
 from nlu.config.errors import DataError
 from nlu.data.layouts import Values
-from nlu.inference.attribution import EXACT_ENOUGH, Explanation, explaining
+from nlu.inference.attribution import EXACT_ENOUGH, Explanation, characters_of, explaining
 from nlu.inference.loaded import Loaded
 from nlu.inference.mistakes import Mistakes
 from nlu.inference.predictor import Predictor
@@ -134,3 +134,18 @@ def test_the_nearest_mistakes_are_those_with_the_largest_cosine(tmp_path: Path) 
     np.testing.assert_allclose([one["cosine"] for one in found], np.sort(cosines_M)[::-1][:3], rtol=1e-5)
     assert {one["text"] for one in found} <= {record["text"] for record in wrong}
     assert all(one["label"] != one["prediction"] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets", "expected"),
+    [
+        ("ab cd", [(0, 2), (2, 5)], [(0, 2, [0]), (3, 5, [1])]),
+        ("北京", [(0, 1), (0, 2)], [(0, 2, [0, 1])]),
+        ("ﬁx", [(0, 1), (0, 1), (1, 2)], [(0, 1, [0, 1]), (1, 2, [2])]),
+        ("a😀", [(0, 1), (1, 2), (1, 2)], [(0, 1, [0]), (1, 2, [1, 2])]),
+        ("e\u0301te", [(0, 1), (2, 4)], [(0, 2, [0]), (2, 4, [1])]),
+    ],
+    ids=["a space before a word", "a token for a beginning", "letters of a ligature", "bytes", "a joined mark"],
+)  # fmt: skip
+def test_each_character_of_a_text_is_in_one_range(text: str, offsets: Any, expected: Any) -> None:
+    assert [(start, stop, list(tokens)) for start, stop, tokens in characters_of(text, offsets)] == expected

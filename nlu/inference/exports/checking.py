@@ -19,7 +19,7 @@ from nlu.data.layouts import encode_pair, encode_single
 from nlu.data.targets import Number
 from nlu.inference.exports.deciding import Decision, Row, is_same, of_run
 from nlu.inference.exports.formats import Compute, Format, at_length
-from nlu.inference.exports.padded import Inputs, pad_of, padded_inputs
+from nlu.inference.exports.padded import Inputs, padded_inputs
 from nlu.inference.exports.sentences import FORMAT as SENTENCES
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained
@@ -63,7 +63,7 @@ def check(
     `trained` is the exported model; `run` is the same with its adapter, None if it has none. Raises UserError if the
     tokens differ, or if the difference of the logits exceeds the tolerance of the format.
     """
-    compute = at_length(chosen.read(folder, trained), fixed_length, pad_of(trained.tokenizer))
+    compute = at_length(chosen.read(folder, trained), fixed_length, trained.tokenizer.pad_id)
     if chosen.name == SENTENCES:
         compute = _cosines(compute)
     decide = chosen.decide(trained, folder)
@@ -154,11 +154,11 @@ def _has_accuracy(trained: Trained) -> bool:
 
 def inputs_of(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> Inputs:
     """Return the padded inputs of rows; if texts are encoded separately, all first texts before all second ones."""
-    pad = pad_of(trained.tokenizer)
     if trained.layout.name != "sides":
-        return padded_inputs(predictor.encode(rows), pad)
+        return padded_inputs(predictor.encode(rows), trained.tokenizer)
     texts = [row["text_a"] for row in rows] + [row["text_b"] for row in rows]
-    return padded_inputs(encode_single(trained.tokenizer, texts, trained.config.data["max_len"]), pad)
+    encoded = encode_single(trained.tokenizer, texts, trained.config.data["max_len"])
+    return padded_inputs(encoded, trained.tokenizer)
 
 
 def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[np.ndarray]:
@@ -211,7 +211,7 @@ def _require_same_tokens(trained: Trained, tokenizer: "PreTrainedTokenizerBase",
             texts = texts[:1]
             encoded = encode_single(trained.tokenizer, texts, max_len)
         theirs = tokenizer(*texts, verbose=False)
-        own = {name: values[0].tolist() for name, values in padded_inputs(encoded, pad=0).items()}
+        own = {name: values[0].tolist() for name, values in padded_inputs(encoded, trained.tokenizer).items()}
         # Both cut long texts, in different ways.
         if not encoded.cut_N[0] and {name: list(theirs[name]) for name in own} != own:
             raise UserError(

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
+from nlu.data.tokenizing import ROLES
 from nlu.inference.exports.padded import (
     copied_linear,
     copied_pooler,
@@ -258,8 +259,7 @@ def tokenizer_of(trained: Trained) -> "PreTrainedTokenizerFast":
             pair=f"{begin}:0 $A:0 {end}:0 $B:1 {end}:1",
             special_tokens=[(begin, own.single.before[0]), (end, own.single.after[0])],
         )
-    kinds = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
-    known = {f"{kind}_token": token for kind, token in kinds.items() if backend.token_to_id(token) is not None}
+    known = {f"{role}_token": token for role in ROLES if (token := own.special(role)) is not None}
     # Padding needs some token; attention does not see it.
     known.setdefault("pad_token", str(backend.id_to_token(own.unknown_id)))
     reads_specials = any(token.special for token in own.backend.get_added_tokens_decoder().values())

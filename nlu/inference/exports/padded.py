@@ -121,7 +121,6 @@ def transformers_config(trained: Trained, **more: Any) -> "ElectraConfig":
     from transformers import ElectraConfig
 
     sizes = require_native(trained, "huggingface").sizes
-    backend = trained.tokenizer.backend
     return ElectraConfig(
         vocab_size=trained.tokenizer.vocab_size,
         embedding_size=sizes["embedding_size"] or sizes["hidden_size"],
@@ -137,7 +136,7 @@ def transformers_config(trained: Trained, **more: Any) -> "ElectraConfig":
         type_vocab_size=max(2, sizes["segment_types"]),
         layer_norm_eps=float(sizes["layer_norm_eps"]),
         initializer_range=float(sizes["initializer_range"]),
-        pad_token_id=backend.token_to_id("[PAD]") or 0,
+        pad_token_id=trained.tokenizer.pad_id,
         **more,
     )
 
@@ -214,18 +213,13 @@ def write_config(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
-def pad_of(tokenizer: Tokenizer) -> int:
-    """Return the token that fills rows; attention does not see it."""
-    return tokenizer.backend.token_to_id("[PAD]") or 0
-
-
-def padded_inputs(encoded: EncodedRows, pad: int) -> dict[str, np.ndarray]:
-    """Return encoded rows as padded arrays by the names of the inputs; (N, T), int64."""
+def padded_inputs(encoded: EncodedRows, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """Return rows that `tokenizer` has encoded as padded arrays by the names of the inputs; (N, T), int64."""
     lengths_N = encoded.lengths_N
-    ids_NT = np.full((len(lengths_N), int(lengths_N.max())), pad, np.int64)
+    ids_NT = np.full((len(lengths_N), int(lengths_N.max())), tokenizer.pad_id, np.int64)
     mask_NT, types_NT = np.zeros_like(ids_NT), np.zeros_like(ids_NT)
     for row, (start, length) in enumerate(zip(starts_of(lengths_N), lengths_N, strict=True)):
         ids_NT[row, :length] = encoded.tokens[start : start + length]
         mask_NT[row, :length] = 1
-        types_NT[row, encoded.boundary_N[row] : length] = 1
+        types_NT[row, encoded.boundary_N[row] : length] = tokenizer.has_segments
     return dict(zip(NAMES, (ids_NT, mask_NT, types_NT), strict=True))

@@ -90,8 +90,8 @@ class Bert(nn.Module):
         sizes = self.sizes
         self.width: int = sizes["hidden_size"]
         self.max_positions: int | None = sizes["max_positions"]
-        # Until TaskModel sets it.
-        self.layout = "single"
+        # Until TaskModel sets it, and `assemble` by the tokenizer.
+        self.layout, self.has_segments = "single", True
         self.head_dropout = head_dropout
         self.pooling = pooling
         self.pads = False
@@ -187,7 +187,7 @@ class Bert(nn.Module):
 
     def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool, seen: "_Seen | None" = None) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
-        hidden_TD = self.embeddings(x_TD, batch)
+        hidden_TD = self.embeddings(x_TD, batch, self.has_segments)
         if self.embeddings_project is not None:
             # Under autocast the projection returns bf16, and so would all residual sums after it.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
@@ -250,11 +250,13 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(width, eps=sizes["layer_norm_eps"])
         self.dropout = Dropout(sizes["dropout"])
 
-    def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def forward(self, x_TD: Tensor, batch: Batch, has_segments: bool = True) -> Tensor:
+        """Return (T, D); without `has_segments` all tokens are of segment 0."""
         summed_TD = x_TD + self.position_embeddings(batch.positions_T)
         types = self.token_type_embeddings
         # With a single type, only the separator divides the texts of a pair, as in RoBERTa.
-        segments_T = batch.segments_T if types.num_embeddings > 1 else torch.zeros_like(batch.segments_T)
+        differ = has_segments and types.num_embeddings > 1
+        segments_T = batch.segments_T if differ else torch.zeros_like(batch.segments_T)
         return self.dropout(self.LayerNorm(summed_TD + types(segments_T)))
 
 

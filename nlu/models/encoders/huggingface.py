@@ -71,8 +71,8 @@ class HuggingFace(nn.Module):
         self.width: int = config.hidden_size
         self.is_causal = _is_causal(self.inner, source)
         self.max_positions: int | None = _max_positions(self.inner)
-        self.has_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
-        self.layout = "single"
+        self._numbers_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
+        self.layout, self.has_segments = "single", True
         self.token_of_text_is_last = getattr(config, "summary_type", None) == "last"
         self._above_layers = _names_above_layers([name for name, _ in self.named_parameters()])
         self.head_dropout = head_dropout
@@ -192,7 +192,7 @@ class HuggingFace(nn.Module):
         count, longest = real_SL.shape
         x_SLD = x_TD.new_zeros(count * longest, x_TD.shape[1]).index_copy(0, place_T, x_TD).view(count, longest, -1)
         inputs = {"inputs_embeds": x_SLD, "attention_mask": real_SL.long()}
-        if self.has_segments:
+        if self._numbers_segments and self.has_segments:
             segments = batch.segments_T.new_zeros(count * longest).index_copy(0, place_T, batch.segments_T)
             inputs["token_type_ids"] = segments.view(count, longest)
         return inputs

