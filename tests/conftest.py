@@ -50,6 +50,24 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, databas
 settings.load_profile("repeatable")
 
 
+LONGEST = (
+    "test_docs_site.py", "test_export_elsewhere.py", "launching/test_signals.py", "test_pages.py",
+    "training/test_signals.py", "test_queue_launcher.py", "test_continuing.py", "test_mirror.py", "test_choices.py",
+    "test_keeping.py", "launchers/test_runs.py", "test_install.py", "test_kills.py", "test_leaks.py",
+)  # fmt: skip
+"""The files that take longest. A file runs on one core, so one that starts late keeps the others idle at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the longest files."""
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((place for place, name in enumerate(LONGEST) if path.endswith(name)), len(LONGEST))
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="session")
 def session_cache() -> Path:
     return Path(os.environ["NLU_CACHE"])

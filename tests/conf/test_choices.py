@@ -91,7 +91,9 @@ def test_every_model_fits_every_data_set(composer, choices):
         for model, data in product(choices("model"), choices("data"))
     }
     assert len(found) >= 54
-    assert not {pair: problems for pair, problems in found.items() if problems}
+    # Its head labels tokens.
+    refused = {("lstm_crf", data) for data in choices("data") if data not in TAGGED}
+    assert {pair for pair, problems in found.items() if problems} == refused
 
 
 @pytest.mark.thorough

@@ -150,6 +150,7 @@ def test_a_textcnn_is_exported_to_the_formats_of_graphs(kind: Kind, written: str
 
 
 COMPILED = (("classify", "DistilBert"), ("tag", "Roberta"))
+CONVERTED = (*COMPILED, ("match", "Bert"), ("classify", "Electra"))
 
 
 @pytest.mark.parametrize("written", few_first(["torchscript", "huggingface", "onnx", "torch_export"], "huggingface"))
@@ -158,6 +159,8 @@ COMPILED = (("classify", "DistilBert"), ("tag", "Roberta"))
 def test_an_encoder_of_transformers_is_exported(name: str, architecture: str, written: str, tmp_path: Path) -> None:
     if written == "torch_export" and (name, architecture) not in COMPILED:
         pytest.skip("a minute of compiling each; others show that the graph is right")
+    if written == "onnx" and (name, architecture) not in CONVERTED:
+        pytest.skip("a quarter of a minute each; torchscript shows that the graph is right")
     if architecture == "Roberta" and name != "tag" and written == "huggingface":
         pytest.skip("it is refused")
     if written == "onnx":

@@ -15,6 +15,7 @@ from torch import nn
 from nlu.models.adapters.lora import Lora
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.lstm import Lstm
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import open_pretrained
 from nlu.models.heads.crf import CrfHead
@@ -50,6 +51,7 @@ def hugging_face(folder: Path, kind: str, pooling: Any, pooled_layers: list[int]
 
 ENCODERS: dict[str, Callable[[Path], nn.Module]] = {
     "bert with narrow heads": lambda folder: bert(hidden_size=24, heads=4, intermediate_size=40),
+    "lstm": lambda folder: Lstm(VOCAB_SIZE, None, pretrained=None, embedding_size=16, hidden_size=24, layers=2),
     "textcnn 1": lambda folder: textcnn(1),
     "textcnn 3,5": lambda folder: textcnn(3, 5),
     "textcnn 7": lambda folder: textcnn(7),

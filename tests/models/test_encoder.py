@@ -9,6 +9,7 @@ import torch
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.lstm import Lstm
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import open_pretrained
 
@@ -36,6 +37,7 @@ ENCODERS = {
     "bert with a maximum": lambda folder: bert(pooling="max"),
     "bert with attention over tokens": lambda folder: bert(pooling="attention"),
     "bert with joined layers": lambda folder: bert(pooling="layers", pooled_layers=[-1, 0]),
+    "lstm": lambda folder: Lstm(VOCAB_SIZE, None, pretrained=None, embedding_size=8, hidden_size=12),
     "textcnn": lambda folder: TextCnn(VOCAB_SIZE, None, pretrained=None, embedding_size=8, hidden_size=12),
     "hf": hugging_face,
 }
