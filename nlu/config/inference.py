@@ -264,7 +264,11 @@ def on_run(
         if "data.max_rows" not in given:
             # Score all rows, even if the run was trained on the first ones only.
             config["data"]["max_rows"] = None
-        begun = (("tokenizer", "vocab", None), ("model", "pretrained", checkpoint), ("model", "embeddings", None))
+        begun = (
+            ("tokenizer", "vocab", None), ("model", "pretrained", checkpoint), ("model", "embeddings", None),
+            # Scoring needs no teacher, which need not be on this machine.
+            ("method", "teacher", checkpoint), ("method", "logits", None),
+        )  # fmt: skip
         for group, key, value in begun:
             if key in config[group]:
                 config[group][key] = value

@@ -1,5 +1,6 @@
 """A student of the predictions of trained runs, against the formulas and against the predictions themselves."""
 
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from nlu.distillation.soft import OfClasses
 from nlu.inference.loaded import Loaded
 from nlu.models.heads.crf import CrfHead
 from nlu.runs.records import read_rows
-from tests.inference.runs import predict
+from tests.inference.runs import evaluate, predict
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, STANDING_STILL, composed, start, tensors, train
 from tests.training.kinds import (
     TEXTCNN,
@@ -232,6 +233,9 @@ def test_no_checkpoint_has_the_teacher_and_the_student_does_without_it(
         }
     shutil.rmtree(teacher)
     assert len(Loaded.of(own, device="cpu").predict(["a b", "c"])) == 2
+    evaluate(f"run={own}", f"out={tmp_path}/scored", "resamples=0")
+    scored, kept = (json.loads((run / "result.json").read_text()) for run in (tmp_path / "scored", own))
+    assert scored["metrics"]["dev"]["loss"] == kept["metrics"]["dev"]["loss"]
 
 
 def test_the_logits_of_a_teacher_are_computed_once_for_all_students(

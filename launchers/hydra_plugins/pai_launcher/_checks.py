@@ -169,6 +169,10 @@ def named_paths(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         value = (config.get(group) or {}).get(key)
         if isinstance(value, str) and value != MISSING:
             yield f"{group}.{key}", value
+    for key in ("teacher", "logits"):
+        value = (config.get("method") or {}).get(key)
+        if value not in (None, MISSING):
+            yield from ((f"method.{key}", str(path)) for path in ([value] if isinstance(value, str) else value))
 
 
 def _goes_along(path: str, files: frozenset[str], within: str) -> bool:

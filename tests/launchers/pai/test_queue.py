@@ -145,8 +145,10 @@ def test_a_check_finds_what_a_submission_would_find_and_writes_nothing(opened, s
 
 def test_a_problem_of_all_jobs_is_reported_once(opened):
     with pytest.raises(UserError) as raised:
-        opened(compose=lambda one: config(train="no.csv", dev="none.csv")).submit([job(0), job(1)])
-    assert [problem[:10] for problem in raised.value.problems] == ["data.train", "data.dev i"]
+        taught = {"method": {"teacher": ["outputs/a"], "logits": "b.jsonl"}}
+        opened(compose=lambda one: config(train="no.csv", dev="none.csv") | taught).submit([job(0), job(1)])
+    keys = [problem.partition(" ")[0] for problem in raised.value.problems]
+    assert keys == ["data.train", "data.dev", "method.teacher", "method.logits"]
 
 
 def test_a_declared_file_is_packed(opened, server):
