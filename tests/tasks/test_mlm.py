@@ -132,6 +132,18 @@ def test_pretraining_continues_from_a_run_with_its_head(pretrained: Path, tmp_pa
     assert result(tmp_path / "run")["metrics"]["dev"] == result(pretrained)["metrics"]["dev"]
 
 
+def test_a_learned_vocabulary_is_saved_and_goes_into_fine_tuning(tmp_path: Path) -> None:
+    own = [one for one in written(tmp_path) if not one.startswith("tokenizer.")]
+    train(*own, "tokenizer=subwords", "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
+    train(
+        *MODEL, *PLAIN, "data=files", f"data.train={tmp_path}/corpus.txt", f"data.dev={tmp_path}/corpus.txt",
+        "data.fields={text: 0}", "task=mlm", f"model.pretrained={tmp_path}/run", "tokenizer=wordpiece",
+        "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/more",
+    )  # fmt: skip
+    first, second = (nlu.load(tmp_path / name, device="cpu").trained.tokenizer for name in ("run", "more"))
+    assert {"bab", "##b"} < first.vocabulary.keys() and first.digest == second.digest
+
+
 def test_predicting_by_a_pretrained_run_is_refused_and_its_vectors_are_not(
     pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
