@@ -2,7 +2,7 @@
 
 A teacher has no dropout and its logits for a row depend on that row only, so those of every epoch are the same numbers:
 one pass over the set replaces one in each epoch. They are kept in the cache under a name of all that they depend on, so
-the ranks of a run, its seeds, its folds and its continuation after a kill share one pass.
+the ranks of a run, its seeds and its continuation after a kill share one pass; each fold has its own rows.
 
 Axes: N examples, R rows of logits (examples or units), C labels.
 """

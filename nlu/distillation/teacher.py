@@ -5,6 +5,7 @@ Axes: N rows, U units of a row, C labels.
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -20,6 +21,8 @@ from nlu.inference.predictor import Predictor
 from nlu.inference.source import either
 from nlu.inference.trained import Trained, load_trained
 from nlu.storage.cache import file_digest
+
+log = logging.getLogger(__name__)
 
 KEY = "method.teacher"
 
@@ -87,4 +90,9 @@ def load_teachers(references: str | Sequence[str], device: torch.device) -> list
     """
     given = [references] if isinstance(references, str) else list(references)
     with keys_called({"run is ": f"{KEY} is ", "; set checkpoint": f"; write {KEY}=RUN/NAME, with checkpoint"}):
-        return [Teacher(load_trained(located), device) for one in given for located in locate_all(one)]
+        found = [Teacher(load_trained(located), device) for one in given for located in locate_all(one)]
+    for teacher in found:
+        model = teacher.trained.model
+        count = sum(parameter.numel() for parameter in model.parameters())
+        log.info("teacher: %s, %s with %s parameters", teacher.name, type(model.backbone).__name__, f"{count:,}")
+    return found
