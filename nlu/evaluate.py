@@ -7,7 +7,7 @@ python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -60,7 +60,7 @@ def main(composed: DictConfig) -> int:
     # With rows to score, the training rows are not read, so their problems do not matter.
     own = [text for text in problems(config, EVALUATE) if not (named and text.startswith("data.train"))]
     # All problems at once, before torch is imported.
-    if found := [*unresolved, *own, *_cross(config, named)]:
+    if found := [*unresolved, *own, *_cross(config, named), *_idle(config, overrides)]:
         raise UserError(*found)
     config = with_defaults(config, EVALUATE)
     if config["dry_run"]:
@@ -127,6 +127,20 @@ def _cross(config: Mapping[str, object], named: Sequence[str]) -> list[str]:
     if config.get("fold") is None and has_folds and config.get("run") is None:
         found.append("folds are only for training; set fold to the number of one, or folds=none")
     return found
+
+
+def _idle(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[str]:
+    """Yield the given keys of reading that apply to no file, of the configuration of a run or an export."""
+    data = config.get("data")
+    if config.get("run") is config.get("export") is None or not isinstance(data, Mapping):
+        return
+    from nlu.data.fields import idle_keys
+    from nlu.data.rules import formats_of
+
+    given = {override.partition("=")[0].lstrip("+") for override in overrides}
+    values = {key: value for key, value in data.items() if f"data.{key}" in given}
+    # The training rows are not read, and stand for those that are scored.
+    yield from idle_keys(values, formats_of(data), "data")
 
 
 def command() -> NoReturn:

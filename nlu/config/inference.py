@@ -38,6 +38,8 @@ ALLOWED = (
 )
 """Keys of a run that may have other values when it is scored."""
 SETS = ("train", "dev", "test")
+_DIALECT = {"separator": None, "quote": None, "skip_lines": 0, "sheet": None}
+"""Keys of the files of a run that say nothing about files of another format."""
 
 
 @dataclass(kw_only=True)
@@ -291,12 +293,14 @@ def _reading(saved: Mapping[str, Any], data: Mapping[str, Any], given: list[str]
     # Files with a suffix of the training files are read like these.
     if new <= known:
         return {}
-    changed: dict[str, object] = {"format": "auto", "header": None}
+    changed: dict[str, object] = {"format": "auto", "header": None, **_DIALECT}
     # A named column has its name in any format; a numbered one may have another number.
     if any(isinstance(column, int) for column in (saved.get("fields") or {}).values()):
         changed["fields"] = None
     return {
-        key: value for key, value in changed.items() if not any(f"{one}.".startswith(f"data.{key}.") for one in given)
+        key: value
+        for key, value in changed.items()
+        if (key in saved or key not in _DIALECT) and not any(f"{one}.".startswith(f"data.{key}.") for one in given)
     }
 
 

@@ -1,6 +1,7 @@
 """The fields that the rows of a task must have, and the usual names of columns; known before any file is read."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from pathlib import PurePosixPath
 from typing import Any
 
 from nlu.config.errors import UserError
@@ -16,6 +17,15 @@ TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 FORMATS = ("auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines")
 """Formats of a file of rows; auto = by its suffix."""
+SUFFIX_FORMATS = {
+    ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
+    ".conll": "conll", ".xlsx": "xlsx",
+}  # fmt: skip
+FORMATS_OF_KEYS = {
+    "separator": ("csv", "tsv"), "quote": ("csv", "tsv"), "sheet": ("xlsx",),
+    "skip_lines": ("csv", "tsv", "xlsx", "jsonl", "json", "conll", "lines"),
+}  # fmt: skip
+"""Keys of reading that apply only to some formats."""
 ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
 USUAL_PAIRS = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("question", "sentence"),
@@ -24,6 +34,29 @@ USUAL_PAIRS = (
 USUAL_TEXTS = ("sentence",)
 USUAL_LABELS = ("gold_label", "is_duplicate", "score", "Quality")
 """Names of columns in GLUE and similar data sets."""
+
+
+def format_by_suffix(reference: str) -> str | None:
+    """Return the format of a path or an address by its suffix, None if that is unknown."""
+    return SUFFIX_FORMATS.get(PurePosixPath(reference.partition("#")[0].partition("?")[0]).suffix.lower())
+
+
+def idle_keys(values: Mapping[str, Any], formats: Set[str | None], group: str) -> Iterator[str]:
+    """Yield a problem for each key of FORMATS_OF_KEYS that applies to none of the formats.
+
+    `formats` are those of all files; None is one that is not known yet, to which every key may apply. `group` is the
+    one of the keys in messages: data or input.
+    """
+    for key, able in FORMATS_OF_KEYS.items():
+        value = values.get(key)
+        # The first sheet has the number 0.
+        is_set = value is not None and (value != 0 or key == "sheet")
+        if is_set and formats and formats.isdisjoint((*able, None)):
+            read = f"the files are {' and '.join(sorted(map(str, formats)))}"
+            yield (
+                f"{group}.{key} is {value!r}, but {read}, and it applies to {', '.join(able)} only; leave out "
+                f"{group}.{key}, or correct {group}.format"
+            )
 
 
 def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]:

@@ -8,9 +8,9 @@ of a workbook.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,13 +18,12 @@ from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
 from nlu.config.words import counted, shortened
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect
+from nlu.data.fields import SUFFIX_FORMATS
 from nlu.data.reader import WHOLE_ROW, BadRow, Mark, Row
 from nlu.data.workbook import text_rows
 
-SUFFIX_FORMATS = {
-    ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
-    ".conll": "conll", ".xlsx": "xlsx",
-}  # fmt: skip
+HEADER_ROWS = 10
+"""rows below the first one among which a header is looked for"""
 UNREADABLE = dict.fromkeys((".xls", ".ods", ".numbers"), "is a spreadsheet; export it as xlsx or csv")
 UNREADABLE |= dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "is compressed; unpack it")
 """what to do about files that no reader can read, by suffix"""
@@ -36,8 +35,6 @@ TABLES = ("csv", "tsv", "xlsx")
 """formats whose rows are cells, and whose first row may be a header"""
 BLANKS = re.compile("[ \t]+")
 """separates CoNLL columns; an ideographic space is a token like any other"""
-
-
 Fields = dict[str, str | int]
 DOCUMENT_MARK = "-DOCSTART-"
 GROUP = "group"
@@ -127,15 +124,34 @@ def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list
         return next((list(record) for _, record in own_records(path, dialect) if not isinstance(record, BadRow)), [])
     if chosen == "parquet":
         return list(_parquet(path).schema_arrow.names)
-    if chosen == "xlsx":
-        return next((cells for _, cells in text_rows(path, dialect)), [])
-    if chosen in SEPARATED_BY:
-        with open_text(path, chosen, dialect) as lines:
-            return next((cells for _, cells in dialect.cells(chosen, path, dialect.lines(lines))), [])
+    if chosen in TABLES:
+        return next((cells for _, cells in _cells_of(path, chosen, dialect)), [])
     if chosen in ("jsonl", "json"):
         records = _records(_File(path, chosen, {}, False, iter, dialect))
         return next((list(record) for _, record in records if isinstance(record, dict)), [])
     return []
+
+
+def header_remedy(path: Path, file_format: str, is_header: Callable[[list[str]], bool], dialect: Dialect) -> str | None:
+    """Return what to do if the header of a table is not its first row, but one of the next HEADER_ROWS; else None."""
+    chosen = format_of(path, file_format)
+    if chosen in TABLES:
+        # Quotes that do not close are another problem.
+        with suppress(DataError):
+            for number, cells in islice(_cells_of(path, chosen, dialect), 1, 1 + HEADER_ROWS):
+                if is_header(cells):
+                    line = "row" if chosen == "xlsx" else "line"
+                    return f"{line} {number} seems to be the header: set data.skip_lines={number - 1}"
+    return None
+
+
+def _cells_of(path: Path, kind: str, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the cells of each row of a table."""
+    if kind == "xlsx":
+        yield from text_rows(path, dialect)
+        return
+    with open_text(path, kind, dialect) as lines:
+        yield from dialect.cells(kind, path, dialect.lines(lines))
 
 
 def open_text(path: Path, kind: str, dialect: Dialect, encoding: str = "utf-8-sig") -> TextIO:
@@ -175,7 +191,7 @@ def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]]) -> It
     separator = "\t" if file.kind == "xlsx" else file.dialect.between(file.kind)
     for number, cells in numbered:
         if width is None:
-            width, columns = len(cells), _columns(file, cells)
+            width, columns = len(cells), _columns(file, cells, number)
             if file.header:
                 continue
         if len(cells) != width:
@@ -185,36 +201,47 @@ def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]]) -> It
         yield Row(number, {role: cells[index] for role, index in columns.items()})
 
 
-def _columns(file: _File, first: list[str]) -> dict[str, int]:
-    """Return the index of each field's column. Raises DataError for a column that the first row lacks."""
-    columns = {}
-    other_separator = file.dialect.remedy(first, file.kind)
+def _columns(file: _File, first: list[str], number: int) -> dict[str, int]:
+    """Return the index of each field's column in the first row, which has this number.
+
+    Raises DataError for a column that the row lacks.
+    """
+    columns, place, wanted = {}, f"{file.path}:{number}", file.fields.values()
+    names = {column for column in wanted if isinstance(column, str)}
+    most = max((column for column in wanted if isinstance(column, int)), default=0)
+
+    def is_header(cells: list[str]) -> bool:
+        return len(cells) > most and (names <= {*cells} if file.header else len(cells) > len(first))
+
+    def remedy() -> str | None:
+        return header_remedy(file.path, file.kind, is_header, file.dialect) or file.dialect.remedy(first, file.kind)
+
     for role, column in file.fields.items():
         key = key_of(role)
         if isinstance(column, int):
             if column >= len(first):
                 raise DataError(
-                    f"{file.path}:1: {key} is column {column}, counted from 0, but the row has "
-                    f"{counted(len(first), 'column')}; {other_separator or f'set {key} to a number below {len(first)}'}"
+                    f"{place}: {key} is column {column}, counted from 0, but the row has "
+                    f"{counted(len(first), 'column')}; {remedy() or f'set {key} to a number below {len(first)}'}"
                 )
             columns[role] = column
         elif not file.header:
             raise DataError(
-                f"{file.path}:1: {key} is {column!r}, but the file is read without a header; "
+                f"{place}: {key} is {column!r}, but the file is read without a header; "
                 f"set {key} to a column number counted from 0, or data.header=true"
             )
         elif column not in first:
             shown = list(map(shortened, first))
             close = f"nearest: {', '.join(near)}; " if (near := nearest(column, shown)) else ""
-            remedy = other_separator or (
+            usual = (
                 f"{close}set {key} to one of these or, if this row is a row of data, set data.header=false and columns "
                 "by number, counted from 0"
             )
-            raise DataError(f"{file.path}:1: {key} is {column!r}, but the header has {shown}; {remedy}")
+            raise DataError(f"{place}: {key} is {column!r}, but the header has {shown}; {remedy() or usual}")
         elif first.count(column) > 1:
-            places = ", ".join(str(place) for place, cell in enumerate(first) if cell == column)
+            places = ", ".join(str(index) for index, cell in enumerate(first) if cell == column)
             raise DataError(
-                f"{file.path}:1: {key} is {column!r}, but the header has it {first.count(column)} times, as "
+                f"{place}: {key} is {column!r}, but the header has it {first.count(column)} times, as "
                 f"columns {places}, counted from 0; set {key} to one of these numbers and data.header=true"
             )
         else:

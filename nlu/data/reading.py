@@ -19,7 +19,7 @@ from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.fields import ROLES, chosen_layout, missing_roles, usual_fields
 from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.reader import BadRow, Mark, Row
-from nlu.data.readers import GROUP, TABLES, Fields, column_names, format_of, has_header, read_rows
+from nlu.data.readers import GROUP, TABLES, Fields, column_names, format_of, has_header, header_remedy, read_rows
 from nlu.data.seeds import text_hash
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.classes import NUMBER
@@ -141,9 +141,12 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
     if not found and path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")
     if not found:
+        title = header_remedy(path, files.format, lambda cells: bool(usual_fields(cells, known)), files.dialect)
+        if title is not None:
+            raise DataError(f"{path}: the first row has no column that is called like a field; {title}")
         other_separator = files.dialect.remedy(names, format_of(path, files.format))
         if other_separator is not None:
-            raise DataError(f"{path}:1: has one column; {other_separator}")
+            raise DataError(f"{path}:{1 + files.dialect.skip_lines}: has one column; {other_separator}")
         raise DataError(
             f"{path}: data.fields is null, but no column is called like a field ({', '.join(known)}): the file has "
             f"{_columns(names) or 'no named ones'}; set data.fields to e.g. "
@@ -204,13 +207,14 @@ def refuse_header_as_row(reading: Reading, source: SourceFile, labels: Sequence[
         if len(cells) == SAMPLED_ROWS:
             break
     first, others = (cells[0], cells[1:]) if cells else ("", [])
+    place = f"{source.path}:{1 + reading.dialect.skip_lines}"
     # A label that occurs again is a label.
     if not others or first in others or first in (labels or ()):
         return
     is_only_word = not NUMBER.fullmatch(first) and all(map(NUMBER.fullmatch, others))
     if first.lower() in HEADER_WORDS or is_only_word:
         raise DataError(
-            f"{source.path}:1: field {reading.column('label')}: {first!r} occurs in no other row, so the first row "
+            f"{place}: field {reading.column('label')}: {first!r} occurs in no other row, so the first row "
             "seems to be a header, but it is read as a row because data.fields gives columns by number; "
             "set data.header=true to leave it out, or data.header=false if it is a row"
         )

@@ -15,7 +15,7 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
-from nlu.data.fields import ROLES, known_roles, layouts_of, missing_roles
+from nlu.data.fields import ROLES, format_by_suffix, idle_keys, known_roles, layouts_of, missing_roles
 from nlu.storage.places import path_problem
 
 
@@ -33,6 +33,9 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
             f"data.reader is set and data.format is {data['format']}, but a reader decides what the format is; leave "
             "data.format out, or set data.reader=null"
         )
+    # A run that is scored was trained with its keys; nlu.evaluate checks those that are given.
+    if config.get("run") is config.get("export") is None:
+        yield from idle_keys(data, formats_of(data), "data")
     if data.get("fields", MISSING) != MISSING:
         yield from _fields(data, config["task"][TARGET].rpartition(".")[2].lower(), task, _reads(config))
     yield from _sets(data, folds["count"])
@@ -65,6 +68,15 @@ def _path_problems(data: Mapping[str, Any]) -> Iterator[str]:
         is_checked = "://" in path or path in (data.get("urls") or {}) or "#sha256=" in path and _is_file(path)
         if not is_checked and (problem := path_problem(key, path)):
             yield problem
+
+
+def formats_of(data: Mapping[str, Any]) -> set[str | None]:
+    """Return the formats of the files of all sets; None among them stands for one that the name does not tell."""
+    if data.get("reader") is not None:
+        return {"read by data.reader"}
+    if data.get("format", "auto") != "auto":
+        return {data["format"]}
+    return {format_by_suffix(path) for key, path in _paths(data) if key != "data.labels"}
 
 
 def soft_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from nlu.config.inference import STANDARD, Predict
 from nlu.config.words import counted
 from nlu.data.dialect import KEYS as DIALECT_KEYS
 from nlu.data.dialect import PLAIN
+from nlu.data.fields import idle_keys
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, Row
 from nlu.display.progress import Bar, Progress
@@ -66,6 +67,8 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
                 own = replace(config, input=replace(config.input, path=name), output=output)
                 path = held.enter_context(found(name, config.input.format))
                 works.append(_work_of(own, trained[0], path, ranks, trained[1:]))
+            if idle := list(idle_keys(vars(config.input), {work.source.file_format for work in works}, "input")):
+                raise UserError(*idle)
             for work in works:
                 work.run(ranks, is_one_of_several=len(pairs) > 1)
         for pieces in outputs if ranks.is_first else ():

@@ -19,12 +19,12 @@ from nlu.config.words import counted, show_as
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import Files
 from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
-from nlu.data.fields import usual_fields
+from nlu.data.fields import SUFFIX_FORMATS, usual_fields
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow
 from nlu.data.reader import Row as RowOfFile
-from nlu.data.readers import SUFFIX_FORMATS, Fields, column_names, format_of
+from nlu.data.readers import Fields, column_names, format_of, header_remedy
 from nlu.inference.trained import Trained
 
 log = logging.getLogger(__name__)
@@ -222,9 +222,14 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialec
     wanted = {role: trained_on.get(role, role) for role in roles}
     absent = [str(column) for column in wanted.values() if not _is_there(column, names)]
     close = ", ".join(nearest(absent[0], names))
+
+    def is_header(cells: list[str]) -> bool:
+        return all(_is_there(column, cells) for column in wanted.values())
+
+    title = header_remedy(path, file_format, is_header, dialect)
     raise DataError(
         f"{path}: the column {absent[0]}, which the run reads, is missing; the file has {names[:12]}"
-        f"{f'; nearest: {close}' if close else ''}; set input.fields to e.g. "
+        f"{f'; nearest: {close}' if close else ''}{f'; {title}' if title else ''}; set input.fields to e.g. "
         f"{{{', '.join(f'{role}: COLUMN' for role in roles)}}}"
     )
 

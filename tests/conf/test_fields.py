@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from nlu.config.choices import EVALUATE, RUN, with_defaults
+from nlu.config.inference import on_run
+
 OWN = ("data=files", "data.train=my.csv")
 
 
@@ -47,3 +50,48 @@ def test_a_folder_as_a_file_is_refused_with_what_it_holds(composer):
         f"data.{name} is 'rows', which is a folder that holds {shown}, and 2 more; set data.{name} to a file"
         for name in ("train", "dev")
     ]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [(("data.sheet=0",), "data.sheet is 0, but the files are csv, and it applies to xlsx only; leave out data.sheet"),
+     (("data.train=my.jsonl", "data.quote=\"'\""), "data.quote is \"'\", but the files are jsonl, and it applies to csv, tsv"),
+     (("data.train=my.parquet", "data.skip_lines=1"), "data.skip_lines is 1, but the files are parquet, and it applies"),
+     (("data.dev=my.jsonl", "data.sheet=a"), "data.sheet is 'a', but the files are csv and jsonl, and it applies to xlsx"),
+     (("data.format=conll", "data.separator=';'", "task=tag", "data.fields={tokens: 0, tags: 1}"),
+      "data.separator is ';', but the files are conll, and it applies to csv, tsv only")],
+)  # fmt: skip
+def test_a_key_that_applies_to_no_file_of_the_run_is_refused(composer, overrides, problem):
+    for name in ("my.jsonl", "my.parquet"):
+        Path(name).touch()
+    (found,) = composer.problems_of(composer.plain(*OWN, *overrides))
+    assert found.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [("data.dev=my.xlsx", "data.sheet=1", "data.quote="), ("data.train=odps://a/tables/b", "data.separator=';'"),
+     ("data.dev=my.jsonl", "data.separator=';'"), ("data.train=https://a.org/x.csv?v", "data.quote="),
+     ("data.skip_lines=0",)],
+)  # fmt: skip
+def test_a_key_that_applies_to_one_of_the_files_or_may_do_so_is_accepted(composer, overrides):
+    for name in ("my.jsonl", "my.xlsx"):
+        Path(name).touch()
+    assert composer.problems_of(composer.plain(*OWN, *overrides)) == []
+
+
+def test_a_run_scored_on_another_format_does_not_keep_the_separator_of_its_files(composer):
+    saved = with_defaults(composer.plain(*OWN, "data.separator=';'", "data.skip_lines=1"), RUN)
+    for name, kept in (("new.jsonl", (None, 0)), ("new.csv", (";", 1))):
+        order = ["run=outputs/mine", f"data.test={name}"]
+        asked = with_defaults(composer.plain(*order, config_name="evaluate"), EVALUATE)
+        data = on_run(saved, asked, order, ["test"], "outputs/mine")["data"]
+        assert (data["separator"], data["skip_lines"]) == kept
+
+
+def test_fields_given_to_score_a_run_replace_those_of_the_default_data_set(composer):
+    saved = with_defaults(composer.plain(*OWN, "task=match", "data.fields={text_a: a, text_b: b, label: y}"), RUN)
+    order = ["run=outputs/mine", "data.test=new.csv", "data.fields={text_a: q, text_b: p, label: y}"]
+    asked = with_defaults(composer.plain(*order, config_name="evaluate"), EVALUATE)
+    fields = on_run(saved, asked, order, ["test"], "outputs/mine")["data"]["fields"]
+    assert fields == {"text_a": "q", "text_b": "p", "label": "y"}

@@ -192,7 +192,7 @@ def test_skipped_rows_are_counted_and_listed(write, open_files):
 def test_an_unknown_label_in_dev_is_refused_at_its_row(write, open_files):
     dev = write("dev.tsv", "bad\t0\ngood\t2\n")
     refused(
-        open_files, f"{dev}:2: field label (column 1): '2' is not in the label map ['0', '1']", dev=dev,
+        open_files, f"{dev}:2: field label (column 1): '2' is not one of the labels ['0', '1']", dev=dev,
         train=write("train.tsv", TRAIN),
     )  # fmt: skip
 

@@ -10,10 +10,11 @@ import pytest
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import Input
 from nlu.data.dataset import Files
-from nlu.data.dialect import Dialect
-from nlu.data.fields import FORMATS
+from nlu.data.dialect import PLAIN, Dialect
+from nlu.data.fields import FORMATS, SUFFIX_FORMATS
 from nlu.data.reader import BadRow, Row
-from nlu.data.readers import READERS, SUFFIX_FORMATS, column_names, read_rows
+from nlu.data.readers import READERS, column_names, read_rows
+from nlu.data.reading import fields_of
 
 TEXT_LABEL = {"text": "text", "label": "label"}
 
@@ -227,8 +228,8 @@ def test_a_bad_row_is_described_by_file_row_field_value_and_rule(tmp_path):
     ]
     for length, shown in ((80, "x" * 80), (81, "x" * 77 + "...")):
         assert f"field label: {shown!r} is unknown" in BadRow(3, "label", "x" * length, "is unknown").describe(tmp_path)
-    text = BadRow(12, "label", "x" * 100, "is not in the label map").describe(tmp_path / "a.tsv")
-    assert text == f"{tmp_path}/a.tsv:12: field label: {'x' * 77 + '...'!r} is not in the label map"
+    text = BadRow(12, "label", "x" * 100, "is not one of the labels").describe(tmp_path / "a.tsv")
+    assert text == f"{tmp_path}/a.tsv:12: field label: {'x' * 77 + '...'!r} is not one of the labels"
 
 
 def test_a_cell_may_be_longer_than_a_page(write):
@@ -313,3 +314,28 @@ def test_a_file_without_lines_has_none_to_skip(tmp_path):
 def test_an_impossible_quote_or_sheet_is_refused(settings):
     with pytest.raises(UserError, match=r"data\.(quote|sheet) is"):
         Dialect(**settings)
+
+
+TITLE = "Reviews of 2024\n\ntext,label\nx,1\n"
+
+
+@pytest.mark.parametrize("fields", [TEXT_LABEL, {"text": 0, "label": 1}])
+def test_a_title_above_the_header_is_answered_with_the_lines_to_skip(write, fields):
+    with pytest.raises(DataError, match=r"a\.csv:1: .*; line 3 seems to be the header: set data\.skip_lines=2$"):
+        read(write("a.csv", TITLE), fields)
+    # Without a header below, nothing is suggested.
+    with pytest.raises(DataError, match=r"a\.csv:1: data\.fields\.\w+ is (?!.*skip_lines)"):
+        read(write("a.csv", "Reviews\nx\ny\n"), fields)
+
+
+def test_columns_found_by_name_are_looked_for_below_a_title_too(write):
+    files = Files(train=str(write("a.tsv", TITLE.replace(",", "\t"))))
+    with pytest.raises(DataError, match="a field; line 3 seems to be the header: set data.skip_lines=2$"):
+        fields_of(files, files.sets()["train"], ["label"])
+
+
+@pytest.mark.parametrize("dialect", [PLAIN, Dialect(skip_lines=2)])
+def test_an_error_names_the_line_of_the_file_and_not_of_what_is_read(write, dialect):
+    path = write("a.csv", ("title\n" * dialect.skip_lines) + "text,class\nx,1\n")
+    with pytest.raises(DataError, match=rf"a\.csv:{1 + dialect.skip_lines}: data\.fields\.label is 'label'"):
+        list(read_rows(path, "auto", TEXT_LABEL, None, dialect=dialect))

@@ -99,7 +99,7 @@ def test_an_unknown_label_and_two_soft_targets_are_refused(target):
     _, (field, rule) = target.read({"logits": [1, 2], "label": "maybe"})
     assert (
         field == "label"
-        and rule == "is not in the label map ['no', 'yes']; if it is one, set data.labels to all labels"
+        and rule == "is not one of the labels ['no', 'yes']; if it should be one, set data.labels to all labels"
     )
     _, (field, rule) = target.read({"logits": [1, 2], "probabilities": [0.5, 0.5]})
     assert (field, rule) == ("probabilities", "stands beside logits; leave one of the two out of data.fields")

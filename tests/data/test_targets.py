@@ -62,7 +62,7 @@ def test_an_unknown_label_is_refused_once_the_training_set_is_read():
     closed(target, ["a", "c"])
     number, (role, rule) = target.read({"label": "b"})
     assert number is None and role == "label"
-    assert rule.startswith("is not in the label map ['a', 'c']") and "data.labels" in rule
+    assert rule.startswith("is not one of the labels ['a', 'c']") and "data.labels" in rule
     assert target.read({"label": "c"}) == (1, None)
 
 
@@ -259,7 +259,7 @@ def test_given_types_keep_their_order():
     assert read_tags(target, ["B-LOC"]) == ([3], None)
     target.close()
     assert target.names == ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-    assert "has a type not in the label map ['PER', 'LOC']" in read_tags(target, ["O", "B-ORG"])[1][1]
+    assert "has a type that is not one of ['PER', 'LOC']" in read_tags(target, ["O", "B-ORG"])[1][1]
 
 
 @pytest.mark.parametrize("tag", ["B", "B-", "X-PER", "PER", "o", "O-PER", "PER-B", None])

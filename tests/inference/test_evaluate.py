@@ -142,13 +142,14 @@ def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path,
         (
             ["data.test=NEW"],
             [
-                "field label: 'new' is not in the label map ['bad', 'good'] that the run was trained for; "
+                "field label: 'new' is not one of the labels ['bad', 'good'] that the run was trained for; "
                 "fix these rows, or set data.on_bad_row=skip to leave such rows out and count them\n"
             ],
         ),
         (["data.test=IN", "group_by=queries"], ["queries"]),
         (["data.test=DIR/absent.jsonl"], ["absent.jsonl"]),
         (["data.test=IN", "data.fields={text: nope, label: label}"], ["lacks this field"]),
+        (["data.test=IN", "data.quote="], ["data.quote is '', but the files are jsonl, and it applies to csv, tsv"]),
         (["checkpoint=best-9"], ["lacks a checkpoint best-9"]),
         (["data.test=null"], ["nothing would be scored"]),
         (["data.test=IN", "classes=[great]", "out=DIR/out"], ["classes contains great"]),

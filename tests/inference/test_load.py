@@ -116,7 +116,7 @@ def test_a_row_that_cannot_be_used_is_named_with_its_rule(loaded: Loaded, rows: 
 
 def test_labels_that_the_run_does_not_know_and_no_rows_are_refused(loaded: Loaded) -> None:
     with pytest.raises(
-        DataError, match="'ugly' is not in the label map .* trained for; correct the row, or leave it out$"
+        DataError, match="'ugly' is not one of the labels .* trained for; correct the row, or leave it out$"
     ):
         loaded.evaluate([{"text": "a", "label": "good"}, {"text": "a", "label": "ugly"}])
     with pytest.raises(DataError, match="rows is empty"):

@@ -29,7 +29,7 @@ def test_refused_jobs_are_counted_at_the_end_and_the_report_is_named(tmp_path, l
     if launcher:
         assert f"their output is in {folder}/.submitit" in said
         said = "".join(path.read_text() for path in (folder / ".submitit").rglob("*.err"))
-    assert f"job 1 (data.dev={tmp_path}/neither.tsv): " in said and "'neither' is not in the label map" in said
+    assert f"job 1 (data.dev={tmp_path}/neither.tsv): " in said and "'neither' is not one of the labels" in said
 
 
 @pytest.mark.thorough

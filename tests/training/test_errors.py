@@ -117,7 +117,7 @@ def test_a_label_outside_the_map_and_an_empty_set_are_refused(tmp_path: Path) ->
     (tmp_path / "empty.tsv").write_text("")
     data = (*TINY, *DATA, f"data.train={tmp_path}/train.tsv")
     message = refuse(tmp_path / "run", *data, f"data.dev={tmp_path}/dev.tsv")
-    assert f"{tmp_path}/dev.tsv:2: field label (column 1): 'great' is not in the label map ['bad', 'good']" in message
+    assert f"{tmp_path}/dev.tsv:2: field label (column 1): 'great' is not one of the labels ['bad', 'good']" in message
     message = refuse(tmp_path / "run", *data, f"data.dev={tmp_path}/empty.tsv")
     assert "the set dev is empty" in message
 

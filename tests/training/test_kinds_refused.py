@@ -104,10 +104,10 @@ ROWS: dict[str, tuple[str, str, int, Row, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "a label that is not in the map": (
         "multilabel", "train", 4, {"label": ["has_a", "has_x"]}, ("data.labels=[has_a,has_b,has_c]",),
-        ("train.jsonl:5", "field label", "'has_x'", "not in the label map"),
+        ("train.jsonl:5", "field label", "'has_x'", "not one of the labels"),
     ),
     "a label of the dev set that training has not": (
-        "multilabel", "dev", 0, {"label": ["has_z"]}, (), ("dev.jsonl:1", '["has_z"]', "not in the label map"),
+        "multilabel", "dev", 0, {"label": ["has_z"]}, (), ("dev.jsonl:1", '["has_z"]', "not one of the labels"),
     ),
     "no set of labels": (
         "multilabel", "train", 2, {"label": 3}, (), ("train.jsonl:3", "neither a list of labels nor a text"),

@@ -41,7 +41,7 @@ from nlu.config.entry.flags import (
 from nlu.config.entry.grid import current, current_grid, job_name, print_end, status_of
 from nlu.config.entry.guard import as_multirun, require_safe, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
-from nlu.config.hydra_private import hide_saved_configs
+from nlu.config.hydra_private import adapt_hydra
 from nlu.config.submitted import grid_problems, is_submitted
 from nlu.config.words import counted
 from nlu.storage.temporary import is_temporary
@@ -117,7 +117,7 @@ def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     directory = (config_dir or conf_dir()).resolve()
     find_plugins()
-    hide_saved_configs()
+    adapt_hydra()
     try:
         line = read_command_line(sys.argv[1:])
         if "--version" in line.flags:

@@ -12,7 +12,8 @@ import numpy as np
 
 from nlu.config.words import counted, listed
 from nlu.data.facts import is_doubtful
-from nlu.data.readers import SUFFIX_FORMATS, has_header
+from nlu.data.fields import SUFFIX_FORMATS
+from nlu.data.readers import has_header
 from nlu.data.survey.shared import Between, Within, between, find_shown, within
 from nlu.data.survey.walk import NO_LABEL, Advance, Survey
 from nlu.data.tokenizing import Tokenizer

@@ -66,7 +66,7 @@ class Names:
             if rule := unusable(name):
                 return None, rule
             if not self.is_open:
-                return None, f"is not in the label map {outside(self._numbers, self._cut_to, self._is_trained)}"
+                return None, f"is not one of the labels {outside(self._numbers, self._cut_to, self._is_trained)}"
             number = self._numbers[name] = len(self._numbers)
             self._rows.append(0)
         self._rows[number] += 1
@@ -147,13 +147,13 @@ def numbered(names: Iterable[str]) -> dict[str, int]:
 
 
 def outside(names: Iterable[str], cut_to: int | None, is_trained: bool) -> str:
-    """Return a label map, shortened, and what to do about a label that it lacks."""
+    """Return labels, shortened, and what to do about one that is not among them."""
     first = list(names)
     shown = first if len(first) <= 12 else [*first[:12], "..."]
     if is_trained:
         return f"{shown} that the run was trained for"
     if cut_to is None:
-        return f"{shown}; if it is one, set data.labels to all labels"
+        return f"{shown}; if it should be one, set data.labels to all labels"
     return (
         f"{shown}, the labels of those training rows that data.max_rows={cut_to} keeps; set data.max_rows "
         "higher, or data.labels to all labels"

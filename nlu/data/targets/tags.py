@@ -99,7 +99,7 @@ class Tags(Target):
         if rule := unusable(part[1]):
             return None, f"has a type that {rule}"
         if part[0] != "O" and part[1] not in self._types and not self._is_open:
-            return None, f"has a type not in the label map {outside(self._types, self._cut_to, self._is_trained)}"
+            return None, f"has a type that is not one of {outside(self._types, self._cut_to, self._is_trained)}"
         return part, None
 
     def _number(self, letter: str, name: str) -> int:
