@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nlu.config.checks.rules import number_of_weights
+from nlu.config.targets import TARGET
 
 
 def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
@@ -12,6 +13,17 @@ def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
     if "pooled_layers" in model:
         count = model.get("layers") or number_of_weights(model.get("pretrained"), "num_hidden_layers")
         yield from pooled_layers_problems(model.get("pooling", "first"), model["pooled_layers"], count)
+
+
+def pair_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why the task does not fit an encoder of pairs, if its class shows that it reads none."""
+    layouts = task.get("layouts")
+    if layouts is not None and "pair" not in layouts:
+        name = config["task"][TARGET].rpartition(".")[2].lower()
+        yield (
+            f"task={name} reads no pairs in one sequence, but model=re2 compares the two texts of a pair; set "
+            "task=match, or another model, such as model=textcnn"
+        )
 
 
 def pooled_layers_problems(pooling: str, pooled: Sequence[int] | None, layers: int | None) -> Iterator[str]:

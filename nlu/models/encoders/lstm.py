@@ -22,6 +22,7 @@ from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.linear import Embedding
 from nlu.models.layers.pooling import largest_of_sequences
+from nlu.models.layers.texts import joined_texts
 
 
 class Lstm(nn.Module):
@@ -140,10 +141,7 @@ class Lstm(nn.Module):
             # A text without tokens has a vector of zeros.
             places = to_device(torch.from_numpy(present_X), hidden_TD.device)
             best_XD = best_XD.new_zeros(len(lengths_X), best_XD.shape[1]).index_copy(0, places, best_XD)
-        if self.layout != "pair":
-            return best_XD
-        first_SD, second_SD = best_XD[0::2], best_XD[1::2]
-        return torch.cat([first_SD, second_SD, (first_SD - second_SD).abs(), first_SD * second_SD], dim=1)
+        return joined_texts(best_XD) if self.layout == "pair" else best_XD
 
 
 def _texts(batch: Batch) -> np.ndarray:

@@ -7,19 +7,18 @@ section 3.3, plus the absolute difference).
 Axes: T tokens of all sequences, S sequences, X texts (two if a sequence is a pair), L the longest, D width.
 """
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import OddPositiveInt, PositiveInt, Probability
-from nlu.data.arrays import ranges
-from nlu.data.collate import Batch, to_device
+from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.linear import Embedding
+from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, places_of_texts
 
 
 class TextCnn(nn.Module):
@@ -88,7 +87,7 @@ class TextCnn(nn.Module):
         """Return vectors of tokens, (T, D), and of sequences, (S, D), or (S, 4D) for pairs."""
         if not tokens and not pooled:
             return Encoded()
-        place_T, count, longest = self._places(batch)
+        place_T, count, longest = places_of_texts(batch, is_pair=self.layout == "pair")
         hidden_XLD, real_XL = self._convolve(x_TD, place_T, count, longest)
         found = Encoded()
         if tokens:
@@ -108,30 +107,8 @@ class TextCnn(nn.Module):
         return tensors
 
     def _pool(self, hidden_XLD: Tensor, real_XL: Tensor) -> Tensor:
-        # Minus infinity and not 0: activations may all be negative.
-        best_XD = hidden_XLD.masked_fill(~real_XL[:, :, None], float("-inf")).amax(dim=1)
-        # A text without tokens has a vector of zeros.
-        best_XD = best_XD.masked_fill(~real_XL.any(dim=1)[:, None], 0.0)
-        if self.layout != "pair":
-            return best_XD
-        # `_places` puts the two texts of a pair side by side.
-        first_SD, second_SD = best_XD[0::2], best_XD[1::2]
-        return torch.cat([first_SD, second_SD, (first_SD - second_SD).abs(), first_SD * second_SD], dim=1)
-
-    def _places(self, batch: Batch) -> tuple[Tensor, int, int]:
-        """Return each token's index in X * L, the number of texts X and their padded length L."""
-        device, lengths_S = batch.tokens_T.device, np.array(batch.lengths, dtype=np.int64)
-        count, longest = len(lengths_S), max(batch.lengths)
-        if self.layout != "pair":
-            return to_device(torch.from_numpy(ranges(np.arange(count) * longest, lengths_S)), device), count, longest
-        sequence_T = to_device(torch.from_numpy(np.repeat(np.arange(count), lengths_S)), device)
-        # The number of tokens of the first text, by which the second one starts later.
-        firsts_S = batch.segments_T.new_zeros(count).index_add(0, sequence_T, 1 - batch.segments_T)
-        column_T = batch.positions_T - batch.segments_T * firsts_S[sequence_T]
-        if device.type == "cpu":
-            # On an accelerator, the longest pair bounds the lengths of texts, so that the host need not wait for them.
-            longest = int(column_T.max()) + 1
-        return (sequence_T * 2 + batch.segments_T) * longest + column_T, 2 * count, longest
+        best_XD = largest_of_texts(hidden_XLD, real_XL)
+        return joined_texts(best_XD) if self.layout == "pair" else best_XD
 
     def _convolve(self, x_TD: Tensor, place_T: Tensor, count: int, longest: int) -> tuple[Tensor, Tensor]:
         """Return hidden vectors, (X, L, D), and whether each position is a token, (X, L)."""
@@ -144,18 +121,9 @@ class TextCnn(nn.Module):
         for convolutions in self.layers:
             summed: Tensor = sum(conv(hidden_XDL) for conv in convolutions)  # type: ignore[attr-defined, assignment]
             # Padding must stay zero; otherwise the result would depend on the padded length.
-            hidden_XDL = F.gelu(summed) * self._kept(summed, place_T, real_XL)
+            kept_XLD = kept_of_tokens(self.dropout, summed.transpose(1, 2), place_T, real_XL)
+            hidden_XDL = F.gelu(summed) * kept_XLD.transpose(1, 2)
         return hidden_XDL.transpose(1, 2), real_XL
-
-    def _kept(self, input_XDL: Tensor, place_T: Tensor, real_XL: Tensor) -> Tensor:
-        """Return the factors of padding and dropout. Masks are drawn only for tokens."""
-        if not self.training or not self.dropout.probability:
-            return real_XL[:, None, :]
-        count, width, longest = input_XDL.shape
-        # The factors for tokens by themselves, without the values: a token has the same mask for any padded length.
-        mask_TD = self.dropout(input_XDL.new_ones(len(place_T), width))
-        kept = input_XDL.new_zeros(count * longest, width).index_copy(0, place_T, mask_TD)
-        return kept.view(count, longest, width).transpose(1, 2)
 
 
 def require_same_sizes(settings: dict[str, object], source: Pretrained | None) -> None:

@@ -1,0 +1,187 @@
+"""RE2: the texts of a pair are encoded, aligned with one another and fused, several times; trained from scratch.
+
+Yang et al. 2019 (https://aclanthology.org/P19-1465), section 2. Differences: words have one table of vectors, and the
+prediction layer is the head of the run, which reads [a, b, |a - b|, a * b]; head=mlp head.activation=gelu is theirs.
+
+Axes: T tokens of all sequences, S pairs, X = 2S texts, those of a pair side by side, L the longest text, D width.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlu.config.errors import UserError
+from nlu.config.types import PositiveInt, Probability
+from nlu.data.collate import Batch
+from nlu.models.encoder import Encoded
+from nlu.models.encoders.textcnn import require_same_sizes
+from nlu.models.formats.pretrained import Pretrained
+from nlu.models.layers.dropout import Dropout
+from nlu.models.layers.linear import Embedding
+from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, places_of_texts
+
+KERNEL_SIZE = 3
+Kept = Tensor
+"""the factors of padding and dropout, (X, L, D) or (X, L, 1)"""
+
+
+class Re2(nn.Module):
+    """Blocks of encoding, alignment and fusion over both texts of a pair, with the same weights for both."""
+
+    rules_of_config = "nlu.models.rules.pair_problems"
+
+    def __init__(
+        self,
+        vocab_size: int,
+        source: Pretrained | None,
+        *,
+        pretrained: str | None,
+        embeddings: str | None = None,
+        embedding_size: PositiveInt = 128,
+        hidden_size: PositiveInt = 150,
+        blocks: PositiveInt = 2,
+        layers: PositiveInt = 2,
+        dropout: Probability = 0.2,
+        head_dropout: Probability = 0.2,
+    ):
+        """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors, which
+        the run reads after it has built the model; null = random. A block has `layers` convolutions of 3 tokens."""
+        super().__init__()
+        self._settings: dict[str, object] = {
+            "model_type": "re2",
+            "embedding_size": embedding_size,
+            "hidden_size": hidden_size,
+            "blocks": blocks,
+            "layers": layers,
+        }
+        require_same_sizes(self._settings, source)
+        self.layout = "pair"
+        self.head_dropout = head_dropout
+        self.max_positions: int | None = None
+        self.hidden_size = hidden_size
+        self.pads = True
+        self.word_embeddings = Embedding(vocab_size, embedding_size)
+        self.dropout = Dropout(dropout)
+        # From the second block on, what a block reads includes the word vectors.
+        widths = [embedding_size, *[embedding_size + hidden_size] * (blocks - 1)]
+        self.blocks = nn.ModuleList(Block(width, hidden_size, layers, self.dropout) for width in widths)
+        nn.init.normal_(self.word_embeddings.weight, std=0.1)
+
+    def settings(self) -> dict[str, object]:
+        """Return the content of a checkpoint's config.json."""
+        return self._settings
+
+    def width_of(self, layout: str) -> int:
+        """Return the width of the vector of a pair. Raises UserError for other layouts than pairs."""
+        if layout != "pair":
+            raise UserError(
+                "model is re2, which compares the two texts of a pair, but the rows of this run are no pairs; set "
+                "task=match, or choose another model, such as textcnn"
+            )
+        return 4 * self.hidden_size
+
+    @property
+    def words(self) -> nn.Embedding:
+        """The table of word vectors."""
+        return self.word_embeddings
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Return the word vector of each token, before dropout; (T, D)."""
+        return self.word_embeddings(batch.tokens_T)
+
+    def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
+        """Return vectors of tokens, (T, D), and of pairs, (S, 4D)."""
+        if not tokens and not pooled:
+            return Encoded()
+        place_T, count, longest = places_of_texts(batch, is_pair=True)
+        words_TD = self.dropout(x_TD)
+        padded = words_TD.new_zeros(count * longest, words_TD.shape[1]).index_copy(0, place_T, words_TD)
+        real = torch.zeros(count * longest, dtype=torch.bool, device=place_T.device).index_fill(0, place_T, True)
+        real_XL, words_XLD = real.view(count, longest), padded.view(count, longest, -1)
+        read_XLD, hidden_XLD = words_XLD, words_XLD
+        for number, block in enumerate(self.blocks):
+            if number == 1:
+                read_XLD = torch.cat([words_XLD, hidden_XLD], dim=2)
+            elif number:
+                # Equation 2: the word vectors and the sum of the outputs of the last two blocks, scaled.
+                before_XLD = read_XLD[:, :, -self.hidden_size :]
+                read_XLD = torch.cat([words_XLD, (before_XLD + hidden_XLD) * math.sqrt(0.5)], dim=2)
+            hidden_XLD = block(read_XLD, place_T, real_XL)
+        found = Encoded()
+        if tokens:
+            found.tokens_TD = hidden_XLD.flatten(0, 1).index_select(0, place_T)
+        if pooled:
+            found.pooled_SD = joined_texts(largest_of_texts(hidden_XLD, real_XL))
+        return found
+
+    def depth_of(self, name: str) -> int:
+        """Return the block of a parameter: 0 = word vectors, 1 = the first block, ..."""
+        return 0 if name.startswith("word_embeddings") else int(name.split(".")[1]) + 1
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks) + 1
+
+    def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors unchanged: no other library writes this encoder."""
+        return tensors
+
+
+class Block(nn.Module):
+    """Convolutions over each text, alignment with the other text, and fusion of both; sections 2.1 to 2.3."""
+
+    def __init__(self, width: int, hidden_size: int, layers: int, dropout: Dropout):
+        super().__init__()
+        sizes = [width, *[hidden_size] * layers]
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(before, after, KERNEL_SIZE, padding=KERNEL_SIZE // 2)
+            for before, after in zip(sizes, sizes[1:], strict=False)
+        )
+        both = width + hidden_size
+        self.project = nn.Linear(both, hidden_size)
+        self.temperature = nn.Parameter(torch.tensor(1 / math.sqrt(hidden_size)))
+        self.fuse_plain, self.fuse_difference, self.fuse_product = (nn.Linear(2 * both, hidden_size) for _ in range(3))
+        self.fuse = nn.Linear(3 * hidden_size, hidden_size)
+        # The model's, so that it is not registered again in each block.
+        self._dropout = (dropout,)
+
+    def forward(self, read_XLD: Tensor, place_T: Tensor, real_XL: Tensor) -> Tensor:
+        """Return (X, L, hidden_size), zero at padding."""
+        (dropout,) = self._dropout
+        real_XL1 = real_XL[:, :, None]
+
+        def dropped(input_XLD: Tensor) -> Tensor:
+            return input_XLD * kept_of_tokens(dropout, input_XLD, place_T, real_XL)
+
+        encoded_XLD = read_XLD
+        for convolution in self.convolutions:
+            # Padding must stay zero; otherwise the result would depend on the padded length.
+            encoded_XLD = F.gelu(convolution(dropped(encoded_XLD).transpose(1, 2))).transpose(1, 2) * real_XL1
+        both_XLD = torch.cat([read_XLD, encoded_XLD.to(read_XLD.dtype)], dim=2)
+        aligned_XLD = self._aligned(both_XLD, dropped(both_XLD), real_XL)
+        parts = [
+            F.gelu(layer(torch.cat([both_XLD, other_XLD], dim=2)))
+            for layer, other_XLD in (
+                (self.fuse_plain, aligned_XLD),
+                (self.fuse_difference, both_XLD - aligned_XLD),
+                (self.fuse_product, both_XLD * aligned_XLD),
+            )
+        ]
+        return F.gelu(self.fuse(dropped(torch.cat(parts, dim=2)))).to(read_XLD.dtype) * real_XL1
+
+    def _aligned(self, both_XLD: Tensor, dropped_XLD: Tensor, real_XL: Tensor) -> Tensor:
+        """Return for each token the mean of the other text's tokens, weighted by similarity; equations 3 and 4."""
+        projected_XLD = F.gelu(self.project(dropped_XLD))
+        scores_XLL = projected_XLD @ _exchanged(projected_XLD).transpose(1, 2) * self.temperature
+        # The smallest float and not minus infinity: if the other text is empty, all weights would be NaN. As it is,
+        # they are equal, and the vectors they weigh are zero.
+        lowest = torch.finfo(torch.float32).min
+        weights_XLL = scores_XLL.float().masked_fill(~_exchanged(real_XL)[:, None, :], lowest).softmax(-1)
+        return weights_XLL.to(both_XLD.dtype) @ _exchanged(both_XLD)
+
+
+def _exchanged(texts: Tensor) -> Tensor:
+    """Return the texts of each pair in the other order; (X, ...)."""
+    return texts.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
