@@ -8,7 +8,6 @@ Axes: T tokens of a sentence or of a block.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -256,6 +255,7 @@ class _WordFinder:
         else:
             import jieba
 
+            jieba.setLogLevel("ERROR")
             words = [word for word in jieba.cut(sentence) if not word.isspace()]
         if self._tokenizer.needs_spaces:
             words = words[:1] + [f" {word}" for word in words[1:]]
@@ -299,6 +299,8 @@ class Corpus(Files):
         self.blocks = CorpusBlocks(break_mode, words, max_len, min_len)
         shaped_by: dict[str, Any] = {"break_mode": break_mode, "words": words, "min_len": min_len}
         if words == "jieba":
+            import jieba
+
             # Another version has another dictionary.
-            shaped_by["jieba"] = version("jieba")
+            shaped_by["jieba"] = jieba.__version__
         self.layout = BlockLayout(shaped_by)

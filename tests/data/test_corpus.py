@@ -98,6 +98,7 @@ def test_words_between_spaces_are_stored_where_they_begin(opened: Callable[..., 
 def test_words_that_cut_a_piece_of_text_leave_the_tokens_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     cut = ModuleType("jieba")
     cut.cut = lambda text: {"我爱北京": ["我", "爱", "北京"], "xy": ["x", "y"]}[text]  # type: ignore[attr-defined]
+    cut.setLogLevel = lambda level: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jieba", cut)
     tokenizer = wordpiece(VOCAB, True, "vocab")
     first, second = _WordFinder("jieba", tokenizer).pieces(["我爱北京", "xy"])

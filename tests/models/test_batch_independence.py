@@ -22,6 +22,7 @@ from nlu.models.heads.crf import CrfHead
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import MlpHead
 from nlu.models.heads.pairs import SidesHead
+from nlu.models.heads.words import WordsHead
 from nlu.models.layers.linear import Tied
 from nlu.models.task_model import TaskModel
 from tests.models.parts import Target, labels, task_model
@@ -97,6 +98,7 @@ def spread_of_logits(model: nn.Module, corpus: Any) -> float:
 HEADS: dict[str, tuple[str, Callable[[int], nn.Module]]] = {
     "crf": ("units", lambda width: CrfHead(width, Target(["O", "B-x", "I-x"], "tags"))),
     "mlp": ("single", lambda width: MlpHead(width, labels(3), activation="gelu")),
+    "words": ("units", lambda width: WordsHead(width, labels(3), bert(hidden_size=16, heads=2, layers=1))),
     "sides concat": ("sides", lambda width: SidesHead(width, labels(3), features="concat")),
     "sides cosine": ("sides", lambda width: SidesHead(width, labels(3), features="cosine")),
 }
