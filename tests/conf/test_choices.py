@@ -27,6 +27,7 @@ MAY_DIFFER = {
     },
     "model": {
         "pretrained", "hidden_size", "layers", "heads", "intermediate_size", "dropout", "attention_dropout", "pooling",
+        "kernel_sizes",
     },
     "optimizer": {"lr"},
     "method": {"teacher"},
