@@ -13,7 +13,6 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.targets import TARGET
-
 from nlu.storage.redaction import hide_setting, without_secrets
 
 READ_IN = "1.4.0rc3"

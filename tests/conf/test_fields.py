@@ -54,13 +54,29 @@ def test_a_folder_as_a_file_is_refused_with_what_it_holds(composer):
 
 @pytest.mark.parametrize(
     ("overrides", "problem"),
-    [(("data.sheet=0",), "data.sheet is 0, but the files are csv, and it applies to xlsx only; leave out data.sheet"),
-     (("data.train=my.jsonl", "data.quote=\"'\""), "data.quote is \"'\", but the files are jsonl, and it applies to csv, tsv"),
-     (("data.train=my.parquet", "data.skip_lines=1"), "data.skip_lines is 1, but the files are parquet, and it applies"),
-     (("data.dev=my.jsonl", "data.sheet=a"), "data.sheet is 'a', but the files are csv and jsonl, and it applies to xlsx"),
-     (("data.format=conll", "data.separator=';'", "task=tag", "data.fields={tokens: 0, tags: 1}"),
-      "data.separator is ';', but the files are conll, and it applies to csv, tsv only")],
-)  # fmt: skip
+    [
+        (
+            ("data.sheet=0",),
+            "data.sheet is 0, but the files are csv, and it applies to xlsx only; leave out data.sheet",
+        ),
+        (
+            ("data.train=my.jsonl", 'data.quote="\'"'),
+            'data.quote is "\'", but the files are jsonl, and it applies to csv, tsv',
+        ),
+        (
+            ("data.train=my.parquet", "data.skip_lines=1"),
+            "data.skip_lines is 1, but the files are parquet, and it applies",
+        ),
+        (
+            ("data.dev=my.jsonl", "data.sheet=a"),
+            "data.sheet is 'a', but the files are csv and jsonl, and it applies to xlsx",
+        ),
+        (
+            ("data.format=conll", "data.separator=';'", "task=tag", "data.fields={tokens: 0, tags: 1}"),
+            "data.separator is ';', but the files are conll, and it applies to csv, tsv only",
+        ),
+    ],
+)
 def test_a_key_that_applies_to_no_file_of_the_run_is_refused(composer, overrides, problem):
     for name in ("my.jsonl", "my.parquet"):
         Path(name).touch()
