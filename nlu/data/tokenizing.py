@@ -1,6 +1,6 @@
 """Text to token numbers, in batches. Special tokens and truncation are left to `nlu.data.layouts`.
 
-Axes: N texts or rows, U units; flat arrays hold them one after another; P some of the units.
+Axes: N texts or rows; flat arrays hold them one after another.
 """
 
 import hashlib
@@ -19,9 +19,8 @@ from tokenizers.models import WordPiece as WordPieceModel
 
 from nlu.config.errors import DataError
 from nlu.config.types import PositiveInt
-from nlu.data.arrays import ranges, starts_of
 from nlu.data.pieces import IDEOGRAPHS, PIECES, PieceTokenizer, can_cut, count_words, encoded
-from nlu.data.word_starts import marks_beginnings, options_of, without_mark
+from nlu.data.word_starts import ids_of_units, marks_beginnings, options_of, without_mark
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
@@ -101,16 +100,7 @@ class Tokenizer:
 
     def ids_of_units(self, units: list[str], inside: list[bool]) -> tuple[np.ndarray, np.ndarray]:
         """Return what `ids` returns, but a unit that is `inside` of a word without the mark of a word's beginning."""
-        inside_U, counts_U, parts = np.array(inside, bool), np.zeros(len(units), np.int64), []
-        for places_P, backend in (
-            (np.flatnonzero(~inside_U), self.backend), (np.flatnonzero(inside_U), self._unmarked)
-        ):  # fmt: skip
-            flat, counts_U[places_P] = encoded(backend, [units[place] for place in places_P])
-            parts.append((places_P, flat))
-        joined, starts_U = np.empty(int(counts_U.sum()), np.int32), starts_of(counts_U)
-        for places_P, flat in parts:
-            joined[ranges(starts_U[places_P], counts_U[places_P])] = flat
-        return joined, counts_U
+        return ids_of_units(self.backend, self._unmarked, units, inside)
 
     @cached_property
     def _unmarked(self) -> Backend:
@@ -224,6 +214,14 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
         if not isinstance(backend.normalizer, normalizers.BertNormalizer):
             raise DataError(f"{path}: its normalizer determines the case; set tokenizer.lowercase=null")
         backend.normalizer.lowercase = lowercase
+    return of_backend(backend, str(path))
+
+
+def of_backend(backend: Backend, source: str) -> Tokenizer:
+    """Return a tokenizer with the special tokens of its post-processor, else with BERT's; `source` names it in errors.
+
+    Raises DataError if it cannot spell any text, and has no token for what it cannot spell.
+    """
     vocab = backend.get_vocab(with_added_tokens=True)
     # BERT's name, then that of SentencePiece.
     unknown = next((vocab[token] for token in ("[UNK]", "<unk>") if token in vocab), None)
@@ -232,11 +230,12 @@ def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
         unknown = vocab[SPACE_BYTE]
     if unknown is None:
         raise DataError(
-            f"{path}: no [UNK] or <unk> token, and not every byte is a token; give a tokenizer that can spell any text"
+            f"{source}: no [UNK] or <unk> token, and not every byte is a token; give a tokenizer that can spell any "
+            "text"
         )
     if backend.post_processor is None:
         if absent := [token for token in ("[CLS]", "[SEP]") if token not in vocab]:
-            raise DataError(f"{path}: has neither a post-processor nor {', '.join(absent)}; give a BERT vocab.txt")
+            raise DataError(f"{source}: has neither a post-processor nor {', '.join(absent)}; give a BERT vocab.txt")
         return Tokenizer(backend, *_bert_templates(vocab), unknown)
     backend.no_truncation()
     backend.no_padding()

@@ -3,12 +3,18 @@
 SentencePiece's tokenizers (Metaspace, written ▁) and some byte-level ones mark the beginning of words, and treat the
 beginning of a text as one. A unit that directly follows another one, such as a comma or an ideograph, does not begin a
 word, so its tokens are those of the tokenizer without this mark.
+
+Axes: U units, P some of them; flat arrays hold the tokens of units one after another.
 """
 
 import json
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer as Backend
+
+from nlu.data.arrays import ranges, starts_of
+from nlu.data.pieces import encoded
 
 PARTS = ("normalizer", "pre_tokenizer")
 MODEL = ',"model":'
@@ -36,6 +42,20 @@ def without_mark(backend: Backend) -> Backend:
     # No part of the JSON.
     unmarked.encode_special_tokens = backend.encode_special_tokens
     return unmarked
+
+
+def ids_of_units(
+    backend: Backend, unmarked: Backend, units: list[str], inside: list[bool]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of units, flat int32, and the count of each, int64; those `inside` of a word by `unmarked`."""
+    inside_U, counts_U, parts = np.array(inside, bool), np.zeros(len(units), np.int64), []
+    for places_P, of_part in ((np.flatnonzero(~inside_U), backend), (np.flatnonzero(inside_U), unmarked)):
+        flat, counts_U[places_P] = encoded(of_part, [units[place] for place in places_P])
+        parts.append((places_P, flat))
+    joined, starts_U = np.empty(int(counts_U.sum()), np.int32), starts_of(counts_U)
+    for places_P, flat in parts:
+        joined[ranges(starts_U[places_P], counts_U[places_P])] = flat
+    return joined, counts_U
 
 
 def _unmarked(node: Any) -> Any:

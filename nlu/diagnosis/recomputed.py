@@ -42,10 +42,10 @@ Records = dict[int, Record]
 
 def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples]) -> Iterator[Check]:
     """Check whether the files exist and are unchanged; adds the unchanged sets to `kept`."""
-    with Progress() as progress:
-        store = build_data(config, ranks, progress).store
-    sizes = ", ".join(f"{name} {len(part):,}" for name, part in store.sets.items())
     last = run_dir / "checkpoints" / "last"
+    with Progress() as progress:
+        store = build_data(config, ranks, progress, last if last.is_dir() else None).store
+    sizes = ", ".join(f"{name} {len(part):,}" for name, part in store.sets.items())
     if not (last / "state.json").is_file():
         yield warning(
             "rows", f"{sizes}; checkpoints/last, which identifies them, is missing", "compare the files yourself"

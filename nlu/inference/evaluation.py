@@ -158,7 +158,7 @@ def _subject(
     if named:
         store = _store_of(config, named, trained, trained.config.data, ranks, progress)
     else:
-        store = build_data(config, ranks, progress).store
+        store = build_data(config, ranks, progress, located.checkpoint).store
         if store.labels != trained.labels:
             raise CheckpointError(
                 f"the rows of {located.run_dir} now have the labels {store.labels}, but it was trained for "

@@ -10,6 +10,8 @@ from nlu.config.targets import TARGET
 def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     """Yield each broken rule of `model` as key, value, rule and remedy. A derived class may lack any of the keys."""
     model = config["model"]
+    if model.get("trim_vocab"):
+        yield from trim_problems(model, config["tokenizer"])
     if "pooled_layers" in model:
         count = model.get("layers") or number_of_weights(model.get("pretrained"), "num_hidden_layers")
         yield from pooled_layers_problems(model.get("pooling", "first"), model["pooled_layers"], count)
@@ -23,6 +25,20 @@ def pair_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
         yield (
             f"task={name} reads no pairs in one sequence, but model=re2 compares the two texts of a pair; set "
             "task=match, or another model, such as model=textcnn"
+        )
+
+
+def trim_problems(model: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why the vocabulary of `model.pretrained` cannot be trimmed."""
+    if model.get("pretrained") is None:
+        yield (
+            "model.trim_vocab is true, but model.pretrained is null, so the vocabulary is built from the training "
+            "rows; set model.trim_vocab=false"
+        )
+    elif tokenizer.get("vocab") is not None:
+        yield (
+            f"model.trim_vocab is true, but tokenizer.vocab is {tokenizer['vocab']}; set tokenizer.vocab=null, so that "
+            "the tokenizer is that of the weights, or model.trim_vocab=false"
         )
 
 

@@ -1,8 +1,8 @@
 """Build the parts of a run from its validated configuration: data, task, model, optimizer, state."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from nlu.data.seeds import stable_seed
 from nlu.data.shown import Sample
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
+from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
 from nlu.display.progress import Progress
 from nlu.methods.method import Context, Method
 from nlu.metrics.kinds import kind_named
@@ -44,7 +45,7 @@ from nlu.training.journal import Journal
 from nlu.training.parallel import strategy
 from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
-from nlu.training.resuming import order_key_of, resume
+from nlu.training.resuming import order_key_of, resume, tokenizer_at
 from nlu.training.step import Stepper
 
 
@@ -70,7 +71,7 @@ def build_run(
 ) -> Training:
     """Build every part of the run, and load the state of a checkpoint; `Training` explains the last arguments."""
     trainer, trusted = config.trainer, config.trusted_packages
-    data = build_data(config, ranks, progress)
+    data = build_data(config, ranks, progress, checkpoint)
     store = data.store
     task = build_task(config, store)
     require_metric(config, task, store)
@@ -239,27 +240,59 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
     )
 
 
-def build_data(config: Run, ranks: Ranks, progress: Progress) -> Data:
-    """Open the pretrained weights and the data store, which the leader of each node fetches and builds first."""
+def build_data(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path | None = None) -> Data:
+    """Open the pretrained weights and the data store, which the leader of each node fetches and builds first.
+
+    With `model.trim_vocab`, the vocabulary is that of `checkpoint`, or without one it is trimmed to the training rows.
+    """
     fold = None
-    if config.fold is not None:
+    if config.fold is not None and not config.members:
         assert config.folds.count is not None, "validated together"
         fold = Fold(config.fold, config.folds.count, config.seed)
     with ranks.leaders_go_first():
-        if members := config.members:
-            stores = {}
-            for name, own in members.items():
-                # A problem of one set must name the key that the user wrote for it.
-                with keys_called({"data.": f"data.sets.{name}."}):
-                    _, source, plan = _planned(own)
-                    stores[name] = prepare(plan, bars(progress))
-            store: Store = mixed(stores)
-        else:
-            _, source, plan = _planned(config)
-            store = prepare(plan, bars(progress), fold)
-    is_theirs = source is not None and not config.tokenizer.get("vocab")
-    rows_V = np.arange(store.tokenizer.vocab_size) if is_theirs else None
+        plans: dict[str, Plan] = {}
+        for name, own in (config.members or {"": config}).items():
+            with _named(name):
+                _, source, plans[name] = _planned(own)
+        whole = next(iter(plans.values())).tokenizer
+        if config.model.get("trim_vocab"):
+            plans = _trimmed(config, plans, fold, progress, checkpoint)
+        store = _prepared(config, plans, fold, progress)
+    rows_V = None
+    if source is not None and whole is not None and not config.tokenizer.get("vocab"):
+        rows_V = rows_of(store.tokenizer, whole)
     return Data(task_class_of(config), store, source, rows_V)
+
+
+def _named(name: str) -> AbstractContextManager[None]:
+    """Return a context in which a problem of one set of several names the key that the user wrote for it."""
+    return keys_called({"data.": f"data.sets.{name}."} if name else {})
+
+
+def _prepared(config: Run, plans: Mapping[str, Plan], fold: Fold | None, progress: Progress) -> Store:
+    stores = {}
+    for name, plan in plans.items():
+        with _named(name):
+            stores[name] = prepare(plan, bars(progress), fold)
+    return mixed(stores) if config.members else stores[""]
+
+
+def _trimmed(
+    config: Run, plans: Mapping[str, Plan], fold: Fold | None, progress: Progress, checkpoint: Path | None
+) -> dict[str, Plan]:
+    """Return the plans with the tokenizer of a checkpoint, or with one of the pieces that the training rows use."""
+    whole = next(iter(plans.values())).tokenizer
+    assert whole is not None, "the weights have a tokenizer"
+    require_trimmable(whole)
+    tokenizer = None if checkpoint is None else tokenizer_at(checkpoint)
+    if tokenizer is None:
+        store = _prepared(config, plans, fold, progress)
+        members = store.members.values() if isinstance(store, MixedStore) else [store]
+        tokenizer = trimmed(whole, np.sum([counts_of(one) for one in members], axis=0))
+    # Reading the rows has changed the target, so a second store needs a new one.
+    return {
+        name: replace(plan, tokenizer=tokenizer, target=type(plan.target)(plan.files)) for name, plan in plans.items()
+    }
 
 
 def build_part(config: Run, part: Part, progress: Progress) -> bool:
@@ -270,7 +303,7 @@ def build_part(config: Run, part: Part, progress: Progress) -> bool:
 def first_samples(config: Run, count: int, progress: Progress) -> Iterator[tuple[str, Sample]]:
     """Yield the name of each set that has files, in a mixture NAME/SET, and its first rows as they are encoded."""
     for name, own in (config.members or {"": config}).items():
-        with keys_called({"data.": f"data.sets.{name}."} if name else {}):
+        with _named(name):
             for sample in first_rows(_planned(own)[2], count, bars(progress)):
                 yield f"{name}/{sample.name}" if name else sample.name, sample
 

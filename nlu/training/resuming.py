@@ -131,12 +131,7 @@ def _require_vocabulary(checkpoint: Path, tokenizer: Tokenizer) -> None:
 
     With the same rows, this happens if another version has built the vocabulary.
     """
-    last = source_of(checkpoint)
-    try:
-        before = load_tokenizer(checkpoint, None)
-    except Exception as error:
-        # The library raises different classes for files that it cannot read.
-        raise damaged(last, error) from error
+    last, before = source_of(checkpoint), tokenizer_at(checkpoint)
     if before is None or (there := before.vocabulary) == (here := tokenizer.vocabulary):
         return
     differing = sum(there.get(token) != number for token, number in here.items())
@@ -146,6 +141,15 @@ def _require_vocabulary(checkpoint: Path, tokenizer: Tokenizer) -> None:
         f"continue; continue it with the version that began it, or take its weights and its vocabulary with "
         f"model.pretrained={last.parent.parent}/last in another hydra.run.dir"
     )
+
+
+def tokenizer_at(checkpoint: Path) -> Tokenizer | None:
+    """Return the tokenizer of a saved state, None if it has none. Raises CheckpointError if it is damaged."""
+    try:
+        return load_tokenizer(checkpoint, None)
+    except Exception as error:
+        # The library raises different classes for files that it cannot read.
+        raise damaged(source_of(checkpoint), error) from error
 
 
 def changes(saved: OrderKey, here: OrderKey) -> list[str]:

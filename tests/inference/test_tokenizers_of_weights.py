@@ -1,6 +1,5 @@
 """Weights that bring a tokenizer of another kind than WordPiece: runs compute what transformers computes with both."""
 
-import random
 import re
 from pathlib import Path
 from typing import Any
@@ -8,68 +7,24 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
+from tests.inference.hubs import KINDS, save
 from tests.inference.runs import STEPS, export, predict
 from tests.training.in_process import STANDING_STILL, killed_in_backward, train
 from tests.training.kinds import SPANS, TASKS, Kind, read, write
 
 transformers = pytest.importorskip("transformers")
 
-SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
-TEMPLATES = {"single": "<s> $A </s>", "pair": "<s> $A </s> </s> $B </s>", "special_tokens": [("<s>", 0), ("</s>", 2)]}
 TEXTS = [
     "ab cd", "a", "ｃｄ ﬁ, a  b", "北京ab 京", "zzz ab～", " ef gh ", "hgfe dcba\tcafe\u0301", "(ab) ef,gh", "…",
     "b" * 90,
 ]  # fmt: skip
 
 
-def unigram() -> Backend:
-    """XLM-RoBERTa's kind: pieces with scores after NFKC, ▁ for a space."""
-    rng = random.Random(0)
-    words = [*"abcdefgh", *"北京(),.é", "ab", "cd", "fi", "ef", "caf", "北京"]
-    pieces = [*words, "▁", *(f"▁{word}" for word in ("a", "b", "ab", "cd", "ef", "北", "hg"))]
-    scored = [(piece, -6 * rng.random() - len(piece) ** -1) for piece in pieces]
-    backend = Backend(models.Unigram([*((name, 0.0) for name in SPECIALS), *scored, ("<mask>", 0.0)], unk_id=3))
-    backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace("  ", " ")])
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    return backend
-
-
-def bpe() -> Backend:
-    """RoBERTa's kind: merges of bytes."""
-    backend = Backend(models.BPE(unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=290, special_tokens=SPECIALS, show_progress=False,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-    )  # fmt: skip
-    backend.train_from_iterator(["ab cd ab 北京 ef gh"] * 5, trainer)
-    return backend
-
-
-KINDS = {"unigram": unigram, "bpe": bpe}
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def hub(request: Any, tmp_path_factory: Any) -> Path:
-    """A folder as transformers saves it: random weights, of which a few rows belong to no token, and a tokenizer."""
-    folder = tmp_path_factory.mktemp("hub") / request.param
-    backend = KINDS[request.param]()
-    backend.add_special_tokens([*SPECIALS, "<mask>"])
-    backend.post_processor = processors.TemplateProcessing(**TEMPLATES)
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=backend.get_vocab_size() + 5, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=40, initializer_range=0.4, pad_token_id=1,
-    )  # fmt: skip
-    transformers.BertModel(config).save_pretrained(folder)
-    names = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, **{f"{role}_token": name for role, name in names.items()}
-    )
-    fast.save_pretrained(folder)
+    folder: Path = tmp_path_factory.mktemp("hub") / request.param
+    save(folder, KINDS[request.param]())
     return folder
 
 

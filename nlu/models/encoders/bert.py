@@ -68,6 +68,7 @@ class Bert(nn.Module):
         attention_dropout: Probability | None = None,
         layer_norm_eps: PositiveFloat | None = None,
         initializer_range: PositiveFloat | None = None,
+        trim_vocab: bool = False,
         head_dropout: Probability = 0.1,
         pooling: Literal["first", "mean", "max", "attention", "pooler", "layers"] = "first",
         pooled_layers: list[int] | None = None,
@@ -78,7 +79,8 @@ class Bert(nn.Module):
         a text: its first token, the mean or the largest values of its tokens, a mean with trained weights, BERT's tanh
         pooler of the first token, or a tanh layer over the first token's vectors after `pooled_layers` (0 = the first
         layer, -1 = the last one). `head_dropout` is applied to the input of the head. With `layer_groups` below
-        `layers`, consecutive layers share their weights.
+        `layers`, consecutive layers share their weights. `trim_vocab` trims the tokenizer of the weights before the
+        encoder is built (`nlu.data.trimming`), which gets a row for each token that is left.
         """
         super().__init__()
         # Before any other local variable exists: `locals()` has the arguments only.

@@ -260,6 +260,10 @@ def _of_tokens(theirs: dict[str, Tensor], own: dict[str, Tensor], words: str, ro
     if count <= rows_V.max() or np.array_equal(rows_V, np.arange(count)) or len(own[words]) != len(rows_V):
         return theirs
     chosen_V = torch.from_numpy(rows_V)
+    log.info(
+        "word vectors of %s of %s pieces are kept, %.1f MB less",
+        f"{len(rows_V):,}", f"{count:,}", (count - len(rows_V)) * theirs[words][0].numel() * 4 / 1e6,
+    )  # fmt: skip
     # The bias of a decoder has a row for each token too.
     of_tokens = {
         name: value[chosen_V]
