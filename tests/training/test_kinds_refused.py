@@ -51,7 +51,7 @@ COMPOSED = {
         "rdrop", ("method.epsilon=1",), ("method.epsilon: unknown key; it is a key of method=fgm",),
     ),
     "a key of a method that has none": (
-        "classify", ("method.alpha=1",), ("method.alpha: unknown key; it is a key of method=rdrop",),
+        "classify", ("method.max_norm=1",), ("method.max_norm: unknown key; it is a key of method=freelb",),
     ),
     "a value that a method cannot take": ("freelb", ("method.norm=l1",), ("method.norm is", "one of l2, linf")),
     "a method that there is not": ("classify", ("method=fgmm",), ("fgm",)),
