@@ -38,7 +38,7 @@ def seconds(work: Callable[[], object]) -> float:
 def copy(source: str, target: str) -> None:
     """Do what the command does."""
     with contextlib.redirect_stderr(io.StringIO()):
-        if nlu_io(["cp", source, target]):
+        if nlu_io(["cp", "-f", source, target]):
             sys.exit("nlu.io cp failed")
 
 

@@ -1,5 +1,6 @@
 """nlu: compose, train, evaluate and record experiments on BERT-family models."""
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,3 +30,21 @@ def load(
     from nlu.inference.loaded import Loaded
 
     return Loaded.of(run, checkpoint=checkpoint, head_name=head_name, device=device, batch_size=batch_size)
+
+
+def _asked_for() -> str | None:
+    """Return NAME if Python is looking for the module of `python -m nlu.NAME`, which has not begun yet."""
+    if sys.argv[:1] != ["-m"] or "-m" not in sys.orig_argv[:-1]:
+        return None
+    package, _, name = sys.orig_argv[sys.orig_argv.index("-m") + 1].partition(".")
+    return name if package == __name__ and name.isidentifier() else None
+
+
+if (_name := _asked_for()) is not None:
+    from importlib.util import find_spec
+
+    # Otherwise Python would only say that it cannot find this module.
+    if find_spec(f"{__name__}.{_name}") is None:
+        from nlu.__main__ import main
+
+        sys.exit(main([_name]))

@@ -60,7 +60,7 @@ def main(composed: DictConfig) -> int:
     # With rows to score, the training rows are not read, so their problems do not matter.
     own = [text for text in problems(config, EVALUATE) if not (named and text.startswith("data.train"))]
     # All problems at once, before torch is imported.
-    if found := [*unresolved, *own, *_cross(config, named), *_idle(config, overrides)]:
+    if found := [*unresolved, *own, *_cross(config, named), *_idle(config, overrides), *_table(config)]:
         raise UserError(*found)
     config = with_defaults(config, EVALUATE)
     if config["dry_run"]:
@@ -127,6 +127,19 @@ def _cross(config: Mapping[str, object], named: Sequence[str]) -> list[str]:
     if config.get("fold") is None and has_folds and config.get("run") is None:
         found.append("folds are only for training; set fold to the number of one, or folds=none")
     return found
+
+
+def _table(config: Mapping[str, object]) -> list[str]:
+    """Return why no row can be added to `table`."""
+    if not isinstance(table := config.get("table"), str):
+        return []
+    from nlu.inference.scores_table import require_table
+
+    try:
+        require_table(table)
+    except UserError as error:
+        return error.problems
+    return []
 
 
 def _idle(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[str]:

@@ -35,6 +35,7 @@ UPLOADS = (
     "progress for 12 hours"
 )
 DRY = "show what would be done, and do nothing"
+FORCE = "replace files at TARGET that have another content; without it they are refused, and nothing is written"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -116,6 +117,7 @@ def cp(arguments: Sequence[str]) -> int:
     """Copy a file, or what is in a folder. What lies at the target already is not copied again."""
     parser = _parser("cp", cp, "source", "target", more=TARGETS)
     _add_flags(parser)
+    parser.add_argument("-f", "--force", action="store_true", help=FORCE)
     given = parser.parse(arguments)
 
     from nlu.storage.places import parse_place
@@ -131,6 +133,7 @@ def mv(arguments: Sequence[str]) -> int:
     """Move a file, or what is in a folder; the source goes when all of it is there."""
     parser = _parser("mv", mv, "source", "target", more=TARGETS)
     _add_flags(parser)
+    parser.add_argument("-f", "--force", action="store_true", help=FORCE)
     given = parser.parse(arguments)
 
     from nlu.storage.places import parse_place
@@ -143,7 +146,7 @@ def mv(arguments: Sequence[str]) -> int:
 
 
 def sync(arguments: Sequence[str]) -> int:
-    """Make a folder hold what another holds. With --delete nothing else."""
+    """Make a folder hold what another holds, and replace files that differ. With --delete nothing else."""
     parser = _parser("sync", sync, "source", "target")
     parser.add_argument("--delete", action="store_true", help="remove what TARGET has and SOURCE has not")
     parser.add_argument("--dry", action="store_true", help=DRY)
@@ -334,16 +337,30 @@ def _add_flags(parser: Parser) -> None:
 
 
 def _carry_out(given: Namespace, plan: "TransferPlan", verb: str, done: str, act: Callable[[], None]) -> int:
+    replaced = [item.target.shown for item in plan.copied if item.there is not None]
+    # sync replaces what differs.
+    is_refused = bool(replaced) and not vars(given).get("force", True)
     if given.dry:
+        for target in replaced:
+            print(f"replace {target}")
         for item in plan.copied:
             print(f"{verb} {item.source.shown} {item.target.shown}")
+    elif is_refused:
+        many = f", as do {len(replaced) - 1:,} other files" if len(replaced) > 1 else ""
+        raise UserError(
+            f"{replaced[0]} exists with another content{many}; nothing was {done}; add --force to replace what --dry "
+            "lists, or name another target"
+        )
     else:
         act()
     told = f"would {verb}" if given.dry else done
     same = f"; {_counted(len(plan.same))} lay there already" if plan.same else ""
     amount = "" if plan.size is None else f", {plan.size / 1e6:,.1f} MB"
     # To standard error, so that the lines of --dry can be read by another program.
-    print(f"nlu: {told} {_counted(len(plan.copied))}{amount}{same}", file=sys.stderr)
+    over = f"; {len(replaced):,} of them replaced" if replaced and not given.dry else ""
+    print(f"nlu: {told} {_counted(len(plan.copied))}{amount}{same}{over}", file=sys.stderr)
+    if given.dry and is_refused:
+        print(f"nlu: --force is needed to replace {_counted(len(replaced))}", file=sys.stderr)
     return 0
 
 

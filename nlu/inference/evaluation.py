@@ -30,7 +30,7 @@ from nlu.display.scores import draw_scores, print_beside, print_scores
 from nlu.inference.exported import Exported, digests_of
 from nlu.inference.findings import Findings, find, require_classes
 from nlu.inference.locate import ExportFolder, Located
-from nlu.inference.scores_table import append_scores, require_table
+from nlu.inference.scores_table import append_scores
 from nlu.inference.trained import Trained, config_of, load_trained, scores_at
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
@@ -79,8 +79,6 @@ def run_evaluation(
         logs.set_up(None, ranks.rank)
         if config.out is not None:
             require_free(config.out, "out")
-        if config.table is not None and ranks.is_first:
-            require_table(config.table)
         with Progress(enabled=ranks.is_first) as progress:
             subject = _subject(config, located, named, export, ranks, progress)
             require_classes(config.classes, next(iter(subject.sets.values())).target)

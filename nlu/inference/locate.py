@@ -114,6 +114,9 @@ def find_export(reference: str) -> ExportFolder:
     path = Path(reference).expanduser()
     if "://" in reference:
         raise UserError(f"export is {reference}, but must be a folder here; copy it with python -m nlu.io cp -r")
+    if not reference or not path.is_dir():
+        given = f"{reference}, which is not a folder here" if reference else "empty"
+        raise UserError(f"export is {given}; give a folder that python -m nlu.export wrote, or leave it out")
     held = next((folder for folder in (path, path.parent) if (folder / ABOUT).is_file()), None)
     if held is None:
         raise UserError(f"export is {reference}, which lacks {ABOUT}; give a folder that python -m nlu.export wrote")

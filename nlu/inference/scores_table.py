@@ -20,6 +20,9 @@ def require_table(table: str) -> None:
     """Raise UserError if a table cannot be appended to: its path is remote, its folder is missing, or it is another
     file."""
     path = Path(table).expanduser()
+    if not table or path.is_dir():
+        given = f"{table}, which is a folder" if table else "empty"
+        raise UserError(f"table is {given}; give the path of a tsv file, such as table=scores.tsv, or leave it out")
     if "://" in table:
         raise UserError(f"table is {table}, but rows are only appended to a file here; give a local path")
     if not path.parent.is_dir():

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from nlu.config.errors import UserError
-from nlu.config.nearest import hint
+from nlu.config.nearest import nearest
 from nlu.config.words import listed, path_text
 from nlu.reports.columns import CHOICES
 from nlu.reports.runs import RunRecord
 
+MOST_NEAR = 3
 MOST_VALUES = 8
 """values of a key in an error"""
 
@@ -37,7 +39,11 @@ def _require_key(runs: Sequence[RunRecord], condition: str) -> str | None:
         return None
     known = {text for run in runs for name in run.config for text in (name, name.removeprefix(CHOICES))}
     if key not in known:
-        raise UserError(f"--where is {condition}, but no run here has the key {key}; {hint(key, known)}")
+        near = nearest(key, known) or get_close_matches(key.rpartition(".")[2], sorted(known), MOST_NEAR, cutoff=0)
+        raise UserError(
+            f"--where is {condition}, but no run here has the key {key}; nearest: {', '.join(near)}; config.yaml of a "
+            "run has all keys"
+        )
     return key
 
 

@@ -166,6 +166,14 @@ def write_config(run_dir: Path, config: Mapping[str, object]) -> None:
     write_text(run_dir / CONFIG, yaml.safe_dump(without_secrets(config), allow_unicode=True, sort_keys=False))
 
 
+def keep_note(run_dir: Path, note: str | None) -> None:
+    """Store the note that a command gives to an ended run, which it does not begin again; None keeps the former one."""
+    there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+    if note is not None and there.get("note") != note:
+        write_config(run_dir, {**there, "note": note})
+        log.info("the note of %s is now %r", run_dir, note)
+
+
 def say_finished(run_dir: Path, what: str, data: Mapping[str, Any]) -> None:
     """Log that `what`, a run or several, is finished, and warn of data files that were written after that.
 

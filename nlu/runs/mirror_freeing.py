@@ -6,11 +6,15 @@ from pathlib import PurePosixPath
 
 from nlu.runs.freeing import BEST, CHECKPOINTS
 from nlu.runs.mirrored import mirrors_below
+from nlu.storage.bucket import Unreachable
 from nlu.storage.heartbeat import has_ended
-from nlu.storage.ledger import RELEASE, SAVE, Ledger
+from nlu.storage.ledger import RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
 
 log = logging.getLogger(__name__)
+
+_unreleased: dict[str, Ledger] = {}
+"""claims of this process that the service did not let it release, by mirror; the next call releases them first"""
 
 
 def free_mirror(url: str, *, keeps_best: bool) -> bool:
@@ -20,6 +24,8 @@ def free_mirror(url: str, *, keeps_best: bool) -> bool:
     after a kill. Raises TakenOver if another process claims the mirror meanwhile, Unreachable if the service does not
     respond.
     """
+    if (left := _unreleased.pop(url, None)) is not None:
+        _release(url, left)
     store = ObjectStore(url, "mirror")
     ledger = Ledger(store)
     newest = ledger.newest()
@@ -33,7 +39,12 @@ def free_mirror(url: str, *, keeps_best: bool) -> bool:
     gone = [key for key in keys if CHECKPOINTS in key.split("/") and key not in fixed and not key.startswith(below)]
     if not gone:
         return True
-    ledger.claim(log.debug, newest)
+    try:
+        ledger.claim(log.debug, newest)
+    except Unreachable:
+        # The response may be lost, and not the claim.
+        _unreleased[url] = ledger
+        raise
     try:
         # Only what the newest record names counts, so the record comes before the deletions.
         own_id = uuid.uuid4().hex
@@ -42,8 +53,22 @@ def free_mirror(url: str, *, keeps_best: bool) -> bool:
             ledger.require_held()
             store.delete(key)
     finally:
-        ledger.release()
+        _release(url, ledger)
     return True
+
+
+def _release(url: str, ledger: Ledger) -> None:
+    try:
+        # It may have a record whose response was lost.
+        ledger.require_held()
+        ledger.release()
+    except TakenOver:
+        # Another process holds the mirror, and waits for nothing.
+        ledger.stop_beating()
+    except Unreachable:
+        _unreleased[url] = ledger
+        ledger.stop_beating()
+        raise
 
 
 def _is_best(place: str) -> bool:

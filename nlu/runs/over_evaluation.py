@@ -56,7 +56,14 @@ class Values:
                 if isinstance(found, Mapping)
                 else {name: found}
             )
-            return {key: float(value) for key, value in named.items()}
+            try:
+                return {key: float(value) for key, value in named.items()}
+            except (TypeError, ValueError):
+                shown = {key: type(value).__name__ for key, value in named.items()}
+                raise UserError(
+                    f"the function of summary.over_evaluation({name!r}) returned {shown}; return a number, or a "
+                    "dictionary of numbers"
+                ) from None
         if not self.mean.calls:
             return {}
         assert self.reduce is not None

@@ -5,6 +5,7 @@ Within a folder the file COMPLETE, which tells readers that a folder is whole, i
 """
 
 import hashlib
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.storage.backend import Advance, FileInfo, download_progress, no_progress
 from nlu.storage.bucket import Bucket, Upload
 from nlu.storage.cache import cache_dir, staging_folder, text_digest
+from nlu.storage.locks import hold_folder
 from nlu.storage.objects import BucketBackend, backend_of, writable_backend_of
 from nlu.storage.parts import PART_BYTES, WHOLE_BYTES, fetch_into, idle_uploads, is_content
 from nlu.storage.places import READ_ONLY, Place, refuse_root
@@ -180,10 +182,12 @@ def copy_file(item: Item, advance: Advance = no_progress) -> None:
             advance(item.info.size or 0)
         else:
             # By a file in the cache, so that an interrupted copy does not fetch its first half again.
-            path = cache_dir() / "transfers" / text_digest(source.shown) / source.name
-            fetch_into(reader, source, item.info, path, no_progress)
-            writer.put(path, target, advance)
-            shutil.rmtree(path.parent, ignore_errors=True)
+            folder = cache_dir() / "transfers" / text_digest(source.shown)
+            # Another copy of the same source would otherwise lose its file when this one removes the folder.
+            with hold_folder(folder, ".lock", wait_s=math.inf, optional=True, what=source.shown):
+                fetch_into(reader, source, item.info, folder / source.name, no_progress)
+                writer.put(folder / source.name, target, advance)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def plan_move(source: Place, target: Place, *, recursive: bool) -> TransferPlan:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from nlu.config.errors import UserError
 from nlu.config.members import MEAN
 from nlu.data.collate import collate
 from nlu.data.examples import Examples
@@ -152,15 +153,28 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     total = ranks.sum_on_host([float(len(spool))])[0]
     # A set scored twice or in part would give a plausible but wrong score.
     assert total == len(part), f"{total:.0f} of {len(part)} examples were scored"
-    scores = None
+    return Scored(part, scores_of_all(scorer, recorder, ranks), spool, type(scorer))
+
+
+def scores_of_all(scorer: Scorer, recorder: Recorder, ranks: Ranks) -> Scores:
+    """Return the scores over the records of all ranks, on every rank. Raises the same UserError on all of them."""
+    scores, problems = None, None
     if (gathered := ranks.gather_to_first((scorer, recorder.sent()))) is not None:
-        # Scorers add exactly, so neither the order of ranks nor their number changes a bit of the result.
-        for other, recorded in gathered[1:]:
-            scorer.merge(other)
-            recorder.merge(recorded)
-        scores = scorer.result()
-        scores.metrics |= recorder.results()
-    return Scored(part, ranks.from_first(scores), spool, type(scorer))
+        try:
+            # Scorers add exactly, so neither the order of ranks nor their number changes a bit of the result.
+            for other, recorded in gathered[1:]:
+                scorer.merge(other)
+                recorder.merge(recorded)
+            scores = scorer.result()
+            scores.metrics |= recorder.results()
+        except UserError as error:
+            # The other ranks wait for the scores.
+            problems = error.sentences
+    scores, problems = ranks.from_first((scores, problems))
+    if problems is not None:
+        raise UserError(*problems)
+    assert scores is not None
+    return scores
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
 from nlu.metrics.classes import commonest
+from nlu.runs import logs
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
@@ -56,6 +57,8 @@ def finish(run: Training) -> None:
             )
         draw(run)
         warn_of_a_score_for_nothing(run)
+        for message in logs.lasting():
+            log.warning("as at the start of the run: %s", message)
         # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
         # this part again.
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)

@@ -16,7 +16,7 @@ from typing import Any
 
 from nlu.config.schema import Run
 from nlu.runs import logs
-from nlu.runs.folder import checkpoint_to_continue, hold, say_finished, write_config
+from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, say_finished, write_config
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
 from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
@@ -109,6 +109,9 @@ def run_repeats(
         # Called for its checks: the folder must be empty or belong to this command. A repeat finds its own checkpoint.
         ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         if ranks.from_first((run_dir / "result.json").is_file()):
+            for folder in (run_dir, *(run_dir / repeat.name for repeat in repeats)) if ranks.is_first else ():
+                if (folder / CONFIG).is_file():
+                    keep_note(folder, config.note)
             say_finished(run_dir, f"runs in {run_dir} are", config.data)
             return 0
         begun = False

@@ -15,7 +15,7 @@ from nlu.display.progress import Progress
 from nlu.optim.schedules import Constant, OneCycle, warmup_steps
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
-from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, say_finished, write_config
+from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, keep_note, say_finished, write_config
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.runs.records import SAMPLE_COLUMNS, SCALE_COLUMNS, TRAIN, TRAIN_COLUMNS, VALID, VALID_COLUMNS, Table
@@ -61,6 +61,7 @@ def run_single(
         if (run_dir / RESULT).is_file():
             if ranks.is_first:
                 remove_unkept(run_dir)
+                keep_note(run_dir, config.note)
             say_finished(run_dir, f"run in {run_dir} is", config.data)
             return 0
         # Nothing was written so far: a mistake of the user leaves the folder as it was.
@@ -215,6 +216,12 @@ def _warnings(run: Training) -> Iterator[str]:
         yield (
             f"a step asks for {wanted:,} examples (trainer.batch_size * trainer.accumulation), but there are "
             f"{there:,}{of_set}, so every step takes all of them; set trainer.batch_size lower"
+        )
+    if run.due.has_stage_beyond_end:
+        trainer = run.trainer
+        yield (
+            f"trainer.stop_after={trainer.stop_after} is later than trainer.max_duration={trainer.max_duration}, so "
+            "the run ends without a stop"
         )
     # A user's own schedule may not have a warm-up of this kind.
     warmup = run.scheduler.warmup if isinstance(run.scheduler, OneCycle | Constant) else 0

@@ -3,6 +3,8 @@
 import ast
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,3 +132,11 @@ def test_a_command_that_there_is_not_is_answered_with_those_that_there_are(name,
 
 def test_a_command_that_is_not_started_as_a_module_is_refused_with_the_right_form():
     assert printed_by("nlu", "train", "seed=2", status=2).endswith("write python -m nlu.train seed=2\n")
+
+
+@pytest.mark.parametrize(("name", "ours"), [("prepro", "write python -m nlu.preprocess"), ("trian", "nearest: train")])
+def test_a_module_that_there_is_not_is_answered_like_a_command(name, ours):
+    done = subprocess.run(
+        [sys.executable, "-m", f"nlu.{name}", "x"], cwd=PACKAGE.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith(f"nlu: error: unknown command {name}; {ours}")

@@ -235,3 +235,11 @@ def test_lines_of_a_label_have_files_by_label_in_every_set(problems_of):
     for name in ("dev", "test"):
         (problem,) = problems_of(*lines, f"data.{name}=my.csv")
         assert problem.startswith(f"data.{name} is 'my.csv', but with data.format=lines a file holds no labels")
+
+
+@pytest.mark.parametrize("value", ["1", "0.5", "true"])
+def test_a_number_where_a_text_is_meant_is_answered_with_the_quotes_for_it(problems_of, value):
+    assert problems_of(f"note={value}") == [
+        f"note is {value} but must be a text or null; quote it for the shell and for Hydra: 'note=\"{value}\"'"
+    ]
+    assert problems_of(f'note="{value}"') == []

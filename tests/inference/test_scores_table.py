@@ -59,6 +59,8 @@ def test_other_metrics_become_columns_and_no_row_is_lost_to_a_neighbour(tmp_path
     ("table", "says"),
     [
         ("s3://bucket/all.tsv", "rows are only appended to a file here; give a local path"),
+        ("", "table is empty; give the path of a tsv file, such as table=scores.tsv, or leave it out"),
+        (".", "table is ., which is a folder; give the path of a tsv file"),
         ("nowhere/all.tsv", "but the folder nowhere does not exist; make it, or choose another"),
         ("other.tsv", "other.tsv:1 lacks the columns time, run, checkpoint, set, file, examples of such a table"),
     ],

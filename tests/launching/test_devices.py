@@ -6,8 +6,11 @@ import pytest
 import torch
 import yaml
 
-from nlu.launching.local import count_of
-from tests.training.in_process import TINY, sets, train
+from nlu.config.errors import UserError
+from nlu.launching import local
+from nlu.launching.local import count_of, launch
+from nlu.runs.folder import write_config
+from tests.training.in_process import TINY, composed, sets, train
 from tests.training.runs import result
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
@@ -49,6 +52,28 @@ def test_a_run_records_the_number_of_its_processes_and_continues_with_as_many(
         monkeypatch.setenv(name, value)
     train(*run, "trainer.devices=auto", status=2)
     assert "trainer.devices: 1 there, 2 here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "there", "count"),
+    [(0, "auto", 3, 3), (4, "auto", 2, 2), (4, "cpu", 3, 3), (2, "auto", 3, None), (3, "auto", 3, 3)],
+)
+def test_a_run_that_continues_with_auto_keeps_the_number_with_which_it_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], gpus: int, device: str,
+    there: int, count: int | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    begun = composed(*sets(tmp_path), f"trainer.device={device}", "trainer.devices=auto", "resume=auto")
+    write_config(tmp_path, begun.with_devices(there).to_config())
+    started: list[int] = []
+    monkeypatch.setattr(local, "spread", lambda work, devices: started.append(devices) or 0)
+    if count is None:
+        with pytest.raises(UserError, match=r"^trainer.devices is auto, but .* begun with 3 GPUs, and 2 are visible"):
+            launch(begun, tmp_path, [])
+        return
+    assert launch(begun, tmp_path, []) == 0 and started == [count]
+    was_other = count != count_of("auto", device)
+    assert (f"trainer.devices=auto is {there}, with which the run was begun" in capsys.readouterr().err) == was_other
 
 
 def test_rules_of_several_devices_apply_to_their_counted_number(

@@ -98,3 +98,20 @@ def test_runs_that_differ_only_in_their_notes_are_one_configuration(
     assert main([str(outputs / "seeds")]) == 0
     _, line, *others = capsys.readouterr().out.splitlines()
     assert not others and "monday; tuesday" in line
+
+
+def test_a_key_that_is_like_none_is_answered_with_a_few_keys(outputs: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"no run here has the key xqz; nearest: [\w.]+(, [\w.]+){0,2}; config.yaml of a"
+    ):
+        main([str(outputs), "--where", "xqz=3"])
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("aggregate_results", "nlu.report FOLDER"), ("diff_params", "nlu.report diff RUN RUN"),
+     ("clean_checkpoints", "nlu.report clean FOLDER")],
+)  # fmt: skip
+def test_a_command_of_the_predecessor_is_answered_with_ours(name: str, ours: str) -> None:
+    with pytest.raises(UserError, match=f"^unknown command {name} of nlu.report; write python -m {ours}$"):
+        main([name, "x"])

@@ -7,8 +7,10 @@ import pytest
 
 from nlu.runs.mirror import bring_back
 from nlu.runs.mirror_freeing import free_mirror
-from nlu.storage.ledger import CLAIM, RELEASE, Ledger
+from nlu.storage.bucket import Unreachable
+from nlu.storage.ledger import CLAIM, RELEASE, SAVE, Ledger
 from nlu.storage.objects import ObjectStore
+from nlu.storage.temporary import Pauses
 from tests.buckets import Server
 from tests.training.in_process import TINY, composed, sets, start
 
@@ -78,6 +80,35 @@ def test_a_removal_that_was_killed_is_completed_and_misleads_no_reader(url: str,
     ):
         assert free_mirror(url, keeps_best=False)
     assert there(url) == {"": before[""]}
+
+
+def test_a_claim_that_could_not_be_released_is_released_by_the_next_try(url: str) -> None:
+    before, away = there(url), Unreachable("the store does not answer")
+    with (
+        mock.patch.object(ObjectStore, "delete", side_effect=away),
+        mock.patch.object(Ledger, "release", side_effect=away),
+        pytest.raises(Unreachable),
+    ):
+        free_mirror(url, keeps_best=False)
+    assert newest(url) == SAVE
+    assert free_mirror(url, keeps_best=False) and newest(url) == RELEASE
+    assert there(url) == {"": before[""]}
+
+
+def test_a_claim_whose_response_was_lost_is_released_by_the_next_try(url: str) -> None:
+    put_new = ObjectStore.put_new
+
+    def lost(self: ObjectStore, key: str, content: bytes) -> bool:
+        written = put_new(self, key, content)
+        if key.rpartition("/")[2].startswith("00"):
+            raise Unreachable("the response is lost")
+        return written
+
+    once = mock.patch("nlu.storage.ledger.CLAIM_AGAIN_S", Pauses(0, 0, count=0))
+    with mock.patch.object(ObjectStore, "put_new", lost), once, pytest.raises(Unreachable):
+        free_mirror(url, keeps_best=False)
+    assert newest(url) == CLAIM
+    assert free_mirror(url, keeps_best=False) and newest(url) == RELEASE
 
 
 def test_a_mirror_that_a_process_holds_is_left_as_it_is(url: str) -> None:

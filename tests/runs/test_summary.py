@@ -7,6 +7,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from nlu.runs import summary
 from nlu.runs.over_evaluation import Recorder
 from nlu.runs.state import Window
 from nlu.runs.tallies import BOUNDS_B, EDGES_E, Histogram, Mean, drawn
+from nlu.training.evaluation import scores_of_all
 
 
 def test_a_mean_is_exact_for_every_order_of_its_numbers() -> None:
@@ -227,6 +229,40 @@ def test_statistics_of_two_processes_are_those_of_all_values_in_any_order() -> N
         Recorder().merge(second.sent())
     with pytest.raises(UserError, match="'sum' after 'mean'; choose another name"):
         second.add("mean", 1.0, "sum")
+
+
+class Scorer:
+    """The scorer of a set without rows."""
+
+    def merge(self, other: Any) -> None:
+        pass
+
+    def result(self) -> Any:
+        return SimpleNamespace(metrics={})
+
+
+def test_an_error_of_the_first_process_ends_all_of_them_with_the_same_words() -> None:
+    first, second = Recorder(), Recorder()
+    second.add("rare", [1.0], "mean")
+    said: list[str] = []
+    sent: list[Any] = []
+    of_first = SimpleNamespace(
+        gather_to_first=lambda own: [own, (Scorer(), second.sent())],
+        from_first=lambda value: sent.append(value) or value,
+    )
+    of_second = SimpleNamespace(gather_to_first=lambda own: None, from_first=lambda value: sent[0])
+    for recorder, ranks in ((first, of_first), (second, of_second)):
+        with pytest.raises(UserError) as caught:
+            scores_of_all(Scorer(), recorder, ranks)
+        said.append(str(caught.value))
+    assert said[0] == said[1] and "'rare') was called in one process, but not in the first one" in said[0]
+
+
+def test_a_function_that_returns_no_number_is_refused_by_its_name() -> None:
+    recorder = Recorder()
+    recorder.add("spread", [1.0], lambda values_V: {"low": None, "high": 1.0})
+    with pytest.raises(UserError, match=r"over_evaluation\('spread'\) returned \{'spread/low': 'NoneType'"):
+        recorder.results()
 
 
 def test_an_array_that_the_caller_uses_again_keeps_its_recorded_values() -> None:

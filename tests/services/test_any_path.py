@@ -256,7 +256,7 @@ def test_doctor_and_survey_read_from_a_store(stored: Stored, capsys: pytest.Capt
 
 def test_a_run_in_a_store_is_run_again(stored: Stored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "overrides").write_text("seed=7\ntrainer.batch_size=24\n")
-    assert io.main(["cp", str(tmp_path / "overrides"), f"{stored.run}/overrides"]) == 0
+    assert io.main(["cp", "-f", str(tmp_path / "overrides"), f"{stored.run}/overrides"]) == 0
     command("--rerun", stored.run, "--cfg", "job")
     assert {"seed: 7", "batch_size: 24"} <= {line.strip() for line in capsys.readouterr().out.splitlines()}
 

@@ -221,7 +221,7 @@ def test_stalled_parts_of_killed_uploads_are_removed_when_the_object_is_written(
     assert len(bucket.uploads(key)) == 1, "the newest went on; the other might"
     bucket.begin(key)
     monkeypatch.setattr(parts, "IDLE_S", -60.0)
-    assert main(["cp", str(write(tmp_path, {"big": os.urandom(11 << 20)}) / "big"), f"{url}/big"]) == 0
+    assert main(["cp", "-f", str(write(tmp_path, {"big": os.urandom(11 << 20)}) / "big"), f"{url}/big"]) == 0
     assert bucket.uploads(key) == [] and bucket.uploads(f"{key}-2") == [longer]
     assert main(["rm", "--uploads", f"{url}/big-2"]) == 0 and bucket.uploads(f"{key}-2") == []
 
@@ -272,7 +272,7 @@ def test_a_killed_download_continues_but_a_changed_source_starts_again(
     back.unlink()
     killed_copy(f"{s3_url}/big", str(back), os.environ["AWS_ENDPOINT_URL"], 4, "GET")
     big.write_bytes(os.urandom(31 << 20))
-    assert main(["cp", str(big), f"{s3_url}/big"]) == 0
+    assert main(["cp", "-f", str(big), f"{s3_url}/big"]) == 0
     assert main(["cp", f"{s3_url}/big", str(back)]) == 0
     assert back.read_bytes() == big.read_bytes()
 

@@ -41,7 +41,8 @@ def test_files_and_folders_of_this_machine(tmp_path: Path, capsys: pytest.Captur
     write(there, {"more": b""})
     assert main(["sync", "--dry", "--delete", str(here), str(there)]) == 0
     said = capsys.readouterr()
-    assert said.out == f"remove {there}/more\ncopy {here}/a.txt {there}/a.txt\n" and "would copy 1 file" in said.err
+    lines = [f"remove {there}/more", f"replace {there}/a.txt", f"copy {here}/a.txt {there}/a.txt"]
+    assert said.out.splitlines() == lines and said.err == "nlu: would copy 1 file, 0.0 MB; 2 files lay there already\n"
     assert main(["sync", "--delete", str(here), str(there)]) == 0
     assert contents(there) == FILES and capsys.readouterr().out == f"remove {there}/more\n"
     assert main(["size", str(there)]) == 0 and capsys.readouterr().out == f"1004\t{there}\n"
@@ -52,6 +53,28 @@ def test_files_and_folders_of_this_machine(tmp_path: Path, capsys: pytest.Captur
     assert main(["rm", "-r", str(tmp_path / "moved")]) == 0 and not (tmp_path / "moved").exists()
     assert main(["mkdir", str(tmp_path / "x/y")]) == 0 and main(["writable", str(tmp_path / "x/y/z")]) == 0
     assert main(["writable", f"{here}/a.txt/x"]) == 1
+
+
+@pytest.mark.parametrize("verb", ["cp", "mv"])
+@pytest.mark.parametrize("flags", [(), ("-r",)])
+def test_a_file_with_another_content_is_replaced_only_by_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, flags: tuple[str, ...]
+) -> None:
+    here, there = write(tmp_path / "here", FILES), write(tmp_path / "there", {"a.txt": b"mine", "own": b"o"})
+    source, target = (str(here), str(there)) if flags else (f"{here}/a.txt", str(there))
+    done = "copied" if verb == "cp" else "moved"
+    said = f"^{there}/a.txt exists with another content; nothing was {done}; add --force to replace what --dry lists"
+    with pytest.raises(UserError, match=said):
+        main([verb, *flags, source, target])
+    assert contents(there) == {"a.txt": b"mine", "own": b"o"} and contents(here) == FILES
+    assert main([verb, *flags, "--dry", source, target]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0] == f"replace {there}/a.txt"
+    assert "--force is needed to replace 1 file" in shown.err and (there / "a.txt").read_bytes() == b"mine"
+    assert main([verb, *flags, "-f", source, target]) == 0
+    assert "; 1 of them replaced\n" in capsys.readouterr().err
+    assert contents(there) == {**(FILES if flags else {"a.txt": b"a"}), "own": b"o"}
+    assert (here / "a.txt").exists() == (verb == "cp")
 
 
 def test_isdir_and_isfile_answer_like_test_d_and_test_f(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

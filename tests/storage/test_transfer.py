@@ -4,6 +4,8 @@ import errno
 import hashlib
 import os
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,32 @@ def test_a_file_is_copied_between_unrelated_stores_through_a_temporary_file(
     assert found is not None
     copy_file(Item(source, found, Place("oss", "b", "k"), None), told.append)
     assert sent == {"oss://b/k": b"content"} and told == [7]
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_two_copies_of_one_file_do_not_take_it_from_each_other(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(url, {"a/file": b"content"})
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    sent: dict[str, bytes] = {}
+    both = threading.Barrier(2)
+
+    class Far(Disk):
+        def put(self, path: Path, place: Place, advance: Any) -> None:
+            # If both are here at once, the first one returns, and removes its folder, before the second one reads.
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+                time.sleep(0.2 * (place.path == "second"))
+            sent[place.path] = path.read_bytes()
+
+    monkeypatch.setattr(transfer, "writable_backend_of", lambda place: Far())
+    source = parse_place(f"{url}/a/file")
+    found = backend_of(source).stat(source)
+    assert found is not None
+    items = [Item(source, found, Place("oss", "b", name), None) for name in ("first", "second")]
+    transfer.in_threads(copy_file, items)
+    assert sent == {"first": b"content", "second": b"content"}
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 

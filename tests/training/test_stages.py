@@ -88,8 +88,13 @@ def test_a_report_shows_a_stopped_run_as_unfinished_at_its_position(options: tup
 def test_a_stage_behind_the_end_of_the_run_changes_nothing(options: tuple[str, ...], tmp_path: Path) -> None:
     train(*options, "trainer.stop_after=9ep", f"hydra.run.dir={tmp_path}/run")
     assert result(tmp_path / "run")["steps"] == 12
+    assert "trainer.stop_after=9ep is later than trainer.max_duration=" in (tmp_path / "run/log.txt").read_text()
     # Neither is the finished run refused as one with another configuration.
     train(*options, "trainer.stop_after=5st", f"hydra.run.dir={tmp_path}/run")
+    # Its note may be given later.
+    for given, kept in (("note=late", "late"), ("note=null", "late"), ("note=later", "later")):
+        train(*options, given, f"hydra.run.dir={tmp_path}/run")
+        assert read_run(tmp_path / "run").note == kept
 
 
 def test_every_fold_is_trained_to_the_end_of_the_stage(options: tuple[str, ...], tmp_path: Path) -> None:

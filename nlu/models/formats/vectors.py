@@ -91,8 +91,8 @@ def _vectors(file: TextIO, width: int, reference: str) -> Iterator[tuple[int, st
                 )
             if found != width:
                 raise UserError(
-                    f"model.embeddings is {reference!r}, whose vectors have {found} numbers, but model.embedding_size "
-                    f"is {width}; set model.embedding_size={found}"
+                    f"model.embeddings is {reference!r}, whose vectors have {found} numbers, but those of the model "
+                    f"have {width}; set their width, of model=textcnn model.embedding_size, to {found}"
                 )
             if is_header:
                 continue

@@ -3,8 +3,9 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nlu.config.checks.reading import quoted
+from nlu.config.checks.reading import quoted, read_override
 from nlu.config.entry.flags import read_command_line
+from nlu.config.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,14 @@ def test_the_values_of_a_sweep_stay_several() -> None:
 )
 def test_everything_else_is_not_changed(text: str) -> None:
     assert quoted(text) == text
+
+
+@pytest.mark.parametrize("written", ['{"head.*": 1e-3}', "{'head.*': 1e-3}", '{a: 1, "head.*": 1}'])
+def test_a_quoted_key_of_a_dictionary_is_answered_with_one_without_quotes(written: str) -> None:
+    with pytest.raises(
+        UserError, match=r"write the keys of a dictionary without quotes, as in 'a.b=\{head.\*: 1e-3\}';"
+    ):
+        read_override(f"a.b={written}")
 
 
 def test_a_command_line_is_read_so() -> None:
