@@ -37,7 +37,8 @@ def teacher_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
     for run in runs:
         # The folder of RUN/best-2 does not exist: it is short for RUN/checkpoints/best-2.
         path = Path(run).expanduser()
-        if "://" not in run and run != MISSING and not (path.is_dir() or path.parent.is_dir()):
+        is_there = path.is_dir() or (path.name == "last" or path.name.startswith("best")) and path.parent.is_dir()
+        if "://" not in run and run != MISSING and not is_there:
             yield f"method.teacher is {run!r}, which does not exist here; set it to the folder of a trained run"
     for file in files:
         if "://" not in file and not Path(file).expanduser().is_file():

@@ -283,7 +283,7 @@ def test_a_teacher_that_does_not_fit_is_refused(
     name: str, teacher_of: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, taught, more, said = REFUSED[name]
-    teacher = tmp_path / "absent/run" if taught is None else teacher_of(taught)
+    teacher = tmp_path / "absent" if taught is None else teacher_of(taught)
     overrides = kind.overrides(tmp_path)
     capsys.readouterr()
     train(

@@ -36,6 +36,8 @@ ACTIVATIONS = {
 }
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
+OTHERS = ("textcnn", "lstm", "re2")
+"""the model_types of our other encoders, which are the names of their choices"""
 See = Callable[[Tensor], None]
 """receives the queries, keys and values of a layer, (T, 3D)"""
 
@@ -236,7 +238,7 @@ def require_bert(source: Pretrained) -> None:
         raise CheckpointError(
             f"model.pretrained is {source.reference!r}, whose configuration says {', '.join(reasons)}, which this "
             f"encoder ({', '.join(FAMILY)}; {', '.join(ACTIVATIONS)}) cannot compute; "
-            f"set model={kind if kind == 'textcnn' else 'hf'}"
+            f"set model={kind if kind in OTHERS else 'hf'}"
         )
 
 

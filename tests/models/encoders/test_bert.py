@@ -251,6 +251,7 @@ def test_sizes_that_weights_do_not_show_must_be_set():
     [
         ({"model_type": "mpnet"}, "model_type mpnet", "model=hf"),
         ({"model_type": "textcnn"}, "model_type textcnn", "model=textcnn"),
+        ({"model_type": "re2"}, "model_type re2", "model=re2"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type relative_key", "model=hf"),
         ({"hidden_act": "silu"}, "hidden_act silu", "model=hf"),
     ],
