@@ -14,12 +14,15 @@ from nlu.config.targets import TARGET
 from nlu.display.progress import Progress
 from nlu.display.tables import metric_text, print_table, table_of
 from nlu.inference.exported import digests_of
+from nlu.inference.exports import masked
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
 from nlu.inference.exports.deciding import Row
 from nlu.inference.exports.formats import FORMATS, require_fixable, require_packages
+from nlu.inference.exports.huggingface import FORMAT
 from nlu.inference.locate import ABOUT, Located
 from nlu.inference.predictor import require_predicting
 from nlu.inference.trained import Trained, load_trained
+from nlu.models.heads.words import WordsHead
 from nlu.runs import logs
 from nlu.runs.predictions import evaluation_sets, predictions_of
 from nlu.storage.files import write_json
@@ -45,6 +48,8 @@ def run_export(config: Export, located: Located) -> int:
             f"run is {config.run}, which makes sequences by data.layout, a class of your own that no export contains; "
             "use the run by nlu.predict, nlu.serve or nlu.load"
         )
+    if isinstance(trained.model.head, WordsHead):
+        return _export_words(config, trained, [one.name for one in formats])
     require_predicting(trained)
     for one in formats:
         require_fixable(one, trained, config.fixed_length)
@@ -72,6 +77,27 @@ def run_export(config: Export, located: Located) -> int:
     if threshold is not None and trained.target.kind in ("classes", "label_set"):
         log.info("task.threshold is %s: an export gives logits, and you apply it; docs/exporting.md", threshold)
     print_table("", config.out)
+    return 0
+
+
+def _export_words(config: Export, trained: Trained, formats: Sequence[str]) -> int:
+    """Export a run of task=mlm, whose scores of words are compared for all tokens of some texts."""
+    if list(formats) != [FORMAT]:
+        raise UserError(
+            f"format is {', '.join(formats)}, but a run of task=mlm is exported only as {FORMAT}; set format={FORMAT}, "
+            "or fine-tune the run with model.pretrained=RUN and export the new one"
+        )
+    rows = rows_to_check(trained, config.max_rows)
+    with output_folder(config.out, "out", last=ABOUT) as staging:
+        with _quiet():
+            largest = masked.write(trained.without_adapter(), staging, rows)
+        write_json(
+            staging / ABOUT,
+            {"run": str(trained.located.run_dir), "checkpoint": trained.located.checkpoint.name,
+             "checked": [{"format": FORMAT, "largest_difference": largest}]},
+        )  # fmt: skip
+    print_table("", config.out)
+    log.info("%s: the largest difference of a score of a word from the run is %.2g", FORMAT, largest)
     return 0
 
 

@@ -16,6 +16,7 @@ from nlu.data.collate import collate
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS
 from nlu.data.store import Origin, StoredSet, record_batch
+from nlu.export import main as export
 from nlu.metrics.words import WordScorer
 from nlu.predict import main as predict
 from tests.training.in_process import MODEL, PLAIN, of_composed, train
@@ -87,6 +88,26 @@ def masked_rows(run_dir: Path) -> list[tuple[list[int], dict[int, int]]]:
     return found
 
 
+@pytest.mark.parametrize("width", ["null", "12"])
+def test_an_export_to_transformers_predicts_the_same_words(width: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    train(*written(tmp_path), f"model.embedding_size={width}", "trainer.max_duration=2st",
+          f"hydra.run.dir={tmp_path}/run")  # fmt: skip
+    of_composed(export, "export", f"run={tmp_path}/run", "format=huggingface", f"out={tmp_path}/exported")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "exported").eval()
+    names = {name for name, _ in theirs.named_parameters()}
+    assert (
+        "cls.predictions.transform.dense.weight" if width == "null" else "generator_predictions.dense.weight"
+    ) in names
+    loss, count = 0.0, 0
+    for tokens, labels in masked_rows(tmp_path / "run"):
+        with torch.no_grad():
+            logits = theirs(torch.tensor([tokens])).logits[0].double()
+        loss -= sum(float(logits[place].log_softmax(-1)[label]) for place, label in labels.items())
+        count += len(labels)
+    assert result(tmp_path / "run")["metrics"]["dev"]["loss"] == pytest.approx(loss / count, abs=1e-5)
+
+
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of task=mlm."""
@@ -148,6 +169,8 @@ def test_predicting_by_a_pretrained_run_is_refused_and_its_vectors_are_not(
     pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.tsv").write_text("a b\n")
+    of_composed(export, "export", f"run={pretrained}", "format=onnx", f"out={tmp_path}/exported", status=2)
+    assert "a run of task=mlm is exported only as huggingface" in capsys.readouterr().err
     of_composed(
         predict, "predict", f"run={pretrained}", f"input={tmp_path}/rows.tsv", f"output={tmp_path}/out.jsonl",
         "input.fields={text: 0}", status=2,

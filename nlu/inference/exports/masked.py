@@ -1,0 +1,104 @@
+"""A run of task=mlm as a model of transformers that predicts masked words, checked before it is published.
+
+It is written as BertForMaskedLM, with the head under `cls.predictions`, or as ElectraForMaskedLM where word vectors are
+narrower than the layers.
+
+Axes: N texts, T tokens of the longest, V words.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from nlu.config.errors import UserError
+from nlu.data.collate import collate
+from nlu.inference.exports.deciding import Row
+from nlu.inference.exports.huggingface import FORMAT, SIZES, tokenizer_of
+from nlu.inference.exports.padded import (
+    load_exactly,
+    padded_inputs,
+    require_native,
+    transformers_config,
+    transformers_weights,
+)
+from nlu.inference.predictor import in_memory
+from nlu.inference.trained import Trained
+from nlu.models.encoder import Encoded
+from nlu.models.heads.words import WordsHead
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MOST_DIFFERENCE = 1e-3
+CHECKED_TEXTS = 32
+
+
+def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
+    """Write model and tokenizer; returns the largest difference of a score of a word in some of the rows.
+
+    Raises UserError for an encoder that transformers cannot compute, and if the difference is more than rounding.
+    """
+    model = model_of(trained)
+    model.save_pretrained(folder)
+    tokenizer_of(trained).save_pretrained(folder)
+    read = type(model).from_pretrained(folder).eval()
+    largest = _difference(trained, read, rows[:CHECKED_TEXTS])
+    if not largest <= MOST_DIFFERENCE:
+        raise UserError(
+            f"the scores of words by the export differ from those of the run by {largest:.3g}, more than rounding; "
+            "report it as an error of nlu, with the versions that python -m nlu.doctor prints"
+        )
+    return largest
+
+
+def model_of(trained: Trained) -> "PreTrainedModel":
+    """Return the run as a model of transformers. Raises UserError for an encoder that it cannot compute."""
+    from transformers import BertConfig, BertForMaskedLM, ElectraForMaskedLM
+
+    backbone, head = require_native(trained, FORMAT), trained.model.head
+    assert isinstance(head, WordsHead), "a run of task=mlm"
+    config = transformers_config(trained)
+    encoder = transformers_weights(backbone)
+    own = {name: value.detach().float().cpu() for name, value in head.predictions.named_parameters()}
+    bias_V = own.pop("decoder.bias")[: config.vocab_size]
+    table_VD = encoder["embeddings.word_embeddings.weight"]
+    if backbone.embeddings_project is None:
+        # The sizes of ELECTRA have the same names, except for the separate width of embeddings.
+        model: PreTrainedModel = BertForMaskedLM(BertConfig(**{key: getattr(config, key) for key in SIZES}))
+        weights = {f"bert.{name}": value for name, value in encoder.items()}
+        weights |= {f"cls.predictions.{name}": value for name, value in own.items()}
+        weights |= {"cls.predictions.bias": bias_V, "cls.predictions.decoder.bias": bias_V}
+        weights["cls.predictions.decoder.weight"] = table_VD
+    else:
+        if backbone.sizes["activation"] != "gelu":
+            raise UserError(
+                f"format is {FORMAT}, but the head of ELECTRA computes gelu, and that of this run "
+                f"{backbone.sizes['activation']}; fine-tune the run here, by model.pretrained=RUN"
+            )
+        model = ElectraForMaskedLM(config)
+        weights = {f"electra.{name}": value for name, value in encoder.items()}
+        weights |= {f"generator_predictions.{name.removeprefix('transform.')}": value for name, value in own.items()}
+        weights |= {"generator_lm_head.weight": table_VD, "generator_lm_head.bias": bias_V}
+    load_exactly(model, weights)
+    return model.eval()
+
+
+@torch.inference_mode()
+def _difference(trained: Trained, read: "PreTrainedModel", rows: Sequence[Row]) -> float:
+    """Return the largest difference of the scores that the run and the export give to words, for every token."""
+    encoded = trained.layout.encode(trained.tokenizer, rows, trained.config.data["max_len"])
+    inputs = padded_inputs(encoded, trained.tokenizer)
+    theirs_NTV = read(**{name: torch.from_numpy(values) for name, values in inputs.items()}).logits
+    batch = collate(in_memory(encoded, trained.layout), np.arange(len(rows)))
+    backbone, largest = trained.model.backbone, 0.0
+    hidden_TD = backbone.encode(backbone.embed(batch), batch, tokens=True).tokens_TD
+    assert hidden_TD is not None
+    own_TV = trained.model.head(Encoded(units_UD=hidden_TD.float()), batch)
+    for sequence, example in enumerate(batch.examples_B.tolist()):
+        start, length = int(batch.starts_S[sequence]), batch.lengths[sequence]
+        difference = own_TV[start : start + length, : theirs_NTV.shape[2]] - theirs_NTV[example, :length]
+        largest = max(largest, float(difference.abs().max()))
+    return largest
