@@ -70,7 +70,7 @@ def test_a_text_has_the_tokens_of_its_words_each_at_its_place(name, words):
     assert listed.places is None
 
 
-@pytest.mark.parametrize("name", ["byte-level", "wordpiece"])
+@pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("text", ["Ann Lee, in Leeds (a 中国 lee)", "lee,ann", "  Ann\tin"])
 def test_marks_and_characters_of_a_text_are_words_that_change_no_token(name, text):
     encoded = LAYOUTS["units"].encode(TOKENIZERS[name], [{"text": " ".join(text.split())}], 512)
