@@ -22,7 +22,7 @@ from nlu.launching.submissions import Submissions
 from tests.distribution import copy_checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-OPTIONAL = ("hf", "onnx", "oss", "errors", "excel", "pai", "serve", "tensorboard", "mlflow", "wandb", "tf")
+OPTIONAL = ("hf", "onnx", "oss", "errors", "excel", "pai", "serve", "tensorboard", "mlflow", "wandb", "tf", "zh")
 DISTRIBUTIONS = {
     "hydra": "hydra-core",
     "yaml": "pyyaml",
