@@ -89,7 +89,7 @@ def made_small(command: str, folder: Path) -> list[str]:
         return [module, *given]
     added = [SHORT[0], *(one for one in SHORT[1:] if one.partition("=")[0] not in chosen)]
     model = chosen.get("model", "simbert_tiny")
-    if model == "hf":
+    if model == "hf" or chosen.get("model.trim_vocab") == "true":
         added += [f"model.pretrained={_transformers_model(folder)}"]
     elif "model.pretrained" not in chosen or chosen["model.pretrained"] == "null":
         added += [f"model.{size}" for size in SIZES["textcnn" if model == "textcnn" else "bert"]]
