@@ -266,14 +266,15 @@ def on_run(
         if "data.max_rows" not in given:
             # Score all rows, even if the run was trained on the first ones only.
             config["data"]["max_rows"] = None
-        begun = (
+        for group, key, value in (
             ("tokenizer", "vocab", None), ("model", "pretrained", checkpoint), ("model", "embeddings", None),
-            # Scoring needs no teacher, which need not be on this machine.
-            ("method", "teacher", checkpoint), ("method", "logits", None),
-        )  # fmt: skip
-        for group, key, value in begun:
+        ):  # fmt: skip
             if key in config[group]:
                 config[group][key] = value
+    # Scoring needs no teacher, which need not be on this machine.
+    for key, value in (("teacher", checkpoint), ("logits", None)):
+        if key in config["method"]:
+            config["method"][key] = value
     return config
 
 

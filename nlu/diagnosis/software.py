@@ -29,7 +29,7 @@ OPTIONAL = {
     "hf": ("transformers", "huggingface_hub"), "onnx": ("onnx", "onnxruntime", "onnxscript"), "oss": ("ossfs",),
     "postgresql": ("psycopg2-binary",), "serve": ("fastapi", "uvicorn", "prometheus_client"), "excel": ("openpyxl",),
     "errors": ("cleanlab",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "alembic"),
-    "wandb": ("wandb",), "tf": ("tensorflow-cpu",),
+    "wandb": ("wandb",), "tf": ("tensorflow-cpu",), "zh": ("jieba",),
     "pai": ("alibabacloud_pai_dlc20201203", "alibabacloud_tea_openapi", "pyodps", "pandas", "oss2", "ossfs"),
 }  # fmt: skip
 """the distributions of each extra"""
