@@ -55,6 +55,7 @@ def test_keys_that_a_data_yaml_leaves_out_can_be_set_without_a_plus(train):
     assert (data["max_rows"], data["fields"], data["max_len"]) == (3, {"text": 0, "label": 1}, 64)
 
 
+@pytest.mark.thorough
 def test_keys_that_a_data_yaml_leaves_out_can_be_shown_and_swept(train):
     out, _ = train("data.max_rows=3", "--cfg", "job")
     assert OmegaConf.create(out).data.max_rows == 3

@@ -56,6 +56,7 @@ def test_a_killed_search_continues_under_the_same_numbers(tmp_path, unbroken, la
         assert steps[0] == 0
 
 
+@pytest.mark.thorough
 def test_a_finished_search_does_nothing_and_a_larger_one_adds_the_rest(tmp_path, unbroken):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
@@ -65,6 +66,7 @@ def test_a_finished_search_does_nothing_and_a_larger_one_adds_the_rest(tmp_path,
     assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
 
 
+@pytest.mark.thorough
 def test_another_space_is_refused_with_the_difference(tmp_path):
     folder = tmp_path / "s"
     search(folder, "lr=interval(0.1,0.2)", "hydra.sweeper.n_trials=1")
@@ -99,6 +101,7 @@ def test_a_folder_that_holds_a_search_refuses_a_second_one(tmp_path):
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.thorough
 def test_a_search_continues_in_the_folder_that_it_was_moved_to(tmp_path, unbroken):
     search(tmp_path / "s", *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2")
     (tmp_path / "s").rename(tmp_path / "moved")
@@ -109,6 +112,7 @@ def test_a_search_continues_in_the_folder_that_it_was_moved_to(tmp_path, unbroke
     assert [trial.params["lr"] for trial in trials(tmp_path / "s")] == unbroken[0]
 
 
+@pytest.mark.thorough
 def test_the_same_study_from_another_folder_is_refused(tmp_path):
     shared = (f"hydra.sweeper.storage={tmp_path}/journal.log", "hydra.sweeper.study_name=one")
     search(tmp_path / "a", *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", *shared)

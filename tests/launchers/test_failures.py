@@ -48,6 +48,7 @@ def test_the_same_failure_of_all_first_trials_ends_the_search(tmp_path):
     assert "failed: trials 0, 1, 2: " in said and (tmp_path / "s/summary/trials.tsv").read_text().count("failed") >= 3
 
 
+@pytest.mark.thorough
 def test_the_same_failure_again_and_again_ends_a_search_that_had_begun_well(tmp_path):
     folder, all_fail = tmp_path / "s", ("lr=interval(0.001,1)", "fail_from=1", "hydra.sweeper.n_trials=9")
     said = search(folder, *all_fail, status=1)
@@ -136,6 +137,7 @@ def test_a_trial_that_is_under_way_when_failures_end_the_search_is_named(tmp_pat
     assert "hydra.sweeper.on_failure is stop" in said and (tmp_path / "s/summary/trials.tsv").is_file()
 
 
+@pytest.mark.thorough
 def test_a_search_without_any_value_ends_with_1_and_says_so(tmp_path):
     drawn = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
     said = search(tmp_path / "s", *drawn, "fail=true", status=1)

@@ -34,6 +34,7 @@ def checkpoints(folder) -> dict[int, list[str]]:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_search_removes_checkpoints_as_asked_and_a_continued_one_alike(tmp_path):
     folder, data = tmp_path / "s", files(tmp_path, 163)
     said = search(folder, *data, *THREE, "hydra.sweeper.keep=rungs")

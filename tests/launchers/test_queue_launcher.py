@@ -83,6 +83,7 @@ def test_a_grid_with_an_address_that_does_not_exist_submits_nothing(project, s3,
     assert "job 1: model.pretrained is" in said.err and not said.out
 
 
+@pytest.mark.thorough
 def test_a_run_that_its_job_would_refuse_is_refused_before_submission(project, capfd):
     own = (*sets(project), *SMALL, LOCAL)
     (project / "taken").mkdir()

@@ -16,6 +16,7 @@ QUICKLY = ["-c", AT_ONCE, *searches.PROGRAM]
 DRAWN = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
 
 
+@pytest.mark.thorough
 def test_a_cause_that_stops_all_jobs_ends_the_search_and_no_trial_is_lost(tmp_path):
     folder = tmp_path / "s"
     folder.mkdir()
@@ -31,6 +32,7 @@ def test_a_cause_that_stops_all_jobs_ends_the_search_and_no_trial_is_lost(tmp_pa
     assert states(folder) == ["COMPLETE"] * 9
 
 
+@pytest.mark.thorough
 def test_other_trials_run_while_one_pauses_and_draw_the_same_values_as_without(tmp_path):
     folder, drawn = tmp_path / "s", ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=4")
     program = ["-c", AT_ONCE.replace("0.01, 0.01", "9999, 9999"), *searches.PROGRAM]

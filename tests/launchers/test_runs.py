@@ -57,6 +57,7 @@ def test_a_trial_is_a_run_like_any_other(tmp_path):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.mark.thorough
 def test_a_failing_run_writes_its_traceback_to_its_log_and_the_search_continues(tmp_path):
     folder = tmp_path / "s"
     data, bad = files(tmp_path), tmp_path / "bad.tsv"
@@ -68,6 +69,7 @@ def test_a_failing_run_writes_its_traceback_to_its_log_and_the_search_continues(
     assert "nlu: error" not in said
 
 
+@pytest.mark.thorough
 def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp_path):
     folder = tmp_path / "s"
     # With such a rate every attempt gets a NaN loss a step or two after the first update.

@@ -190,6 +190,7 @@ def test_slots_for_which_no_trial_remains_are_not_idle(monkeypatch):
     assert idle.share == pytest.approx(4 / 70)
 
 
+@pytest.mark.thorough
 def test_local_trials_have_as_many_gpus_as_devices_and_no_gpu_in_common(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,5,7")
     folder = tmp_path / "s"

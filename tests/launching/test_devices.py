@@ -40,6 +40,7 @@ def test_auto_is_every_visible_gpu_unless_the_environment_says_otherwise(
     assert count_of(5, device) == 5
 
 
+@pytest.mark.thorough
 def test_a_run_records_the_number_of_its_processes_and_continues_with_as_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

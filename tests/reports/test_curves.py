@@ -112,6 +112,7 @@ def test_the_command_writes_figures_and_a_page_without_other_files(runs: Path, t
     assert len(re.findall(r'id="[^"]+"', page)) == len(set(re.findall(r'id="[^"]+"', page)))
 
 
+@pytest.mark.thorough
 def test_figures_that_runs_of_another_task_lack_are_named_in_one_line_per_kind(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,6 +163,7 @@ def test_difference_interval_and_p_are_those_of_resamples_one_by_one(name: str, 
     assert found.p_value == pytest.approx(p, abs=5 * np.sqrt((p * (1 - p) + 1e-3) / resamples))
 
 
+@pytest.mark.thorough
 def test_memory_hardly_grows_with_classes(tmp_path: Path) -> None:
     """A dense table of 10,000 rows and 400 classes has 96 MB on each side."""
 

@@ -160,6 +160,7 @@ def assert_continues_from(
         shutil.rmtree(folder)
 
 
+@pytest.mark.thorough
 def test_a_kill_at_some_instants_of_sending_loses_nothing(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def newest(url: str) -> str:
     return record.kind
 
 
+@pytest.mark.thorough
 def test_only_the_named_checkpoints_go_and_the_rest_is_brought_back(url: str, tmp_path: Path) -> None:
     before = there(url)
     assert set(before) == {"", "checkpoints/last", "checkpoints/best-1", "checkpoints/best-2"}

@@ -200,6 +200,7 @@ def test_names_of_secret_files_are_recognised(name, secret):
     assert is_secret_file(name) is secret
 
 
+@pytest.mark.thorough
 def test_a_key_in_the_code_is_hidden_in_the_diff_even_if_the_diff_is_cut(checkout):
     key = "hf_" + "aB3d" * 9
     call(f"Path('README.md').write_text('token = \"{key}\"\\n'); {WRITE}", checkout)

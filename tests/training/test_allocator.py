@@ -35,6 +35,7 @@ def faults(**environment: str) -> tuple[bool, int]:
     return kept == "True", int(count)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc has these settings")
 def test_a_batch_reuses_the_memory_of_the_previous_one() -> None:
     kept, count = faults()

@@ -99,6 +99,7 @@ def test_a_run_killed_before_any_operation_on_its_files_continues_to_the_same_by
         shutil.rmtree(run_dir)
 
 
+@pytest.mark.thorough
 def test_a_run_killed_in_the_midst_of_writing_a_file_continues_to_the_same_bytes(
     whole_run: tuple[Instants, dict[str, Any], tuple[str, ...]],
 ) -> None:

@@ -40,6 +40,7 @@ def student(kind: Kind, folder: Path, *overrides: str) -> tuple[str, ...]:
             *LEARNING, *overrides)  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loss", ["loss.temperature=2", "loss=mse_logits"])
 def test_a_student_learns_what_its_teacher_predicts(taught: tuple[Kind, Path], tmp_path: Path, loss: str) -> None:
     kind, folder = taught
