@@ -21,7 +21,7 @@ help: ## list the targets
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
 
-test: $(VENV)/.dev ## run the tests on all cores, except some kills and multi-process runs (9 minutes on 2)
+test: $(VENV)/.dev ## run the tests on all cores, except some kills and multi-process runs (10 minutes on 2)
 	$(PYTEST)
 
 # Tests with servers mostly wait, so they run at the same time as the others; their output is shown at the end.
