@@ -22,6 +22,11 @@ def listed(names: Sequence[str], most: int = 12) -> str:
     return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
+def one_of(names: Sequence[str]) -> str:
+    """Return `a`, `a or b`, `a, b or c`."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 _origins: dict[str, list[str]] = {}
 """Origins of local copies, by absolute path. Several origins may share a copy."""
 _lengths: set[int] = set()

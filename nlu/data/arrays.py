@@ -3,6 +3,7 @@
 Axes: N rows or values, S sorted values.
 """
 
+from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
@@ -47,3 +48,11 @@ def among(values_N: np.ndarray, sorted_S: np.ndarray) -> np.ndarray:
             places = np.minimum(np.searchsorted(sorted_S, chunk), len(sorted_S) - 1)
             found_N[start : start + CHUNK_VALUES] = sorted_S[places] == chunk
     return found_N
+
+
+def occurrences(parts: Iterable[np.ndarray], size: int) -> np.ndarray:
+    """Return how often each of the numbers below `size` occurs in all parts together; (size,), int64."""
+    counts = np.zeros(size, np.int64)
+    for part in parts:
+        counts += np.bincount(part, minlength=size)
+    return counts

@@ -143,23 +143,21 @@ class CorpusBlocks:
         open_block: list[Piece] = []
         sentences = _sentences(path, max_lines)
         while batch := list(islice(sentences, LINES_AT_ONCE)):
-            usable: list[str] = []
+            usable: list[str | None] = []
             for number, sentence in batch:
                 if sentence is not None and (rule := check_text(sentence)) is not None:
                     yield BadRow.of(number, LINE, sentence, rule)
-                elif sentence is not None:
+                else:
                     usable.append(sentence)
-            pieces = iter(of_words.pieces(usable))
-            for _, sentence in batch:
+            pieces = iter(of_words.pieces([sentence for sentence in usable if sentence is not None]))
+            for sentence in usable:
                 if sentence is None:
                     if ends_with_document and open_block:
                         yield joined(open_block)
                         open_block = []
-                elif check_text(sentence) is None:
-                    piece = next(pieces)
-                    # A line of which the tokenizer leaves nothing adds nothing.
-                    if len(piece):
-                        yield from takes(open_block, piece, room)
+                # A line of which the tokenizer leaves nothing adds nothing.
+                elif len(piece := next(pieces)):
+                    yield from takes(open_block, piece, room)
         if open_block:
             yield joined(open_block)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import counted
-from nlu.data.arrays import among, repeated
+from nlu.data.arrays import among, occurrences, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, fold_numbers, kept_together
 from nlu.data.layouts import Layout, Pair
@@ -148,10 +148,8 @@ def _vocabulary_of(
     if built is None:
         raise StoreDamaged(f"{folder} has no tokenizer.json")
     assert tokenizing is not None, "without a tokenizer there is what builds one"
-    counts_V = np.zeros(built.vocab_size, np.int64)
     # Only rows that are trained on count. The numbers of V are those of the built vocabulary.
-    for rows_B in chunks_of(train.rows_N):
-        counts_V += np.bincount(train.stored.tokens(rows_B), minlength=len(counts_V))
+    counts_V = occurrences(map(train.stored.tokens, chunks_of(train.rows_N)), built.vocab_size)
     tokenizer, numbers_V = tokenizing.restrict(built, counts_V)
     if tokenizing.min_count == 1 and not counts_V[numbers_V == tokenizer.unknown_id].any():
         log.warning(

@@ -17,6 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer as Backend
 
 from nlu.config.errors import UserError
+from nlu.data.arrays import occurrences
 from nlu.data.opening import Store
 from nlu.data.store import chunks_of
 from nlu.data.tokenizing import ROLES, Tokenizer, of_backend
@@ -37,10 +38,7 @@ def require_trimmable(tokenizer: Tokenizer) -> None:
 def counts_of(store: Store) -> np.ndarray:
     """Return how often each token occurs in the stored rows of train, including those that are held out of it; (V,)."""
     stored = store.sets["train"].stored
-    counts_V = np.zeros(store.tokenizer.vocab_size, np.int64)
-    for rows_B in chunks_of(np.arange(len(stored))):
-        counts_V += np.bincount(stored.tokens(rows_B), minlength=len(counts_V))
-    return counts_V
+    return occurrences(map(stored.tokens, chunks_of(np.arange(len(stored)))), store.tokenizer.vocab_size)
 
 
 def trimmed(whole: Tokenizer, counts_V: np.ndarray) -> Tokenizer:

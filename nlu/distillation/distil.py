@@ -103,7 +103,7 @@ def require_one_task(context: Context) -> None:
     """Raise UserError for a run over several sets, each with its own task."""
     if isinstance(context.store, MixedStore):
         raise UserError(
-            f"data is mixture, but {KEY} teaches one task; distil each set in a run of its own, or set method=plain"
+            f"data is mixture, but {KEY} teaches one task; distil each set in a separate run, or set method=plain"
         )
 
 

@@ -28,7 +28,7 @@ def teacher_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
         )
     if is_mixture(config):
         yield (
-            "data is mixture, but method.teacher teaches one task; distil each set in a run of its own, or leave out "
+            "data is mixture, but method.teacher teaches one task; distil each set in a separate run, or leave out "
             "method="
         )
     runs, files = _listed(method.get("teacher")), _listed(method.get("logits"))

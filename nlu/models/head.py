@@ -64,8 +64,8 @@ class ReadsCheckpoints(Protocol):
 
 
 def wanted_by(target: HeadTarget) -> Wanted:
-    """Return the vectors that predict a target: those of units for tags, else those of sequences."""
-    return "units" if target.kind == "tags" else "pooled"
+    """Return the vectors that predict a target: those of units for tags and masked words, else those of sequences."""
+    return "units" if target.kind in ("tags", "words") else "pooled"
 
 
 def vectors_of(encoded: Encoded, batch: Batch, wants: Wanted) -> Tensor:

@@ -102,7 +102,7 @@ def _losses(logits_UV: Tensor, labels_U: Tensor) -> tuple[np.ndarray, np.ndarray
         own_N = scores_NV.gather(1, labels_N[:, None])[:, 0]
         highest_N, best_N = scores_NV.max(1)
         if scores_NV.device.type == "cpu":
-            # numpy adds each row in an order of its own, whatever the number of rows.
+            # numpy adds the terms of a row in the same order for any number of rows.
             terms_NV = np.exp(scores_NV.numpy() - highest_N.numpy()[:, None])
             total_N = torch.from_numpy(terms_NV.astype(np.float64).sum(1))
         else:

@@ -34,6 +34,7 @@ from nlu.models.composite import LAYOUT, CompositeModel
 from nlu.models.encoder import Encoder
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.formats.vectors import fill
+from nlu.models.head import wanted_by
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import Optimizer
 from nlu.runs.checkpoint import Checkpoints, Unsaved
@@ -203,7 +204,9 @@ def assemble(
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
     head_node = task.own_head() if config.head[TARGET] == target_of("head", "auto") else config.head
-    head = build(head_node, backbone.width_of(layout), target, backbone, trusted=trusted)
+    # Masked words are predicted from the vectors of tokens, also in a pair.
+    width = backbone.width_of("units" if wanted_by(target) == "units" else layout)
+    head = build(head_node, width, target, backbone, trusted=trusted)
     return TaskModel(backbone, head, layout)
 
 

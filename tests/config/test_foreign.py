@@ -101,7 +101,7 @@ def test_a_key_of_another_choice_names_that_choice():
         ("loss", "label_smooth_ce", "write loss=cross_entropy loss.label_smoothing=0.1"),
         ("loss", "taylor_ce", "write loss=taylor"),
         ("loss", "ghmc", "write loss=ghm_c"),
-        ("loss", "bce_distill", "nlu cannot do this yet"),
+        ("loss", "bce_distill", "write method=distil method.teacher=RUN"),
         ("loss", "MultipleNegativesRankingLoss", "write loss=info_nce"),
         ("optimizer", "adam", "write optimizer=adamw"),
         ("optimizer", "lamb", "write optimizer=adamw; others in a package of yours"),

@@ -20,6 +20,7 @@ from nlu.export import main as export
 from nlu.metrics.words import WordScorer
 from nlu.predict import main as predict
 from tests.training.in_process import MODEL, PLAIN, of_composed, train
+from tests.training.kinds import LSTM_CRF, PRETRAINING, RE2, TEXTCNN, Kind
 from tests.training.runs import result
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b"]
@@ -215,3 +216,16 @@ def test_all_masked_words_of_a_set_weigh_alike_however_they_are_merged() -> None
     one.merge(other)
     assert one.result().metrics == pytest.approx({"loss": 0.4, "perplexity": math.exp(0.4), "accuracy": 0.5})
     assert all(map(math.isnan, empty.result().metrics.values()))
+
+
+@pytest.mark.parametrize("model", [TEXTCNN, (*LSTM_CRF, "head=auto")])
+def test_words_of_pairs_are_predicted_by_encoders_whose_pairs_are_wider(model: tuple[str, ...], tmp_path: Path) -> None:
+    pairs = PRETRAINING["mlm of pairs"]
+    train(*Kind(pairs.options, pairs.row, model).overrides(tmp_path), f"hydra.run.dir={tmp_path}/run")
+    assert 0 < result(tmp_path / "run")["metrics"]["dev"]["loss"] < 10
+
+
+def test_an_encoder_of_only_pairs_has_no_vectors_of_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = PRETRAINING["mlm of pairs"]
+    train(*Kind(pairs.options, pairs.row, RE2).overrides(tmp_path), f"hydra.run.dir={tmp_path}/run", status=2)
+    assert "needs vectors of single texts or of tokens" in capsys.readouterr().err

@@ -90,7 +90,7 @@ def test_a_wrong_number_of_logits_is_named_by_file_row_and_field(
         (("data.fields={text: text, logits: a, probabilities: b}", "loss=kl"), "names both logits and probabilities"),
         (("data.fields={text: text, probabilities: a}",), "loss compares logits, but data.fields names probabilities"),
         (("data.fields={text: text, logits: a}", "trainer.major_metric=accuracy"), "trainer.major_metric is accuracy"),
-        (("loss=cross_entropy",), "which reads classes or tags or words, but task=soft gives soft_classes"),
+        (("loss=cross_entropy",), "which reads classes, tags or words, but task=soft gives soft_classes"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_soft_targets_is_refused(

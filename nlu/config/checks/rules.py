@@ -38,6 +38,7 @@ from nlu.config.members import is_composite, is_mixture, metrics_of
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET, import_target, is_trusted
+from nlu.config.words import one_of
 from nlu.storage.places import address_problems, is_object
 from nlu.storage.redaction import credential_problems
 
@@ -139,9 +140,9 @@ def _misfit(loss: dict[str, Any], task: dict[str, Any]) -> tuple[str, str] | Non
     kind = read_constants(task["target"]).get("kind") if "target" in task else None
     kinds, reads = loss.get("kinds"), loss.get("reads", "logits")
     if kind and kinds and kind not in kinds:
-        return " or ".join(kinds), kind
+        return one_of(kinds), kind
     if task.get("reads") and reads not in task["reads"]:
-        return reads, " or ".join(task["reads"])
+        return reads, one_of(task["reads"])
     return None
 
 

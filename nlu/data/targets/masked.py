@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
-from nlu.data.arrays import ranges
+from nlu.data.arrays import occurrences, ranges
 from nlu.data.dataset import Files
 from nlu.data.seeds import uniforms
 from nlu.data.store import StoredSet, chunks_of
@@ -115,10 +115,7 @@ class MaskedWords(Target):
         if not masking.frequency_power or self._train is None:
             return
         stored, rows_N = self._train
-        counts_V = np.zeros(self._vocab_size, np.int64)
-        for rows_B in chunks_of(rows_N):
-            counts_V += np.bincount(stored.tokens(rows_B), minlength=self._vocab_size)
-        self._counts = counts_V.tolist()
+        self._counts = occurrences(map(stored.tokens, chunks_of(rows_N)), self._vocab_size).tolist()
 
     def meta(self) -> dict[str, object]:
         return {

@@ -17,15 +17,14 @@ from nlu.config.types import PositiveInt, Probability
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.collate import Batch, to_device
 from nlu.models.encoder import Encoded
-from nlu.models.encoders.textcnn import require_same_sizes
+from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.linear import Embedding
 from nlu.models.layers.pooling import largest_of_sequences
 from nlu.models.layers.texts import joined_texts
 
 
-class Lstm(nn.Module):
+class Lstm(OverWords):
     """Layers of an LSTM in both directions over texts of any length, without padding.
 
     A vector differs by rounding, about 1e-6, between batches: the products of a step include all texts that have a
@@ -48,49 +47,28 @@ class Lstm(nn.Module):
         """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors, which
         the run reads after it has built the model; null = random. Half of `hidden_size` reads from the left, half from
         the right."""
-        super().__init__()
         if hidden_size % 2:
             raise UserError(
                 f"model.hidden_size is {hidden_size}, but each direction has half of it; set it to an even number, "
                 f"such as {hidden_size + 1}"
             )
-        self._settings: dict[str, object] = {
-            "model_type": "lstm",
-            "embedding_size": embedding_size,
-            "hidden_size": hidden_size,
-            "layers": layers,
-        }
-        require_same_sizes(self._settings, source)
-        self.layout = "single"
-        self.head_dropout = head_dropout
-        self.max_positions: int | None = None
+        super().__init__(
+            vocab_size, source, head_dropout, "lstm",
+            embedding_size=embedding_size, hidden_size=hidden_size, layers=layers,
+        )  # fmt: skip
         self.hidden_size = hidden_size
         self.pads = False
-        self.word_embeddings = Embedding(vocab_size, embedding_size)
         # One module for each layer, because between layers torch would draw dropout masks from its own generator.
         self.layers = nn.ModuleList(
             nn.LSTM(width, hidden_size // 2, bidirectional=True)
             for width in [embedding_size, *[hidden_size] * (layers - 1)]
         )
         self.dropout = Dropout(dropout)
-        nn.init.normal_(self.word_embeddings.weight, std=0.1)
-
-    def settings(self) -> dict[str, object]:
-        """Return the content of a checkpoint's config.json."""
-        return self._settings
+        self.draw_words()
 
     def width_of(self, layout: str) -> int:
         """Return the width of the vector of a sequence or, for the layout units, of a token."""
         return self.hidden_size * (4 if layout == "pair" else 1)
-
-    @property
-    def words(self) -> nn.Embedding:
-        """The table of word vectors."""
-        return self.word_embeddings
-
-    def embed(self, batch: Batch) -> Tensor:
-        """Return the word vector of each token, before dropout; (T, D)."""
-        return self.word_embeddings(batch.tokens_T)
 
     def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
         """Return vectors of tokens, (T, D), and of sequences, (S, D), or (S, 4D) for pairs."""
@@ -113,10 +91,6 @@ class Lstm(nn.Module):
     @property
     def depth(self) -> int:
         return len(self.layers) + 1
-
-    def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors unchanged: no other library writes this encoder."""
-        return tensors
 
     def _read(self, x_TD: Tensor, lengths_X: np.ndarray) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D)."""

@@ -16,18 +16,15 @@ from nlu.config.errors import UserError
 from nlu.config.types import PositiveInt, Probability
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded
-from nlu.models.encoders.textcnn import require_same_sizes
+from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.linear import Embedding
 from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, places_of_texts
 
 KERNEL_SIZE = 3
-Kept = Tensor
-"""the factors of padding and dropout, (X, L, D) or (X, L, 1)"""
 
 
-class Re2(nn.Module):
+class Re2(OverWords):
     """Blocks of encoding, alignment and fusion over both texts of a pair, with the same weights for both."""
 
     rules_of_config = "nlu.models.rules.pair_problems"
@@ -48,48 +45,26 @@ class Re2(nn.Module):
     ):
         """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors, which
         the run reads after it has built the model; null = random. A block has `layers` convolutions of 3 tokens."""
-        super().__init__()
-        self._settings: dict[str, object] = {
-            "model_type": "re2",
-            "embedding_size": embedding_size,
-            "hidden_size": hidden_size,
-            "blocks": blocks,
-            "layers": layers,
-        }
-        require_same_sizes(self._settings, source)
-        self.layout = "pair"
-        self.head_dropout = head_dropout
-        self.max_positions: int | None = None
+        super().__init__(
+            vocab_size, source, head_dropout, "re2",
+            embedding_size=embedding_size, hidden_size=hidden_size, blocks=blocks, layers=layers,
+        )  # fmt: skip
         self.hidden_size = hidden_size
         self.pads = True
-        self.word_embeddings = Embedding(vocab_size, embedding_size)
         self.dropout = Dropout(dropout)
         # From the second block on, what a block reads includes the word vectors.
         widths = [embedding_size, *[embedding_size + hidden_size] * (blocks - 1)]
         self.blocks = nn.ModuleList(Block(width, hidden_size, layers, self.dropout) for width in widths)
-        nn.init.normal_(self.word_embeddings.weight, std=0.1)
-
-    def settings(self) -> dict[str, object]:
-        """Return the content of a checkpoint's config.json."""
-        return self._settings
+        self.draw_words()
 
     def width_of(self, layout: str) -> int:
         """Return the width of the vector of a pair. Raises UserError for other layouts than pairs."""
         if layout != "pair":
             raise UserError(
-                "model is re2, which compares the two texts of a pair, but the rows of this run are no pairs; set "
-                "task=match, or choose another model, such as textcnn"
+                "model is re2, which compares the two texts of a pair, but this run needs vectors of single texts or "
+                "of tokens; set task=match, or choose another model, such as textcnn"
             )
         return 4 * self.hidden_size
-
-    @property
-    def words(self) -> nn.Embedding:
-        """The table of word vectors."""
-        return self.word_embeddings
-
-    def embed(self, batch: Batch) -> Tensor:
-        """Return the word vector of each token, before dropout; (T, D)."""
-        return self.word_embeddings(batch.tokens_T)
 
     def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
         """Return vectors of tokens, (T, D), and of pairs, (S, 4D)."""
@@ -123,10 +98,6 @@ class Re2(nn.Module):
     @property
     def depth(self) -> int:
         return len(self.blocks) + 1
-
-    def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors unchanged: no other library writes this encoder."""
-        return tensors
 
 
 class Block(nn.Module):

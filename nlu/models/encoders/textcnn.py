@@ -15,13 +15,13 @@ from nlu.config.errors import UserError
 from nlu.config.types import OddPositiveInt, PositiveInt, Probability
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded
+from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.linear import Embedding
 from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, places_of_texts
 
 
-class TextCnn(nn.Module):
+class TextCnn(OverWords):
     """Convolutions over word embeddings with max-pooling; both texts of a pair use the same weights."""
 
     def __init__(
@@ -41,47 +41,25 @@ class TextCnn(nn.Module):
         """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors, which
         the run reads after it has built the model; null = random. `kernel_sizes` are odd; each layer adds up one
         convolution of each size."""
-        super().__init__()
         if not kernel_sizes:
             raise UserError("model.kernel_sizes is empty, but there must be at least one; e.g. [3,5]")
-        self._settings: dict[str, object] = {
-            "model_type": "textcnn",
-            "embedding_size": embedding_size,
-            "hidden_size": hidden_size,
-            "layers": layers,
-            "kernel_sizes": list(kernel_sizes),
-        }
-        require_same_sizes(self._settings, source)
-        self.layout = "single"
-        self.head_dropout = head_dropout
-        self.max_positions: int | None = None
+        super().__init__(
+            vocab_size, source, head_dropout, "textcnn",
+            embedding_size=embedding_size, hidden_size=hidden_size, layers=layers, kernel_sizes=list(kernel_sizes),
+        )  # fmt: skip
         self.hidden_size = hidden_size
         self.pads = True
-        self.word_embeddings = Embedding(vocab_size, embedding_size)
         widths = [embedding_size, *[hidden_size] * layers]
         self.layers = nn.ModuleList(
             nn.ModuleList(nn.Conv1d(before, after, size, padding=size // 2) for size in kernel_sizes)
             for before, after in zip(widths, widths[1:], strict=False)
         )
         self.dropout = Dropout(dropout)
-        nn.init.normal_(self.word_embeddings.weight, std=0.1)
-
-    def settings(self) -> dict[str, object]:
-        """Return the content of a checkpoint's config.json."""
-        return self._settings
+        self.draw_words()
 
     def width_of(self, layout: str) -> int:
         """Return the width of the vector of a sequence or, for the layout units, of a token."""
         return self.hidden_size * (4 if layout == "pair" else 1)
-
-    @property
-    def words(self) -> nn.Embedding:
-        """The table of word vectors."""
-        return self.word_embeddings
-
-    def embed(self, batch: Batch) -> Tensor:
-        """Return the word vector of each token, before dropout; (T, D)."""
-        return self.word_embeddings(batch.tokens_T)
 
     def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
         """Return vectors of tokens, (T, D), and of sequences, (S, D), or (S, 4D) for pairs."""
@@ -103,9 +81,6 @@ class TextCnn(nn.Module):
     def depth(self) -> int:
         return len(self.layers) + 1
 
-    def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return tensors
-
     def _pool(self, hidden_XLD: Tensor, real_XL: Tensor) -> Tensor:
         best_XD = largest_of_texts(hidden_XLD, real_XL)
         return joined_texts(best_XD) if self.layout == "pair" else best_XD
@@ -124,18 +99,3 @@ class TextCnn(nn.Module):
             kept_XLD = kept_of_tokens(self.dropout, summed.transpose(1, 2), place_T, real_XL)
             hidden_XDL = F.gelu(summed) * kept_XLD.transpose(1, 2)
         return hidden_XDL.transpose(1, 2), real_XL
-
-
-def require_same_sizes(settings: dict[str, object], source: Pretrained | None) -> None:
-    """Raise UserError with every size that differs from those of the loaded run."""
-    config = source.config if source else {}
-    if config.get("model_type") != settings["model_type"]:
-        return
-    problems = [
-        f"model.{key} is {value}, but the pretrained weights have {config[key]}; set model.{key}={config[key]}, "
-        "or model.pretrained=null for random initialization"
-        for key, value in settings.items()
-        if key in config and config[key] != value
-    ]
-    if problems:
-        raise UserError(*problems)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from nlu.config.errors import DataError, UserError
+from nlu.data.arrays import occurrences
 from nlu.data.examples import Examples
 from nlu.data.store import chunks_of
 from nlu.display.progress import Progress
@@ -92,7 +93,7 @@ def _vectors(file: TextIO, width: int, reference: str) -> Iterator[tuple[int, st
             if found != width:
                 raise UserError(
                     f"model.embeddings is {reference!r}, whose vectors have {found} numbers, but those of the model "
-                    f"have {width}; set their width, of model=textcnn model.embedding_size, to {found}"
+                    f"have {width}; set model.embedding_size={found}, or the key of your encoder for that width"
                 )
             if is_header:
                 continue
@@ -110,10 +111,8 @@ def _numbers(texts: Sequence[str], width: int) -> np.ndarray | None:
 
 
 def _report(vocabulary: Mapping[str, int], is_found_V: np.ndarray, trained: Sequence[Examples]) -> None:
-    counts_V = np.zeros(len(is_found_V), np.int64)
-    for part in trained:
-        for rows_B in chunks_of(part.rows_N):
-            counts_V += np.bincount(part.stored.tokens(rows_B), minlength=len(is_found_V))
+    chunks = (part.stored.tokens(rows_B) for part in trained for rows_B in chunks_of(part.rows_N))
+    counts_V = occurrences(chunks, len(is_found_V))
     # Special tokens, in brackets, are in every text but in no file.
     names = {place: word for word, place in vocabulary.items() if not (word.startswith("[") and word.endswith("]"))}
     places = np.array(sorted(names), np.int64)
