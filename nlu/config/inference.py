@@ -267,7 +267,8 @@ def on_run(
             # Score all rows, even if the run was trained on the first ones only.
             config["data"]["max_rows"] = None
         for group, key, value in (
-            ("tokenizer", "vocab", None), ("model", "pretrained", checkpoint), ("model", "embeddings", None),
+            ("tokenizer", "vocab", None), ("model", "pretrained", checkpoint), ("model", "keep_layers", None),
+            ("model", "embeddings", None),
         ):  # fmt: skip
             if key in config[group]:
                 config[group][key] = value

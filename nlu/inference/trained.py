@@ -140,7 +140,7 @@ def config_of(run_dir: Path) -> Run:
     """
     run = Run.of(saved_config(run_dir))
     # These keys name the initial weights, which the checkpoint replaces.
-    begun = {"pretrained": "the run's own checkpoint", "random_weights": False, "embeddings": None}
+    begun = {"pretrained": "the run's own checkpoint", "keep_layers": None, "random_weights": False, "embeddings": None}
     return replace(run, model={key: begun.get(key, value) for key, value in run.model.items()})
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from nlu.config.checks.rules import number_of_weights
 from nlu.config.targets import TARGET
+from nlu.models.kept_layers import kept_layers_problems, number_kept
 
 
 def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
@@ -12,8 +13,12 @@ def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
     model = config["model"]
     if model.get("trim_vocab"):
         yield from trim_problems(model, config["tokenizer"])
+    count = number_of_weights(model.get("pretrained"), "num_hidden_layers")
+    if (kept := model.get("keep_layers")) is not None:
+        yield from kept_layers_problems(model, count)
+        count = number_kept(kept)
     if "pooled_layers" in model:
-        count = model.get("layers") or number_of_weights(model.get("pretrained"), "num_hidden_layers")
+        count = model.get("layers") or count
         yield from pooled_layers_problems(model.get("pooling", "first"), model["pooled_layers"], count)
 
 

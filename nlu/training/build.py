@@ -32,6 +32,7 @@ from nlu.metrics.kinds import kind_named
 from nlu.models.adapter import Adapter
 from nlu.models.composite import LAYOUT, CompositeModel
 from nlu.models.encoder import Encoder
+from nlu.models.formats.layers_of_weights import with_layers
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.formats.vectors import fill
 from nlu.models.head import wanted_by
@@ -317,6 +318,8 @@ def _planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
     task_class = task_class_of(config)
     reference, vocab = config.model.get("pretrained"), config.tokenizer.get("vocab")
     source = open_pretrained(reference) if reference else None
+    if source is not None and (kept := config.model.get("keep_layers")) is not None:
+        source = with_layers(source, kept)
     files: Files = build(config.data, trusted=trusted)
     plan = plan_of(
         files,

@@ -89,7 +89,7 @@ def made_small(command: str, folder: Path) -> list[str]:
         return [module, *given]
     added = [SHORT[0], *(one for one in SHORT[1:] if one.partition("=")[0] not in chosen)]
     model = chosen.get("model", "simbert_tiny")
-    if model == "hf" or chosen.get("model.trim_vocab") == "true":
+    if model == "hf" or chosen.get("model.trim_vocab") == "true" or "model.keep_layers" in chosen:
         added += [f"model.pretrained={_transformers_model(folder)}"]
     elif "model.pretrained" not in chosen or chosen["model.pretrained"] == "null":
         added += [f"model.{size}" for size in SIZES["textcnn" if model == "textcnn" else "bert"]]
@@ -105,7 +105,7 @@ def _transformers_model(folder: Path) -> Path:
     transformers = pytest.importorskip("transformers")
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "broken", "late", "good", "fast"]
     config = transformers.BertConfig(
-        vocab_size=len(vocab), hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+        vocab_size=len(vocab), hidden_size=8, num_hidden_layers=4, num_attention_heads=2, intermediate_size=16
     )
     transformers.BertModel(config).save_pretrained(folder / "hub")
     (folder / "hub" / "vocab.txt").write_text("\n".join(vocab) + "\n")

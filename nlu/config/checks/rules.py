@@ -288,9 +288,11 @@ def _model(config: dict[str, Any], constants: dict[str, Any]) -> Iterator[str]:
 
 
 def number_of_weights(pretrained: object, name: str) -> int | None:
-    """Return a positive number in the config.json of local weights; None if it is not known."""
+    """Return a positive number in the config.json of local weights or of a run's best ones; None if it is not known."""
+    folder = Path(str(pretrained)).expanduser()
     try:
-        found = json.loads((Path(str(pretrained)).expanduser() / "config.json").read_text(encoding="utf-8"))
+        best = folder / "checkpoints" / "best-1"
+        found = json.loads(((best if best.is_dir() else folder) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         # Loading reports what is wrong with weights.
         return None

@@ -59,6 +59,7 @@ class Bert(nn.Module):
         pretrained: str | None,
         hidden_size: PositiveInt | None = None,
         layers: PositiveInt | None = None,
+        keep_layers: list[int] | PositiveInt | None = None,
         layer_groups: PositiveInt | None = None,
         heads: PositiveInt | None = None,
         intermediate_size: PositiveInt | None = None,
@@ -81,7 +82,9 @@ class Bert(nn.Module):
         a text: its first token, the mean or the largest values of its tokens, a mean with trained weights, BERT's tanh
         pooler of the first token, or a tanh layer over the first token's vectors after `pooled_layers` (0 = the first
         layer, -1 = the last one). `head_dropout` is applied to the input of the head. With `layer_groups` below
-        `layers`, consecutive layers share their weights. `trim_vocab` trims the tokenizer of the weights before the
+        `layers`, consecutive layers share their weights. `keep_layers` are the layers of the weights that the encoder
+        starts from, or their number (`nlu.models.formats.layers_of_weights`, which `source` has gone through).
+        `trim_vocab` trims the tokenizer of the weights before the
         encoder is built (`nlu.data.trimming`), which gets a row for each token that is left.
         """
         super().__init__()
