@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests wait for processes a third of the time, so there are three workers on two cores. The tests of a file share
+# Tests wait for processes almost half of the time, so there are two workers for each core. The tests of a file share
 # fixtures, so they run in one worker; tests/conftest.py has the order of the files, which xdist would change.
-WORKERS := $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
+WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # --fresh-env reads every page again, because Sphinx warns about a page only when it reads it.
 SPHINX = $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env -c docs

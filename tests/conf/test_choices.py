@@ -86,6 +86,7 @@ def test_the_top_level_keys_and_the_groups_are_these(composer):
     assert groups == {*WITH_TARGET, *OTHERS, "hydra"}
 
 
+@pytest.mark.thorough
 def test_every_model_fits_every_data_set(composer, choices):
     found = {
         (model, data): composer.problems_of(composer.combine({"data": data}, {"model": model}))
@@ -137,6 +138,7 @@ def with_data(composer, task: str, choice: dict[str, str]) -> dict[str, Any]:
     return config | {"data": config["data"] | {"fields": fields, "labels": ["bad", "good"]}}
 
 
+@pytest.mark.thorough
 def test_every_task_fits_every_method(composer, choices):
     for task, method in product(choices("task"), choices("method")):
         config = with_data(composer, task, {"method": method})

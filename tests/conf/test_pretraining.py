@@ -1,10 +1,13 @@
 """The choices of pretraining, which go only with one another."""
 
+import pytest
+
 from nlu.config.signature import read_signature
 
 CORPUS = ("data=corpus", "data.train=corpus.txt")
 
 
+@pytest.mark.thorough
 def test_a_corpus_chooses_its_task_and_fits_every_model_and_method(composer, choices):
     assert composer.plain(*CORPUS)["task"]["_target_"] == "nlu.tasks.mlm.Mlm"
     for group in ("model", "optimizer", "scheduler", "adapter", "precision", "tokenizer"):

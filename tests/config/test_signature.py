@@ -119,6 +119,7 @@ class Loss:
     assert "loss.h is 2 but must be a number >= 0 and < 1" in str(broken_rule("loss.h", parameters["h"].annotation, 2))
 
 
+@pytest.mark.thorough
 def test_signatures_are_the_same_if_function_bodies_are_skipped():
     texts = {path: path.read_text(encoding="utf-8") for path in Path(nlu.__file__).parent.rglob("*.py")}
     assert len(texts) > 200

@@ -66,6 +66,7 @@ def held(run: Path, written: str, folder: Path, *, difference: float = 2e-5, dec
     assert found["accuracy"] == (own["accuracy"] if decides else None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", few_first({"first": (), "mean": ("model.pooling=mean",), "pooler": ("model.pooling=pooler",)}, "first")
 )

@@ -29,9 +29,7 @@ FORMATS_OF = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", few_first(list(FORMATS_OF), "match", "tag", "regress", "siamese with contrastive loss")
-)
+@pytest.mark.parametrize("name", few_first(list(FORMATS_OF), "tag", "regress"))
 def test_an_export_scores_rows_as_its_run_scored_them(name: str, tmp_path: Path, capsys: Any) -> None:
     written = FORMATS_OF[name]
     if written == "onnx":
@@ -125,6 +123,7 @@ def siamese(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", few_first(["tag", "classify"], "tag"))
 def test_inputs_of_fixed_length_give_what_the_run_gives(name: str, tmp_path: Path, capsys: Any) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -86,6 +86,7 @@ def test_the_last_weights_may_be_used_too(run: Path) -> None:
     assert np.array_equal(weight.astype(np.float64), tensors(run, "last/average")["head.second.linear.weight"])
 
 
+@pytest.mark.thorough
 def test_a_head_is_exported(run: Path, tmp_path: Path) -> None:
     export(f"run={run}", "head_name=first", "format=huggingface", f"out={tmp_path}/out")
     config = json.loads((tmp_path / "out/config.json").read_text())

@@ -45,6 +45,7 @@ def submitted(folder: Path) -> list:
     return Submissions(folder).read()
 
 
+@pytest.mark.thorough
 def test_one_run_left_to_a_launcher_and_collected_later_equals_a_run_here(project, capfd):
     own = (*sets(project), *SMALL, "optimizer.lr=3e-3")
     command(*own, LOCAL, LEFT, "hydra.run.dir=there")

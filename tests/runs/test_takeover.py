@@ -32,6 +32,7 @@ def test_a_run_killed_while_it_copies_a_state_starts_again_from_the_same_bytes(t
     assert not found["pruned"], "a run that was pruned trains on from a path"
 
 
+@pytest.mark.thorough
 def test_the_copied_state_of_a_living_run_is_consistent_with_its_best_weights(tmp_path: Path) -> None:
     found = ask(tmp_path, "living", *OPTIONS, *files(tmp_path, 24, 9), "trainer.eval_interval=3st")
     assert found["alive"]

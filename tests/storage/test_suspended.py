@@ -39,6 +39,7 @@ def test_a_suspended_run_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.Mo
         assert holder.continued() == (0, "") and (tmp_path / "run/config.yaml").read_text() == "seed: 1"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("verb", "when"),
     [

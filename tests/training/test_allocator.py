@@ -43,5 +43,6 @@ def test_a_batch_reuses_the_memory_of_the_previous_one() -> None:
     assert kept and count < 10_000
 
 
+@pytest.mark.thorough
 def test_settings_of_the_environment_are_kept() -> None:
     assert not faults(MALLOC_MMAP_THRESHOLD_="65536")[0]

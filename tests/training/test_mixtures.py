@@ -14,6 +14,7 @@ from nlu.config.errors import UserError
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.runs.records import read_rows
 from nlu.training.parts import Training
+from tests.few import only
 from tests.training.in_process import (
     NO_DROPOUT,
     STANDING_STILL,
@@ -206,7 +207,7 @@ def test_alpha_decides_how_many_steps_each_set_has(alpha: int, shares: tuple[int
 METHODS = {"plain": 1, "rdrop": 1, "fgm": 2}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", only(["fgm"], METHODS))
 def test_a_killed_run_continues_to_the_same_bytes(method: str, tmp_path: Path) -> None:
     options = (
         f"method={method}", "trainer.batch_size=4", "trainer.accumulation=2", "trainer.max_duration=5st",

@@ -267,6 +267,7 @@ def _vectors(model: Any, tokens: np.ndarray) -> np.ndarray:
     return backbone.encode(backbone.embed(batch), batch, tokens=True).tokens_TD.double().numpy()
 
 
+@pytest.mark.thorough
 def test_masked_words_are_learned_through_the_encoders_own_table(package: Path) -> None:
     wider = ("model.hidden_size=32", "model.intermediate_size=64", "optimizer.lr=1e-2")
     run("run", MASKED, *wider, "trainer.max_duration=30ep", "trainer.eval_interval=30ep")

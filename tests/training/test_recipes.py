@@ -20,6 +20,7 @@ from nlu.reports.cleaning import plan_of
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
+from tests.few import only
 from tests.inference.runs import evaluate, export, predict
 from tests.serving.servers import serving
 from tests.training.in_process import MODEL, PLAIN, column, composed, killed_in_backward, sets, start, tensors, train
@@ -56,26 +57,36 @@ SHORT = (*PLAIN, "trainer.max_duration=3st", "trainer.eval_interval=3st", "hydra
 SHOP = ("--config-dir=my", "trusted_packages=[mypkg]", "data=shop", *SHORT)
 
 
+QUICK = [
+    (("loss=hinge", *MODEL), "accuracy"),
+    (("tokenizer=characters", "model=bag"), "accuracy"),
+    (("task=grade", "model=bag", "head=deep", "loss=hinge", "method=jitter"), "off_by"),
+]
+
+
 @pytest.mark.parametrize(
     ("chosen", "metric"),
-    [
-        (("model=bag",), "accuracy"),
-        (("head=deep", "head.hidden_size=8", *MODEL), "accuracy"),
-        (("adapter=bitfit", "adapter.norms=true", *MODEL), "accuracy"),
-        (("loss=hinge", *MODEL), "accuracy"),
-        (("method=jitter", "method.deviation=0.1", *MODEL), "accuracy"),
-        (("method=fgm", "method.of={_target_: mypkg.jitter.Jitter, deviation: 0.1}", *MODEL), "accuracy"),
-        (("method=hint", "method.weight=2", *MODEL), "accuracy"),
-        (("optimizer=sgd", "optimizer.momentum=0.5", *MODEL), "accuracy"),
-        (("tokenizer=characters", "model=bag"), "accuracy"),
-        (("data=feed", "model=bag"), "accuracy"),
-        (("data.layout={_target_: mypkg.ends.Ends, head: 2}", "data.max_len=8", *MODEL), "accuracy"),
-        (("precision=half", *MODEL), "accuracy"),
-        (("tracker=lines", "tracker.digits=3", *MODEL), "accuracy"),
-        (("task=grade", *MODEL), "off_by"),
-        (("task=grade", "model=bag", "head=deep", "loss=hinge", "method=jitter"), "off_by"),
-        (MODEL, "accuracy"),
-    ],
+    only(
+        QUICK,
+        [
+            (("model=bag",), "accuracy"),
+            (("head=deep", "head.hidden_size=8", *MODEL), "accuracy"),
+            (("adapter=bitfit", "adapter.norms=true", *MODEL), "accuracy"),
+            (("loss=hinge", *MODEL), "accuracy"),
+            (("method=jitter", "method.deviation=0.1", *MODEL), "accuracy"),
+            (("method=fgm", "method.of={_target_: mypkg.jitter.Jitter, deviation: 0.1}", *MODEL), "accuracy"),
+            (("method=hint", "method.weight=2", *MODEL), "accuracy"),
+            (("optimizer=sgd", "optimizer.momentum=0.5", *MODEL), "accuracy"),
+            (("tokenizer=characters", "model=bag"), "accuracy"),
+            (("data=feed", "model=bag"), "accuracy"),
+            (("data.layout={_target_: mypkg.ends.Ends, head: 2}", "data.max_len=8", *MODEL), "accuracy"),
+            (("precision=half", *MODEL), "accuracy"),
+            (("tracker=lines", "tracker.digits=3", *MODEL), "accuracy"),
+            (("task=grade", *MODEL), "off_by"),
+            (("task=grade", "model=bag", "head=deep", "loss=hinge", "method=jitter"), "off_by"),
+            (MODEL, "accuracy"),
+        ],
+    ),
 )
 def test_a_part_of_ones_own_trains_and_is_scored(package: Path, chosen: tuple[str, ...], metric: str) -> None:
     train(*(word for word in SHOP if word != "data=shop" or "data=feed" not in chosen), *chosen)

@@ -120,6 +120,7 @@ def test_a_former_run_is_where_another_may_start(tmp_path: Path) -> None:
     assert "loaded" in printed and "missing" not in printed and "mismatched" not in printed
 
 
+@pytest.mark.thorough
 def test_the_state_of_another_run_scores_a_new_set_or_continues_to_the_same_bytes(tmp_path: Path) -> None:
     options = (*TINY, *QUICK, *files(tmp_path), "scheduler=constant", "trainer.eval_interval=4st")
     first = tmp_path / "first"

@@ -54,8 +54,7 @@ def _cases(*, every_signal: bool) -> list[Case]:
 
 CASES = _cases(every_signal=EVERY)
 QUICK = {
-    Case("run", "prepare", USR1), Case("run", "last scoring", INT), Case("grid", "last scoring", TERM),
-    Case("search", "between", INT),
+    Case("run", "last scoring", INT), Case("search", "between", INT),
 }  # fmt: skip
 assert QUICK < set(CASES)
 Command = Callable[..., tuple[int, str]]

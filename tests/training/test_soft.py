@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import nlu
+from tests.few import first
 from tests.inference.runs import evaluate, kept, predict
 from tests.training.in_process import NO_DROPOUT, PLAIN, train
 from tests.training.kinds import KINDS, Kind, read, write
@@ -21,7 +22,7 @@ LEARNING = (
 )
 
 
-@pytest.fixture(scope="module", params=["classify", "match"])
+@pytest.fixture(scope="module", params=first(1, ["classify", "match"]))
 def taught(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Kind, Path]:
     """Train a teacher, and let it write the logits of its rows: of training as csv, of dev as jsonl."""
     folder = tmp_path_factory.mktemp("taught")

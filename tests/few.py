@@ -1,0 +1,23 @@
+"""Which parameters of a test `make test` tries; `make test-all` tries every one."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def first(number: int, parameters: Iterable[Any]) -> list[Any]:
+    """Return all parameters, those after the first `number` marked as thorough; a tuple is a set of arguments."""
+    return [parameter if place < number else _thorough(parameter) for place, parameter in enumerate(parameters)]
+
+
+def only(chosen: Iterable[Any], parameters: Iterable[Any]) -> list[Any]:
+    """Return all parameters, those that are not among `chosen` marked as thorough."""
+    chosen, parameters = list(chosen), list(parameters)
+    assert all(one in parameters for one in chosen)
+    return [one if one in chosen else _thorough(one) for one in parameters]
+
+
+def _thorough(parameter: Any) -> Any:
+    values = parameter if isinstance(parameter, tuple) else (parameter,)
+    return pytest.param(*values, marks=pytest.mark.thorough)
