@@ -22,6 +22,7 @@ import resume
 import serve_load
 import start
 import train
+import train_mlm
 from inputs import announce
 from machine import description, versions
 from table import Row, markdown
@@ -30,8 +31,8 @@ from nlu.config.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
-    "train": train.measure, "predict": predict.measure, "preprocess": preprocess.measure, "start": start.measure,
-    "resume": resume.measure, "memory": memory.measure, "predict_files": predict_files.measure,
+    "train": train.measure, "train_mlm": train_mlm.measure, "predict": predict.measure,
+    "preprocess": preprocess.measure, "start": start.measure, "resume": resume.measure, "memory": memory.measure, "predict_files": predict_files.measure,
     "serve_load": serve_load.measure,
 }  # fmt: skip
 QUICK = (
@@ -42,7 +43,7 @@ QUICK = (
     ("start", "--turns", "2", "--no-peer"),
 )
 WITHOUT_THREADS = {"memory"}
-FULL = {"memory": ("--rows", "200000", "600000")}
+FULL = {"memory": ("--rows", "200000", "600000"), "train_mlm": ("--sizes", "4 x 312")}
 """words of the full benchmarks, where their defaults take too long"""
 NOTES = """\
 Each ratio is how many times better ours is, from medians of alternating turns on one machine at one time; absolute

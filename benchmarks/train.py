@@ -85,7 +85,15 @@ def pacer_of(turns: Turns, size: str, steps: int, device: str) -> StepPacer:
 
 def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, device: str, precision: str) -> None:
     """nlu's side: `python -m nlu.train` with its own environment and defaults, stopped between turns."""
-    pacer = pacer_of(turns, size, steps, device)
+    overrides = [
+        f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
+        f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
+    ]  # fmt: skip
+    paced_command(pacer_of(turns, size, steps, device), [*native_overrides(size), *overrides], threads)
+
+
+def paced_command(pacer: StepPacer, overrides: list[str], threads: int) -> None:
+    """Be `python -m nlu.train OVERRIDES` in this process, stopped between turns."""
 
     def work(composed: Any) -> int:
         from nlu import train as command
@@ -115,11 +123,7 @@ def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int
         with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
             return command.main(composed)
 
-    overrides = [
-        f"precision={precision}", f"trainer.device={device}", f"trainer.batch_size={batch_size}",
-        f"trainer.max_duration={ENDLESS}st", "trainer.eval_interval=0", "trainer.save_interval=0",
-    ]  # fmt: skip
-    as_command(work, [*native_overrides(size), *overrides], threads)
+    as_command(work, overrides, threads)
 
 
 def peer(
@@ -127,9 +131,29 @@ def peer(
 ) -> None:
     """The peer's side: `Trainer.train` on the same rows."""
     import torch
-    from transformers import Trainer, TrainerCallback
 
     torch.set_num_threads(threads)
+
+    class CountingPadTo(PadTo):
+        def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+            return {**super().__call__(rows), "real_tokens": sum(len(row["input_ids"]) for row in rows)}
+
+    arguments = peer_arguments(
+        batch_size=batch_size, device=device, bf16=setting.precision == "bf16", max_steps=ENDLESS,
+        remove_unused_columns=False,
+        train_sampling_strategy="group_by_length" if setting.grouped else "random",
+        # A device would wait for batches that the peer's one process makes between its steps.
+        dataloader_num_workers=LOADERS if device == "cuda" else 0,
+    )  # fmt: skip
+    paced_trainer(
+        pacer_of(turns, size, steps, device), model=peer_model(size), args=arguments,
+        data_collator=CountingPadTo(setting.pad_to), train_dataset=rows_for_peer(stored_set("train")),
+    )  # fmt: skip
+
+
+def paced_trainer(pacer: StepPacer, **arguments: Any) -> None:
+    """Be `Trainer(**arguments).train()`, stopped between turns; each batch holds its number of real tokens too."""
+    from transformers import Trainer, TrainerCallback
 
     class CountingTrainer(Trainer):
         real_tokens = 0
@@ -143,22 +167,7 @@ def peer(
         def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
             pacer.after_step(trainer.real_tokens)
 
-    class CountingPadTo(PadTo):
-        def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-            return {**super().__call__(rows), "real_tokens": sum(len(row["input_ids"]) for row in rows)}
-
-    pacer = pacer_of(turns, size, steps, device)
-    arguments = peer_arguments(
-        batch_size=batch_size, device=device, bf16=setting.precision == "bf16", max_steps=ENDLESS,
-        remove_unused_columns=False,
-        train_sampling_strategy="group_by_length" if setting.grouped else "random",
-        # A device would wait for batches that the peer's one process makes between its steps.
-        dataloader_num_workers=LOADERS if device == "cuda" else 0,
-    )  # fmt: skip
-    trainer = silent(CountingTrainer(
-        model=peer_model(size), args=arguments, data_collator=CountingPadTo(setting.pad_to),
-        train_dataset=rows_for_peer(stored_set("train")), callbacks=[Pacing()],
-    ))  # fmt: skip
+    trainer = silent(CountingTrainer(callbacks=[Pacing()], **arguments))
     trainer.train()
 
 
