@@ -32,8 +32,8 @@ from nlu.config.errors import DataError
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS: dict[str, Callable[..., list[Row]]] = {
     "train": train.measure, "train_mlm": train_mlm.measure, "predict": predict.measure,
-    "preprocess": preprocess.measure, "start": start.measure, "resume": resume.measure, "memory": memory.measure, "predict_files": predict_files.measure,
-    "serve_load": serve_load.measure,
+    "preprocess": preprocess.measure, "start": start.measure, "resume": resume.measure,
+    "memory": memory.measure, "predict_files": predict_files.measure, "serve_load": serve_load.measure,
 }  # fmt: skip
 QUICK = (
     ("train", "--sizes", "4 x 312", "--turns", "2", "--steps", "10", "--no-weaker"),

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import options
-from afqmc import SIZES, peer_arguments, scratch_folder
+from afqmc import SIZES, peer_arguments
 from inputs import announce, vocab_path
 from machine import matmul_rates
 from table import Row, show
@@ -68,7 +68,9 @@ def peer(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, 
         return_offsets_mapping=True, return_special_tokens_mask=True,
     )  # fmt: skip
     rows = [dict(zip(found.keys(), values, strict=True)) for values in zip(*found.values(), strict=True)]
-    masking = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=True, mask_replace_prob=1, random_replace_prob=0)
+    masking = DataCollatorForLanguageModeling(
+        tokenizer, whole_word_mask=True, mask_replace_prob=1, random_replace_prob=0
+    )
 
     def collate(chosen: list[dict[str, Any]]) -> dict[str, Any]:
         # The tokenizer does not pad offsets, without which there are no whole words.
