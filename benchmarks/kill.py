@@ -4,6 +4,8 @@
     python benchmarks/kill.py --kills 10 --accumulation 4 --devices 2
     python benchmarks/kill.py --kills 10 --override method=freelb
     python benchmarks/kill.py --kills 10 --kind tag --devices 2 --override head=crf
+    python benchmarks/kill.py --kills 20 --kind mlm
+    python benchmarks/kill.py --kills 20 --teacher --override method=tinybert
     python tests/services/run.py --then python benchmarks/kill.py --kills 20 --mirror
     python tests/services/run.py --then python benchmarks/kill.py --kills 20 --mirror --faults 0.1
 
@@ -125,6 +127,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--kind", choices=list(KINDS), default="classify", help="of task; its data are written")
+    parser.add_argument("--teacher", action="store_true", help="train a teacher first, which method.teacher names")
     parser.add_argument("--override", nargs="*", default=[], help="further overrides of the runs")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     parser.add_argument(
@@ -161,13 +164,17 @@ def run_all(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_data(folder, train_rows=ROWS, kind=arguments.kind)
+        taught = []
+        if arguments.teacher:
+            taught = [f"method.teacher={folder}/teacher"]
+            run_until_killed(command(folder, arguments.kind, folder / "teacher", []), 600, True, folder / "log")
         for number, (accumulation, devices) in enumerate(combinations):
             # Rounded up, from what is left: a cycle may survive more kills than its share.
             share = -(-(arguments.kills - total) // (len(combinations) - number))
             own = folder / str(number)
             own.mkdir()
             keys = {"trainer.accumulation": accumulation, "trainer.devices": devices, "precision": arguments.precision}
-            written = [*(f"{key}={value}" for key, value in keys.items()), *arguments.override]
+            written = [*(f"{key}={value}" for key, value in keys.items()), *arguments.override, *taught]
             total += compare(folder, arguments.kind, own, written, share, rng, arguments.mirror)
     print(f"{total} kills survived")
 

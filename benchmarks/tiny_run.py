@@ -55,22 +55,37 @@ KINDS: dict[str, tuple[Callable[[random.Random], dict[str, Any]], tuple[str, ...
     "multilabel": (labelled, ("task=multilabel",)),
     "regress": (measured, ("task=regress",)),
     "tag": (tagged, ("task=tag",)),
+    "mlm": (classified, ("task=mlm",)),
+    "structbert": (classified, ("task=structbert",)),
+    "mlm_pairs": (paired, ("task=mlm_pairs",)),
 }
 """what makes a row, whose targets can be learned from its words, and the overrides of the task"""
+CORPORA = {"structbert"}
+"""the kinds whose rows are sentences of a corpus"""
+SENTENCES = 8
+"""of a document"""
 
 
 def write_data(folder: Path, train_rows: int = 160, dev_rows: int = 41, kind: str = "classify") -> None:
     """Write small sets for a kind of task."""
     rng, row = random.Random(0), KINDS[kind][0]
     for name, rows in (("train", train_rows), ("dev", dev_rows)):
-        lines = [json.dumps(row(rng)) + "\n" for _ in range(rows)]
-        (folder / f"{name}.jsonl").write_text("".join(lines))
+        found = [row(rng) for _ in range(rows)]
+        if kind in CORPORA:
+            lines = [f"{one['text']}\n" + "\n" * (place % SENTENCES == 0) for place, one in enumerate(found, 1)]
+        else:
+            lines = [json.dumps(one) + "\n" for one in found]
+        (folder / f"{name}.{suffix_of(kind)}").write_text("".join(lines))
+
+
+def suffix_of(kind: str) -> str:
+    return "txt" if kind in CORPORA else "jsonl"
 
 
 def overrides(data: Path, kind: str = "classify") -> list[str]:
     """Return the overrides that train a tiny BERT on what `write_data` wrote there."""
     return [
         "model=bert_tiny", "model.hidden_size=24", "model.heads=2", "model.layers=2", "model.intermediate_size=48",
-        "data=files", f"data.train={data}/train.jsonl", f"data.dev={data}/dev.jsonl", *KINDS[kind][1],
-        "trainer.batch_size=8", "trainer.device=cpu",
+        f"data={'corpus' if kind in CORPORA else 'files'}", f"data.train={data}/train.{suffix_of(kind)}",
+        f"data.dev={data}/dev.{suffix_of(kind)}", *KINDS[kind][1], "trainer.batch_size=8", "trainer.device=cpu",
     ]  # fmt: skip
