@@ -37,7 +37,6 @@ from pathlib import Path
 from tiny_run import KINDS, overrides, write_data
 
 ROWS = 203
-SPEED_COLUMNS = 2
 
 
 def command(data: Path, kind: str, run_dir: Path, own: list[str]) -> list[str]:
@@ -56,8 +55,9 @@ def digests(run_dir: Path) -> dict[str, str]:
         found[name] = hashlib.sha256((run_dir / "checkpoints" / f"{name}.safetensors").read_bytes()).hexdigest()
     found["predictions"] = hashlib.sha256((run_dir / "predictions" / "dev.jsonl").read_bytes()).hexdigest()
     found["valid.tsv"] = hashlib.sha256((run_dir / "valid.tsv").read_bytes()).hexdigest()
-    # The last columns hold speeds, the only numbers of a run that depend on the clock.
-    rows = [line.split("\t")[:-SPEED_COLUMNS] for line in (run_dir / "train.tsv").read_text().splitlines()]
+    columns = zip(*(line.split("\t") for line in (run_dir / "train.tsv").read_text().splitlines()), strict=True)
+    # Speeds are the only numbers of a run that depend on the clock.
+    rows = [column for column in columns if not column[0].endswith("_per_s")]
     found["train.tsv"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     result = json.loads((run_dir / "result.json").read_text())
     found["result.json"] = json.dumps([result[key] for key in ("metrics", "best", "last", "steps", "examples")])
