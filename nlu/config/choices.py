@@ -21,7 +21,7 @@ EVALUATE = "nlu.config.inference.Evaluate"
 SCHEMAS = {
     "train": RUN, "preprocess": PREPROCESS, "evaluate": EVALUATE,
     "export": "nlu.config.inference.Export", "predict": "nlu.config.inference.Predict",
-    "serve": "nlu.config.inference.Serve",
+    "serve": "nlu.config.inference.Serve", "prune": "nlu.config.inference.Prune",
 }  # fmt: skip
 """For each command that composes a configuration, the dataclass of the top-level keys."""
 PLAIN_GROUPS = {

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 from nlu.config.errors import UserError
 from nlu.config.schema import Run
 from nlu.config.types import (
+    Fraction,
     InputFile,
     NewFolder,
     NonNegativeFloat,
@@ -173,6 +174,34 @@ class Export(_Command):
     """Rows of the run's evaluation set on which the export is compared with the run."""
     fixed_length: PositiveInt | None = None
     """Tokens of every input of an onnx, onnx-int8 or torch_export model, at least data.max_len; null = any number."""
+
+
+@dataclass(kw_only=True)
+class Prune(_Command):
+    """The validated configuration of `nlu.prune`."""
+
+    run: TrainedRun
+    """A run, RUN/best-2, RUN/last, a checkpoint's folder, or a search, which stands for its best trial."""
+    checkpoint: str = "best"
+    """best | last | best-2 | PATH of a checkpoint."""
+    out: NewFolder | None = None
+    """A new run folder; null = only print the table."""
+    fraction: Fraction | None = None
+    """Share of the heads to remove."""
+    heads: dict[int, PositiveInt] | None = None
+    """Number of heads to remove, by layer from 0; -1 is the last layer."""
+    max_loss: NonNegativeFloat | None = None
+    """Remove the largest share that loses at most so many hundredths of the run's metric."""
+    fractions: list[Fraction] = field(default_factory=lambda: [number / 10 for number in range(1, 10)])
+    """Shares of the heads in the table."""
+    max_rows: PositiveInt | None = 1000
+    """Rows of the training set from which importances are computed; null = all."""
+    eval_rows: PositiveInt | None = None
+    """Rows of the evaluation set on which each share is scored; null = all."""
+    batch_size: PositiveInt = 32
+    """Rows of a batch; results do not depend on it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto = cuda if available."""
 
 
 @dataclass(kw_only=True)

@@ -17,6 +17,7 @@ from nlu.distillation.distil import Distil, Known, require_one_task
 from nlu.distillation.teacher import KEY, Teacher, load_teachers
 from nlu.methods.method import Autocast, Context, forward_terms
 from nlu.models.encoder import Encoded, Encoder, Inside
+from nlu.models.pruned_heads import KEY as PRUNED_HEADS
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
@@ -123,6 +124,12 @@ def number_of(encoder: Encoder, name: str) -> int:
             "bert or hf, for this run and its teacher, or set method=distil"
         )
     return found
+
+
+def require_all_heads(encoder: Encoder, whose: str, remedy: str) -> None:
+    """Raise UserError for an encoder that lacks attention heads, whose layers differ in width."""
+    if encoder.settings().get(PRUNED_HEADS):
+        raise UserError(f"attention heads of {whose} were pruned, so its heads cannot be compared; {remedy}")
 
 
 def of_sequences(per_token_T: Tensor, batch: Batch) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.config.types import Fraction, InputFile, NonNegativeFloat, PositiveFloat, PositiveInt, TrainedRun
 from nlu.data.collate import Batch
-from nlu.distillation.layers import OfLayers, by_length, number_of, scaled_products
+from nlu.distillation.layers import OfLayers, by_length, number_of, require_all_heads, scaled_products
 from nlu.models.encoder import Encoded, Encoder, Inside
 
 TERMS = ("queries", "keys", "values")
@@ -48,6 +48,8 @@ class MiniLm(OfLayers):
         count = number_of(theirs, "num_hidden_layers")
         if not -count <= self.layer < count:
             raise UserError(f"method.layer is {self.layer}, but the teacher has layers from {-count} to {count - 1}")
+        for encoder, whose in ((own, "model"), (theirs, "the teacher")):
+            require_all_heads(encoder, whose, "set method=distil, or method=tinybert method.attention=0")
         self._heads = self.relation_heads or number_of(theirs, "num_attention_heads")
         for whose, width in (
             ("model", number_of(own, "hidden_size")),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.config.types import Fraction, InputFile, NonNegativeFloat, NonNegativeInt, PositiveFloat, TrainedRun
 from nlu.data.collate import Batch
-from nlu.distillation.layers import OfLayers, by_length, number_of, of_sequences, scaled_products
+from nlu.distillation.layers import OfLayers, by_length, number_of, of_sequences, require_all_heads, scaled_products
 from nlu.models.encoder import Encoded, Encoder, Inside
 
 TERMS = ("embeddings", "hidden", "attention")
@@ -57,6 +57,8 @@ class TinyBert(OfLayers):
         self._pairs = list(enumerate(self._map(*(number_of(one, "num_hidden_layers") for one in (own, theirs)))))
         with_hidden = "hidden" in self.layer_weights or "embeddings" in self.layer_weights
         if "attention" in self.layer_weights:
+            for encoder, whose in ((own, "model"), (theirs, "the teacher")):
+                require_all_heads(encoder, whose, "set method.attention=0")
             self._heads, heads = (number_of(one, "num_attention_heads") for one in (own, theirs))
             if self._heads != heads:
                 raise UserError(

@@ -47,12 +47,12 @@ def kept_layers_problems(model: Mapping[str, Any], count: int | None) -> Iterato
     asked = model["keep_layers"]
     if model.get("pretrained") is None:
         yield (
-            f"{KEY} is {asked}, but model.pretrained is null, so no weights have layers to keep; name weights with "
+            f"{KEY} is {asked}, but model.pretrained is null, so there are none to keep; name weights with "
             f"model.pretrained, or set model.layers and {KEY}=null"
         )
         return
     if not asked:
-        yield f"{KEY} is [], which keeps no layer; name layers, or set {KEY}=null for all"
+        yield f"{KEY} is [], but must keep at least one layer; name some, or set {KEY}=null for all"
         return
     if (layers := model.get("layers")) is not None and layers != number_kept(asked):
         yield f"model.layers is {layers}, but {KEY} keeps {number_kept(asked)}; set model.layers=null"

@@ -17,7 +17,7 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.lstm import Lstm
 from nlu.models.encoders.textcnn import TextCnn
-from nlu.models.formats.pretrained import open_pretrained
+from nlu.models.formats.pretrained import Pretrained, open_pretrained
 from nlu.models.heads.crf import CrfHead
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import MlpHead
@@ -132,6 +132,19 @@ def test_logits_of_every_head_on_bert_have_the_same_bits_among_any_neighbours(co
     model = spread(TaskModel(backbone, make(backbone.width_of(layout)), layout), seed)
     with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
         assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
+
+
+@pytest.mark.parametrize("in_bf16", [False, True])
+def test_logits_of_layers_that_lack_heads_have_the_same_bits_among_any_neighbours(corpus, spread, in_bf16):
+    config = {
+        "hidden_size": 72, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 40,
+        "hidden_act": "gelu", "pruned_heads": {"0": [0, 2, 3, 4, 5], "2": [1, 4]},
+    }  # fmt: skip
+    source = Pretrained("weights", Path("weights"), config)
+    model = spread(task_model(Bert(VOCAB_SIZE, source, pretrained="weights"), "single", 3))
+    assert [model.backbone.heads_of(layer) for layer in range(3)] == [1, 6, 4]
+    with torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+        assert spread_of_logits(model, corpus("single", lengths_of(1))) == 0.0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

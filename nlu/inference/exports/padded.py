@@ -26,6 +26,7 @@ from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import FUNCTIONS, MlpHead
+from nlu.models.pruned_heads import kept_heads, with_zeros
 
 if TYPE_CHECKING:
     from transformers import ElectraConfig
@@ -142,14 +143,22 @@ def transformers_config(trained: Trained, **more: Any) -> "ElectraConfig":
 
 
 def transformers_weights(backbone: Bert) -> dict[str, Tensor]:
-    """Return the weights of the encoder, without those of its pooling, under their names in ELECTRA of transformers."""
+    """Return the weights of the encoder, without those of its pooling, under their names in ELECTRA of transformers.
+
+    Other programs have equally many heads in each layer, so heads that were pruned are zeros there.
+    """
     found = {}
+    heads, pruned = backbone.sizes["heads"], backbone.sizes["pruned_heads"]
     for name, value in _by_layer(backbone).items():
         value = value.detach().float().cpu()
+        if name.startswith("encoder.layer."):
+            kept = kept_heads(pruned, int(name.split(".")[2]), heads)
         # Here one matrix product computes queries, keys and values of a layer; ELECTRA has three layers.
         if ".self.qkv." in name:
             for part, piece in zip(("query", "key", "value"), value.chunk(3), strict=True):
-                found[name.replace("qkv", part)] = piece.clone()
+                found[name.replace("qkv", part)] = with_zeros(piece, kept, heads)
+        elif name.endswith(".attention.output.dense.weight"):
+            found[name] = with_zeros(value.t(), kept, heads).t().contiguous()
         elif not name.startswith(("pooler.", "pooling_module.")):
             found[name] = value.clone()
     return found

@@ -24,6 +24,7 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.layers.pooling import AttentionPooling, LayerPooling
+from nlu.models.pruned_heads import kept_heads, of_heads
 
 if TYPE_CHECKING:
     from transformers.utils import ModelOutput
@@ -42,7 +43,7 @@ class Padded(nn.Module):
         # A head over units, such as a tagger's, is applied to every token.
         is_tagging = "units" in trained.model.wants
         if isinstance(backbone, Bert):
-            self.encoder: nn.Module = PaddedBert(trained, backbone, is_tagging)
+            self.encoder: nn.Module = PaddedBert(trained, backbone, is_tagging, with_pruned=wanted == "tf_checkpoint")
         elif isinstance(backbone, HuggingFace):
             self.encoder = PaddedTransformers(backbone, is_tagging)
         elif isinstance(backbone, TextCnn):
@@ -63,13 +64,16 @@ class Padded(nn.Module):
 class PaddedBert(nn.Module):
     """A native encoder as ELECTRA of transformers."""
 
-    def __init__(self, trained: Trained, backbone: Bert, is_tagging: bool):
+    def __init__(self, trained: Trained, backbone: Bert, is_tagging: bool, *, with_pruned: bool):
+        """`with_pruned`: have zeros in the place of heads that were pruned, as `transformers_weights` has."""
         from transformers import ElectraModel
 
         super().__init__()
         # This is the only implementation of attention that every exporter can trace.
         self.inner = ElectraModel(transformers_config(trained, attn_implementation="eager"))
         load_exactly(self.inner, transformers_weights(backbone))
+        if not with_pruned:
+            _leave_out_pruned(self.inner, backbone)
         self.pooling = PaddedPooling(backbone, is_tagging)
         self.pooler = copied_pooler(backbone)
 
@@ -81,6 +85,28 @@ class PaddedBert(nn.Module):
         pooled: Tensor = self.pooling(output, attention_mask)
         # A tagger may have a pooler that it does not use.
         return pooled if self.pooler is None or self.pooling.kind == "none" else torch.tanh(self.pooler(pooled))
+
+
+def _leave_out_pruned(inner: nn.Module, backbone: Bert) -> None:
+    """Replace the layers of ELECTRA that have zeros for heads that were pruned by smaller ones.
+
+    Its attention takes as many heads as the rows of the matrices have.
+    """
+    heads = backbone.sizes["heads"]
+    for number in backbone.sizes["pruned_heads"]:
+        kept = kept_heads(backbone.sizes["pruned_heads"], number, heads)
+        attention = inner.get_submodule(f"encoder.layer.{number}.attention")
+        for place in ("self.query", "self.key", "self.value", "output.dense"):
+            whole = attention.get_submodule(place)
+            assert isinstance(whole, nn.Linear), "as in ELECTRA"
+            weight, bias = whole.weight.detach(), whole.bias.detach()
+            if place == "output.dense":
+                weight = of_heads(weight.t(), kept, heads).t()
+            else:
+                weight, bias = (of_heads(rows, kept, heads) for rows in (weight, bias))
+            small = nn.Linear(weight.shape[1], weight.shape[0])
+            small.load_state_dict({"weight": weight.contiguous(), "bias": bias})
+            attention.set_submodule(place, small)
 
 
 class PaddedTransformers(nn.Module):

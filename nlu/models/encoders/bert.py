@@ -27,6 +27,8 @@ from nlu.models.layers.attention import Attention, attention_over, attention_wei
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.linear import Embedding, Linear, padding_rows, with_rows
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
+from nlu.models.pruned_heads import KEY as PRUNED_HEADS
+from nlu.models.pruned_heads import as_written, kept_heads
 
 ACTIVATIONS = {
     "gelu": F.gelu,
@@ -106,7 +108,8 @@ class Bert(nn.Module):
         embedding_size = sizes["embedding_size"] or self.width
         self.embeddings_project = Linear(embedding_size, self.width) if embedding_size != self.width else None
         self._groups = sizes["layer_groups"] or sizes["layers"]
-        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(sizes) for _ in range(self._groups))})
+        weights = [Layer(sizes, self.heads_of(number)) for number in range(self._groups)]
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(weights)})
         self.pooler = nn.ModuleDict({"dense": Linear(self.width, self.width)}) if pooling == "pooler" else None
         self.apply(self._initialize)
         self.pooled_layers = pooled_layers or []
@@ -117,7 +120,12 @@ class Bert(nn.Module):
     def settings(self) -> dict[str, object]:
         """Return the content of a checkpoint's config.json."""
         sizes: Mapping[str, object] = self.sizes
-        return {"model_type": MODEL_TYPE, **{theirs: sizes[ours] for ours, theirs in CONFIG_KEYS.items()}}
+        pruned = as_written(self.sizes["pruned_heads"])
+        return {
+            "model_type": MODEL_TYPE,
+            **{theirs: sizes[ours] for ours, theirs in CONFIG_KEYS.items()},
+            **({PRUNED_HEADS: pruned} if pruned else {}),
+        }
 
     def width_of(self, layout: str) -> int:
         """Return the width of the vectors, which is the same for every layout."""
@@ -126,6 +134,10 @@ class Bert(nn.Module):
     def group_of(self, layer: int) -> int:
         """Return the number of the weights, in `encoder.layer`, that a layer uses."""
         return layer * self._groups // self.sizes["layers"]
+
+    def heads_of(self, layer: int) -> int:
+        """Return the number of attention heads of a layer, which may lack some (`nlu.models.pruned_heads`)."""
+        return len(kept_heads(self.sizes["pruned_heads"], layer, self.sizes["heads"]))
 
     def embed(self, batch: Batch) -> Tensor:
         """Return the word vector of each token, before position, segment, norm and dropout; (T, D)."""
@@ -149,7 +161,7 @@ class Bert(nn.Module):
             return Encoded(None, None if first_SD is None else self._pool_first(first_SD))
         seen = None
         if inside is not None or pooled and self.pooling == "layers":
-            seen = _Seen(inside or Inside(), batch.lengths, self.sizes)
+            seen = _Seen(inside or Inside(), batch.lengths, self)
         hidden_TD = self._hidden(x_TD, batch, first_only=False, seen=seen)
         found = Encoded() if seen is None else seen.encoded()
         if tokens:
@@ -203,8 +215,13 @@ class Bert(nn.Module):
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
         weights = list(self.encoder["layer"].children())
         layers = [weights[self.group_of(number)] for number in range(self.sizes["layers"])]
-        attention = attention_over(batch.lengths, self.sizes["heads"], hidden_TD.device)
+        # One for each number of heads: layers may differ, but most do not.
+        attentions = {
+            heads: attention_over(batch.lengths, heads, hidden_TD.device)
+            for heads in {self.heads_of(number) for number in range(len(layers))}
+        }
         for number, layer in enumerate(layers):
+            attention = attentions[self.heads_of(number)]
             starts_S = batch.starts_S if first_only and number + 1 == len(layers) else None
             if seen is None:
                 hidden_TD = layer(hidden_TD, attention, starts_S)
@@ -270,9 +287,9 @@ class Embeddings(nn.Module):
 class Layer(nn.Module):
     """One post-norm transformer layer."""
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: Sizes, heads: int):
         super().__init__()
-        self.attention = SelfAttention(sizes)
+        self.attention = SelfAttention(sizes, heads)
         self.intermediate = nn.ModuleDict({"dense": Linear(sizes["hidden_size"], sizes["intermediate_size"])})
         self.output = Output(sizes["intermediate_size"], sizes)
         self.activation = ACTIVATIONS[sizes["activation"]]
@@ -288,18 +305,19 @@ class Layer(nn.Module):
 class SelfAttention(nn.Module):
     """Self-attention with its output projection, residual and norm."""
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: Sizes, heads: int):
         super().__init__()
         width = sizes["hidden_size"]
-        self.self = nn.ModuleDict({"qkv": Linear(width, 3 * width)})
-        self.output = Output(width, sizes)
+        # Narrower than the width if the layer lacks heads.
+        self.inner = heads * (width // sizes["heads"])
+        self.self = nn.ModuleDict({"qkv": Linear(width, 3 * self.inner)})
+        self.output = Output(self.inner, sizes)
         self.dropout = sizes["attention_dropout"]
 
     def forward(
         self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
     ) -> Tensor:
         qkv = self.self["qkv"]
-        width = hidden_TD.shape[1]
         dropout_p = self.dropout if self.training else 0.0
         if starts_S is None:
             qkv_T3D = qkv(hidden_TD)
@@ -308,7 +326,7 @@ class SelfAttention(nn.Module):
             return self.output(attention.self_attention(qkv_T3D, dropout_p), hidden_TD)
         first_SD = hidden_TD.index_select(0, starts_S)
         # Every token still needs a key and a value, but only the first ones a query.
-        query_SD, key_value_T2D = qkv(first_SD, slice(width)), qkv(hidden_TD, slice(width, None))
+        query_SD, key_value_T2D = qkv(first_SD, slice(self.inner)), qkv(hidden_TD, slice(self.inner, None))
         return self.output(attention.first_token_attention(query_SD, key_value_T2D, dropout_p), first_SD)
 
 
@@ -329,11 +347,11 @@ class Output(nn.Module):
 class _Seen:
     """Collects the parts that `Inside` requests while the layers run."""
 
-    def __init__(self, inside: Inside, lengths: list[int], sizes: Sizes):
+    def __init__(self, inside: Inside, lengths: list[int], encoder: Bert):
         self.hidden: list[Tensor] = []
-        self._inside, self._lengths, self._heads = inside, lengths, sizes["heads"]
-        self._projected = layers_asked(inside.projections, sizes["layers"])
-        self._attention = layers_asked(inside.attention, sizes["layers"])
+        self._inside, self._lengths, self._encoder = inside, lengths, encoder
+        self._projected = layers_asked(inside.projections, encoder.sizes["layers"])
+        self._attention = layers_asked(inside.attention, encoder.sizes["layers"])
         self._wanted = {*self._projected.values(), *self._attention.values()}
         self._parts: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
@@ -348,7 +366,7 @@ class _Seen:
             hidden=self.hidden if self._inside.hidden else [],
             projections={asked: self._parts[number] for asked, number in self._projected.items()},
             attention={
-                asked: attention_weights(*self._parts[number][:2], self._lengths, self._heads)
+                asked: attention_weights(*self._parts[number][:2], self._lengths, self._encoder.heads_of(number))
                 for asked, number in self._attention.items()
             },
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from nlu.config.errors import UserError
+from nlu.models.pruned_heads import Heads, pruned_heads_of, wrong_heads
 
 CONFIG_KEYS = {
     "hidden_size": "hidden_size", "layers": "num_hidden_layers", "layer_groups": "num_hidden_groups",
@@ -33,12 +34,15 @@ class Sizes(TypedDict):
     attention_dropout: float
     layer_norm_eps: float
     initializer_range: float
+    pruned_heads: Heads
+    """of `heads`, the ones that layers lack"""
 
 
 BERT_BASE: Sizes = {
     "hidden_size": 768, "layers": 12, "layer_groups": None, "heads": 12, "intermediate_size": 3072,
     "embedding_size": None, "max_positions": 512, "segment_types": 2, "activation": "gelu", "dropout": 0.1,
     "attention_dropout": 0.1, "layer_norm_eps": 1e-12, "initializer_range": 0.02,
+    "pruned_heads": {},
 }  # fmt: skip
 TUNABLE = ("dropout", "attention_dropout", "layer_norm_eps", "initializer_range")
 MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activation")
@@ -77,6 +81,10 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes
             f"model.layer_groups is {sizes['layer_groups']}, which does not divide model.layers {sizes['layers']}; "
             "set one of the two"
         )
+    pruned = pruned_heads_of(config or {})
+    problems += [
+        f"{problem}; give undamaged weights" for problem in wrong_heads(pruned, sizes["layers"], sizes["heads"])
+    ]
     if problems:
         raise UserError(*problems)
     return {
@@ -93,4 +101,5 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes
         "attention_dropout": sizes["attention_dropout"],
         "layer_norm_eps": sizes["layer_norm_eps"],
         "initializer_range": sizes["initializer_range"],
+        "pruned_heads": pruned,
     }

@@ -71,9 +71,13 @@ def bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def strange_parts(config: Mapping[str, Any]) -> list[str]:
     """Return what a configuration of FAMILY says that this package does not compute, as `key value`."""
-    if config.get("model_type") != "albert":
-        return []
     found = []
+    # Layers that share their weights would have to lack the same heads.
+    groups = config.get("num_hidden_groups")
+    if config.get("pruned_heads") and groups not in (None, config.get("num_hidden_layers")):
+        found.append(f"pruned_heads of {groups} layers that are repeated")
+    if config.get("model_type") != "albert":
+        return found
     if (count := config.get("inner_group_num", 1)) != 1:
         found.append(f"inner_group_num {count}")
     # ALBERT multiplies such vectors by a square matrix, for which the encoder has no place.

@@ -15,6 +15,8 @@ from nlu.config.errors import CheckpointError
 from nlu.models.formats.bert_family import bert_config
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.kept_layers import KEY, layers_kept
+from nlu.models.pruned_heads import KEY as PRUNED_HEADS
+from nlu.models.pruned_heads import as_written, pruned_heads_of
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ def with_layers(source: Pretrained, asked: Sequence[int] | int) -> SomeLayers:
     what = f"{KEY} is {asked}, but the weights {source.reference!r}"
     if not isinstance(count, int):
         raise CheckpointError(
-            f"{what} have no configuration with num_hidden_layers; put their config.json or bert_config.json beside "
+            f"{what} lack a configuration with num_hidden_layers; put their config.json or bert_config.json beside "
             f"them, or set {KEY}=null"
         )
     groups = config.get("num_hidden_groups")
@@ -54,7 +56,11 @@ def with_layers(source: Pretrained, asked: Sequence[int] | int) -> SomeLayers:
     kept = layers_kept(asked, count)
     log.info("pretrained %s: layers %s of %d are kept", source.reference, ", ".join(map(str, kept)), count)
     # DistilBERT has its own name for the number.
-    sizes = {name: len(kept) for name in ("num_hidden_layers", "n_layers") if name in source.config}
+    sizes: dict[str, object] = {name: len(kept) for name in ("num_hidden_layers", "n_layers") if name in source.config}
+    pruned = pruned_heads_of(config)
+    if pruned:
+        of_kept = {place: pruned[number] for place, number in enumerate(kept) if number in pruned}
+        sizes = {**sizes, PRUNED_HEADS: as_written(of_kept)}
     return SomeLayers(
         source.reference, source.weights, {**source.config, **sizes}, source.key, source.description, tuple(kept)
     )

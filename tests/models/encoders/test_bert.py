@@ -219,11 +219,21 @@ def test_sizes_left_open_are_those_of_the_weights_and_else_of_bert_base():
     assert bert.sizes == {
         "hidden_size": 24, "layers": 3, "layer_groups": None, "heads": 4, "intermediate_size": 40,
         "embedding_size": None, "max_positions": 64, "segment_types": 2, "activation": "relu", "dropout": 0.3,
-        "attention_dropout": 0.2, "layer_norm_eps": 1e-12, "initializer_range": 0.02,
+        "attention_dropout": 0.2, "layer_norm_eps": 1e-12, "initializer_range": 0.02, "pruned_heads": {},
     }  # fmt: skip
     again = Bert(VOCAB_SIZE, source(bert.settings()), pretrained="weights")
     assert again.sizes == bert.sizes
     assert Bert(VOCAB_SIZE, None, pretrained=None, layers=1).sizes["hidden_size"] == 768
+
+
+def test_heads_that_the_weights_lack_are_those_of_their_configuration():
+    bert = Bert(VOCAB_SIZE, source({**CONFIG, "pruned_heads": {"2": [3, 0], "1": []}}), pretrained="weights")
+    assert [bert.heads_of(layer) for layer in range(3)] == [4, 4, 2]
+    assert bert.settings()["pruned_heads"] == {"2": [0, 3]}
+    with pytest.raises(UserError, match="pruned_heads names all heads of layer 0, which keeps at least one"):
+        Bert(VOCAB_SIZE, source({**CONFIG, "pruned_heads": {"0": [0, 1, 2, 3]}}), pretrained="weights")
+    with pytest.raises(UserError, match=r"names the heads \[4\] of layer 1, but there are 3 layers of 4 heads"):
+        Bert(VOCAB_SIZE, source({**CONFIG, "pruned_heads": {"1": [4]}}), pretrained="weights")
 
 
 def test_all_written_sizes_that_contradict_the_weights_are_listed():

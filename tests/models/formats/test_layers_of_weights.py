@@ -76,7 +76,7 @@ def test_weights_without_a_number_of_layers_are_refused(spread: Any, tmp_path: P
     config = json.loads((tmp_path / "config.json").read_text())
     del config["num_hidden_layers"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"model.keep_layers is 2, .* have no configuration with num_hidden_layers"):
+    with pytest.raises(UserError, match=r"model.keep_layers is 2, .* lack a configuration with num_hidden_layers"):
         with_layers(open_pretrained(str(tmp_path)), 2)
 
 
@@ -152,7 +152,7 @@ def test_a_student_starts_from_layers_of_its_teacher(
         (["model.keep_layers=[0,4]"], "model.keep_layers has 4, but the weights have 4 layers; name"),
         (["model.keep_layers=[3,0]"], "not in ascending order, each once; write model.keep_layers=[0,3]"),
         (["model.keep_layers=[1,-3]"], "not in ascending order, each once; write model.keep_layers=[1]"),
-        (["model.keep_layers=[]"], "model.keep_layers is [], which keeps no layer"),
+        (["model.keep_layers=[]"], "model.keep_layers is [], but must keep at least one layer"),
         (["model.keep_layers=0"], "model.keep_layers is 0 but must be"),
     ],
 )  # fmt: skip

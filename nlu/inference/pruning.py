@@ -1,0 +1,323 @@
+"""Remove attention heads of a run: the table of shares, and a new run with one of these models.
+
+Axes: H heads of a layer.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+import yaml
+
+from nlu.config.errors import CheckpointError, UserError
+from nlu.config.inference import Prune
+from nlu.config.members import own_name
+from nlu.config.schema import Run
+from nlu.config.targets import build
+from nlu.data.collate import collate
+from nlu.data.examples import Examples
+from nlu.data.opening import Store
+from nlu.data.order import evaluation_batches
+from nlu.display.heads import Candidate, draw_candidates, print_candidates
+from nlu.display.progress import Progress
+from nlu.display.tables import print_table
+from nlu.inference.evaluation import sample
+from nlu.inference.importance import (
+    importances,
+    least_first,
+    most_to_remove,
+    of_layers,
+    require_own_losses,
+    to_remove,
+)
+from nlu.inference.locate import LABELS, Located
+from nlu.inference.trained import Trained, load_trained
+from nlu.models.encoders.bert import Bert
+from nlu.models.formats.pretrained import open_pretrained
+from nlu.models.pruned_heads import KEY, Heads, as_written, kept_heads, without_heads
+from nlu.models.task_model import TaskModel
+from nlu.reports.runs import saved_config
+from nlu.runs import logs
+from nlu.runs.checkpoint import SCORE, Checkpoints
+from nlu.runs.folder import CONFIG
+from nlu.runs.state import Best
+from nlu.storage.files import write_json, write_text
+from nlu.storage.outputs import output_folder
+from nlu.training.build import assemble, build_data, build_task
+from nlu.training.evaluation import Decisive, Evaluator, Scored, decisive, keep_predictions, score
+from nlu.training.precision import Precision
+from nlu.training.ranks import Ranks, process_group
+
+ABOUT = "prune.json"
+"""in the folder of a pruned run: how it was made, and the table"""
+RESULT = "result.json"
+TIMED_ROWS = 128
+TIMED_PASSES = 5
+Metrics = dict[str, dict[str, float]]
+
+
+@dataclass
+class Subject:
+    """A run whose heads are removed, and its rows."""
+
+    trained: Trained
+    backbone: Bert
+    run: Run
+    store: Store
+    decisive: Decisive
+    lower_is_better: bool
+    ranks: Ranks
+    progress: Progress
+
+    @property
+    def heads(self) -> list[int]:
+        """The number of heads of each layer."""
+        return [self.backbone.heads_of(layer) for layer in range(self.backbone.sizes["layers"])]
+
+    @property
+    def eval_set(self) -> Examples:
+        """The evaluation set that decides."""
+        return self.store.sets[self.decisive.set_name]
+
+
+def run_prune(config: Prune, located: Located) -> int:
+    """Compute importances, score the shares and, with `out`, write the smaller run; returns the exit status.
+
+    Raises UserError for the user's mistakes; nothing is written then.
+    """
+    logs.set_up(None, 0)
+    with process_group(config.device, keys="") as ranks, Progress() as progress:
+        subject = _subject(config, located, ranks, progress)
+        task = build_task(subject.run, subject.store)
+        require_own_losses(task)
+        train = subject.store.sets["train"]
+        part = train if config.max_rows is None else sample(train, config.max_rows, subject.run.seed)
+        model = subject.trained.model.to(ranks.device)
+        with progress.task("importance of heads", len(part)) as bar:
+            importance = importances(model, task, part, ranks.device, batch_size=config.batch_size, advance=bar.advance)
+        # Each candidate is scored once, also if it is both in the table and asked for by itself.
+        asked = _asked(config, subject, importance)
+        found = _scored_all(config, subject, asked)
+        chosen = _chosen(config, asked, found)
+        with nullcontext() if config.out is None else output_folder(config.out, "out", last=RESULT) as folder:
+            if folder is not None and chosen is not None:
+                found[chosen] = replace(found[chosen], is_chosen=True)
+                _write(config, subject, asked[chosen], importance, found, folder)
+    print_candidates(found, subject.decisive.metric, importance)
+    if config.out is not None:
+        print_table("", config.out)
+    return 0
+
+
+def _subject(config: Prune, located: Located, ranks: Ranks, progress: Progress) -> Subject:
+    trained = load_trained(located)
+    backbone = trained.model.backbone
+    assert isinstance(backbone, Bert), "the command has looked at the checkpoint"
+    run = Run.of(saved_config(located.run_dir))
+    store = build_data(run, ranks, progress, located.checkpoint).store
+    if store.labels != trained.labels:
+        raise CheckpointError(
+            f"the rows of {located.run_dir} now have the labels {store.labels}, but it was trained for "
+            f"{trained.labels}; put back its data"
+        )
+    if not store.of_role("dev"):
+        raise UserError(f"run is {config.run}, which lacks an evaluation set; prune a run with data.dev or a dev split")
+    chosen = decisive(trained.task, run.trainer.major_metric, store)
+    is_lower = own_name(chosen.metric) in trained.task.lower_is_better
+    return Subject(trained, backbone, run, store, chosen, is_lower, ranks, progress)
+
+
+def _asked(config: Prune, subject: Subject, importance: list[np.ndarray]) -> list[Heads]:
+    """Return the places of the heads that each candidate lacks: none, the shares of the table, and what was asked for.
+
+    The last one is that of `fraction` or `heads`.
+    """
+    order, heads = least_first(importance), subject.heads
+    counts = [round(share * sum(heads)) for share in [0.0, *sorted(config.fractions)]]
+    found = [to_remove(order, heads, count) for count in dict.fromkeys(counts) if count <= most_to_remove(heads)]
+    own = None
+    if config.fraction is not None:
+        own = to_remove(order, heads, round(config.fraction * sum(heads)))
+    elif config.heads is not None:
+        own = of_layers(order, {layer % len(heads): count for layer, count in config.heads.items()})
+    return found if own is None else [*(one for one in found if one != own), own]
+
+
+def _scored_all(config: Prune, subject: Subject, asked: list[Heads]) -> list[Candidate]:
+    part, run = subject.eval_set, subject.run
+    part = part if config.eval_rows is None else sample(part, config.eval_rows, run.seed)
+    timed = sample(subject.eval_set, TIMED_ROWS, run.seed)
+    found: list[Candidate] = []
+    with TemporaryDirectory(prefix="nlu-prune-") as folder:
+        for places in asked:
+            model = without(subject, places).to(subject.ranks.device)
+            removed = sum(map(len, places.values()))
+            description = f"scoring {sum(subject.heads) - removed} heads"
+            with subject.progress.task(description, len(part)) as bar:
+                scored = _score(config, subject, model, part, {}, Path(folder), bar.advance)
+            value = scored.scores.metrics[subject.decisive.metric]
+            scored.spool.close()
+            whole = found[0].value if found else value
+            time_s, whole_s = _times_s(config, subject, model, timed)
+            tensors = model.state_dict().values()
+            found.append(
+                Candidate(
+                    removed, sum(subject.heads), value, 100 * (whole - value) * (-1 if subject.lower_is_better else 1),
+                    sum(one.numel() for one in model.parameters()),
+                    sum(one.numel() * one.element_size() for one in tensors) / 1e6,
+                    len(timed) / time_s,
+                    whole_s / time_s if removed else 1.0,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _score(
+    config: Prune, subject: Subject, model: TaskModel, part: Examples, decided: Mapping[str, float], folder: Path,
+    advance: Callable[[int], None],
+) -> Scored:  # fmt: skip
+    run = subject.run
+    precision: Precision = build(run.precision, trusted=run.trusted_packages)
+    evaluator = Evaluator(model, subject.trained.task, subject.ranks, precision, config.batch_size, folder)
+    return score(evaluator, part, decided, advance)
+
+
+@torch.inference_mode()
+def _times_s(config: Prune, subject: Subject, model: TaskModel, part: Examples) -> tuple[float, float]:
+    """Return the seconds of the fastest pass of a model over a set, and those of the whole run.
+
+    They take turns, and only the fastest pass counts, since others may use the machine.
+    """
+    run, device = subject.run, subject.ranks.device
+    precision: Precision = build(run.precision, trusted=run.trusted_packages)
+    batches = [
+        collate(part, examples_B).to(device)
+        for examples_B in evaluation_batches(part.lengths_N, batch_size=config.batch_size, rank=0, world_size=1)
+    ]
+    times_s: dict[TaskModel, list[float]] = {model: [], subject.trained.model: []}
+    for _ in range(TIMED_PASSES):
+        for one, own_s in times_s.items():
+            began_s = time.perf_counter()
+            with precision.autocast(device):
+                for batch in batches:
+                    outputs = subject.trained.task.forward(one, batch)
+            # Copying to the host waits for the device.
+            outputs["logits"].cpu()
+            own_s.append(time.perf_counter() - began_s)
+    return min(times_s[model]), min(times_s[subject.trained.model])
+
+
+def _chosen(config: Prune, asked: list[Heads], found: list[Candidate]) -> int | None:
+    """Return the index of the candidate that becomes a run. Raises UserError if all lose more than `max_loss`."""
+    if config.fraction is not None or config.heads is not None:
+        return len(asked) - 1
+    if config.max_loss is None:
+        return None
+    # The loss need not rise with the share.
+    fitting = [index for index, one in enumerate(found) if index and one.loss_points <= config.max_loss]
+    if not fitting:
+        shown = ", ".join(f"{one.fraction:.0%} {one.loss_points:.2f}" for one in found[1:])
+        raise UserError(
+            f"max_loss is {config.max_loss}, but each share of heads loses more points ({shown}); set it higher, or "
+            "give smaller fractions"
+        )
+    return max(fitting, key=lambda index: found[index].removed)
+
+
+def pruned_with(subject: Subject, places: Heads) -> Heads:
+    """Return the heads that the run lacks once it has also lost those at `places`, by their first numbers."""
+    before, heads = subject.backbone.sizes["pruned_heads"], subject.backbone.sizes["heads"]
+    after = {}
+    for layer in range(subject.backbone.sizes["layers"]):
+        there = kept_heads(before, layer, heads)
+        if gone := [*before.get(layer, []), *(there[place] for place in places.get(layer, []))]:
+            after[layer] = sorted(gone)
+    return after
+
+
+def without(subject: Subject, places: Heads) -> TaskModel:
+    """Return the model of the run without the heads at these places of each layer."""
+    trained, sizes = subject.trained, subject.backbone.sizes
+    after = pruned_with(subject, places)
+    source = open_pretrained(str(trained.located.checkpoint), "run")
+    source = replace(source, config={**source.config, KEY: as_written(after)})
+    model = assemble(
+        trained.config, trained.task, trained.target, trained.model.layout, trained.tokenizer, source
+    )  # fmt: skip
+    tensors = {name: value.cpu() for name, value in trained.model.state_dict().items()}
+    model.load_state_dict(without_heads(tensors, sizes["layers"], sizes["heads"], sizes["pruned_heads"], after))
+    return model.eval()
+
+
+def _write(
+    config: Prune, subject: Subject, places: Heads, importance: list[np.ndarray], found: list[Candidate], folder: Path
+) -> None:
+    """Write a run folder: configuration, checkpoint, predictions, the figure, and result.json last."""
+    trained, located, ranks = subject.trained, subject.trained.located, subject.ranks
+    model = without(subject, places).to(ranks.device)
+    metrics: Metrics = {}
+    step = step_of(located.checkpoint)
+    sets = subject.store.of_role("dev") | subject.store.of_role("test")
+    for name, part in sets.items():
+        with subject.progress.task(f"scoring {name}", len(part)) as bar:
+            # As in training, the first set decides a threshold for all.
+            decided = next(iter(metrics.values()), {})
+            scored = _score(config, subject, model, part, decided, folder / "predictions", bar.advance)
+        keep_predictions(folder, name, scored, trained.task, ranks, step=step)
+        metrics[name] = scored.scores.metrics
+        scored.spool.close()
+    value = metrics[subject.decisive.set_name][subject.decisive.metric]
+    of_dev = {name: metrics[name] for name in subject.store.of_role("dev")}
+    best = [Best(step, 0, 0.0, value, of_dev)]
+    labels = json.loads((located.checkpoint / LABELS).read_text(encoding="utf-8"))
+    checkpoints = Checkpoints(
+        folder, config=model.backbone.settings(), labels=labels, tokenizer=trained.tokenizer
+    )  # fmt: skip
+    checkpoints.folder.mkdir()
+    checkpoints.save_best({name: tensor.cpu() for name, tensor in model.state_dict().items()}, best)
+    checkpoints.arrange(best)
+    write_text(folder / CONFIG, yaml.safe_dump(_config(config, located), allow_unicode=True, sort_keys=False))
+    draw_candidates(folder / "plots" / "heads.png", str(config.out), found, subject.decisive.metric)
+    about = {
+        "run": str(located.run_dir), "checkpoint": located.checkpoint.name,
+        "removed": as_written(pruned_with(subject, places)), "set": subject.decisive.set_name,
+        "metric": subject.decisive.metric, "max_rows": config.max_rows, "eval_rows": config.eval_rows,
+        "importance": [own_H.tolist() for own_H in importance], "candidates": [one.to_json() for one in found],
+    }  # fmt: skip
+    write_json(folder / ABOUT, about)
+    write_json(
+        folder / RESULT,
+        {
+            "metrics": metrics,
+            "best": {
+                "set": subject.decisive.set_name, "metric": subject.decisive.metric, "value": value, "step": step,
+                "checkpoint": "checkpoints/best-1",
+            },
+            "seed": subject.run.seed, "pruned": False, "last": metrics,
+        },
+    )  # fmt: skip
+
+
+def _config(config: Prune, located: Located) -> dict[str, object]:
+    """Return the configuration of the smaller run: that of the run, started from the run's weights."""
+    saved = yaml.safe_load((located.run_dir / CONFIG).read_text(encoding="utf-8"))
+    # An address stays one: the path of its copy on this machine would be known only here.
+    is_remote = "://" in config.run
+    reference = str(located.checkpoint)
+    if is_remote:
+        reference = config.run if config.checkpoint == "best" else f"{config.run.rstrip('/')}/{config.checkpoint}"
+    changed = {"pretrained": reference, "keep_layers": None}
+    return {**saved, "model": {key: changed.get(key, value) for key, value in saved["model"].items()}}
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step at which a checkpoint was saved."""
+    if (checkpoint / SCORE).is_file():
+        return int(json.loads((checkpoint / SCORE).read_text(encoding="utf-8"))["step"])
+    return int(json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["state"]["step"])

@@ -1,0 +1,82 @@
+"""Attention heads that a native encoder lacks: which ones, and its weights without them or with zeros in their place.
+
+A layer without some of its heads has smaller matrices: rows of queries, keys and values, and columns of the projection
+after attention (Michel et al. 2019, https://arxiv.org/abs/1905.10650). Heads keep the numbers that they had before;
+`pruned_heads` in config.json, {layer: [head, ...]}, names those that are gone, as transformers up to version 4 does.
+
+Axes: D width of the encoder, E width of a head.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+KEY = "pruned_heads"
+Heads = dict[int, list[int]]
+"""heads by layer; layers without an entry lack none"""
+
+
+def pruned_heads_of(config: Mapping[str, Any]) -> Heads:
+    """Return the heads that are gone by the configuration of weights, ascending in each layer."""
+    found = {int(layer): sorted(map(int, heads)) for layer, heads in (config.get(KEY) or {}).items()}
+    return {layer: heads for layer, heads in sorted(found.items()) if heads}
+
+
+def as_written(pruned: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
+    """Return `pruned_heads` for a config.json, whose keys are texts."""
+    return {str(layer): list(heads) for layer, heads in sorted(pruned.items())}
+
+
+def kept_heads(pruned: Mapping[int, Sequence[int]], layer: int, heads: int) -> list[int]:
+    """Return the numbers of the heads that a layer has, of originally `heads`."""
+    gone = set(pruned.get(layer, ()))
+    return [head for head in range(heads) if head not in gone]
+
+
+def wrong_heads(pruned: Mapping[int, Sequence[int]], layers: int, heads: int) -> Iterator[str]:
+    """Yield why an encoder of this size cannot lack these heads."""
+    for layer, gone in pruned.items():
+        if not 0 <= layer < layers or not all(0 <= head < heads for head in gone):
+            yield f"{KEY} names the heads {list(gone)} of layer {layer}, but there are {layers} layers of {heads} heads"
+        elif len(set(gone)) >= heads:
+            yield f"{KEY} names all heads of layer {layer}, which keeps at least one"
+
+
+def without_heads(
+    tensors: Mapping[str, Tensor], layers: int, heads: int, before: Mapping[int, Sequence[int]],
+    after: Mapping[int, Sequence[int]],
+) -> dict[str, Tensor]:  # fmt: skip
+    """Return the weights of a model that lacks the heads `before`, for one that also lacks the heads `after`."""
+    found = dict(tensors)
+    for layer in range(layers):
+        there, stay = (kept_heads(pruned, layer, heads) for pruned in (before, after))
+        if there == stay:
+            continue
+        place = f"encoder.layer.{layer}.attention."
+        places = [there.index(head) for head in stay]
+        for name, value in tensors.items():
+            _, is_of_layer, rest = f".{name}".rpartition(f".{place}")
+            if is_of_layer and rest.startswith("self.qkv."):
+                parts = [of_heads(part, places, len(there)) for part in value.chunk(3)]
+                found[name] = torch.cat(parts)
+            elif is_of_layer and rest == "output.dense.weight":
+                found[name] = of_heads(value.t(), places, len(there)).t().contiguous()
+    return found
+
+
+def with_zeros(rows: Tensor, kept: Sequence[int], heads: int) -> Tensor:
+    """Return rows of kept heads (features first) with rows of zeros for the other ones of `heads`.
+
+    With zeros for queries, keys, values and the columns of the projection, a head adds nothing.
+    """
+    parts = rows.unflatten(0, (len(kept), -1))
+    whole = parts.new_zeros(heads, *parts.shape[1:])
+    whole[list(kept)] = parts
+    return whole.flatten(0, 1)
+
+
+def of_heads(rows: Tensor, places: Sequence[int], heads: int) -> Tensor:
+    """Return the rows of the heads at these places, of the rows (heads * E, ...) of all heads."""
+    return rows.unflatten(0, (heads, -1))[list(places)].flatten(0, 1)

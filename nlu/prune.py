@@ -1,0 +1,113 @@
+"""Remove the least important attention heads of a trained run.
+
+python -m nlu.prune run=outputs/mine                                      score, size and speed by share of heads
+python -m nlu.prune run=outputs/mine fraction=0.3 out=outputs/smaller     a new run with 70 % of the heads
+python -m nlu.prune run=outputs/mine max_loss=0.5 out=outputs/smaller     the fewest heads that cost half a point
+"""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from omegaconf import DictConfig
+
+from nlu.config.choices import SCHEMAS, target_of
+from nlu.config.entry.app import prepare, run_app
+from nlu.config.errors import UserError
+from nlu.config.targets import TARGET
+
+if TYPE_CHECKING:
+    from nlu.config.inference import Prune
+    from nlu.inference.locate import Located
+
+CHOOSING = ("fraction", "heads", "max_loss")
+"""the keys of which one says which heads are removed"""
+
+
+def main(composed: DictConfig) -> int:
+    """Validate, then prune."""
+    plain = prepare(composed, SCHEMAS["prune"])
+    from nlu.config.inference import Prune
+    from nlu.inference.locate import locate
+    from nlu.storage.outputs import require_free
+
+    config = Prune.of(plain)
+    if problems := list(_cross(plain)):
+        raise UserError(*problems)
+    # Report missing files first: importing torch takes longer than all other checks.
+    located = locate(config.run, config.checkpoint)
+    if problems := list(_of_run(config, located)):
+        raise UserError(*problems)
+    if config.out is not None:
+        require_free(config.out, "out")
+    from nlu.inference.pruning import run_prune
+
+    return run_prune(config, located)
+
+
+def _cross(config: dict[str, Any]) -> Iterator[str]:
+    """Yield the problems of combinations of keys."""
+    given = [key for key in CHOOSING if config[key] is not None]
+    if len(given) > 1:
+        yield f"{' and '.join(given)} are set, but each says which heads to remove; leave out all but one"
+    if given and config["out"] is None:
+        yield f"{given[0]} is {config[given[0]]}, but out is not set; set out to a new folder, or leave out {given[0]}"
+    if not given and config["out"] is not None:
+        yield f"out is {config['out']}, but nothing says which heads to remove; set fraction, heads or max_loss"
+    if config["fraction"] == 0:
+        yield "fraction is 0, but must be more than 0; leave it out for only the table"
+
+
+def _of_run(config: "Prune", located: "Located") -> Iterator[str]:
+    """Yield why the heads of a run cannot be removed as the keys say, as far as its files show it."""
+    from nlu.config.members import names_of
+    from nlu.models.pruned_heads import kept_heads, pruned_heads_of
+    from nlu.reports.runs import saved_config
+
+    saved = saved_config(located.run_dir)
+    known = json.loads((located.checkpoint / "config.json").read_text(encoding="utf-8"))
+    if names := names_of(saved):
+        yield f"run is {config.run}, which has the heads {', '.join(names)} for several sets; prune a run of one set"
+        return
+    if known.get("model_type") != "nlu-bert":
+        yield (
+            f"run is {config.run}, whose model is not a native encoder of the BERT family; prune a run of "
+            "model=bert, or of another native encoder: docs/models.md"
+        )
+        return
+    if saved["adapter"][TARGET] != target_of("adapter", "none"):
+        yield (
+            f"run is {config.run}, which has an adapter; train a run without adapter= from it, by "
+            f"model.pretrained={config.run}, and prune that one"
+        )
+    layers, heads = known["num_hidden_layers"], known["num_attention_heads"]
+    if known.get("num_hidden_groups") not in (None, layers):
+        yield f"run is {config.run}, whose layers share their weights, so they cannot lose different heads"
+        return
+    pruned = pruned_heads_of(known)
+    there = [len(kept_heads(pruned, layer, heads)) for layer in range(layers)]
+    most = sum(there) - layers
+    if config.fraction is not None and round(config.fraction * sum(there)) > most:
+        yield (
+            f"fraction is {config.fraction}, but each of the {layers} layers keeps at least one of the {sum(there)} "
+            f"heads; set fraction to at most {most / sum(there):.3f}"
+        )
+    for layer, count in (config.heads or {}).items():
+        if not isinstance(layer, int) or not -layers <= layer < layers:
+            yield f"heads names the layer {layer}, but there are {layers}; name layers from {-layers} to {layers - 1}"
+        elif count >= there[layer % layers]:
+            yield (
+                f"heads removes {count} of the {there[layer % layers]} heads of layer {layer}, but a layer keeps at "
+                "least one; remove fewer"
+            )
+    if config.heads is not None and len({layer % layers for layer in config.heads}) < len(config.heads):
+        yield f"heads is {config.heads}, which names a layer twice; name each once"
+
+
+def command() -> NoReturn:
+    """The program nlu-prune."""
+    run_app(main, "prune")
+
+
+if __name__ == "__main__":
+    command()
