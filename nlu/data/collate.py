@@ -83,7 +83,7 @@ def gather(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Gather
     examples_B = examples_B[np.argsort(part.lengths_N[examples_B], kind="stable")]
     rows_B = part.rows_N[examples_B]
     # `pack` relies on the order of lengths.
-    return Gathered(part.stored, rows_B, examples_B, key, part.layout.pack(part.stored, rows_B))
+    return Gathered(part.stored, rows_B, examples_B, key, part.layout.pack(part.stored, rows_B), part.rows_of_set)
 
 
 def collate(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Batch:
@@ -92,7 +92,7 @@ def collate(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Batch
     `key` is (seed, epoch) in training. Without it the batch is one to be scored.
     """
     rows = gather(part, examples_B, key)
-    # The target comes first: it may put other tokens in the place of those that were stored.
+    # The target comes first: it may put other tokens in the place of those that were stored, and order examples anew.
     targets, packed = part.target.collate(rows), rows.packed
     return Batch(
         rows.examples_B,

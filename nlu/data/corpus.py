@@ -3,6 +3,8 @@
 The five ways of making blocks are those of fairseq's TokenBlockDataset (Ott et al. 2019,
 https://aclanthology.org/N19-4009), of which two end a block with its document.
 
+With `Corpus.make_halves`, a block is stored as a pair of its two halves, for tasks about the order of sentences.
+
 Axes: T tokens of a sentence or of a block.
 """
 
@@ -14,6 +16,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
+from nlu.config.errors import UserError
 from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
@@ -21,6 +24,7 @@ from nlu.data.dialect import PLAIN
 from nlu.data.layouts import Problem, Single, Values, check_text
 from nlu.data.reader import BadRow, Row
 from nlu.data.readers import open_text
+from nlu.data.rules import OF_ONE_DOCUMENT, halves_problem
 from nlu.data.store import EncodedRows
 from nlu.data.tokenizing import Tokenizer, begins_word
 
@@ -40,9 +44,13 @@ class Piece:
     """int32"""
     begins_T: np.ndarray
     """bool: whether a token begins a word"""
+    opens_T: np.ndarray
+    """bool: whether a token begins a sentence"""
     tokenizer: Tokenizer = field(repr=False)
     is_cut: bool = False
     """whether the end of the sentence is missing"""
+    document: int = 0
+    """number in its file of the document with the block's last sentence"""
 
     @property
     def text(self) -> str:
@@ -56,7 +64,17 @@ class Piece:
         return len(self.tokens_T)
 
     def part(self, start: int, stop: int | None = None, *, is_cut: bool = False) -> "Piece":
-        return Piece(self.tokens_T[start:stop], self.begins_T[start:stop], self.tokenizer, is_cut)
+        own = slice(start, stop)
+        return Piece(self.tokens_T[own], self.begins_T[own], self.opens_T[own], self.tokenizer, is_cut)
+
+    @property
+    def middle(self) -> int | None:
+        """The place nearest to the middle at which a sentence begins or, within a single sentence, a word; None for a
+        single word."""
+        for begins_T in (self.opens_T, self.begins_T):
+            if len(places := 1 + np.flatnonzero(begins_T[1:])):
+                return int(places[np.abs(2 * places - len(self)).argmin()])
+        return None
 
 
 def joined(pieces: Sequence[Piece]) -> Piece:
@@ -64,7 +82,8 @@ def joined(pieces: Sequence[Piece]) -> Piece:
     if len(pieces) == 1:
         return pieces[0]
     tokens, begins = [one.tokens_T for one in pieces], [one.begins_T for one in pieces]
-    return Piece(np.concatenate(tokens), np.concatenate(begins), pieces[0].tokenizer)
+    opens = [one.opens_T for one in pieces]
+    return Piece(np.concatenate(tokens), np.concatenate(begins), np.concatenate(opens), pieces[0].tokenizer)
 
 
 class BlockLayout(Single):
@@ -74,8 +93,11 @@ class BlockLayout(Single):
         """`settings`: everything that shapes blocks beside the tokenizer and max_len, as JSON."""
         self._settings = settings
 
+        self.in_halves = False
+        """whether a block is a pair of its halves; only Corpus.make_halves sets it"""
+
     def settings(self) -> dict[str, Any]:
-        return self._settings
+        return {**self._settings, "in_halves": True} if self.in_halves else self._settings
 
     def problem(self, values: Values) -> Problem | None:
         return None if isinstance(values["text"], Piece) else super().problem(values)
@@ -92,16 +114,33 @@ class BlockLayout(Single):
             # Rows of a program, such as those of `nlu.load`, are whole texts.
             return super().encode(tokenizer, rows, max_len)
         pieces = [cast(Piece, row["text"]) for row in rows]
-        before = np.array(tokenizer.single.before, np.int32)
-        after = np.array(tokenizer.single.after, np.int32)
-        tokens = np.concatenate([part for piece in pieces for part in (before, piece.tokens_T, after)])
-        lengths_N = np.array([len(piece) for piece in pieces]) + tokenizer.single.size
+        # In halves a block has the special tokens of a pair, and else those of a single text.
+        middles = [self.in_halves and piece.middle or len(piece) for piece in pieces]
+        template = tokenizer.pair if self.in_halves else tokenizer.single
+        before, between, after = (
+            np.array(tokens, np.int32) for tokens in (template.before, template.between, template.after)
+        )
+        tokens = np.concatenate(
+            [
+                part
+                for piece, middle in zip(pieces, middles, strict=True)
+                for part in (before, piece.tokens_T[:middle], between, piece.tokens_T[middle:], after)
+            ]
+        )
+        lengths_N = np.array([len(piece) for piece in pieces]) + template.size
         is_cut_N = np.array([piece.is_cut for piece in pieces])
-        encoded = EncodedRows(tokens, lengths_N, lengths_N, is_cut_N)
+        boundary_N = lengths_N
+        if self.in_halves:
+            boundary_N = np.array(middles) + len(before) + len(between)
+        encoded = EncodedRows(tokens, lengths_N, boundary_N, is_cut_N)
         # The spelling of tokens tells plain words, so they need no column.
         if self._settings["words"] != "plain":
             firsts = [np.flatnonzero(piece.begins_T) for piece in pieces]
-            encoded.words = (np.concatenate(firsts) + len(before)).astype(np.int32)
+            inside = [
+                first + len(before) + len(between) * (first >= middle)
+                for first, middle in zip(firsts, middles, strict=True)
+            ]
+            encoded.words = np.concatenate(inside).astype(np.int32)
             encoded.word_counts_N = np.array([len(first) for first in firsts], np.int64)
         return encoded
 
@@ -114,6 +153,8 @@ class CorpusBlocks:
 
     def __init__(self, break_mode: BreakMode, words: Words, max_len: int, min_len: int):
         self.break_mode, self.words, self.max_len, self.min_len = break_mode, words, max_len, min_len
+        self.in_halves = False
+        """whether each block needs two halves and the special tokens of a pair; only Corpus.make_halves sets it"""
 
     def rows(self, path: Path, tokenizer: Tokenizer | None, max_lines: int | None) -> Iterator[Row | BadRow]:
         """Yield the blocks of a file, numbered from 1, and a BadRow for a line that cannot be used.
@@ -126,11 +167,12 @@ class CorpusBlocks:
                     rule = check_text(sentence)
                     yield Row(number, {"text": sentence}) if rule is None else BadRow.of(number, LINE, sentence, rule)
             return
-        number, room = 0, self.max_len - tokenizer.single.size
+        number, room = 0, self.max_len - (tokenizer.pair if self.in_halves else tokenizer.single).size
         for found in self._blocks(path, tokenizer, max_lines, room):
             if isinstance(found, BadRow):
                 yield found
-            elif len(found) >= self.min_len:
+            # A single word has no halves.
+            elif len(found) >= self.min_len and not (self.in_halves and found.middle is None):
                 number += 1
                 yield Row(number, {"text": found})
 
@@ -141,6 +183,7 @@ class CorpusBlocks:
             self.break_mode.removesuffix("_doc")
         ]
         open_block: list[Piece] = []
+        document = 0
         sentences = _sentences(path, max_lines)
         while batch := list(islice(sentences, LINES_AT_ONCE)):
             usable: list[str | None] = []
@@ -153,13 +196,20 @@ class CorpusBlocks:
             for sentence in usable:
                 if sentence is None:
                     if ends_with_document and open_block:
-                        yield joined(open_block)
+                        yield _of_document(joined(open_block), document)
                         open_block = []
+                    document += 1
                 # A line of which the tokenizer leaves nothing adds nothing.
                 elif len(piece := next(pieces)):
-                    yield from takes(open_block, piece, room)
+                    for block in takes(open_block, piece, room):
+                        yield _of_document(block, document)
         if open_block:
-            yield joined(open_block)
+            yield _of_document(joined(open_block), document)
+
+
+def _of_document(block: Piece, number: int) -> Piece:
+    block.document = number
+    return block
 
 
 def _sentences(path: Path, max_lines: int | None) -> Iterator[tuple[int, str | None]]:
@@ -219,7 +269,8 @@ class _WordFinder:
         for start, count in zip(starts_of(counts_N).tolist(), counts_N.tolist(), strict=True):
             begins[start : start + 1] = True
             inside = slice(start, start + count)
-            found.append(Piece(flat[inside], begins[inside], self._tokenizer))
+            opens = np.arange(count) == 0
+            found.append(Piece(flat[inside], begins[inside], opens, self._tokenizer))
         return found
 
     def _divide(self, sentences: list[str], flat: np.ndarray, counts_N: np.ndarray, begins: np.ndarray) -> None:
@@ -302,3 +353,12 @@ class Corpus(Files):
             # Another version has another dictionary.
             shaped_by["jieba"] = jieba.__version__
         self.layout = BlockLayout(shaped_by)
+
+    def make_halves(self) -> None:
+        """Make rows that are pairs of the halves of a block: called by a target about the order of sentences.
+
+        Raises UserError for blocks that may have sentences of several documents.
+        """
+        if self.blocks.break_mode not in OF_ONE_DOCUMENT:
+            raise UserError(halves_problem(self.blocks.break_mode))
+        self.blocks.in_halves = self.layout.in_halves = True

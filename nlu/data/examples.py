@@ -31,6 +31,8 @@ class Examples:
         self.target = target
         self.layout = layout
         self.lengths_N = stored.lengths_N[rows_N]
+        self.rows_of_set = rows_N
+        """the rows of the whole set, also where `some` of its examples were taken; ascending"""
         self._origin = origin
         self.member = ""
         """the set of a mixture that these rows belong to; "" in a run with one set"""

@@ -41,6 +41,19 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
     yield from _sets(data, folds["count"])
 
 
+OF_ONE_DOCUMENT = ("complete_doc", "none_doc", "eos")
+"""values of data.break_mode with which a block has sentences of only one document"""
+
+
+def halves_problem(break_mode: str) -> str:
+    """Return why blocks of a corpus made in this way have no halves of one document."""
+    return (
+        f"data.break_mode is {break_mode}, with which a block may have sentences of several documents, but "
+        "task=structbert learns the order of sentences of one document; set data.break_mode=complete_doc, or "
+        "one of none_doc and eos"
+    )
+
+
 def corpus_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     """Yield where `data=corpus` does not fit the task or this machine: its examples are texts without labels."""
     data, folds = config["data"], config["folds"]

@@ -12,6 +12,8 @@ Axes: T places of examples.
 | mixture | round | yes |
 | eval_rows | row, or hash of a group | yes |
 | mask order, share, kind, word, n-gram | epoch, row of the store, place | yes |
+| pair class, first, second, row | epoch, row of the store | yes |
+| shuffle, shuffle order | epoch, row of the store, place | yes |
 | dropout, CPU | step, example, which of its sequences | yes |
 | dropout, accelerator; torch's generator | rank, step, micro-batch | no |
 """

@@ -101,11 +101,11 @@ class Predictor:
 
     def _vectors_of(self, batch: Batch) -> Tensor:
         model = self.trained.model
-        if "pooled" in model.wants:
+        if "units" not in model.wants:
             encoded = model.encode(batch)
             assert encoded.pooled_SD is not None
             return torch.cat([encoded.pooled_SD.index_select(0, sequences_B) for sequences_B in batch.sequences_KB], 1)
-        # With a head over units, the run has not trained any vector of a sequence.
+        # With a head over units, the run has hardly trained any vector of a sequence.
         hidden_TD = model.backbone.encode(model.backbone.embed(batch), batch, tokens=True).tokens_TD
         assert hidden_TD is not None
         means_SD = mean_of_sequences(hidden_TD, batch.lengths)

@@ -312,7 +312,7 @@ class WordsKind(Kind):
     name, plural = "words", "masked words"
     columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "texts"}
     unpredicted = (
-        "a run of task=mlm predicts only words that it masks itself; fine-tune it with model.pretrained=RUN and "
+        "this run predicts only words that it masks itself; fine-tune it with model.pretrained=RUN and "
         "predict with the new run, or get vectors of texts by nlu.load(RUN).encode"
     )
     unjudged = (

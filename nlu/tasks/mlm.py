@@ -27,21 +27,45 @@ CHUNK_ROWS = 64
 """masked tokens whose scores of all words are in memory twice"""
 
 
-class Mlm(RowsOfLogits):
+class PredictsWords(RowsOfLogits):
+    """The base of tasks that predict words which are hidden in a text."""
+
+    kind = "nlu.metrics.kinds.WordsKind"
+    binary_metrics = ()
+    default_metric = "loss"
+    lower_is_better = ("loss", "perplexity")
+
+    known: MaskedWords
+
+    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
+        """Raise UserError: rows to be predicted have no masked words."""
+        raise UserError("this run predicts only words that it masks itself; fine-tune it with model.pretrained=RUN")
+
+    def of_words(self, batch: Batch, outputs: Outputs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the numbers of the words that were there, their losses in nats, and the predicted words; (U,) each."""
+        return batch.targets["labels"].cpu().numpy(), *_losses(outputs["logits"], batch.targets["labels"])
+
+    def record_of(self, labels_U: np.ndarray, loss_U: np.ndarray, best_U: np.ndarray) -> dict[str, object]:
+        """Return, of one example, the numbers of its masked tokens (`label`) and of the predicted ones, how many are
+        `masked` and predicted `right`, and their summed `loss` in nats."""
+        return {
+            "label": labels_U.tolist(),
+            "prediction": best_U.tolist(),
+            "masked": len(labels_U),
+            "right": int((labels_U == best_U).sum()),
+            "loss": float(loss_U.sum()),
+        }
+
+
+class Mlm(PredictsWords):
     """Predict masked words from the words around them."""
 
     layouts = ("single", "pair")
     target = "nlu.data.targets.MaskedWords"
     heads = ("nlu.models.heads.words.WordsHead",)
     scores = "nlu.metrics.words.WordScorer"
-    kind = "nlu.metrics.kinds.WordsKind"
     metrics = ("loss", "perplexity", "accuracy")
-    binary_metrics = ()
-    default_metric = "loss"
-    lower_is_better = ("loss", "perplexity")
     rules_of_config = "nlu.tasks.rules.mlm_problems"
-
-    known: MaskedWords
 
     def __init__(
         self,
@@ -63,25 +87,13 @@ class Mlm(RowsOfLogits):
         super().__init__(loss, target)
         target.choose(Masking(mask_fraction, whole_words, max_ngram, keep, replace, frequency_power))
 
-    def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
-        """Raise UserError: rows to be predicted have no masked words."""
-        raise UserError("a run of task=mlm predicts only masked words; fine-tune it with model.pretrained=RUN")
-
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
-        """Return, of each example, the numbers of its masked tokens (`label`) and of the predicted ones, how many are
-        `masked` and predicted `right`, and their summed `loss` in nats."""
+        """Return `record_of` each example."""
         counts_B = batch.unit_counts_B
         assert counts_B is not None, "the target masks tokens"
-        labels_U = batch.targets["labels"].cpu().numpy()
-        loss_U, best_U = _losses(outputs["logits"], batch.targets["labels"])
+        labels_U, loss_U, best_U = self.of_words(batch, outputs)
         return [
-            {
-                "label": labels_U[piece].tolist(),
-                "prediction": best_U[piece].tolist(),
-                "masked": len(labels_U[piece]),
-                "right": int((labels_U[piece] == best_U[piece]).sum()),
-                "loss": float(loss_U[piece].sum()),
-            }
+            self.record_of(labels_U[piece], loss_U[piece], best_U[piece])
             for piece in map(slice, starts_of(counts_B), np.cumsum(counts_B))
         ]
 

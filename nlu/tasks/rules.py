@@ -1,5 +1,5 @@
-"""The rules of tasks over classes and of task=mlm, which validation calls with the whole configuration, before anything
-heavy is imported."""
+"""The rules of tasks over classes and of pretraining, which validation calls with the whole configuration, before
+anything heavy is imported."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -8,6 +8,7 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
+from nlu.data.rules import OF_ONE_DOCUMENT, halves_problem
 
 
 def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
@@ -37,7 +38,7 @@ def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> I
 
 
 def mlm_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
-    """Yield where the shares of task=mlm are impossible. A derived class may lack any of the keys."""
+    """Yield where the keys of a task of masked words are impossible. A derived class may lack any of them."""
     task = config["task"]
     if task.get("mask_fraction") == 0:
         yield "task.mask_fraction is 0, so no token is predicted; set it to a share of the tokens, such as 0.15"
@@ -47,6 +48,16 @@ def mlm_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Ite
             f"task.keep is {keep} and task.replace is {replace}, more than all masked tokens together; set both so "
             "that their sum is at most 1"
         )
+
+
+def structbert_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where the keys of task=structbert are impossible, or the data has no documents."""
+    yield from mlm_problems(config, constants)
+    break_mode = config["data"].get("break_mode")
+    if break_mode is None:
+        yield "task=structbert needs documents, whose sentences have an order; set data=corpus"
+    elif break_mode not in OF_ONE_DOCUMENT:
+        yield halves_problem(break_mode)
 
 
 def _unknown(task: Mapping[str, Any], loss: Mapping[str, Any], names: list[str]) -> Iterator[str]:

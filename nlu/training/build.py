@@ -204,6 +204,8 @@ def assemble(
     # Known only here: for pretrained weights the limit is in their configuration, not in ours.
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
         raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
+    # A head may ask how wide the vectors of sequences are.
+    backbone.layout = layout
     head_node = task.own_head() if config.head[TARGET] == target_of("head", "auto") else config.head
     # Masked words are predicted from the vectors of tokens, also in a pair.
     width = backbone.width_of("units" if wanted_by(target) == "units" else layout)

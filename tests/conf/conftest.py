@@ -114,8 +114,8 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 OF_SEVERAL = ("data/mixture", "task/composite")
 """These are chosen together, for several sets: test_mixture.py."""
-OF_PRETRAINING = ("data/corpus", "head/words")
-"""These go with task=mlm only: test_pretraining.py."""
+OF_PRETRAINING = ("data/corpus", "head/words", "head/words_and_class", "task/structbert")
+"""These go with one another only: test_pretraining.py."""
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import pytest
 from nlu.config.signature import read_signature
 
 CORPUS = ("data=corpus", "data.train=corpus.txt")
+STRUCTBERT = (*CORPUS, "task=structbert", "data.break_mode=complete_doc")
 
 
 @pytest.mark.thorough
@@ -18,6 +19,9 @@ def test_a_corpus_chooses_its_task_and_fits_every_model_and_method(composer, cho
     for name in ("plain", "rdrop", "fgm", "freelb"):
         assert composer.problems_of(composer.plain(*CORPUS, f"method={name}")) == []
     assert composer.problems_of(composer.plain(*CORPUS, "head=words")) == []
+    assert composer.problems_of(composer.plain(*STRUCTBERT, "head=words_and_class")) == []
+    for method in ("rdrop", "fgm", "freelb"):
+        assert composer.problems_of(composer.plain(*STRUCTBERT, f"method={method}")) == []
 
 
 def test_other_tasks_refuse_a_corpus_and_the_head_of_words(composer):
@@ -26,10 +30,13 @@ def test_other_tasks_refuse_a_corpus_and_the_head_of_words(composer):
         assert problem.startswith(f"task={task} needs ") and problem.endswith("for rows with labels")
     (problem,) = composer.problems_of(composer.plain("head=words"))
     assert problem.startswith("head is words, but task=classify takes linear, mlp")
+    (problem,) = composer.problems_of(composer.plain(*STRUCTBERT, "head=words"))
+    assert problem.startswith("head is words, but task=structbert takes words_and_class")
 
 
 def test_the_choices_of_pretraining_list_the_keys_of_their_targets(composer):
-    config = composer.plain(*CORPUS, "head=words")
-    for group in ("data", "head", "task"):
-        parameters = read_signature(config[group]["_target_"]).parameters
-        assert set(config[group]) - {"_target_"} == set(parameters), group
+    for options in ((*CORPUS, "head=words"), (*STRUCTBERT, "head=words_and_class")):
+        config = composer.plain(*options)
+        for group in ("data", "head", "task"):
+            parameters = read_signature(config[group]["_target_"]).parameters
+            assert set(config[group]) - {"_target_"} == set(parameters), group

@@ -42,6 +42,11 @@ def pair_of_classes(rng: random.Random) -> Row:
     return {"text_a": first, "text_b": second, "label": str(int(first[0] < second[0]))}
 
 
+def document(rng: random.Random) -> Row:
+    """Return two sentences, of which only the first one begins with a or b."""
+    return {"text": f"{rng.choice('ab')} {text(rng)}\n{rng.choice('gh')} {text(rng)}\n"}
+
+
 def soft(rng: random.Random) -> Row:
     row = classes(rng)
     margin = row["text"].count("b") - row["text"].count("a") + rng.random()
@@ -119,6 +124,18 @@ class Kind:
         )  # fmt: skip
 
 
+class OfDocuments(Kind):
+    """A kind whose data is a corpus; each row is a document, and a block by itself."""
+
+    def overrides(self, folder: Path, *, train_rows: int = TRAIN_ROWS, dev_rows: int = DEV_ROWS) -> tuple[str, ...]:
+        folder.mkdir(exist_ok=True)
+        for name, rows, seed in (("train", train_rows, 0), ("dev", dev_rows, 1)):
+            rng = random.Random(seed)
+            (folder / f"{name}.txt").write_text("\n".join(self.row(rng)["text"] for _ in range(rows)))
+        files = (f"data.train={folder}/train.txt", f"data.dev={folder}/dev.txt", "data.break_mode=complete_doc")
+        return (*self.model, *PLAIN, "data=corpus", *files, *self.options)
+
+
 def write(path: Path, rows: list[Row]) -> None:
     """Write rows as lines of JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,6 +179,9 @@ TASKS = {
 PRETRAINING = {
     "mlm": Kind(("task=mlm", "task.mask_fraction=0.4", "task.max_ngram=2"), only_text),
     "mlm of pairs": Kind(("task=mlm", "task.mask_fraction=0.4", "task.replace=0.3"), pair_of_texts),
+    "structbert": OfDocuments(
+        ("task=structbert", "task.mask_fraction=0.4", "task.shuffle_fraction=0.5", "task.order_weight=2"), document
+    ),
 }
 """Tasks whose masks depend on the place of a row in its set."""
 LOSSES = {
@@ -189,6 +209,7 @@ TOGETHER = {
     "freelb in bf16": Kind(("method=freelb", "precision=bf16"), classes, passes=3),
     "mlm in bf16": Kind(("task=mlm", "task.frequency_power=0.5", "precision=bf16"), only_text),
     "rdrop of masked words": Kind(("method=rdrop", "task=mlm"), only_text),
+    "rdrop and the order of sentences": OfDocuments(("method=rdrop", "task=structbert"), document),
     "frozen weights in bf16": Kind(("precision=bf16", "optimizer.freeze=['backbone.encoder*.weight']"), classes),
     "a CRF in bf16": Kind(("task=tag", "head=crf", "precision=bf16"), tags),
     "LoRA": Kind(("adapter=lora", "adapter.rank=2"), classes),

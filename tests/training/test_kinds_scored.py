@@ -1,5 +1,6 @@
 """Scores and predictions of every kind of run depend neither on the other examples of a batch nor on order."""
 
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,20 @@ def test_scores_and_predictions_do_not_depend_on_batch_size_or_row_order(kind: K
         assert without_place(record) == without_place(before[place])
 
 
-@pytest.mark.parametrize("kind", few_first(PRETRAINING, "mlm"))
+@pytest.mark.parametrize("kind", few_first(PRETRAINING, "mlm", "structbert"))
 def test_scores_of_masked_words_do_not_depend_on_batch_size(kind: Kind, tmp_path: Path) -> None:
     # The order of rows decides their masks.
     _, (metrics, records) = scored_in_batches(kind, tmp_path)
-    total = sum(record["loss"] for record in records) / sum(record["masked"] for record in records)
-    assert metrics["loss"] == pytest.approx(total, rel=1e-9)
+    total, masked = (sum(record[name] for record in records) for name in ("loss", "masked"))
+    if "class" in records[0]:
+        shuffled, wrong = (sum(record[name] for record in records) for name in ("shuffled", "class_loss"))
+        words = (total + sum(record["shuffled_loss"] for record in records)) / (masked + shuffled)
+        assert metrics["loss"] == pytest.approx(words + 2 * wrong / len(records), rel=1e-9)
+        right = sum(record["class"] == record["predicted_class"] for record in records)
+        assert right / len(records) in metrics.values()
+    else:
+        assert metrics["loss"] == pytest.approx(total / masked, rel=1e-9)
+    assert metrics["perplexity"] == pytest.approx(math.exp(total / masked), rel=1e-9)
 
 
 def scored_in_batches(

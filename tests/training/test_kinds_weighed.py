@@ -28,7 +28,7 @@ SPLITS = {"whole": (11, 1), "uneven": (4, 3), "single": (1, 11)}
 BY_ROW = {
     **{name: KINDS[name] for name in (
         "classify", "regress", "regress of pairs", "multilabel", "tag", "tag with a CRF", "siamese",
-        "siamese with contrastive loss", "mlm", "mlm of pairs",
+        "siamese with contrastive loss", "mlm", "mlm of pairs", "structbert", "rdrop and the order of sentences",
         "cross-entropy", "focal", "bce", "taylor", "rdrop", "fgm",
     )},
     "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
@@ -64,7 +64,8 @@ def one_step(kind: Kind, folder: Path, split: str, *options: str) -> tuple[dict[
 @pytest.mark.parametrize(
     "kind",
     few_first(
-        BY_ROW, "mlm", "tag with a CRF", "siamese with contrastive loss", "freelb in linf, tags and a CRF",
+        BY_ROW, "mlm", "structbert", "tag with a CRF", "siamese with contrastive loss",
+        "freelb in linf, tags and a CRF",
     ),
 )  # fmt: skip
 def test_micro_batches_of_any_size_give_the_loss_and_the_gradient_of_the_whole_step(kind: Kind, tmp_path: Path) -> None:

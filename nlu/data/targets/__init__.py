@@ -1,10 +1,11 @@
 """What a model learns to predict for an example: a class, a distribution over classes, tags, a number, several labels,
-masked words, nothing."""
+masked words, also with the order of sentences, nothing."""
 
 from nlu.data.targets.base import ONE_CLASS, SCORING, Gathered, Target
 from nlu.data.targets.classes import Classes, LabelSet, NoTarget, Relevance
 from nlu.data.targets.masked import MaskedWords
 from nlu.data.targets.number import Number
+from nlu.data.targets.sentence_order import SentenceOrder
 from nlu.data.targets.soft import SoftClasses
 from nlu.data.targets.tags import Tags
 
@@ -18,6 +19,7 @@ __all__ = [
     "NoTarget",
     "Number",
     "Relevance",
+    "SentenceOrder",
     "SoftClasses",
     "Tags",
     "Target",

@@ -33,7 +33,9 @@ class Gathered:
     key: Key
     """(seed, epoch) of a training batch, else SCORING"""
     packed: Packed
-    """the sequences of the batch; a target may change tokens and units in place"""
+    """the sequences of the batch; a target may change tokens and units in place, or replace all of it"""
+    rows_of_set: np.ndarray | None = None
+    """index in `stored` of each row of the set that the batch is from, ascending; None: all rows"""
 
 
 class Target(Protocol):
@@ -105,7 +107,8 @@ class Target(Protocol):
         A target may replace tokens in place, in `rows.packed.tokens_T`, and choose the tokens that are labelled, in
         `rows.packed.units_U` with `unit_counts_B`. Random numbers must be a function of `rows.key`, the example's index
         in `rows.examples_B` and a position in the example (`nlu.data.seeds.uniforms`). Then they do not depend on batch
-        size, accumulation, ranks or restarts, and are the same in every evaluation.
+        size, accumulation, ranks or restarts, and are the same in every evaluation. A target whose sequences have other
+        lengths replaces `rows.packed`, and puts `rows_B` and `examples_B` in the order of these lengths.
         """
         raise NotImplementedError
 

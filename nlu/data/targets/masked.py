@@ -21,6 +21,7 @@ from torch import Tensor
 from nlu.config.errors import UserError
 from nlu.data.arrays import occurrences, ranges
 from nlu.data.dataset import Files
+from nlu.data.layouts import Packed
 from nlu.data.seeds import uniforms
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values
@@ -34,7 +35,8 @@ UNUSED = re.compile(r"\[unused\d+\]")
 
 @dataclass(frozen=True)
 class Masking:
-    """How tokens are chosen, and what takes their place. The keys of `task=mlm` explain the fields."""
+    """How tokens are chosen, and what takes their place. The keys of `task=mlm` and `task=structbert` explain the
+    fields."""
 
     fraction: float = 0.15
     whole_words: bool = True
@@ -42,10 +44,11 @@ class Masking:
     keep: float = 0.1
     replace: float = 0.1
     frequency_power: float = 0.0
+    shuffle_fraction: float = 0.0
 
 
 @dataclass
-class _Drawn:
+class Drawn:
     """The random numbers of a batch: a function of the key, the row of each example and a place in it."""
 
     rows: Gathered
@@ -151,12 +154,26 @@ class MaskedWords(Target):
     def collate(self, rows: Gathered) -> dict[str, Tensor]:
         """Mask tokens in place. Returns `labels`, (U,), int64: the tokens that were there; `packed.units_U` has their
         places."""
+        return self._hide(rows, self._given_words(rows))
+
+    def _given_words(self, rows: Gathered) -> np.ndarray | None:
+        """Return whether each token of the batch begins a word, (T,), bool; None: the pieces of words tell."""
+        first, counts_B = rows.stored.words(rows.rows_B)
+        # A store of a corpus whose words are known has them.
+        if not counts_B.any():
+            return None
+        begins_T = np.zeros(len(rows.packed.tokens_T), bool)
+        begins_T[first + np.repeat(rows.packed.starts_S, counts_B)] = True
+        return begins_T
+
+    def _hide(self, rows: Gathered, given_T: np.ndarray | None) -> dict[str, Tensor]:
+        """Do what `collate` does with the words of `_given_words`; rows and sequences are in the same order."""
         packed, masking = rows.packed, self.masking
         assert len(packed.sequences_KB) == 1, "an example is one sequence"
         tokens_T, lengths_S = packed.tokens_T, packed.lengths_S
-        drawn = _Drawn(rows, np.repeat(rows.rows_B, lengths_S), packed.positions_T)
+        drawn = Drawn(rows, np.repeat(rows.rows_B, lengths_S), packed.positions_T)
         example_T = np.repeat(np.arange(len(lengths_S)), lengths_S)
-        places_F, begins_F = self._words(rows)
+        places_F, begins_F = self._words(packed, given_T)
         grams_G, sizes_G = self._grams(places_F, begins_F, example_T, drawn)
         # By example, and there in random order.
         order_G = np.lexsort((drawn.at("mask order", grams_G), example_T[grams_G]))
@@ -178,26 +195,19 @@ class MaskedWords(Target):
         packed.unit_counts_B = np.bincount(example_T[units_U], minlength=len(lengths_S)).astype(np.int64)
         return {"labels": torch.from_numpy(labels_U)}
 
-    def _words(self, rows: Gathered) -> tuple[np.ndarray, np.ndarray]:
+    def _words(self, packed: Packed, given_T: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the places in T of the tokens that may be masked, and whether each begins a word; (F,) each."""
-        packed = rows.packed
         is_free_T = ~self._is_fixed_V[packed.tokens_T]
         begins_T = np.ones(len(is_free_T), bool)
         if self.masking.whole_words:
-            first, counts_B = rows.stored.words(rows.rows_B)
-            # A store of a corpus whose words are known has them; of others, the pieces of words tell.
-            if counts_B.any():
-                begins_T[:] = False
-                begins_T[first + np.repeat(packed.starts_S, counts_B)] = True
-            else:
-                begins_T = ~self._is_part_V[packed.tokens_T]
+            begins_T = ~self._is_part_V[packed.tokens_T] if given_T is None else given_T.copy()
             # What follows a token that may not be masked begins a word, also where max_len cut off its beginning.
             begins_T[1:] |= ~is_free_T[:-1]
             begins_T[packed.starts_S] = True
         return np.flatnonzero(is_free_T), begins_T[is_free_T]
 
     def _grams(
-        self, places_F: np.ndarray, begins_F: np.ndarray, example_T: np.ndarray, drawn: _Drawn
+        self, places_F: np.ndarray, begins_F: np.ndarray, example_T: np.ndarray, drawn: Drawn
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the place in T of the first token of each n-gram, and its number of tokens; (G,) each."""
         first_W = np.flatnonzero(begins_F)

@@ -252,6 +252,8 @@ def load_into(
         if node := (source.labels() or {}).get("adapter"):
             theirs = build(node, trusted=trusted).merged(theirs)
         is_same = _predicts_words(source) and isinstance(model.head, ReadsCheckpoints)
+        if is_same and getattr(model.head, "class_names", None) != _target_of(source).get("class_names"):
+            theirs = {name: value for name, value in theirs.items() if not name.startswith("head.classes.")}
         if labels is not None and not is_same and not _is_trained_for(source, model.layout, labels):
             theirs = {name: value for name, value in theirs.items() if name.startswith("backbone.")}
             if _predicts_words(source):
@@ -329,7 +331,13 @@ def _is_trained_for(source: Pretrained, layout: str, labels: list[str]) -> bool:
 
 def _predicts_words(source: Pretrained) -> bool:
     """Return whether a former run was pretrained by masked words, so that its head serves no other task."""
-    return "masking" in (source.labels() or {}).get("target", {}).get("meta", {})
+    return "masking" in _target_of(source)
+
+
+def _target_of(source: Pretrained) -> dict[str, Any]:
+    """Return what a former run keeps of its target."""
+    meta: dict[str, Any] = (source.labels() or {}).get("target", {}).get("meta", {})
+    return meta
 
 
 def _check_vocabulary(

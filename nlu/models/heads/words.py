@@ -4,18 +4,19 @@ Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3.1: a linear lay
 a norm, and a product with the table of word vectors plus a bias. The layer has the width of word vectors, as in
 ELECTRA's generator. Names of parameters are those of BERT's checkpoints behind `cls.`.
 
-Axes: U masked tokens, V words of the vocabulary.
+Axes: U masked tokens, V words of the vocabulary, B examples, C classes of examples.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.encoders.bert import ACTIVATIONS
-from nlu.models.head import HeadTarget, vectors_of
+from nlu.models.head import HeadTarget, Wanted, vectors_of
 from nlu.models.heads.linear import fresh_linear
 from nlu.models.layers.linear import Tied
 
@@ -52,7 +53,7 @@ class WordsHead(nn.Module):
     def __init__(self, width: int, target: HeadTarget, encoder: Encoder):
         """No options. The activation and the constant of the norm are the encoder's, or gelu and 1e-12."""
         super().__init__()
-        self.wants = "units"
+        self.wants: Wanted | tuple[Wanted, ...] = "units"
         words, sizes = encoder.words, encoder.settings()
         self.activation = ACTIVATIONS[str(sizes.get("hidden_act", "gelu"))]
         eps = sizes.get("layer_norm_eps", 1e-12)
@@ -76,3 +77,26 @@ class WordsHead(nn.Module):
         # The table of words is the encoder's.
         found.pop("predictions.decoder.weight", None)
         return found
+
+
+class HasClasses(HeadTarget, Protocol):
+    """A target of masked words that also has a class for each example."""
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The classes in their order."""
+
+
+class WordsAndClassHead(WordsHead):
+    """The scores of words for masked tokens, and a linear layer on the pooled vector for the class of each example."""
+
+    def __init__(self, width: int, target: HasClasses, encoder: Encoder):
+        """No options. The layer reads what `model.pooling` gives: by default the first token."""
+        super().__init__(width, target, encoder)
+        self.wants = ("pooled", "units")
+        self.class_names = list(target.class_names)
+        self.classes = fresh_linear(encoder.width_of(encoder.layout), len(self.class_names))
+
+    def of_classes(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """Return the logits of the classes for each example, (B, C), float32."""
+        return self.classes(vectors_of(encoded, batch, "pooled")).float()

@@ -1,0 +1,129 @@
+"""Masked words, and a class for each text or pair: pretraining with two terms of the loss.
+
+Axes: B examples, U predicted tokens, V words of the vocabulary, C classes.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlu.config.types import Fraction, NonNegativeFloat, PositiveInt, Probability
+from nlu.data.arrays import starts_of
+from nlu.data.collate import Batch
+from nlu.data.examples import Examples
+from nlu.data.targets import SentenceOrder
+from nlu.data.targets.masked import Masking
+from nlu.losses.loss import Loss
+from nlu.metrics.classes import log_probabilities
+from nlu.metrics.scores import Scorer
+from nlu.metrics.words import WordsAndClassScorer
+from nlu.models.heads.words import WordsAndClassHead
+from nlu.models.task_model import TaskModel
+from nlu.tasks.mlm import PredictsWords
+from nlu.tasks.task import Outputs, symmetric_kl, to_host
+
+WORDS, CLASSES = "words", "classes"
+
+
+class WordsAndClass(PredictsWords):
+    """The base of tasks that predict masked words and the class of each example.
+
+    A step's loss is the mean over its predicted words and the mean over its examples, each times its weight.
+    """
+
+    heads = ("nlu.models.heads.words.WordsAndClassHead",)
+    scores = "nlu.metrics.words.WordsAndClassScorer"
+    class_accuracy: str
+    """the metric of classes"""
+
+    known: SentenceOrder
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {WORDS: len(batch.targets["labels"]), CLASSES: len(batch)}
+
+    def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
+        """Return `logits` of words, (U, V), and of `classes`, (B, C)."""
+        head = model.head
+        assert isinstance(head, WordsAndClassHead)
+        encoded = model.encode(batch, x_TD)
+        # In fp32, as `TaskModel.forward` says.
+        with torch.autocast(batch.tokens_T.device.type, enabled=False):
+            return {"logits": head(encoded, batch), CLASSES: head.of_classes(encoded, batch)}
+
+    def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
+        return {
+            WORDS: self.loss(outputs["logits"], batch.targets["labels"]),
+            CLASSES: self.loss(outputs[CLASSES], batch.targets[CLASSES]),
+        }
+
+    def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
+        return symmetric_kl(first["logits"], second["logits"]) + symmetric_kl(first[CLASSES], second[CLASSES])
+
+    def rows(self, batch: Batch) -> int:
+        return sum(self.counts(batch).values())
+
+    def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
+        """Return the records of `PredictsWords`, without words that were shuffled, and the fields that
+        `WordsAndClassScorer` adds."""
+        labels_U, loss_U, best_U = self.of_words(batch, outputs)
+        is_shuffled_U = np.zeros(len(labels_U), bool)
+        if "is_shuffled" in batch.targets:
+            is_shuffled_U = batch.targets["is_shuffled"].cpu().numpy()
+        log_BC, class_B = log_probabilities(to_host(outputs[CLASSES])), batch.targets[CLASSES].cpu().numpy()
+        names, counts_B = self.known.class_names, batch.unit_counts_B
+        assert counts_B is not None, "the target masks tokens"
+        found: list[dict[str, object]] = []
+        for row, (start, count) in enumerate(zip(starts_of(counts_B), counts_B, strict=True)):
+            own = np.arange(start, start + count)
+            masked, shuffled = own[~is_shuffled_U[own]], own[is_shuffled_U[own]]
+            found.append(
+                self.record_of(labels_U[masked], loss_U[masked], best_U[masked])
+                | {
+                    "shuffled": len(shuffled), "shuffled_loss": float(loss_U[shuffled].sum()),
+                    "class": names[class_B[row]], "predicted_class": names[int(log_BC[row].argmax())],
+                    "class_loss": -float(log_BC[row, class_B[row]]),
+                }
+            )  # fmt: skip
+        return found
+
+    def scorer(self, decided: Mapping[str, float]) -> Scorer:
+        return WordsAndClassScorer(self.class_accuracy, self.term_weights)
+
+
+class Structbert(WordsAndClass):
+    """Predict masked and shuffled words, and the order of the two halves of a block.
+
+    Wang et al. 2019 (https://arxiv.org/abs/1908.04577).
+    """
+
+    layouts = ("single",)
+    target = "nlu.data.targets.SentenceOrder"
+    class_accuracy = "order_accuracy"
+    metrics = ("loss", "perplexity", "accuracy", "order_accuracy")
+    rules_of_config = "nlu.tasks.rules.structbert_problems"
+
+    def __init__(
+        self,
+        loss: Loss,
+        target: SentenceOrder,
+        *,
+        words_weight: NonNegativeFloat = 1.0,
+        order_weight: NonNegativeFloat = 1.0,
+        shuffle_fraction: Probability = 0.05,
+        mask_fraction: Fraction = 0.15,
+        whole_words: bool = True,
+        max_ngram: PositiveInt = 1,
+        keep: Probability = 0.1,
+        replace: Probability = 0.1,
+        frequency_power: NonNegativeFloat = 0.0,
+    ):
+        """`words_weight` and `order_weight`: of the mean loss of predicted words, and of that of the order.
+        `shuffle_fraction`: tokens that are not masked form groups of three neighbors; this share of the groups is
+        shuffled, and their tokens are predicted; 0: off. The other options are those of task=mlm."""
+        super().__init__(loss, target)
+        self.term_weights = {WORDS: words_weight, CLASSES: order_weight}
+        target.choose(
+            Masking(mask_fraction, whole_words, max_ngram, keep, replace, frequency_power, shuffle_fraction)
+        )  # fmt: skip
