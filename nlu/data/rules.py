@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.checks.composing import MISSING
+from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
@@ -37,7 +38,7 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
     if config.get("run") is config.get("export") is None:
         yield from idle_keys(data, formats_of(data), "data")
     if data.get("fields", MISSING) != MISSING:
-        yield from _fields(data, config["task"][TARGET].rpartition(".")[2].lower(), task, _reads(config))
+        yield from _fields(data, choice_of("task", config["task"][TARGET]), task, _reads(config))
     yield from _sets(data, folds["count"])
 
 
@@ -59,7 +60,7 @@ def corpus_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
     data, folds = config["data"], config["folds"]
     targets, _ = known_roles(task)
     if targets:
-        name = config["task"][TARGET].rpartition(".")[2].lower()
+        name = choice_of("task", config["task"][TARGET])
         yield (
             f"task={name} needs {' or '.join(targets)}, but data=corpus has only sentences; set task=mlm, or "
             "data=files for rows with labels"

@@ -42,6 +42,9 @@ def mlm_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Ite
     task = config["task"]
     if task.get("mask_fraction") == 0:
         yield "task.mask_fraction is 0, so no token is predicted; set it to a share of the tokens, such as 0.15"
+    # Of two terms of the loss, only the second one has classes.
+    if (weights := config["loss"].get("class_weights")) is not None:
+        yield f"loss.class_weights is {_shown(weights)}, but words have no weights; set loss.class_weights=null"
     keep, replace = task.get("keep", 0), task.get("replace", 0)
     if keep + replace > 1:
         yield (

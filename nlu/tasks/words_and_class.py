@@ -13,7 +13,7 @@ from nlu.config.types import Fraction, NonNegativeFloat, PositiveInt, Probabilit
 from nlu.data.arrays import starts_of
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
-from nlu.data.targets import SentenceOrder
+from nlu.data.targets import LabelledWords, SentenceOrder
 from nlu.data.targets.masked import Masking
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import log_probabilities
@@ -38,7 +38,7 @@ class WordsAndClass(PredictsWords):
     class_accuracy: str
     """the metric of classes"""
 
-    known: SentenceOrder
+    known: SentenceOrder | LabelledWords
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {WORDS: len(batch.targets["labels"]), CLASSES: len(batch)}
@@ -127,3 +127,33 @@ class Structbert(WordsAndClass):
         target.choose(
             Masking(mask_fraction, whole_words, max_ngram, keep, replace, frequency_power, shuffle_fraction)
         )  # fmt: skip
+
+
+class MlmPairs(WordsAndClass):
+    """Predict masked words of a pair of texts, and its label, which may be wrong now and then."""
+
+    layouts = ("pair",)
+    target = "nlu.data.targets.LabelledWords"
+    class_accuracy = "label_accuracy"
+    metrics = ("loss", "perplexity", "accuracy", "label_accuracy")
+    rules_of_config = "nlu.tasks.rules.mlm_problems"
+
+    def __init__(
+        self,
+        loss: Loss,
+        target: LabelledWords,
+        *,
+        words_weight: NonNegativeFloat = 1.0,
+        label_weight: NonNegativeFloat = 1.0,
+        mask_fraction: Fraction = 0.15,
+        whole_words: bool = True,
+        max_ngram: PositiveInt = 1,
+        keep: Probability = 0.1,
+        replace: Probability = 0.1,
+        frequency_power: NonNegativeFloat = 0.0,
+    ):
+        """`words_weight` and `label_weight`: of the mean loss of masked words, and of that of labels. The other options
+        are those of task=mlm."""
+        super().__init__(loss, target)
+        self.term_weights = {WORDS: words_weight, CLASSES: label_weight}
+        target.choose(Masking(mask_fraction, whole_words, max_ngram, keep, replace, frequency_power))

@@ -65,8 +65,10 @@ def test_a_run_learns_which_sentence_comes_first(pretrained: Path) -> None:
 
 def test_loss_and_accuracies_are_those_of_torch_for_the_pairs_of_the_set(pretrained: Path) -> None:
     loaded = nlu.load(pretrained, device="cpu").trained
-    store = build_data_of(pretrained)
-    batch = collate(store.sets["dev"], np.arange(len(store.sets["dev"])))
+    part = build_data_of(pretrained).sets["dev"]
+    # As `task` has set it.
+    part.target = loaded.target
+    batch = collate(part, np.arange(len(part)))
     model = loaded.model
     with torch.no_grad():
         hidden_TD = model.backbone.encode(model.backbone.embed(batch), batch, tokens=True).tokens_TD

@@ -179,6 +179,7 @@ TASKS = {
 PRETRAINING = {
     "mlm": Kind(("task=mlm", "task.mask_fraction=0.4", "task.max_ngram=2"), only_text),
     "mlm of pairs": Kind(("task=mlm", "task.mask_fraction=0.4", "task.replace=0.3"), pair_of_texts),
+    "mlm_pairs": Kind(("task=mlm_pairs", "task.mask_fraction=0.4", "task.label_weight=2"), pair_of_classes),
     "structbert": OfDocuments(
         ("task=structbert", "task.mask_fraction=0.4", "task.shuffle_fraction=0.5", "task.order_weight=2"), document
     ),

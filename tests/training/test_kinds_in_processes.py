@@ -24,7 +24,7 @@ WITH_DROPOUT = "freelb from a random start, with dropout"
 TOGETHER = {
     **{name: KINDS[name] for name in (
         "regress", "multilabel", "tag with a CRF", "siamese", "siamese with contrastive loss", "retrieve", "focal",
-        "rdrop", "fgm", "mlm", "structbert",
+        "rdrop", "fgm", "mlm", "mlm_pairs", "structbert",
     )},
     "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
     WITH_POOLER: Kind(("task=tag", "model.pooling=pooler"), tags),

@@ -28,7 +28,8 @@ SPLITS = {"whole": (11, 1), "uneven": (4, 3), "single": (1, 11)}
 BY_ROW = {
     **{name: KINDS[name] for name in (
         "classify", "regress", "regress of pairs", "multilabel", "tag", "tag with a CRF", "siamese",
-        "siamese with contrastive loss", "mlm", "mlm of pairs", "structbert", "rdrop and the order of sentences",
+        "siamese with contrastive loss", "mlm", "mlm of pairs", "mlm_pairs", "structbert",
+        "rdrop and the order of sentences",
         "cross-entropy", "focal", "bce", "taylor", "rdrop", "fgm",
     )},
     "freelb": Kind(("method=freelb", "method.init_magnitude=0"), classes),
