@@ -84,6 +84,7 @@ class Target(Protocol):
 
     def read_as(self, files: Files) -> None:
         """Read further rows as `files` says. Called after `from_meta`, whose argument does not describe files."""
+        return
 
     @property
     def names(self) -> list[str]:
@@ -100,6 +101,7 @@ class Target(Protocol):
 
         `tokenizer` made their tokens. All that `collate` needs of them must be in `meta`.
         """
+        return
 
     def collate(self, rows: Gathered) -> dict[str, Tensor]:
         """Return the targets of a batch by name.

@@ -72,7 +72,7 @@ class MaskedWords(Target):
     """
 
     kind = "words"
-    roles = ()
+    roles: tuple[str, ...] = ()
 
     def __init__(self, files: Files):
         """Nothing is read from rows except their texts."""
