@@ -7,6 +7,8 @@ python -m nlu.preprocess data=files data.train=big.jsonl 'data.fields={text: tex
 """
 
 import json
+import shlex
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,6 +17,7 @@ from omegaconf import DictConfig
 from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
+from nlu.storage.redaction import hide
 
 
 def main(composed: DictConfig) -> int:
@@ -30,13 +33,18 @@ def main(composed: DictConfig) -> int:
 
         return end_dry_run(config)
     from nlu.config.schema import Run
-    from nlu.training.experiment import describe_data, encode_part, show_data
+    from nlu.training.experiment import describe_data, encode_part, show_data, stream_part
 
     if config["show"]:
         show_data(Run.of(config), config["show"])
         return 0
     # The job that finishes last continues here and joins all parts.
-    if part is not None and not encode_part(Run.of(config), part):
+    if config["data"].get("stream"):
+        is_whole = stream_part(Run.of(config), part or (0, 1), command_of(HydraConfig.get().overrides.task))
+        config["data"]["stream"] = False
+    else:
+        is_whole = part is None or encode_part(Run.of(config), part)
+    if part is not None and not is_whole:
         print(json.dumps({"part": part[0], "parts": part[1]}))
         return 0
     print(json.dumps(describe_data(Run.of(config)), ensure_ascii=False))
@@ -48,6 +56,11 @@ def _require_rows(hydra: Any) -> None:
     # A configuration of a user's own may name its rows without overrides.
     if hydra.job.config_name == "preprocess" and not hydra.overrides.task:
         raise UserError("the rows to encode are not set; set data=NAME, or data=files data.train=FILE for your own")
+
+
+def command_of(overrides: Sequence[str]) -> str:
+    """Return the command that has these overrides, without secrets."""
+    return hide(shlex.join(["python", "-m", "nlu.preprocess", *overrides]))
 
 
 def part_of(data: dict[str, Any]) -> tuple[int, int] | None:

@@ -66,6 +66,8 @@ class Trainer:
     """Decay of the moving average of the weights, which is what is scored and kept as best; 0 = off."""
     bucket_batches: PositiveInt = 64
     """Batches whose examples are sorted by length together; 1 = no length bucketing."""
+    window_rows: PositiveInt | None = None
+    """Examples are shuffled within windows of this many neighboring ones; null = one window, the whole set."""
     devices: PositiveInt | Literal["auto"] = 1
     """Processes on this machine, one per device; auto = one for each visible GPU, 1 on a CPU; under torchrun its own
     count stands."""

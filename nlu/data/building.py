@@ -45,11 +45,17 @@ class Builder:
         self.reuse = Reuse(plan, tokenizer.digest, folder)
         self._plan, self._tokenizer, self._chunks = plan, tokenizer, chunks
         self._reading = plan.reading.by(tokenizer)
+        self._first_file = 0
 
-    def add_set(self, folder: Path, name: str, advance: Callable[[int], None]) -> None:
+    def add_set(
+        self, folder: Path, name: str, advance: Callable[[int], None], part: tuple[SetWriter, int] | None = None
+    ) -> None:
         """Write a set into a new folder. Raises DataError for rows that cannot be used and may not be skipped, and for
-        a set without usable rows."""
-        writer = SetWriter(folder, self._plan.target.column())
+        a set without usable rows.
+
+        `part`: the writer of a part of the set, which may be empty, and the number of files before it.
+        """
+        writer, self._first_file = part or (SetWriter(folder, self._plan.target.column()), 0)
         skips = self._plan.files.on_bad_row == "skip"
         bad: list[str] = []
         counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
@@ -63,7 +69,7 @@ class Builder:
         writer.close()
         if counts["bad_rows"] and not skips:
             raise _not_usable(bad, counts, name)
-        if not writer.rows:
+        if not writer.rows and part is None:
             where = ", ".join(str(source.path) for source in self._plan.sets[name])
             raise DataError(
                 *bad,
@@ -171,7 +177,7 @@ class Builder:
         origin = Origin(
             text_hash_N,
             np.array([self._group(values.get(GROUP)) for values in rows], np.int64),
-            np.array([source for source, _, _ in good]),
+            np.array([source for source, _, _ in good]) + self._first_file,
             np.array([row.number for _, row, _ in good], np.int64),
             first_N,
             second_N,

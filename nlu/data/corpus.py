@@ -334,6 +334,7 @@ class Corpus(Files):
         urls: dict[str, str] | None = None,
         parts: PositiveInt | None = None,
         part: NonNegativeInt | None = None,
+        stream: bool = False,
     ):
         """`train`, `dev`, `test`: files as in `Files`. `break_mode`: what a block of at most `max_len` tokens holds.
         `words`: what a whole word is. Blocks with fewer than `min_len` tokens, without special ones, are left out.
@@ -341,7 +342,7 @@ class Corpus(Files):
         super().__init__(
             train=train, dev=dev, test=test, fields={"text": 0}, format="auto", max_len=max_len, on_bad_row=on_bad_row,
             drop_duplicates=drop_duplicates, dev_fraction=dev_fraction, exclude_dev_from_train=exclude_dev_from_train,
-            max_rows=max_rows, urls=urls, parts=parts, part=part,
+            max_rows=max_rows, urls=urls, parts=parts, part=part, stream=stream,
         )  # fmt: skip
         # No other reader has it, and its files may have any suffix.
         self.format = "corpus"

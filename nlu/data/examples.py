@@ -15,6 +15,9 @@ from nlu.data.targets import Target
 class Examples:
     """A view of a stored set: the rows that take part, in file order. Indices of examples count these rows."""
 
+    is_growing = False
+    """whether rows may still be written"""
+
     def __init__(
         self,
         name: str,

@@ -31,8 +31,11 @@ def describe(store: Store) -> dict[str, Any]:
     if isinstance(store, MixedStore):
         return _describe_mixture(store)
     # Sorted once, and searched for every other set.
-    of_train_S = np.sort(_hashes(store.sets["train"]))
-    sets = {name: _describe_set(store.meta, part, of_train_S) for name, part in store.sets.items()}
+    is_growing = store.sets["train"].is_growing
+    of_train_S = None if is_growing else np.sort(_hashes(store.sets["train"]))
+    # Of rows that are still written, nothing is known that stays true.
+    known = {name: part for name, part in store.sets.items() if not part.is_growing}
+    sets = {name: _describe_set(store.meta, part, of_train_S) for name, part in known.items()}
     return {
         "store": store.folder.name,
         "labels": store.labels,
@@ -60,8 +63,8 @@ def _describe_mixture(store: MixedStore) -> dict[str, Any]:
     }
 
 
-def _describe_set(meta: Meta, part: Examples, of_train_S: np.ndarray) -> dict[str, Any]:
-    sorted_S = of_train_S if part.name == "train" else np.sort(_hashes(part))
+def _describe_set(meta: Meta, part: Examples, of_train_S: np.ndarray | None) -> dict[str, Any]:
+    sorted_S = of_train_S if part.name == "train" and of_train_S is not None else np.sort(_hashes(part))
     lengths = np.percentile(part.lengths_N, [50, 95, 100]).astype(int).tolist()
     read = meta["sets"].get(part.name, {})
     facts = {
@@ -77,7 +80,7 @@ def _describe_set(meta: Meta, part: Examples, of_train_S: np.ndarray) -> dict[st
         "conflicts": _conflicts(part, repeated(sorted_S)),
         **part.target.facts(part.stored, part.rows_N),
     }
-    if part.name != "train":
+    if part.name != "train" and of_train_S is not None:
         facts["in_train"] = int(among(sorted_S, of_train_S).sum())
     return facts
 
@@ -177,5 +180,5 @@ def _balance_line(labels: dict[str, int], total: int) -> str:
 
 
 def length_histograms(store: Store) -> dict[str, list[int]]:
-    """Return the number of examples with 0, 1, 2, ... tokens for every set."""
-    return {name: np.bincount(part.lengths_N).tolist() for name, part in store.sets.items()}
+    """Return the number of examples with 0, 1, 2, ... tokens for every set that is complete."""
+    return {name: np.bincount(part.lengths_N).tolist() for name, part in store.sets.items() if not part.is_growing}

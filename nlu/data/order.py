@@ -120,15 +120,27 @@ class Order:
 
     def _place(self, number: int) -> tuple[int, int]:
         """Return the epoch of a step, and the number of steps before it in that epoch."""
-        while not self._examples.is_complete:
-            # Only whole windows can be taken as long as the end of the first epoch is unknown.
-            rows = self._rows_for(number)
-            if rows is not None and self._examples.rows >= rows:
-                return 0, number
+        while (rows := self.missing(number)) is not None:
             if self._wait is None:
-                raise NotYet(number, rows or self._examples.rows + 1)
-            self._wait(rows or self._examples.rows + 1)
+                raise NotYet(number, rows)
+            self._wait(rows)
+        if not self._examples.is_complete:
+            return 0, number
         return divmod(number, self.steps_per_epoch)
+
+    def missing(self, number: int) -> int | None:
+        """Return how many examples must be there for a step, None if they are."""
+        if self._examples.is_complete:
+            return None
+        # Only whole windows can be taken as long as the end of the first epoch is unknown.
+        rows = self._rows_for(number)
+        if rows is not None and self._examples.rows >= rows:
+            return None
+        return rows or self._examples.rows + 1
+
+    def begins_window(self, number: int) -> bool:
+        """Whether a step is the first of a window in the first epoch, or would be if that were long enough."""
+        return self._window_rows is not None and number % (self._window_rows // self._step_rows) == 0
 
     def _rows_for(self, number: int) -> int | None:
         """Return how many examples a step of the first epoch needs; None: all."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -193,20 +194,9 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
             with progress(f"tokenizing {name}") as advance:
                 builder.add_set(new / name, name, advance)
         tokenizer.save(new)
-        meta = {
-            "target": plan.target.meta(),
-            "remap": plan.target.remap,
-            "sets": builder.counts,
-            "files": {name: [source.name for source in sources] for name, sources in plan.sets.items()},
-            "max_len": plan.files.max_len,
-            "groups": list(builder.groups),
-            "layout": plan.layout.name,
-            "fields": plan.reading.fields,
-            "encoded": builder.reuse.meta(builder.file_rows),
-        }
-        (new / "meta.json").write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
+        write_meta(new, plan, builder.counts, list(builder.groups), builder.reuse.meta(builder.file_rows))
         # `is_good` reads the store at this place, so one with a damaged shard is replaced although it is marked.
-        settle(new, folder, is_good=_is_good)
+        settle(new, folder, is_good=is_good)
         builder.reuse.log(sum(counts["rows"] for counts in builder.counts.values()))
         log.info("data store %s: %s", folder, "joined of its parts" if chunks else "built")
     # Only after the store is settled: until then the parts are the only copy of that work.
@@ -222,7 +212,25 @@ def _tokenizer_of(plan: Plan, progress: ProgressBar) -> Tokenizer:
         return plan.tokenizing.build(texts)
 
 
-def _is_good(folder: Path) -> bool:
+def write_meta(
+    new: Path, plan: Plan, counts: dict[str, dict[str, Any]], groups: list[str], encoded: dict[str, Any]
+) -> None:
+    """Write meta.json; the arguments are those of `Builder` once the sets are written."""
+    meta = {
+        "target": plan.target.meta(),
+        "remap": plan.target.remap,
+        "sets": counts,
+        "files": {name: [source.name for source in sources] for name, sources in plan.sets.items()},
+        "max_len": plan.files.max_len,
+        "groups": groups,
+        "layout": plan.layout.name,
+        "fields": plan.reading.fields,
+        "encoded": encoded,
+    }
+    (new / "meta.json").write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def is_good(folder: Path) -> bool:
     """Return whether a store is complete and has the rows that were written."""
     try:
         if is_whole(folder):

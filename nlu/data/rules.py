@@ -4,6 +4,7 @@ before anything heavy is imported.
 Nothing is fetched or read, except that local paths are looked up. A derived class may lack any of the keys.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -18,6 +19,8 @@ from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 from nlu.data.fields import ROLES, format_by_suffix, idle_keys, known_roles, layouts_of, missing_roles
 from nlu.storage.places import path_problem
+
+EPOCHS = re.compile(r"[0-9.]+ep")
 
 
 def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
@@ -40,6 +43,7 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
     if data.get("fields", MISSING) != MISSING:
         yield from _fields(data, choice_of("task", config["task"][TARGET]), task, _reads(config))
     yield from _sets(data, folds["count"])
+    yield from stream_problems(config, task)
 
 
 OF_ONE_DOCUMENT = ("complete_doc", "none_doc", "eos")
@@ -74,6 +78,52 @@ def corpus_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
         )
     yield from _path_problems(data)
     yield from _sets(data, folds["count"])
+    yield from stream_problems(config, task)
+
+
+def stream_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what needs all training rows before the first step, where `data.stream` is true."""
+    data = config["data"]
+    if not data.get("stream"):
+        return
+    rest = "needs all training rows, which data.stream=true writes while a run trains"
+    target = task.get("target")
+    with suppress(UserError):
+        if isinstance(target, str) and not read_constants(target).get("streams"):
+            name = config["task"][TARGET].rpartition(".")[2].lower()
+            yield f"task={name} {rest}; set data.stream=false, or task=mlm"
+    if config["task"].get("frequency_power"):
+        yield f"task.frequency_power is {config['task']['frequency_power']}, which {rest}; set it to 0"
+    if config["folds"]["count"] is not None:
+        yield f"folds.count is {config['folds']['count']}, which {rest}; set folds.count=null and data.dev to a file"
+    elif data["dev"] is None:
+        yield f"data.dev is null, and data.dev_fraction {rest}; set data.dev to a file"
+    if data["drop_duplicates"]:
+        yield f"data.drop_duplicates is true, which {rest}; set it to false, and remove duplicates from the files"
+    model = config["model"]
+    if model.get("trim_vocab"):
+        yield f"model.trim_vocab is true, which {rest}; set it to false, or preprocess without data.stream"
+    if model.get("embeddings"):
+        yield f"model.embeddings {rest}; set model.embeddings=null, or data.stream=false"
+    if not model.get("pretrained") and not config["tokenizer"].get("vocab"):
+        yield f"the vocabulary {rest}; set tokenizer.vocab to a file, or model.pretrained to weights that have one"
+    # nlu.preprocess does not train.
+    if "show" in config:
+        return
+    if _constants(config, "method").get("reads_all_rows"):
+        yield f"method {rest}; set data.stream=false, or another method"
+    if config["trainer"]["window_rows"] is None:
+        yield (
+            "trainer.window_rows is null, but with data.stream=true examples are taken window by window; set it to a "
+            "number of rows, such as 100000"
+        )
+    for group in ("trainer", "scheduler"):
+        for key, value in config[group].items():
+            if isinstance(value, str) and EPOCHS.fullmatch(value):
+                yield (
+                    f"{group}.{key} is {value}, but with data.stream=true the length of an epoch is unknown; write it "
+                    "in steps, such as 5000st, or in examples (ex)"
+                )
 
 
 def _path_problems(data: Mapping[str, Any]) -> Iterator[str]:

@@ -1,7 +1,6 @@
 """Tokenized rows on disk: Arrow IPC shards, memory-mapped, so that memory does not grow with the number of rows.
 
-A set (train, dev, ...) is a folder of shards with SHARD_ROWS rows each; the last one may be smaller.
-
+A set (train, dev, ...) is a folder of shards of SHARD_ROWS rows, the last one may be smaller.
 Axes: N rows of a set, B requested rows.
 """
 
@@ -216,8 +215,12 @@ class SetWriter:
         self.folder.mkdir(parents=True)
 
     def add(self, encoded: EncodedRows, targets: Sequence[object], origin: Origin) -> None:
-        """Append a chunk of rows and their targets, in the same order. Raises Misfit for a target of another type."""
-        batch = record_batch(encoded, targets, self.target, origin)
+        """Append rows and their targets, in the same order. Raises Misfit for a target of another type."""
+        self.append(record_batch(encoded, targets, self.target, origin))
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Append rows that have the columns of this set."""
+        self.rows += len(batch)
         while batch.num_rows:
             room = SHARD_ROWS - self._pending_rows
             # A slice shares memory with its batch; `concat_batches` copies it.
@@ -226,7 +229,6 @@ class SetWriter:
             batch = batch.slice(room)
             if self._pending_rows == SHARD_ROWS:
                 self._flush()
-        self.rows += len(encoded.lengths_N)
 
     def close(self) -> None:
         """Write the remaining rows as the last, smaller shard."""
@@ -234,15 +236,16 @@ class SetWriter:
             self._flush()
 
     def _flush(self) -> None:
-        whole = pa.concat_batches(self._pending)
-        path = self.folder / f"{self._shards:05d}.arrow"
+        self._write(pa.concat_batches(self._pending), self.folder / f"{self._shards:05d}.arrow")
+        self._pending, self._pending_rows = [], 0
+        self._shards += 1
+
+    def _write(self, whole: pa.RecordBatch, path: Path) -> None:
         # `open` maps only *.arrow, so a shard that was being written is never read.
         temporary = path.with_suffix(".tmp")
         with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
             writer.write_batch(whole)
         temporary.rename(path)
-        self._pending, self._pending_rows = [], 0
-        self._shards += 1
 
 
 class StoredSet:
@@ -250,24 +253,20 @@ class StoredSet:
     tokens stay on disk until they are gathered."""
 
     def __init__(self, batches: list[pa.RecordBatch], remap: list[int] | None = None):
-        """`batches`: the shards, of SHARD_ROWS rows each except the last. `remap`: the final number for each number
-        that targets were written with; None: these are final."""
+        """`batches`: the shards. `remap`: the final number for each stored target; None: the stored ones are final."""
         self._final: dict[str, np.ndarray] = {}
         if remap is not None:
             self.renumber("target", np.asarray(remap, np.int32))
-        self._batches = batches
+        self._batches, self._starts_S = batches, starts_of(np.array(list(map(len, batches)), np.int64))
         self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
         self.text_hash_N = self._column("text_hash")
 
     @classmethod
     def open(cls, folder: Path, rows: int | None = None, remap: list[int] | None = None) -> Self:
-        """Map the shards of a folder; `rows`: the number of rows that were written; None: unknown.
-
-        Raises StoreDamaged if a shard is missing, truncated or not an Arrow file.
-        """
-        batches = [_mapped(path) for path in sorted(folder.glob("*.arrow"))]
+        """Map the shards of a folder of `rows` rows (None: unknown). Raises StoreDamaged if one is damaged."""
+        batches = [mapped(path) for path in sorted(folder.glob("*.arrow"))]
         found = sum(map(len, batches))
-        # `_by_shard` finds the shard of a row by division, so all but the last must be full.
+        # Without the number of rows, a shard that is not full shows that rows are missing.
         if (rows is not None and found != rows) or any(len(batch) != SHARD_ROWS for batch in batches[:-1]):
             raise StoreDamaged(
                 f"{folder} holds {found:,} rows in {len(batches)} shards, not the {rows:,} that were written"
@@ -327,7 +326,7 @@ class StoredSet:
         """Return the values of a column with one value per row; (B,), of the column's type."""
         out = np.empty(len(rows_B), self._dtype(column))
         for shard, places in self._by_shard(rows_B):
-            out[places] = _values(self._batches[shard].column(column))[rows_B[places] - shard * SHARD_ROWS]
+            out[places] = _values(self._batches[shard].column(column))[rows_B[places] - self._starts_S[shard]]
         return self._renumbered(column, out)
 
     def lists(self, column: str, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -357,8 +356,7 @@ class StoredSet:
 
     def _extents(self, column: str, shard: int, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the start and the number of the values in a column of lists, for rows of one shard."""
-        offsets = _values(self._batches[shard].column(column).offsets)
-        local_B = rows_B - shard * SHARD_ROWS
+        offsets, local_B = _values(self._batches[shard].column(column).offsets), rows_B - self._starts_S[shard]
         starts_B = offsets[local_B].astype(np.int64)
         return starts_B, offsets[local_B + 1] - starts_B
 
@@ -381,11 +379,12 @@ class StoredSet:
     def _by_shard(self, rows_B: np.ndarray) -> list[tuple[int, np.ndarray]]:
         if len(self._batches) == 1:
             return [(0, np.arange(len(rows_B)))]
-        shard_B = rows_B // SHARD_ROWS
+        shard_B = np.searchsorted(self._starts_S, rows_B, side="right") - 1
         return [(int(shard), np.nonzero(shard_B == shard)[0]) for shard in np.unique(shard_B)]
 
 
-def _mapped(path: Path) -> pa.RecordBatch:
+def mapped(path: Path) -> pa.RecordBatch:
+    """Map a shard. Raises StoreDamaged if it cannot be read."""
     try:
         with pa.memory_map(str(path)) as source:
             # The batch keeps the mapping open after the file object is closed.

@@ -34,6 +34,7 @@ class Distil(Plain):
     """The task's loss, and the divergence of the predictions from those of teachers."""
 
     rules_of_config = "nlu.distillation.rules.teacher_problems"
+    reads_all_rows = True
 
     def __init__(
         self,

@@ -10,19 +10,18 @@ import numpy as np
 import torch
 
 from nlu.config.choices import target_of
-from nlu.config.durations import Clock
 from nlu.config.errors import UserError, keys_called
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
-from nlu.data.mixture import MixedClock, MixedOrder, MixedStore, mixed
+from nlu.data.mixture import MixedStore, mixed
 from nlu.data.opening import Store
-from nlu.data.order import Order, Whole
 from nlu.data.plan import Plan, plan_of
 from nlu.data.prepare import Part, first_rows, prepare, prepare_part
 from nlu.data.seeds import stable_seed
 from nlu.data.shown import Sample
+from nlu.data.streaming import open_stream, write_stream
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
@@ -44,6 +43,7 @@ from nlu.storage.resources import fetch
 from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
 from nlu.training.journal import Journal
+from nlu.training.ordering import clock_of, order_of
 from nlu.training.parallel import strategy
 from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
@@ -125,7 +125,10 @@ def build_task(config: Run, store: Store) -> Task:
     train = store.sets["train"]
     loss = build(config.loss, trusted=trusted)
     # Counted over the training rows of this fold, so that weights by frequency know nothing of held-out rows.
-    loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
+    if train.is_growing:
+        loss.bind(store.labels)
+    else:
+        loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
     task: Task = build(config.task, loss, store.target, trusted=trusted)
     # Import the kind of records now, so that an error does not appear when predictions are written hours later.
     kind_named(task.kind, trusted)
@@ -263,7 +266,7 @@ def build_data(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path |
         whole = next(iter(plans.values())).tokenizer
         if config.model.get("trim_vocab"):
             plans = _trimmed(config, plans, fold, progress, checkpoint)
-        store = _prepared(config, plans, fold, progress)
+        store = open_stream(plans[""]) if config.data.get("stream") else _prepared(config, plans, fold, progress)
     rows_V = None
     if source is not None and whole is not None and not config.tokenizer.get("vocab"):
         rows_V = rows_of(store.tokenizer, whole)
@@ -306,6 +309,11 @@ def build_part(config: Run, part: Part, progress: Progress) -> bool:
     return prepare_part(_planned(config)[2], part, bars(progress))
 
 
+def build_stream(config: Run, part: Part, command: str, progress: Progress) -> bool:
+    """Write a part of the training rows for runs that read them meanwhile; returns whether the store is complete."""
+    return write_stream(_planned(config)[2], part, command, bars(progress))
+
+
 def first_samples(config: Run, count: int, progress: Progress) -> Iterator[tuple[str, Sample]]:
     """Yield the name of each set that has files, in a mixture NAME/SET, and its first rows as they are encoded."""
     for name, own in (config.members or {"": config}).items():
@@ -342,33 +350,6 @@ def task_class_of(config: Run) -> type[Task]:
     """Return the class of the task, whose constants are known before it is built."""
     found: Any = import_target(config.task[TARGET], config.trusted_packages)
     return found
-
-
-def order_of(config: Run, store: Store, ranks: Ranks) -> Order | MixedOrder:
-    """Return the order of the examples that are trained on."""
-    trainer = config.trainer
-    orders = {
-        part.member: Order(
-            Whole(part.lengths_N),
-            seed=config.seed,
-            batch_size=trainer.batch_size,
-            accumulation=trainer.accumulation,
-            bucket_batches=trainer.bucket_batches,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-        )
-        for part in store.of_role("train").values()
-    }
-    if isinstance(store, MixedStore):
-        return MixedOrder(orders, seed=config.seed, alpha=config.data["alpha"])
-    return orders[""]
-
-
-def clock_of(config: Run, store: Store, order: Order | MixedOrder) -> Clock:
-    """Return what counts the examples of an order."""
-    sizes = {part.member: len(part) for part in store.of_role("train").values()}
-    step = config.trainer.batch_size * config.trainer.accumulation
-    return MixedClock.of(order, sizes, step) if isinstance(order, MixedOrder) else Clock(sizes[""], step)
 
 
 def bars(progress: Progress) -> Callable[[str], AbstractContextManager[Callable[[int], None]]]:

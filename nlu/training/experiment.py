@@ -17,7 +17,7 @@ from nlu.runs import logs
 from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.sweeps.faults import lost_a_peer
-from nlu.training.build import build_data, build_part, first_samples
+from nlu.training.build import build_data, build_part, build_stream, first_samples
 from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import repeats_of, run_repeats
@@ -150,6 +150,13 @@ def encode_part(config: Run, part: tuple[int, int]) -> bool:
     logs.set_up(None, 0)
     with Progress() as progress:
         return build_part(config, Part(*part), progress)
+
+
+def stream_part(config: Run, part: tuple[int, int], command: str) -> bool:
+    """Write a part of the training rows, which runs read meanwhile; returns whether the data store is complete."""
+    logs.set_up(None, 0)
+    with Progress() as progress:
+        return build_stream(config, Part(*part), command, progress)
 
 
 def show_data(config: Run, count: int) -> None:

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from nlu.config import stopping
+from nlu.data import growing
 from nlu.data.building import gc_frozen
 from nlu.data.examples import Examples
+from nlu.data.growing import GrowingSet
 from nlu.optim.adamw import set_learning_rate
 from nlu.runs.records import Cell
 from nlu.runs.state import Best
@@ -40,9 +42,17 @@ def train(run: Training) -> bool:
     is_stopping = False
     run.stepper.model.train()
     run.progress.start(due.total_steps, state.step)
-    meter = Meter(run)
+    meter, first = Meter(run), state.step
     while not run.is_complete and not due.is_stage_over(state.step):
         number = state.step + 1
+        if (state.step == first or run.order.begins_window(state.step)) and not rows_are_there(run):
+            while pending:
+                meter.count(pending.popleft().result())
+            state.train_s = time.perf_counter() - began_s
+            # Without a step there is nothing to save.
+            if state.step:
+                save_last(run)
+            return True
         # The rate is a function of the step, so no state of a scheduler has to be saved.
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, due.total_steps, run.clock))
         part, epoch = run.train_set(state.step), run.order.epoch_of(state.step)
@@ -76,6 +86,23 @@ def train(run: Training) -> bool:
             return True
     # Check for a signal since the last step: the ranks must agree, and the end of a run may take long.
     return run.stepper.ranks.from_first(stopping.asked())
+
+
+def rows_are_there(run: Training) -> bool:
+    """Wait until the rows of the next step are written; returns False, on all ranks, if a signal arrives before."""
+    part = run.train_set(run.state.step)
+    if not isinstance(part.stored, GrowingSet):
+        return True
+    while True:
+        missing = run.order.missing(run.state.step)
+        # Each rank sees the rows, and gets the signal, at a time of its own.
+        waiting, asked = run.stepper.ranks.sum_on_host([float(missing is not None), float(stopping.asked())])
+        if asked or not waiting:
+            return not waiting
+        if missing is not None:
+            part.stored.expect(missing)
+        time.sleep(growing.PAUSE_S)
+        part.stored.refresh()
 
 
 def evaluate(run: Training) -> None:

@@ -32,10 +32,11 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
         # The best evaluations in the state are of these sets, ranked by the metric of the first one.
         "evaluated": [[name, store.digests[name]] for name in store.of_role("dev")],
         "eval_rows": trainer.eval_rows, "store": store.folder.name,
-        "train_examples": sum(map(len, store.of_role("train").values())),
+        # Of rows that are still written, the number is not known.
+        "train_examples": None if config.data.get("stream") else sum(map(len, store.of_role("train").values())),
         "seed": config.seed, "folds": config.folds.count, "fold": config.fold,
         "batch_size": trainer.batch_size, "accumulation": trainer.accumulation,
-        "bucket_batches": trainer.bucket_batches, "world_size": ranks.world_size,
+        "bucket_batches": trainer.bucket_batches, "window_rows": trainer.window_rows, "world_size": ranks.world_size,
         "machine": machine_as_recorded(ranks) | versions_of(model),
     }  # fmt: skip
 
@@ -84,7 +85,7 @@ def versions_of(model: nn.Module) -> dict[str, str]:
 SET_BY = {
     "alpha": "data.alpha", "folds": "folds.count", "batch_size": "trainer.batch_size",
     "eval_rows": "trainer.eval_rows", "accumulation": "trainer.accumulation",
-    "bucket_batches": "trainer.bucket_batches",
+    "bucket_batches": "trainer.bucket_batches", "window_rows": "trainer.window_rows",
 }  # fmt: skip
 """keys of the configuration that set an entry of the order under another name"""
 PASSED_OVER = {"world_size", "store", "machine"}

@@ -210,7 +210,7 @@ def _warnings(run: Training) -> Iterator[str]:
         yield slow
     wanted = run.trainer.batch_size * run.trainer.accumulation
     for part in run.store.of_role("train").values():
-        if wanted <= (there := len(part)):
+        if part.is_growing or wanted <= (there := len(part)):
             continue
         of_set = f" of {part.member}" if part.member else ""
         yield (

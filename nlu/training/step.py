@@ -262,8 +262,10 @@ class Stepper:
             ]
             if is_bad:
                 own += single or examples_B.tolist()
-        numbers_N = part.stored.number_N[part.rows_N]
-        found, all_rows = numbers_N[own].tolist(), numbers_N[np.concatenate(micro_batches)].tolist()
+        found, all_rows = (
+            part.stored.scalars("number", part.rows_N[np.asarray(rows, np.int64)]).tolist()
+            for rows in (own, np.concatenate(micro_batches))
+        )
         gathered = ranks.gather_to_first((found, all_rows))
         name = _named(*(sum(rows, []) for rows in zip(*gathered, strict=True))) if gathered else ""
         return f"{ranks.from_first(name)} of {part.name}"

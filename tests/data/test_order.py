@@ -1,6 +1,7 @@
 """The order of examples: complete, repeatable, the same for any number of processes."""
 
 import hashlib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -160,6 +161,24 @@ def test_the_order_of_a_window_is_made_once_and_only_some_are_kept(monkeypatch):
     for step in range(40):
         order.step(step), order.step(max(0, step - 1))
     assert made == list(range(8)) and len(order._known) == 2
+
+
+def test_the_memory_of_windows_does_not_grow_with_the_examples():
+    class Rows:
+        rows, is_complete = 100_000_000, True
+
+        def lengths(self, start, stop):
+            return np.arange(start, stop) % 9
+
+    order = Order(Rows(), seed=1, batch_size=100, window_rows=10_000)
+    tracemalloc.start()
+    try:
+        steps = [order.global_step(step)[0] for step in (0, 500_000, 1_999_999)]
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [len(np.unique(rows)) for rows in steps] == [100] * 3 and steps[1].min() // 10_000 == 5_000
+    assert most < 2_000_000, f"{most:,} bytes"
 
 
 @given(LENGTHS, SIZES)

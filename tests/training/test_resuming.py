@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import UserError
+from nlu.data.order import Order
 from nlu.runs.checkpoint import Checkpoints, held_steps
 from nlu.training import loop
 from tests.training.in_process import TINY, Killed, composed, sets, start, train
@@ -242,3 +243,18 @@ def test_a_state_of_another_accumulation_is_refused(broken: tuple[Path, tuple[st
     run_dir, options = broken
     with pytest.raises(UserError, match="accumulation"):
         start(composed(*options, f"resume={run_dir}", "trainer.accumulation=2"), tmp_path / "other")
+
+
+def test_a_state_of_other_windows_is_refused(broken: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
+    run_dir, options = broken
+    with pytest.raises(UserError, match="trainer.window_rows: None there, 8 here"):
+        start(composed(*options, f"resume={run_dir}", "trainer.window_rows=8"), tmp_path / "other")
+
+
+def test_a_run_with_windows_trains_on_them_one_after_another(tmp_path: Path) -> None:
+    options = (*OPTIONS, *sets(tmp_path), "trainer.window_rows=16", "trainer.batch_size=8", "trainer.max_duration=3st")
+    taken, take = [], Order.step
+    with mock.patch.object(Order, "step", lambda order, number: taken.append(take(order, number)) or taken[-1]):
+        start(composed(*options), tmp_path / "run")
+    assert sorted(np.concatenate([*taken[0], *taken[1]]).tolist()) == list(range(16))
+    assert min(taken[2][0]) >= 16

@@ -75,8 +75,8 @@ def _groups(config: Mapping[str, Any]) -> Iterator[str]:
             "not built from their rows; set tokenizer.vocab to a vocab.txt"
         )
     for name, node in config["data"]["sets"].items() if names_of(config) else ():
-        for key in PARTS:
-            if isinstance(node, Mapping) and node.get(key) is not None:
+        for key in (*PARTS, "stream"):
+            if isinstance(node, Mapping) and node.get(key) is not None and node[key] is not False:
                 yield f"data.sets.{name}.{key} is {node[key]}, but a mixture is prepared as a whole; leave it out"
 
 

@@ -49,6 +49,8 @@ class Target(Protocol):
     """one word for the kind of target; a class constant"""
     roles: tuple[str, ...] = ()
     """fields, one of which holds the target; a class constant, which is read without importing the module"""
+    streams: bool = False
+    """whether `fit` needs no training rows, and `close` names none; a class constant"""
     remap: list[int] | None = None
     """the final number for each number that `read` returned before `close`; None: these are final"""
 

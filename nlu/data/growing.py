@@ -1,0 +1,327 @@
+"""Training rows that are still being written: what `nlu.preprocess` leaves of each part, and the set that a run reads.
+
+    CACHE/growing/FINGERPRINT/parts.json      {"parts": 2}: how many jobs write the rows
+    CACHE/growing/FINGERPRINT/head/           all of the store but the training rows: tokenizer, meta.json, other sets
+    CACHE/growing/FINGERPRINT/00000.json      what the first part has written: rows and sha256 of each shard
+    CACHE/growing/FINGERPRINT/00000/          its shards, 00000.arrow, 00001.arrow, ...
+    CACHE/growing/FINGERPRINT/00000.lock      held by the process that writes the first part
+
+A part is a run of neighboring files, so that the rows of all parts, one after another, are those of one job in its
+order. Rows are only added at the end of a part, and those of a later part count once the earlier ones are complete.
+So the number of a row never changes, whichever part is finished first.
+
+Axes: B rows that are asked for.
+"""
+
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nlu.config.errors import DataError, UserError
+from nlu.data.arrays import starts_of
+from nlu.data.examples import Examples
+from nlu.data.layouts import Layout
+from nlu.data.reading import Texts
+from nlu.data.store import SetWriter, StoreDamaged, StoredSet, mapped
+from nlu.data.targets import Target
+from nlu.storage.cache import cache_dir
+from nlu.storage.files import read_digest, read_json, write_json
+from nlu.storage.locks import hold_lock
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 20.0
+"""how often a writer shows that it lives"""
+GONE_S = 600.0
+"""after this time without a sign of a writer, a run ends"""
+PAUSE_S = 1.0
+"""between two looks at what was written"""
+LOG_S = 60.0
+BEGINS = "python -m nlu.preprocess and the data, task, model and tokenizer keys of this run"
+REMEDY = "correct them and start nlu.preprocess again, or set data.on_bad_row=skip in it and in this run"
+
+
+@dataclass
+class Manifest:
+    """What a part has written so far, as JSON."""
+
+    rows: list[int] = field(default_factory=list)
+    """of each shard"""
+    sha256: list[str] = field(default_factory=list)
+    is_complete: bool = False
+    beat: int = 0
+    """grows as long as the writer lives"""
+    command: str = ""
+    """the command that continues it"""
+    problems: list[str] = field(default_factory=list)
+    """why the writer has ended, if rows could not be used"""
+    counts: dict[str, Any] = field(default_factory=dict)
+    """of the whole part, as `Builder.counts`"""
+    file_rows: list[int] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+
+
+class Growth:
+    """The folder of a store whose training rows are being written."""
+
+    def __init__(self, name: str):
+        """`name`: the fingerprint of the store."""
+        self.folder = cache_dir() / "growing" / name
+
+    @property
+    def head(self) -> Path:
+        return self.folder / "head"
+
+    def shards_of(self, part: int) -> Path:
+        return self.folder / f"{part:05d}"
+
+    @property
+    def parts(self) -> int | None:
+        """The number of parts; None before the first writer has begun."""
+        found = read_json(self.folder / "parts.json")
+        return None if found is None else int(found["parts"])
+
+    def begin(self, parts: int) -> None:
+        """Set the number of parts. Raises UserError if others write another number of them."""
+        with self._lock("parts", wait_s=60):
+            if (known := self.parts) is None:
+                write_json(self.folder / "parts.json", {"parts": parts})
+            elif known != parts:
+                raise UserError(
+                    f"data.parts is {parts}, but {self.folder} is being written in {known}; set data.parts={known}, or "
+                    "remove this folder to begin again"
+                )
+
+    def hold(self, part: int) -> AbstractContextManager[None]:
+        """Return a context that excludes other writers of a part. Entering it raises Locked if there is one."""
+        return self._lock(f"{part:05d}", wait_s=0)
+
+    def _lock(self, name: str, wait_s: float) -> AbstractContextManager[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return hold_lock(self.folder / f"{name}.lock", wait_s=wait_s, optional=True)
+
+    def manifest(self, part: int) -> Manifest | None:
+        """Return what a part has written; None if it has not begun."""
+        found = read_json(self.folder / f"{part:05d}.json")
+        return None if found is None else Manifest(**found)
+
+    def keep(self, part: int, manifest: Manifest) -> None:
+        write_json(self.folder / f"{part:05d}.json", asdict(manifest))
+
+    def manifests(self) -> list[Manifest | None]:
+        return [self.manifest(part) for part in range(self.parts or 0)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all parts are."""
+        found = self.manifests()
+        return bool(found) and all(manifest is not None and manifest.is_complete for manifest in found)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class PartWriter(SetWriter):
+    """Writes the rows of one part, and adds each shard to the manifest as soon as it is complete.
+
+    A writer that was killed begins again at the first row and writes the same shards; those that are there stay.
+    """
+
+    def __init__(self, growth: Growth, part: int, target: pa.DataType | None, command: str):
+        self._growth, self._part = growth, part
+        before = growth.manifest(part) or Manifest()
+        self.manifest = Manifest(before.rows, before.sha256, beat=before.beat + 1, command=command)
+        self._next_beat_s = 0.0
+        super().__init__(growth.shards_of(part), target)
+        self.beat()
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def beat(self) -> None:
+        """Show now and then that this process lives."""
+        if time.monotonic() >= self._next_beat_s:
+            self._keep()
+
+    def _keep(self) -> None:
+        self.manifest.beat += 1
+        self._growth.keep(self._part, self.manifest)
+        self._next_beat_s = time.monotonic() + BEAT_S
+
+    def _write(self, whole: pa.RecordBatch, path: Path) -> None:
+        number, known = self._shards, self.manifest
+        if number < len(known.rows) and path.is_file() and read_digest(path) == known.sha256[number]:
+            return
+        super()._write(whole, path)
+        rows, digest = len(whole), read_digest(path)
+        if number < len(known.rows) and (known.rows[number], known.sha256[number]) != (rows, digest):
+            raise DataError(
+                f"{path} is not what was written there before: the rows, or what shapes them, have changed; remove "
+                f"{self._growth.folder} and start the runs that read it again"
+            )
+        if number == len(known.rows):
+            known.rows.append(rows)
+            known.sha256.append(digest)
+            self._keep()
+
+    def finish(self, counts: dict[str, Any], file_rows: list[int], groups: Sequence[str]) -> None:
+        """Mark the part as complete."""
+        self.manifest.counts, self.manifest.file_rows, self.manifest.groups = counts, file_rows, list(groups)
+        self.manifest.is_complete = True
+        self._keep()
+
+    def fail(self, error: DataError) -> None:
+        """Let the runs that wait for rows know why there will be no more."""
+        self.manifest.problems = list(error.problems)
+        self._keep()
+
+
+class GrowingSet(StoredSet):
+    """The rows that were written so far. Memory grows with the shards, and not with the rows.
+
+    It is what an `Order` takes its windows from (`nlu.data.order.Manifest`).
+    """
+
+    def __init__(self, growth: Growth, finished: Callable[[], Path | None]):
+        """`finished` returns the folder of the training rows in the finished store; None: it is not there yet."""
+        self._growth, self._finished, self._watch = growth, finished, Watch(growth)
+        self._final = {}
+        self._paths: list[Path] = []
+        self._take([])
+        self.is_complete = False
+        """whether there will be no more rows"""
+        self.lengths_N: Any = _Lengths(self)
+        self.refresh()
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def lengths(self, start: int, stop: int) -> np.ndarray:
+        """Return the number of tokens of rows that are there; int32."""
+        return self.counts("tokens", np.arange(start, stop)).astype(np.int32)
+
+    def refresh(self) -> None:
+        """Look for more rows. Raises StoreDamaged for shards that cannot be read."""
+        while not self.is_complete:
+            paths, is_complete = self._written()
+            known = len(self._paths) if paths[: len(self._paths)] == self._paths else 0
+            try:
+                batches = self._batches[:known] + [mapped(path) for path in paths[known:]]
+            except StoreDamaged:
+                # The job that finished last has put the rows into the store, and removed them here.
+                if is_complete or self._finished() is None:
+                    raise
+                continue
+            self._paths, self.is_complete = paths, is_complete
+            self._take(batches)
+            return
+
+    def _written(self) -> tuple[list[Path], bool]:
+        """Return the shards whose rows have their final numbers, in order, and whether they are all."""
+        # Rows are there before they are removed from where they were written, so this is asked first and last.
+        paths: list[Path] = []
+        if self._finished() is None:
+            manifests = self._growth.manifests()
+            for part, manifest in enumerate(manifests):
+                shards = 0 if manifest is None else len(manifest.rows)
+                paths += [self._growth.shards_of(part) / f"{number:05d}.arrow" for number in range(shards)]
+                if manifest is None or not manifest.is_complete:
+                    break
+            else:
+                if manifests:
+                    return paths, True
+        if (folder := self._finished()) is not None:
+            return sorted(folder.glob("*.arrow")), True
+        return paths, False
+
+    def _take(self, batches: list[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._starts_S = starts_of(np.array(list(map(len, batches)), np.int64))
+        self.rows = sum(map(len, batches))
+
+    def wait(self, rows: int) -> None:
+        """Wait until this number of rows is there, or all are. Raises DataError as `Watch.wait_for` does."""
+        while not self.is_complete and self.rows < rows:
+            self.expect(rows)
+            time.sleep(PAUSE_S)
+            self.refresh()
+
+    def expect(self, rows: int) -> None:
+        """Log now and then that rows are waited for. Raises DataError as `Watch.wait_for` does."""
+        self._watch.wait_for(f"row {rows:,} of the set train: {self.rows:,} are ready")
+
+
+class Watch:
+    """What a waiting process knows of the writers."""
+
+    def __init__(self, growth: Growth):
+        self._growth = growth
+        self._seen: list[tuple[int, int] | None] = []
+        self._seen_s = time.monotonic()
+        self._logged_s = -math.inf
+
+    def wait_for(self, what: str) -> None:
+        """Log now and then what is waited for.
+
+        Raises DataError for rows that a writer cannot use, and if there was no sign of a writer for GONE_S.
+        """
+        manifests, now_s = self._growth.manifests(), time.monotonic()
+        seen = [None if one is None else (one.beat, len(one.rows)) for one in manifests]
+        if seen != self._seen:
+            self._seen, self._seen_s = seen, now_s
+        pending = [one for one in manifests if one is not None and not one.is_complete]
+        if problems := [problem for one in pending for problem in one.problems]:
+            raise DataError(*problems, summary=f"waiting for {what}, but nlu.preprocess has ended", remedy=REMEDY)
+        command = next((one.command for one in pending if one.command), BEGINS)
+        silent_s = now_s - self._seen_s
+        if silent_s >= GONE_S:
+            raise DataError(
+                f"waiting for {what}, but nothing was written for {silent_s / 60:.0f} min; continue with {command}, "
+                "and then this run with resume=auto"
+            )
+        if now_s - self._logged_s >= LOG_S:
+            self._logged_s = now_s
+            hint = "" if silent_s < 3 * BEAT_S and seen else f"; no process writes: {command}"
+            log.info("waiting for %s%s", what, hint)
+
+
+class _Lengths:
+    """The number of tokens of each row, computed for the rows that are asked for."""
+
+    def __init__(self, stored: StoredSet):
+        self._stored = stored
+
+    def __getitem__(self, rows_B: np.ndarray) -> np.ndarray:
+        return self._stored.counts("tokens", rows_B).astype(np.int32)
+
+
+class _Same:
+    """The row of each example: its own number."""
+
+    def __getitem__(self, examples_B: np.ndarray) -> np.ndarray:
+        return examples_B
+
+
+class GrowingExamples(Examples):
+    """All rows of a growing set. Only examples that are there can be asked for."""
+
+    is_growing = True
+
+    def __init__(self, stored: GrowingSet, target: Target, layout: Layout, origin: Texts):
+        self.name, self.member, self.stored, self.target, self.layout = "train", "", stored, target, layout
+        self.rows_N: Any = _Same()
+        self.lengths_N = stored.lengths_N
+        self._origin = origin
+
+    def __len__(self) -> int:
+        """Return how many are there now."""
+        return len(self.stored)

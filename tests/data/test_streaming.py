@@ -1,0 +1,288 @@
+"""A run beside the nlu.preprocess that writes its rows: the same bytes, whatever was written when."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from nlu import preprocess
+from nlu.config import stopping
+from nlu.config.errors import DataError, UserError
+from nlu.config.stopping import EXIT_REQUEUE
+from nlu.data import growing, store, streaming
+from nlu.data.dataset import SourceFile
+from nlu.data.growing import Growth, Manifest, Watch
+from nlu.data.order import Order
+from nlu.storage.cache import cache_dir
+from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, Killed, composed, program, start, train
+from tests.training.runs import REPOSITORY, SAME_THREADS, weights
+
+ROWS = 61
+"""of each file, of which three make the training set"""
+SHARD_ROWS, CHUNK_ROWS = 16, 7
+WINDOWS = (
+    *PLAIN, "trainer.window_rows=24", "trainer.max_duration=30st", "trainer.eval_interval=10st",
+    "trainer.save_interval=3st", "resume=auto",
+)  # fmt: skip
+STREAM = (*WINDOWS, "data.stream=true")
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
+    monkeypatch.setattr(store, "SHARD_ROWS", SHARD_ROWS)
+    monkeypatch.setattr("nlu.data.reading.CHUNK_ROWS", CHUNK_ROWS)
+    monkeypatch.setattr(growing, "PAUSE_S", 0.01)
+    monkeypatch.setattr(streaming, "PAUSE_S", 0.01)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[str, ...]:
+    """Of a corpus in three files, with a dev set."""
+    rng = np.random.default_rng(1)
+    for name in ("a", "b", "c", "dev"):
+        lines = [" ".join(f"w{word}" for word in rng.integers(0, 30, rng.integers(3, 9))) for _ in range(ROWS)]
+        (tmp_path / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(30))]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    return (
+        *MODEL, *NO_DROPOUT, "task=mlm", "data=corpus", "data.break_mode=eos",
+        f"data.train=[{tmp_path}/a.txt,{tmp_path}/b.txt,{tmp_path}/c.txt]", f"data.dev={tmp_path}/dev.txt",
+        f"tokenizer.vocab={tmp_path}/vocab.txt",
+    )  # fmt: skip
+
+
+def prepare(*overrides: str, status: int = 0) -> None:
+    program(preprocess.main, "preprocess", *overrides, status=status)
+
+
+def files_of_store() -> dict[str, bytes]:
+    (folder,) = (cache_dir() / "stores").glob("*")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def growth_here() -> Growth:
+    (folder,) = (cache_dir() / "growing").glob("*")
+    return Growth(folder.name)
+
+
+def tables(run_dir: Path) -> list[list[str]]:
+    """The loss of each step, and all scores."""
+    train, valid = ((run_dir / f"{name}.tsv").read_text().splitlines() for name in ("train", "valid"))
+    place = train[0].split("\t").index("loss")
+    return [[line.split("\t")[place] for line in train], [line.split("\t")[-1] for line in valid]]
+
+
+@pytest.fixture
+def whole(keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, bytes], Path]:
+    """The store that is built at once, and the folder of a run over it in the same windows, of 30 steps in 2 epochs."""
+    with monkeypatch.context() as patched:
+        patched.setenv("NLU_CACHE", str(tmp_path / "another"))
+        train(*keys, *WINDOWS, f"hydra.run.dir={tmp_path}/whole")
+        return files_of_store(), tmp_path / "whole"
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_a_run_that_is_killed_and_stopped_while_rows_are_written_gives_the_same_bytes(
+    keys: tuple[str, ...], whole: tuple[dict[str, bytes], Path], tmp_path: Path, seed: int
+) -> None:
+    with mock.patch.object(streaming, "_join"):
+        for part in (1, 0):
+            prepare(*keys, "data.stream=true", "data.parts=2", f"data.part={part}", status=0)
+    # The command has then built the store by itself.
+    shutil.rmtree(cache_dir() / "stores")
+    growth, rng, seen = growth_here(), random.Random(seed), []
+    manifests = growth.manifests()
+    assert sorted(map(len, (manifest.rows for manifest in manifests))) == [4, 8]
+    shown = [0, 0]
+
+    def show() -> None:
+        for part, manifest in enumerate(manifests):
+            size = min(shown[part], len(manifest.rows))
+            is_complete = shown[part] > len(manifest.rows)
+            growth.keep(part, Manifest(manifest.rows[:size], manifest.sha256[:size], is_complete))
+
+    def more(watch: Watch, what: str) -> None:
+        seen.append(what)
+        if (chance := rng.random()) < 0.15:
+            raise Killed
+        if chance < 0.3:
+            stopping.receive(signal.SIGTERM)
+        shown[rng.randrange(2)] += rng.randrange(3)
+        show()
+
+    take = Order.step
+
+    def taken(order: Order, number: int) -> list[np.ndarray]:
+        if rng.random() < 0.07:
+            raise Killed
+        return take(order, number)
+
+    show()
+    config = composed(*keys, *STREAM)
+    with mock.patch.object(Watch, "wait_for", more), mock.patch.object(Order, "step", taken):
+        for _ in range(60):
+            try:
+                start(config, tmp_path / "run")
+                break
+            except Killed:
+                continue
+            except AssertionError as error:
+                assert f"exit {EXIT_REQUEUE}" in str(error) or "exit 0" in str(error)
+    assert (tmp_path / "run/result.json").is_file() and len(seen) > 3
+    assert "row 24 of the set train: 0 are ready" in seen
+    assert weights(tmp_path / "run") == weights(whole[1])
+    assert weights(tmp_path / "run", "best-1") == weights(whole[1], "best-1")
+    assert tables(tmp_path / "run") == tables(whole[1])
+
+
+@pytest.mark.parametrize("order", [(2, 0, 1), pytest.param((0, 1, 2), marks=pytest.mark.thorough)])
+def test_parts_that_are_finished_in_any_order_make_the_store_of_one_job(
+    keys: tuple[str, ...],
+    whole: tuple[dict[str, bytes], Path],
+    order: tuple[int, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for part in order[:2]:
+        prepare(*keys, "data.stream=true", "data.parts=3", f"data.part={part}")
+        assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"part": part, "parts": 3}
+    if order[0] == 2:
+        rows = growing.GrowingSet(growth_here(), lambda: None)
+        # The rows of the last part have no numbers before the second part is complete.
+        assert rows.rows == ROWS and not rows.is_complete
+    prepare(*keys, "data.stream=true", "data.parts=3", f"data.part={order[2]}")
+    assert files_of_store() == whole[0] and not list((cache_dir() / "growing").glob("*"))
+    prepare(*keys, "data.stream=true", "data.parts=3", "data.part=1")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["sets"]["train"]["examples"] == 3 * ROWS
+
+
+def test_another_number_of_parts_and_more_parts_than_files_are_refused(
+    keys: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(*keys, "data.stream=true", "data.parts=3", "data.part=2")
+    prepare(*keys, "data.stream=true", "data.parts=2", "data.part=1", status=2)
+    prepare(*keys, "data.stream=true", "data.parts=4", "data.part=1", status=2)
+    said = capsys.readouterr().err
+    assert "data.parts is 2, but" in said and "set data.parts=3" in said
+    assert "data.parts is 4, but data.train has 3 files" in said
+
+
+def test_files_are_cut_into_neighbors_of_about_equal_size(tmp_path: Path) -> None:
+    files = []
+    for number, size in enumerate([10, 10, 10, 70, 5, 5]):
+        (tmp_path / str(number)).write_bytes(b"x" * size)
+        files.append(SourceFile(tmp_path / str(number)))
+
+    def sizes(parts: int) -> list[list[int]]:
+        return [[file.path.stat().st_size for file in share] for share in streaming.shared_out(files, parts)]
+
+    assert sizes(1) == [[10, 10, 10, 70, 5, 5]]
+    assert sizes(2) == [[10, 10, 10], [70, 5, 5]]
+    assert sizes(6) == [[10], [10], [10], [70], [5], [5]]
+
+
+WRITER = f"""
+import sys, time
+from nlu.data import growing, reading, store
+store.SHARD_ROWS, reading.CHUNK_ROWS = {SHARD_ROWS}, {CHUNK_ROWS}
+write = growing.PartWriter._write
+growing.PartWriter._write = lambda *of: (write(*of), time.sleep(0.2))
+from nlu import preprocess
+preprocess.command()
+"""
+
+
+def test_a_run_beside_the_process_that_writes_its_rows_which_is_killed_and_started_again(
+    keys: tuple[str, ...], whole: tuple[dict[str, bytes], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", WRITER, *keys, "data.stream=true", f"hydra.run.dir={tmp_path}/hydra"]
+    environment, left = {**SAME_THREADS, "NLU_CACHE": str(cache_dir())}, list[int]()
+
+    def write() -> None:
+        first = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE)
+        while first.poll() is None:
+            folders = list((cache_dir() / "growing").glob("*"))
+            if folders and len((Growth(folders[0].name).manifest(0) or Manifest()).rows) >= 3:
+                first.kill()
+            time.sleep(0.02)
+        first.communicate()
+        left.append(first.returncode)
+        left.append(subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True).returncode)
+
+    monkeypatch.setattr(growing, "GONE_S", 90.0)
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        train(*keys, *STREAM, f"hydra.run.dir={tmp_path}/run")
+    finally:
+        writer.join()
+    assert left == [-signal.SIGKILL, 0]
+    assert "waiting for" in (tmp_path / "run/log.txt").read_text()
+    assert weights(tmp_path / "run") == weights(whole[1]) and tables(tmp_path / "run") == tables(whole[1])
+    assert files_of_store() == whole[0]
+
+
+def test_a_run_without_a_writer_ends_and_names_the_command(
+    keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(growing, "GONE_S", 0.0)
+    train(*keys, *STREAM, f"hydra.run.dir={tmp_path}/run", status=2)
+    assert "continue with python -m nlu.preprocess and the data" in capsys.readouterr().err
+    assert not (tmp_path / "run/config.yaml").exists()
+
+
+def test_rows_that_cannot_be_used_end_the_runs_that_wait_for_them(
+    keys: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.txt").write_text("w1\n\ufffd\x00\n")
+    prepare(*keys, "data.stream=true", status=2)
+    assert "c.txt:2" in capsys.readouterr().err
+    train(*keys, *STREAM, f"hydra.run.dir={tmp_path}/run", status=2)
+    said = capsys.readouterr().err
+    assert "c.txt:2" in said and "nlu.preprocess has ended" in said
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("trainer.window_rows=null", "trainer.window_rows is null"),
+        ("trainer.max_duration=2ep", "trainer.max_duration is 2ep"),
+        ("data.dev=null", "data.dev is null, and data.dev_fraction needs all training rows"),
+        ("data.drop_duplicates=true", "data.drop_duplicates is true"),
+        ("folds.count=2", "folds.count is 2"),
+        ("tokenizer.vocab=null", "the vocabulary needs all training rows"),
+        ("task.frequency_power=0.5", "task.frequency_power is 0.5"),
+    ],
+)
+def test_what_needs_all_rows_first_is_refused(keys: tuple[str, ...], override: str, says: str) -> None:
+    with pytest.raises(UserError) as refused:
+        composed(*keys, *STREAM, override)
+    assert says in str(refused.value)
+
+
+def test_a_task_whose_labels_are_those_of_the_rows_is_refused(keys: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="task=classify needs all training rows"):
+        composed(
+            *MODEL, "data=files", f"data.train={tmp_path}/a.txt", f"data.dev={tmp_path}/dev.txt", "data.stream=true",
+            "data.fields={text: 0, label: 1}", "data.format=tsv", *STREAM, keys[-1],
+        )  # fmt: skip
+
+
+def test_a_writer_refuses_shards_that_differ_from_those_that_runs_have_read(keys: tuple[str, ...]) -> None:
+    with mock.patch.object(streaming, "_join"):
+        prepare(*keys, "data.stream=true")
+    growth = growth_here()
+    manifest = growth.manifest(0)
+    assert manifest is not None
+    growth.keep(0, Manifest(manifest.rows, ["0" * 64, *manifest.sha256[1:]]))
+    with pytest.raises(DataError, match="is not what was written there before"):
+        writer = growing.PartWriter(growth, 0, None, "")
+        writer.append(store.mapped(growth.shards_of(0) / "00000.arrow"))
