@@ -29,13 +29,18 @@ import pyarrow as pa
 from nlu.config.errors import DataError, UserError
 from nlu.data.arrays import starts_of
 from nlu.data.examples import Examples
+from nlu.data.growing_shared import SharedGrowth
 from nlu.data.layouts import Layout
 from nlu.data.reading import Texts
+from nlu.data.reusing import CUT
+from nlu.data.sharing import SharedStores
 from nlu.data.store import SetWriter, StoreDamaged, StoredSet, mapped
 from nlu.data.targets import Target
+from nlu.storage.bucket import Unreachable
 from nlu.storage.cache import cache_dir
 from nlu.storage.files import read_digest, read_json, write_json
-from nlu.storage.locks import hold_lock
+from nlu.storage.locks import hold_lock, is_locked
+from nlu.storage.settle import is_whole
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +50,8 @@ GONE_S = 600.0
 """after this time without a sign of a writer, a run ends"""
 PAUSE_S = 1.0
 """between two looks at what was written"""
+FETCH_S = 5.0
+"""between two looks into an object store"""
 LOG_S = 60.0
 BEGINS = "python -m nlu.preprocess and the data, task, model and tokenizer keys of this run"
 REMEDY = "correct them and start nlu.preprocess again, or set data.on_bad_row=skip in it and in this run"
@@ -73,9 +80,13 @@ class Manifest:
 class Growth:
     """The folder of a store whose training rows are being written."""
 
-    def __init__(self, name: str):
-        """`name`: the fingerprint of the store."""
+    def __init__(self, name: str, stores: SharedStores | None = None):
+        """`name`: the fingerprint of the store. `stores`: where other machines write it or read it."""
         self.folder = cache_dir() / "growing" / name
+        self.shared = None if stores is None else SharedGrowth(name, stores)
+        self.beats: dict[int, int] = {}
+        """of each part in the object store"""
+        self._next_fetch_s = -math.inf
 
     @property
     def head(self) -> Path:
@@ -93,9 +104,10 @@ class Growth:
     def begin(self, parts: int) -> None:
         """Set the number of parts. Raises UserError if others write another number of them."""
         with self._lock("parts", wait_s=60):
-            if (known := self.parts) is None:
+            known = self.parts if self.shared is None else self.shared.begin(parts)
+            if known in (None, parts):
                 write_json(self.folder / "parts.json", {"parts": parts})
-            elif known != parts:
+            else:
                 raise UserError(
                     f"data.parts is {parts}, but {self.folder} is being written in {known}; set data.parts={known}, or "
                     "remove this folder to begin again"
@@ -117,6 +129,44 @@ class Growth:
     def keep(self, part: int, manifest: Manifest) -> None:
         write_json(self.folder / f"{part:05d}.json", asdict(manifest))
 
+    def continued(self, part: int) -> Manifest:
+        """Return what a part has written, on this machine or another one, for the process that continues it."""
+        found = None if self.shared is None else self.shared.manifest(part)
+        return Manifest(**found) if found is not None else self.manifest(part) or Manifest()
+
+    def fetch(self, *, all_parts: bool = False) -> None:
+        """Fetch what other machines have written; a service that does not respond is asked again later.
+
+        `all_parts`: also those behind a part that is not complete. Raises DataError for damaged shards.
+        """
+        if self.shared is None or (not all_parts and time.monotonic() < self._next_fetch_s):
+            return
+        self._next_fetch_s = time.monotonic() + FETCH_S
+        try:
+            # One process of this machine fetches for the others.
+            with self._lock("fetch", wait_s=math.inf):
+                self._fetch(self.shared, all_parts)
+        except (Unreachable, FileNotFoundError) as error:
+            log.debug("%s", error)
+
+    def _fetch(self, shared: SharedGrowth, all_parts: bool) -> None:
+        if (parts := shared.parts) is None:
+            shared.fetch_store(cache_dir() / "stores" / self.folder.name)
+            return
+        write_json(self.folder / "parts.json", {"parts": parts})
+        if not is_whole(self.head):
+            shared.fetch_head(self.head)
+        counts = True
+        for part in range(parts):
+            there, here = shared.manifest(part), self.manifest(part)
+            self.beats[part] = 0 if there is None else there["beat"]
+            # What is written here is here already.
+            if counts and there is not None and not is_locked(self.folder / f"{part:05d}.lock"):
+                if here is None or there["beat"] > here.beat:
+                    shared.fetch_part(part, there, self.shards_of(part))
+                    self.keep(part, Manifest(**there))
+            counts &= all_parts or (there is not None and there["is_complete"])
+
     def manifests(self) -> list[Manifest | None]:
         return [self.manifest(part) for part in range(self.parts or 0)]
 
@@ -127,6 +177,9 @@ class Growth:
         return bool(found) and all(manifest is not None and manifest.is_complete for manifest in found)
 
     def remove(self) -> None:
+        """Remove everything, once the store is complete."""
+        if self.shared is not None:
+            self.shared.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -138,7 +191,7 @@ class PartWriter(SetWriter):
 
     def __init__(self, growth: Growth, part: int, target: pa.DataType | None, command: str):
         self._growth, self._part = growth, part
-        before = growth.manifest(part) or Manifest()
+        before = growth.continued(part)
         self.manifest = Manifest(before.rows, before.sha256, beat=before.beat + 1, command=command)
         self._next_beat_s = 0.0
         super().__init__(growth.shards_of(part), target)
@@ -154,6 +207,8 @@ class PartWriter(SetWriter):
 
     def _keep(self) -> None:
         self.manifest.beat += 1
+        if self._growth.shared is not None:
+            self._growth.shared.send_manifest(self._part, asdict(self.manifest))
         self._growth.keep(self._part, self.manifest)
         self._next_beat_s = time.monotonic() + BEAT_S
 
@@ -169,12 +224,16 @@ class PartWriter(SetWriter):
                 f"{self._growth.folder} and start the runs that read it again"
             )
         if number == len(known.rows):
+            if self._growth.shared is not None:
+                self._growth.shared.send_file(self._part, path)
             known.rows.append(rows)
             known.sha256.append(digest)
             self._keep()
 
     def finish(self, counts: dict[str, Any], file_rows: list[int], groups: Sequence[str]) -> None:
         """Mark the part as complete."""
+        if self._growth.shared is not None:
+            self._growth.shared.send_file(self._part, self.folder / CUT)
         self.manifest.counts, self.manifest.file_rows, self.manifest.groups = counts, file_rows, list(groups)
         self.manifest.is_complete = True
         self._keep()
@@ -212,7 +271,11 @@ class GrowingSet(StoredSet):
     def refresh(self) -> None:
         """Look for more rows. Raises StoreDamaged for shards that cannot be read."""
         while not self.is_complete:
+            self._growth.fetch()
             paths, is_complete = self._written()
+            # A second writer of a part, on another machine, may be behind the first one.
+            if not is_complete and paths == self._paths[: len(paths)]:
+                return
             known = len(self._paths) if paths[: len(self._paths)] == self._paths else 0
             try:
                 batches = self._batches[:known] + [mapped(path) for path in paths[known:]]
@@ -265,7 +328,7 @@ class Watch:
 
     def __init__(self, growth: Growth):
         self._growth = growth
-        self._seen: list[tuple[int, int] | None] = []
+        self._seen: list[object] = []
         self._seen_s = time.monotonic()
         self._logged_s = -math.inf
 
@@ -274,8 +337,9 @@ class Watch:
 
         Raises DataError for rows that a writer cannot use, and if there was no sign of a writer for GONE_S.
         """
+        self._growth.fetch()
         manifests, now_s = self._growth.manifests(), time.monotonic()
-        seen = [None if one is None else (one.beat, len(one.rows)) for one in manifests]
+        seen = [*(None if one is None else (one.beat, len(one.rows)) for one in manifests), dict(self._growth.beats)]
         if seen != self._seen:
             self._seen, self._seen_s = seen, now_s
         pending = [one for one in manifests if one is not None and not one.is_complete]
@@ -290,7 +354,7 @@ class Watch:
             )
         if now_s - self._logged_s >= LOG_S:
             self._logged_s = now_s
-            hint = "" if silent_s < 3 * BEAT_S and seen else f"; no process writes: {command}"
+            hint = "" if silent_s < 3 * BEAT_S and manifests else f"; no process writes: {command}"
             log.info("waiting for %s%s", what, hint)
 
 

@@ -82,6 +82,10 @@ class SharedStores:
         except (Unreachable, ValueError) as error:
             log.warning("the data store %s is not shared: %s", folder, error)
 
+    def has(self, name: str) -> bool:
+        """Return whether the store with this fingerprint is there. Raises Unreachable."""
+        return self._complete(name) is not None
+
     def _complete(self, name: str) -> _Manifest | None:
         try:
             return json.loads(self.store.get(f"{name}/{MARKER}"))

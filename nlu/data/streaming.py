@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
@@ -24,7 +23,7 @@ from nlu.config.words import counted
 from nlu.data.building import Builder, gc_frozen
 from nlu.data.dataset import SourceFile
 from nlu.data.examples import Examples
-from nlu.data.growing import PAUSE_S, GrowingExamples, GrowingSet, Growth, Manifest, PartWriter, Watch
+from nlu.data.growing import PAUSE_S, GrowingExamples, GrowingSet, Growth, PartWriter, Watch
 from nlu.data.opening import Meta, Store, meta_of, open_sets
 from nlu.data.order import Order
 from nlu.data.plan import LISTED_GROUPS, Plan
@@ -64,25 +63,34 @@ def write_stream(plan: Plan, part: Part, command: str, progress: ProgressBar = q
     last makes the store. Raises DataError as `prepare` does, and UserError for a part that another process writes.
     """
     require_streamed(plan)
-    folder, growth = plan.folder(), Growth(plan.folder().name)
+    folder, growth = plan.folder(), Growth(plan.folder().name, plan.shared)
     if is_whole(folder) or (plan.shared is not None and plan.shared.fetch(folder.name, folder)):
         return True
     shares = shared_out(plan.sets["train"], part.count)
     growth.begin(part.count)
     try:
         with growth.hold(part.number), gc_frozen():
-            if part.number == 0 and not is_whole(growth.head):
-                _write_head(plan, growth, progress)
-            if not (growth.manifest(part.number) or Manifest()).is_complete:
+            if part.number == 0:
+                if not is_whole(growth.head):
+                    _write_head(plan, growth, progress)
+                if growth.shared is not None:
+                    growth.shared.send_head(growth.head)
+            if not growth.continued(part.number).is_complete:
                 _write_part(plan, shares, part, growth, command, progress)
     except Locked:
         raise UserError(
             f"part {part.number} of {part.count} of the data store {folder.name} is being written by another process; "
             "it needs no second one"
         ) from None
+    if growth.shared is not None and growth.shared.parts is not None and growth.shared.are_complete(part.count):
+        growth.fetch(all_parts=True)
     if not growth.is_complete:
         return is_whole(folder)
     _join(plan, growth, folder)
+    # Before the parts are removed there, from which runs on other machines take their rows.
+    if plan.shared is not None:
+        plan.shared.push(folder.name, folder)
+    growth.remove()
     return True
 
 
@@ -199,7 +207,6 @@ def _join(plan: Plan, growth: Growth, folder: Path) -> None:
         write_meta(new, plan, {"train": counts, **head["sets"]}, list(groups)[:LISTED_GROUPS], encoded)
         settle(new, folder, is_good=is_good)
     log.info("data store %s: complete", folder)
-    growth.remove()
 
 
 def _link(folder: Path, new: Path) -> None:
@@ -215,7 +222,7 @@ def open_stream(plan: Plan) -> Store:
     The result does not depend on how many rows are there. Raises DataError if no process writes it.
     """
     require_streamed(plan)
-    folder, growth = plan.folder(), Growth(plan.folder().name)
+    folder, growth = plan.folder(), Growth(plan.folder().name, plan.shared)
 
     def finished() -> Path | None:
         return folder / "train" if is_whole(folder) else None
@@ -246,12 +253,15 @@ def _scored_sets(folder: Path, growth: Growth) -> tuple[Path, Meta, dict[str, St
     """Wait for the sets that are scored; returns where they are, and what is written there of them."""
     watch = Watch(growth)
     while True:
-        for place in (folder, growth.head):
-            # The head is removed when the store is complete.
-            with suppress(StoreDamaged):
+        for place in filter(is_whole, (folder, growth.head)):
+            try:
                 meta = meta_of(place)
                 meta["sets"] = {name: counts for name, counts in meta["sets"].items() if name != "train"}
                 return place, meta, open_sets(place, meta)
+            except StoreDamaged:
+                # The head is removed when the store is complete.
+                if is_whole(place):
+                    raise
         watch.wait_for("the sets that are scored, which nlu.preprocess writes first")
         time.sleep(PAUSE_S)
 

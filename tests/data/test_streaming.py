@@ -46,7 +46,11 @@ def _small(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> tuple[str, ...]:
-    """Of a corpus in three files, with a dev set."""
+    return corpus(tmp_path)
+
+
+def corpus(tmp_path: Path) -> tuple[str, ...]:
+    """Write a corpus of three files and a dev set; returns the keys that name them."""
     rng = np.random.default_rng(1)
     for name in ("a", "b", "c", "dev"):
         lines = [" ".join(f"w{word}" for word in rng.integers(0, 30, rng.integers(3, 9))) for _ in range(ROWS)]
@@ -91,10 +95,10 @@ def whole(keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_a_run_that_is_killed_and_stopped_while_rows_are_written_gives_the_same_bytes(
+def test_a_run_killed_while_rows_are_written_gives_the_same_bytes(
     keys: tuple[str, ...], whole: tuple[dict[str, bytes], Path], tmp_path: Path, seed: int
 ) -> None:
-    with mock.patch.object(streaming, "_join"):
+    with mock.patch.object(streaming, "_join"), mock.patch.object(Growth, "remove"):
         for part in (1, 0):
             prepare(*keys, "data.stream=true", "data.parts=2", f"data.part={part}", status=0)
     # The command has then built the store by itself.
@@ -200,7 +204,7 @@ preprocess.command()
 """
 
 
-def test_a_run_beside_the_process_that_writes_its_rows_which_is_killed_and_started_again(
+def test_a_run_beside_a_writer_that_is_killed_and_started_again(
     keys: tuple[str, ...], whole: tuple[dict[str, bytes], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-c", WRITER, *keys, "data.stream=true", f"hydra.run.dir={tmp_path}/hydra"]
@@ -277,7 +281,7 @@ def test_a_task_whose_labels_are_those_of_the_rows_is_refused(keys: tuple[str, .
 
 
 def test_a_writer_refuses_shards_that_differ_from_those_that_runs_have_read(keys: tuple[str, ...]) -> None:
-    with mock.patch.object(streaming, "_join"):
+    with mock.patch.object(streaming, "_join"), mock.patch.object(Growth, "remove"):
         prepare(*keys, "data.stream=true")
     growth = growth_here()
     manifest = growth.manifest(0)
