@@ -264,6 +264,7 @@ def test_rows_that_cannot_be_used_end_the_runs_that_wait_for_them(
         ("folds.count=2", "folds.count is 2"),
         ("tokenizer.vocab=null", "the vocabulary needs all training rows"),
         ("task.frequency_power=0.5", "task.frequency_power is 0.5"),
+        ("task=structbert", "task=structbert needs all training rows"),
     ],
 )
 def test_what_needs_all_rows_first_is_refused(keys: tuple[str, ...], override: str, says: str) -> None:

@@ -21,6 +21,7 @@ class LabelledWords(MaskedWords):
     """Words are masked, and the class of a row is read, as by the targets of only one of the two."""
 
     roles = ("label",)
+    streams = False
 
     def __init__(self, files: Files):
         super().__init__(files)

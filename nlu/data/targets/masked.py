@@ -72,12 +72,8 @@ class MaskedWords(Target):
     """
 
     kind = "words"
-<<<<<<< HEAD
     roles: tuple[str, ...] = ()
-=======
-    roles = ()
     streams = True
->>>>>>> 9383c0c (Runs train on the rows that nlu.preprocess has written so far (data.stream); examples are shuffled in windows (trainer.window_rows))
 
     def __init__(self, files: Files):
         """Nothing is read from rows except their texts."""

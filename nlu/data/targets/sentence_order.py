@@ -41,6 +41,9 @@ class SentenceOrder(MaskedWords):
     two classes occur. The stored value of a row is the number of its document in its file.
     """
 
+    streams = False
+    """rows of all documents are drawn"""
+
     def __init__(self, files: Files):
         """Raise UserError for data without documents."""
         super().__init__(files)
