@@ -339,7 +339,10 @@ class Watch:
         """
         self._growth.fetch()
         manifests, now_s = self._growth.manifests(), time.monotonic()
-        seen = [*(None if one is None else (one.beat, len(one.rows)) for one in manifests), dict(self._growth.beats)]
+        seen: list[object] = [
+            *(None if one is None else (one.beat, len(one.rows)) for one in manifests),
+            dict(self._growth.beats),
+        ]
         if seen != self._seen:
             self._seen, self._seen_s = seen, now_s
         pending = [one for one in manifests if one is not None and not one.is_complete]
@@ -364,7 +367,9 @@ class _Lengths:
     def __init__(self, stored: StoredSet):
         self._stored = stored
 
-    def __getitem__(self, rows_B: np.ndarray) -> np.ndarray:
+    def __getitem__(self, rows_B: "np.ndarray | _Same") -> "np.ndarray | _Lengths":
+        if isinstance(rows_B, _Same):
+            return self
         return self._stored.counts("tokens", rows_B).astype(np.int32)
 
 
@@ -381,10 +386,8 @@ class GrowingExamples(Examples):
     is_growing = True
 
     def __init__(self, stored: GrowingSet, target: Target, layout: Layout, origin: Texts):
-        self.name, self.member, self.stored, self.target, self.layout = "train", "", stored, target, layout
-        self.rows_N: Any = _Same()
-        self.lengths_N = stored.lengths_N
-        self._origin = origin
+        same: Any = _Same()
+        super().__init__("train", stored, same, target, layout, origin)
 
     def __len__(self) -> int:
         """Return how many are there now."""
