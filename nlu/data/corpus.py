@@ -26,7 +26,8 @@ from nlu.data.reader import BadRow, Row
 from nlu.data.readers import open_text
 from nlu.data.rules import OF_ONE_DOCUMENT, halves_problem
 from nlu.data.store import EncodedRows
-from nlu.data.tokenizing import Tokenizer, begins_word
+from nlu.data.tokenizing import Tokenizer
+from nlu.data.word_starts import begins_word
 
 LINES_AT_ONCE = 1024
 """lines that are tokenized together"""

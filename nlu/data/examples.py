@@ -6,10 +6,11 @@ from typing import Self
 
 import numpy as np
 
+from nlu.data.arrays import occurrences
 from nlu.data.layouts import Layout, Values
 from nlu.data.reading import Texts
-from nlu.data.store import StoredSet
-from nlu.data.targets import Target
+from nlu.data.store import EncodedRows, Origin, StoredSet, chunks_of, record_batch
+from nlu.data.targets import NoTarget, Target
 
 
 class Examples:
@@ -56,6 +57,10 @@ class Examples:
         part.name, part.member = f"{self.name}-{member}", member
         return part
 
+    def token_counts(self, vocab_size: int) -> np.ndarray:
+        """Return how often each token occurs in these rows; (vocab_size,), int64."""
+        return occurrences(map(self.stored.tokens, chunks_of(self.rows_N)), vocab_size)
+
     def texts(self) -> Iterator[Values | None]:
         """Yield the text of every example in order, by field: text, text_a and text_b, or tokens.
 
@@ -64,3 +69,11 @@ class Examples:
         if self._origin is None:
             return iter([None] * len(self))
         return self._origin.of(self.stored, self.rows_N)
+
+
+def in_memory(encoded: EncodedRows, layout: Layout) -> Examples:
+    """Return encoded rows as a set without targets."""
+    count = len(encoded.lengths_N)
+    nowhere = Origin(*(np.zeros(count, np.int64) for _ in range(4)))
+    stored = StoredSet([record_batch(encoded, [], None, nowhere)])
+    return Examples("rows", stored, np.arange(count), NoTarget.from_meta({}), layout)

@@ -11,13 +11,13 @@ import numpy as np
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import counted
-from nlu.data.arrays import among, occurrences, repeated
+from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, fold_numbers, kept_together
 from nlu.data.layouts import Layout, Pair
 from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.reading import Texts
-from nlu.data.store import StoreDamaged, StoredSet, chunks_of
+from nlu.data.store import StoreDamaged, StoredSet
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, Vocabulary, load_tokenizer
 
@@ -151,7 +151,7 @@ def _vocabulary_of(
         raise StoreDamaged(f"{folder} has no tokenizer.json")
     assert tokenizing is not None, "without a tokenizer there is what builds one"
     # Only rows that are trained on count. The numbers of V are those of the built vocabulary.
-    counts_V = occurrences(map(train.stored.tokens, chunks_of(train.rows_N)), built.vocab_size)
+    counts_V = train.token_counts(built.vocab_size)
     tokenizer, numbers_V = tokenizing.restrict(built, counts_V)
     if tokenizing.min_count == 1 and not counts_V[numbers_V == tokenizer.unknown_id].any():
         log.warning(

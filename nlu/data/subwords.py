@@ -8,7 +8,7 @@ learns the pieces of Unigram.
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -18,8 +18,9 @@ from tokenizers.models import Unigram
 
 from nlu.config.errors import UserError
 from nlu.config.types import PositiveInt
-from nlu.data.tokenizing import BLANK_MARKS, SPECIALS, Tokenizer, WordPiece, of_backend
+from nlu.data.tokenizing import SPECIALS, Tokenizer, WordPiece, of_backend
 from nlu.data.unigrams import learned as learned_unigrams
+from nlu.data.word_starts import BLANK_MARKS
 
 CONTINUES = "##"
 Pair = tuple[str, str]
@@ -52,6 +53,9 @@ class Subwords(WordPiece):
     def settings(self) -> dict[str, object]:
         how = "unigrams" if self.kind == "unigram" else "merged pairs"
         return {**super().settings(), "counted": "rows of train, before any is held out", "learned": how}
+
+    def keep(self, digest: str, chosen: Callable[[Collection[str]], set[str]]) -> None:
+        """Keep nothing more: pieces are learned, whether they have vectors or not."""
 
     def build(self, texts: Iterable[list[str]]) -> Tokenizer:
         """Return the tokenizer of the pieces of all rows of the training set, before any is held out."""

@@ -5,9 +5,8 @@ Axes: N texts or rows; flat arrays hold them one after another.
 
 import hashlib
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +18,12 @@ from tokenizers.models import WordPiece as WordPieceModel
 
 from nlu.config.errors import DataError
 from nlu.config.types import PositiveInt
-from nlu.data.pieces import IDEOGRAPHS, PIECES, PieceTokenizer, can_cut, count_words, encoded
-from nlu.data.word_starts import ids_of_units, marks_beginnings, options_of, without_mark
+from nlu.data.pieces import PIECES, PieceTokenizer, can_cut, count_words, encoded
+from nlu.data.word_starts import SPACE_BYTE, ids_of_units, marks_beginnings, options_of, without_mark
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 """SentencePiece's name of each special token; BERT's are those of SPECIALS, in the same order"""
-SPACE_BYTE = "\u0120"
-"""a space in a byte-level vocabulary"""
-BLANK_MARKS = ("\u2581", SPACE_BYTE)
-"""what stands for a blank at the beginning of a token, in vocabularies of SentencePiece and of bytes"""
 
 
 @dataclass(frozen=True)
@@ -131,23 +126,6 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, which `load_tokenizer` reads."""
         (folder / "tokenizer.json").write_text(self.backend.to_str(), encoding="utf-8")
-
-
-def begins_word(token: str, vocabulary: Container[str]) -> bool:
-    """Return whether a token begins a word, by its spelling in this vocabulary.
-
-    In WordPiece a token that begins with ## continues a word. Where a mark stands for a blank, a token without it
-    continues a word if it begins with a letter or digit that is not an ideograph.
-    """
-    if token.startswith("##"):
-        return False
-    mark = next((mark for mark in BLANK_MARKS if mark in vocabulary), None)
-    return (
-        mark is None
-        or token.startswith(mark)
-        or not token[:1].isalnum()
-        or re.match(f"[{IDEOGRAPHS}]", token) is not None
-    )
 
 
 def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
@@ -282,10 +260,25 @@ class Vocabulary:
     need. A word that `count` counts must be one token.
     """
 
+    _kept: tuple[str, Callable[[Collection[str]], set[str]]] | None = None
+
     def __init__(self, vocab: str | None, min_count: int, max_size: int):
         """`vocab`: the path of a given vocabulary; None: that of the weights, else a built one. `min_count` and
         `max_size` limit a built one."""
         self.vocab, self.min_count, self.max_size = vocab, min_count, max_size
+
+    def keep(self, digest: str, chosen: Callable[[Collection[str]], set[str]]) -> None:
+        """Keep words in a built vocabulary that are rarer than `min_count`: those of some words that `chosen` returns.
+
+        `digest` identifies that function for the fingerprint of the store.
+        """
+        self._kept = digest, chosen
+
+    def _frequent(self, counts: Mapping[str, int]) -> set[str]:
+        """Return the words with at least `min_count` occurrences, and the rarer ones that are kept."""
+        frequent = {word for word, count in counts.items() if count >= self.min_count}
+        rare = {word for word, count in counts.items() if 0 < count < self.min_count}
+        return frequent | self._kept[1](rare) if self._kept and rare else frequent
 
     def count(self, texts: Iterable[list[str]]) -> Counter[str]:
         """Return the number of occurrences of each word in these lists of texts, split as the tokenizer splits."""
@@ -297,7 +290,8 @@ class Vocabulary:
 
     def settings(self) -> dict[str, object]:
         """Return all settings that shape a vocabulary built from text, as JSON, for the fingerprint of the store."""
-        return {"min_count": self.min_count, "max_size": self.max_size, "counted": "rows that are trained on"}
+        settings = {"min_count": self.min_count, "max_size": self.max_size, "counted": "rows that are trained on"}
+        return settings | ({"kept": self._kept[0]} if self._kept else {})
 
     def given(self, path: Path | None, pretrained: Path | None) -> Tokenizer | None:
         """Return the tokenizer of the vocab file or of the pretrained folder; None: it must be built from text.
@@ -323,13 +317,12 @@ class Vocabulary:
         return self._of_file(path)
 
     def build(self, texts: Iterable[list[str]]) -> Tokenizer:
-        """Return a tokenizer of all words that occur at least `min_count` times in the texts.
+        """Return a tokenizer of all words that occur at least `min_count` times in the texts, and of those to `keep`.
 
         The texts are those of all rows of the training set, before any is held out. `restrict` then makes the
         vocabulary of the rows that remain; a word that is too rare in all rows is too rare in some of them.
         """
-        counts = self.count(texts)
-        kept = sorted(word for word, count in counts.items() if count >= self.min_count and word not in SPECIALS)
+        kept = sorted(self._frequent(self.count(texts)) - set(SPECIALS))
         return self.tokenizer(SPECIALS + kept, "built vocabulary")
 
     def restrict(self, built: Tokenizer, counts_V: np.ndarray) -> tuple[Tokenizer, np.ndarray]:
@@ -341,8 +334,8 @@ class Vocabulary:
         number_of = built.backend.get_vocab()
         # The second key makes the order of equally frequent words the same on every machine.
         words = sorted(number_of.keys() - set(SPECIALS), key=lambda word: (-counts_V[number_of[word]], word))
-        kept = [word for word in words[: max(0, self.max_size - len(SPECIALS))]
-                if counts_V[number_of[word]] >= self.min_count]  # fmt: skip
+        frequent = self._frequent({word: counts_V[number_of[word]] for word in words})
+        kept = [word for word in words if word in frequent][: max(0, self.max_size - len(SPECIALS))]
         restricted = self.tokenizer(SPECIALS + kept, "built vocabulary")
         # Words that are not kept become [UNK].
         numbers_V = np.full(len(counts_V), restricted.unknown_id, np.int32)

@@ -27,12 +27,18 @@ KINDS = ("Unigram", "WordPiece")
 
 def require_trimmable(tokenizer: Tokenizer) -> None:
     """Raise UserError for a tokenizer that cannot cut an unknown piece into smaller ones by its own rule."""
-    if (kind := type(tokenizer.backend.model).__name__) not in KINDS:
+    if not is_trimmable(tokenizer):
+        kind = type(tokenizer.backend.model).__name__
         why = "whose merges need all pieces" if kind == "BPE" else "which does not split words"
         raise UserError(
             f"model.trim_vocab is true, but the tokenizer of the weights is a {kind}, {why}; set "
             f"model.trim_vocab=false, or choose weights with {' or '.join(KINDS)}"
         )
+
+
+def is_trimmable(tokenizer: Tokenizer) -> bool:
+    """Return whether the tokenizer can cut an unknown piece into smaller ones by its own rule."""
+    return type(tokenizer.backend.model).__name__ in KINDS
 
 
 def counts_of(store: Store) -> np.ndarray:

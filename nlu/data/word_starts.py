@@ -8,14 +8,20 @@ Axes: U units, P some of them; flat arrays hold the tokens of units one after an
 """
 
 import json
+import re
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
 
 from nlu.data.arrays import ranges, starts_of
-from nlu.data.pieces import encoded
+from nlu.data.pieces import IDEOGRAPHS, encoded
 
+SPACE_BYTE = "\u0120"
+"""a space in a byte-level vocabulary"""
+BLANK_MARKS = ("\u2581", SPACE_BYTE)
+"""what stands for a blank at the beginning of a token, in vocabularies of SentencePiece and of bytes"""
 PARTS = ("normalizer", "pre_tokenizer")
 MODEL = ',"model":'
 """where the vocabulary begins in the text of a tokenizer; inside a string of JSON the quotes would be escaped"""
@@ -69,3 +75,20 @@ def _unmarked(node: Any) -> Any:
     if node["type"] == "Metaspace":
         return {**node, "prepend_scheme": "never"}
     return {**node, "add_prefix_space": False} if node.get("add_prefix_space") else node
+
+
+def begins_word(token: str, vocabulary: Container[str]) -> bool:
+    """Return whether a token begins a word, by its spelling in this vocabulary.
+
+    In WordPiece a token that begins with ## continues a word. Where a mark stands for a blank, a token without it
+    continues a word if it begins with a letter or digit that is not an ideograph.
+    """
+    if token.startswith("##"):
+        return False
+    mark = next((mark for mark in BLANK_MARKS if mark in vocabulary), None)
+    return (
+        mark is None
+        or token.startswith(mark)
+        or not token[:1].isalnum()
+        or re.match(f"[{IDEOGRAPHS}]", token) is not None
+    )

@@ -9,7 +9,6 @@ Axes: N examples, R rows of logits (examples or units), C labels.
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -30,8 +29,7 @@ from nlu.data.seeds import text_hash
 from nlu.distillation.teacher import Teacher
 from nlu.inference.predictor import LOGITS
 from nlu.methods.method import Context
-from nlu.storage.cache import Entry, cache_dir, unwritable
-from nlu.storage.locks import hold_lock
+from nlu.storage.cache import Entry
 from nlu.storage.places import Reference
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import machine_as_recorded
@@ -58,19 +56,8 @@ def computed(teacher: Teacher, part: Examples, context: Context) -> Logits:
     Raises DataError for a row that has changed in its file, or that the teacher cannot read.
     """
     entry = Entry.of(KIND, *_identity(teacher, part, context))
-    if (found := entry.find()) is None:
-        folder = cache_dir() / KIND
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable("the logits of the teacher", error) or error from error
-        lock = folder / f"{entry.folder.name}.lock"
-        # Processes of one machine would compute the same numbers at once; those behind the first one find them.
-        with hold_lock(lock, wait_s=math.inf, optional=True, what="the logits of the teacher"):
-            if (found := entry.find()) is None:
-                what = Reference(teacher.name, "", None, "the logits of")
-                found = entry.fill(what, lambda place: _written(teacher, part, context, place), action="computing")
-            lock.unlink(missing_ok=True)
+    what = Reference(teacher.name, "", None, "the logits of")
+    found = entry.computed(what, lambda place: _written(teacher, part, context, place))
     return Logits(np.load(found / "rows.npy", mmap_mode="r"), np.load(found / "counts.npy", mmap_mode="r"))
 
 

@@ -20,11 +20,11 @@ from torch import Tensor
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.collate import Batch, collate
-from nlu.data.examples import Examples
+from nlu.data.examples import Examples, in_memory
 from nlu.data.layouts import Values
 from nlu.data.store import EncodedRows
 from nlu.data.targets import Number
-from nlu.inference.predictor import Predictor, in_memory
+from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import Kind, LabelSetKind, NumberKind, SimilarityKind, SpanKind
 from nlu.tasks.classify import Deciding

@@ -14,11 +14,10 @@ from torch import Tensor
 from nlu.config.errors import UserError
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
-from nlu.data.examples import Examples
+from nlu.data.examples import in_memory
 from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
-from nlu.data.store import EncodedRows, Origin, StoredSet, record_batch
-from nlu.data.targets import NoTarget
+from nlu.data.store import EncodedRows
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import PROBABILITY, Cell, Holds, Kind
 from nlu.models.heads.pairs import unit_vectors
@@ -145,14 +144,6 @@ class Predictor:
             for one, logits in zip(found, _logits(batch, outputs), strict=True):
                 one[LOGITS] = logits.tolist()
         return found
-
-
-def in_memory(encoded: EncodedRows, layout: Layout) -> Examples:
-    """Return encoded rows as a set without targets."""
-    count = len(encoded.lengths_N)
-    nowhere = Origin(*(np.zeros(count, np.int64) for _ in range(4)))
-    stored = StoredSet([record_batch(encoded, [], None, nowhere)])
-    return Examples("rows", stored, np.arange(count), NoTarget.from_meta({}), layout)
 
 
 def _logits(batch: Batch, outputs: Outputs) -> list[np.ndarray]:

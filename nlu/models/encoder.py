@@ -5,8 +5,9 @@ width; that of x_TD is the width E of word vectors, which may be smaller.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
@@ -95,6 +96,14 @@ class Encoder(Protocol):
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors of another library's checkpoint under the names of this module's parameters."""
+
+
+@runtime_checkable
+class WeighsTokens(Protocol):
+    """An encoder that weighs tokens by how often the training texts have them."""
+
+    def weigh(self, counts_V: np.ndarray) -> None:
+        """Receive the number of occurrences of each token; called once, when a run without weights begins."""
 
 
 def layers_asked(layers: tuple[int, ...], count: int) -> dict[int, int]:

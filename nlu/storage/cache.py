@@ -185,3 +185,20 @@ class Entry:
         found = self.find()
         assert found is not None, f"{self.folder} was filled but is not complete"
         return found
+
+    def computed(self, reference: Reference, write: Callable[[Path], Path]) -> Path:
+        """Return the file or folder of this entry, which the first process of this machine that needs it `fill`s.
+
+        Others wait, because they would compute the same numbers at once. Raises UserError as `fill` does.
+        """
+        if (found := self.find()) is not None:
+            return found
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(f"{reference.what} {reference.shown}", error) or error from error
+        lock = self.folder.with_name(f"{self.folder.name}.lock")
+        with hold_lock(lock, wait_s=math.inf, optional=True, what=reference.what):
+            found = self.find() or self.fill(reference, write, action="computing")
+            lock.unlink(missing_ok=True)
+        return found

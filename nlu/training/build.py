@@ -33,7 +33,6 @@ from nlu.models.composite import LAYOUT, CompositeModel
 from nlu.models.encoder import Encoder
 from nlu.models.formats.layers_of_weights import with_layers
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
-from nlu.models.formats.vectors import fill
 from nlu.models.head import wanted_by
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import Optimizer
@@ -49,6 +48,7 @@ from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume, tokenizer_at
 from nlu.training.step import Stepper
+from nlu.training.words import is_trimmed, start_words, tokenizing_of
 
 
 @dataclass
@@ -166,23 +166,17 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress | None) 
         for name, own in config.members.items():
             one, before = store.members[name], next(iter(models.values()), None)
             models[name] = assemble(
-                own,
-                task_of(task, name),
-                one.target,
-                one.layout.name,
-                store.tokenizer,
-                source,
+                own, task_of(task, name), one.target, one.layout.name, store.tokenizer, source,
                 before.backbone if before else None,
-            )
+            )  # fmt: skip
         model: TaskModel = CompositeModel(models)
     else:
         model = assemble(config, task, store.target, store.layout.name, store.tokenizer, source)
     # Only model=hf has `random_weights`: it takes the architecture from `source` but not its weights.
     if source is not None and not getattr(model.backbone, "random_weights", False):
         load_into(model, source, labels=store.labels, trusted=trusted, rows_V=data.rows_V)
-    if progress is not None and (vectors := config.model.get("embeddings")):
-        # On top of pretrained weights too: the vectors of a file are what the user asked for by name.
-        fill(model.backbone.words, store.tokenizer.vocabulary, vectors, list(store.of_role("train").values()), progress)
+    if progress is not None:
+        start_words(config, model.backbone, store, source, progress)
     adapter: Adapter = build(config.adapter, trusted=trusted)
     adapter.apply(model)
     return model
@@ -264,7 +258,7 @@ def build_data(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path |
             with _named(name):
                 _, source, plans[name] = _planned(own)
         whole = next(iter(plans.values())).tokenizer
-        if config.model.get("trim_vocab"):
+        if is_trimmed(config, source, whole):
             plans = _trimmed(config, plans, fold, progress, checkpoint)
         store = open_stream(plans[""]) if config.data.get("stream") else _prepared(config, plans, fold, progress)
     rows_V = None
@@ -331,12 +325,13 @@ def _planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
     if source is not None and (kept := config.model.get("keep_layers")) is not None:
         source = with_layers(source, kept)
     files: Files = build(config.data, trusted=trusted)
+    tokenizing, folder = tokenizing_of(config, source)
     plan = plan_of(
         files,
-        build(config.tokenizer, trusted=trusted),
+        tokenizing,
         task_class.target,
         task_class.layouts,
-        pretrained=source.folder if source else None,
+        pretrained=folder,
         vocab=fetch(vocab, what="tokenizer.vocab") if vocab else None,
         group_by=config.folds.group_by,
         scores_groups=bool(config.task.get("score_queries")),

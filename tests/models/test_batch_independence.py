@@ -16,6 +16,7 @@ from nlu.models.adapters.lora import Lora
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.lstm import Lstm
+from nlu.models.encoders.static import Static
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import Pretrained, open_pretrained
 from nlu.models.heads.crf import CrfHead
@@ -54,6 +55,7 @@ def hugging_face(folder: Path, kind: str, pooling: Any, pooled_layers: list[int]
 ENCODERS: dict[str, Callable[[Path], nn.Module]] = {
     "bert with narrow heads": lambda folder: bert(hidden_size=24, heads=4, intermediate_size=40),
     "lstm": lambda folder: Lstm(VOCAB_SIZE, None, pretrained=None, embedding_size=16, hidden_size=24, layers=2),
+    "static": lambda folder: Static(VOCAB_SIZE, None, pretrained=None, embedding_size=24),
     "textcnn 1": lambda folder: textcnn(1),
     "textcnn 3,5": lambda folder: textcnn(3, 5),
     "textcnn 7": lambda folder: textcnn(7),

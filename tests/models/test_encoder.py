@@ -10,6 +10,7 @@ from nlu.models.encoder import Encoded, Encoder
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.lstm import Lstm
+from nlu.models.encoders.static import Static
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import open_pretrained
 
@@ -38,6 +39,7 @@ ENCODERS = {
     "bert with attention over tokens": lambda folder: bert(pooling="attention"),
     "bert with joined layers": lambda folder: bert(pooling="layers", pooled_layers=[-1, 0]),
     "lstm": lambda folder: Lstm(VOCAB_SIZE, None, pretrained=None, embedding_size=8, hidden_size=12),
+    "static": lambda folder: Static(VOCAB_SIZE, None, pretrained=None, embedding_size=8),
     "textcnn": lambda folder: TextCnn(VOCAB_SIZE, None, pretrained=None, embedding_size=8, hidden_size=12),
     "hf": hugging_face,
 }

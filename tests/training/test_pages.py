@@ -32,6 +32,7 @@ NOT_HERE = {
 SIZES = {
     "bert": ("hidden_size=8", "layers=1", "heads=2", "intermediate_size=16", "max_positions=128", "pretrained=null"),
     "textcnn": ("embedding_size=8", "hidden_size=8"),
+    "static": ("embedding_size=8",),
 }
 SHORT = ("trainer.max_duration=4st", "trainer.eval_interval=2st", "trainer.batch_size=8", "trainer.device=cpu")
 RUN = ("data=files", "data.train=shop.csv", "data.fields={text: review, label: stars}")
@@ -92,7 +93,7 @@ def made_small(command: str, folder: Path) -> list[str]:
     if model == "hf" or chosen.get("model.trim_vocab") == "true" or "model.keep_layers" in chosen:
         added += [f"model.pretrained={_transformers_model(folder)}"]
     elif "model.pretrained" not in chosen or chosen["model.pretrained"] == "null":
-        added += [f"model.{size}" for size in SIZES["textcnn" if model == "textcnn" else "bert"]]
+        added += [f"model.{size}" for size in SIZES[model if model in SIZES else "bert"]]
     added += [] if {"data", "experiment"} & set(chosen) else REVIEWS
     # Weights would bring the vocabulary that several sets share.
     added += ["tokenizer.vocab=vocab.txt"] if chosen.get("data") == "mixture" else []

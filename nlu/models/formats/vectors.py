@@ -1,4 +1,5 @@
-"""Word vectors from a text file, for the table of an encoder: word2vec's and fastText's .vec, GloVe.
+"""Word vectors for the table of an encoder: from a text file (word2vec's and fastText's .vec, GloVe), or from another
+encoder (`nlu.models.formats.word_outputs`).
 
 A line is a word and its numbers, separated by spaces. A first line of two integers, the number of words and their
 width, is skipped. Words may contain spaces, as some of GloVe do.
@@ -8,7 +9,7 @@ Axes: V tokens of the vocabulary, D width.
 
 import gzip
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -17,47 +18,55 @@ import torch
 from torch import nn
 
 from nlu.config.errors import DataError, UserError
-from nlu.data.arrays import occurrences
-from nlu.data.examples import Examples
-from nlu.data.store import chunks_of
+from nlu.data.tokenizing import Tokenizer
 from nlu.display.progress import Progress
+from nlu.models.formats.nano_e5 import is_nano_e5
+from nlu.models.formats.pretrained import Pretrained, open_pretrained, run_part
+from nlu.models.formats.word_outputs import vectors_of_words
+from nlu.storage.cache import file_digest
 from nlu.storage.resources import fetch
 
 log = logging.getLogger(__name__)
+
+KEY = "model.embeddings"
 
 NAMED = 5
 """lines and words that a message names"""
 
 
 def fill(
-    words: nn.Embedding, vocabulary: Mapping[str, int], reference: str, trained: Sequence[Examples], progress: Progress
+    words: nn.Embedding, vocabulary: Mapping[str, int], reference: str, counts_V: np.ndarray, progress: Progress
 ) -> None:
-    """Set the rows of the words that the file has, and log how much of the vocabulary and the training texts it covers.
+    """Set the rows of the words that have a vector, and log which share of the vocabulary and the training texts it is.
 
-    Other rows keep their random values. Only lines of words in the vocabulary are parsed, so memory does not grow with
-    the file; of a word that occurs twice, the first line counts. Raises UserError if the file has another width than
-    the table, DataError if no word of the vocabulary has a vector that can be read.
+    `vocabulary`: the number of each word (`words_of`). `reference`: a file of vectors, or an encoder, whose output for
+    each word is its vector. `counts_V`: the number of
+    occurrences of each word in the training texts. Other rows keep their random values. Only lines of words in the
+    vocabulary are parsed, so memory does not grow with the file; of a word that occurs twice, the first line counts.
+    Raises UserError if the vectors have another width than the table, DataError if no word of the vocabulary has a
+    vector that can be read.
     """
-    path = fetch(reference, what="model.embeddings")
     width = words.embedding_dim
     is_found_V = np.zeros(words.num_embeddings, bool)
+    if (source := encoder_of(reference)) is not None:
+        with torch.no_grad():
+            for row, output_D in vectors_of_words(source, vocabulary, width, progress):
+                words.weight[row] = torch.from_numpy(output_D).to(words.weight)
+                is_found_V[row] = True
+        if not is_found_V.any():
+            raise DataError(f"{KEY} is {reference!r}: the vocabulary has only special tokens; give texts with words")
+        _report(vocabulary, is_found_V, counts_V)
+        return
     malformed: list[int] = []
-    with progress.task("word vectors") as bar, torch.no_grad(), _open(path) as file:
-        for number, line in _vectors(file, width, reference):
-            if number % 4096 == 0:
-                bar.advance(4096)
-            # The word is cut off first, because most lines of a large file are of words that are not needed.
-            word = line.split(" ", 1)[0]
-            if word not in vocabulary and line.count(" ") == width:
+    with progress.task("word vectors") as bar, torch.no_grad():
+        for number, word, vector_D in _entries(fetch(reference, what=KEY), reference, vocabulary, width, bar.advance):
+            place = vocabulary[word]
+            if is_found_V[place]:
                 continue
-            word, *texts = line.rsplit(" ", width)
-            place = vocabulary.get(word)
-            if place is None or is_found_V[place]:
-                continue
-            if (vector := _numbers(texts, width)) is None:
+            if vector_D is None:
                 malformed.append(number)
                 continue
-            words.weight[place] = torch.from_numpy(vector).to(words.weight)
+            words.weight[place] = torch.from_numpy(vector_D).to(words.weight)
             is_found_V[place] = True
     shown = ", ".join(map(str, malformed[:NAMED])) + (", ..." if len(malformed) > NAMED else "")
     if not is_found_V.any():
@@ -67,7 +76,38 @@ def fill(
         raise DataError(f"model.embeddings is {reference!r}: {why}; give vectors of these words, or null")
     if malformed:
         log.warning("model.embeddings: %d lines are not %d numbers after a word: %s", len(malformed), width, shown)
-    _report(vocabulary, is_found_V, trained)
+    _report(vocabulary, is_found_V, counts_V)
+
+
+def words_with_vectors(reference: str) -> tuple[str, Callable[[Collection[str]], set[str]]]:
+    """Return the digest of a file of vectors, and the function that returns which of some words have one in it."""
+    path = fetch(reference, what=KEY)
+
+    def having(words: Collection[str]) -> set[str]:
+        wanted = frozenset(words)
+        return {word for _, word, vector_D in _entries(path, reference, wanted, None) if vector_D is not None}
+
+    return file_digest(path), having
+
+
+def words_of(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the number of each token that stands for a text. Special tokens are in every text but in no file."""
+    special = {*tokenizer.special_ids, tokenizer.unknown_id, tokenizer.pad_id}
+    return {
+        word: number
+        for word, number in tokenizer.vocabulary.items()
+        if number not in special and not (word.startswith("[") and word.endswith("]"))
+    }
+
+
+def encoder_of(reference: str) -> Pretrained | None:
+    """Return the weights that a reference of `model.embeddings` names; None for a text file of vectors."""
+    if "://" not in reference and Path(f"{reference}.index").expanduser().is_file():
+        # TensorFlow names a checkpoint by the prefix of its files.
+        return open_pretrained(reference, KEY)
+    path = fetch(run_part(reference), what=KEY)
+    is_weights = path.is_dir() or path.suffix == ".safetensors" or is_nano_e5(path)
+    return open_pretrained(reference, KEY) if is_weights else None
 
 
 def _open(path: Path) -> TextIO:
@@ -77,28 +117,53 @@ def _open(path: Path) -> TextIO:
     return open(path, encoding="utf-8", errors="replace", newline="\n")
 
 
-def _vectors(file: TextIO, width: int, reference: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of the lines after the header. Raises UserError for another width."""
-    for number, line in enumerate(file, 1):
-        line = line.rstrip(" \r\n")
-        if number == 1:
-            fields = line.split(" ")
-            is_header = len(fields) == 2 and all(field.isdecimal() for field in fields)
-            found = int(fields[1]) if is_header else len(fields) - 1
-            if not is_header and _numbers(fields[1:], found) is None or found < 1:
-                raise DataError(
-                    f"model.embeddings is {reference!r}, whose first line is not a word and its numbers, separated by "
-                    f"spaces: {line[:60]!r}; give a text file of word vectors, or null"
-                )
-            if found != width:
-                raise UserError(
-                    f"model.embeddings is {reference!r}, whose vectors have {found} numbers, but those of the model "
-                    f"have {width}; set model.embedding_size={found}, or the key of your encoder for that width"
-                )
-            if is_header:
+def _entries(
+    path: Path,
+    reference: str,
+    wanted: Container[str],
+    width: int | None,
+    advance: Callable[[int], None] = lambda lines: None,
+) -> Iterator[tuple[int, str, np.ndarray | None]]:
+    """Yield line number, word and vector of the wanted words; None for a vector that is malformed.
+
+    `width`: None = that of the first line. Raises UserError for another width than this.
+    """
+    with _open(path) as file:
+        for number, line in enumerate(file, 1):
+            line = line.rstrip(" \r\n")
+            if number == 1:
+                found, is_header = _width_of(line, reference)
+                if width is not None and found != width:
+                    raise UserError(
+                        f"model.embeddings is {reference!r}, whose vectors have {found} numbers, but those of the "
+                        f"model have {width}; set model.embedding_size={found}, or the key of your encoder for it"
+                    )
+                width = found
+                if is_header:
+                    continue
+            assert width is not None, "it is known from the first line on"
+            if number % 4096 == 0:
+                advance(4096)
+            # The word is cut off first, because most lines of a large file are of words that are not needed.
+            word = line.split(" ", 1)[0]
+            if not line or word not in wanted and line.count(" ") == width:
                 continue
-        if line:
-            yield number, line
+            word, *texts = line.rsplit(" ", width)
+            if word in wanted:
+                yield number, word, _numbers(texts, width)
+
+
+def _width_of(line: str, reference: str) -> tuple[int, bool]:
+    """Return the width of the vectors, and whether the first line is a header. Raises DataError if it is neither."""
+    fields = line.split(" ")
+    is_header = len(fields) == 2 and all(field.isdecimal() for field in fields)
+    found = int(fields[1]) if is_header else len(fields) - 1
+    if not is_header and _numbers(fields[1:], found) is None or found < 1:
+        raise DataError(
+            f"model.embeddings is {reference!r}, whose first line is not a word and its numbers, separated by "
+            f"spaces: {line[:60]!r}; give a text file of word vectors, or null"
+        )
+    return found, is_header
 
 
 def _numbers(texts: Sequence[str], width: int) -> np.ndarray | None:
@@ -110,11 +175,8 @@ def _numbers(texts: Sequence[str], width: int) -> np.ndarray | None:
     return vector if len(vector) == width and np.isfinite(vector).all() else None
 
 
-def _report(vocabulary: Mapping[str, int], is_found_V: np.ndarray, trained: Sequence[Examples]) -> None:
-    chunks = (part.stored.tokens(rows_B) for part in trained for rows_B in chunks_of(part.rows_N))
-    counts_V = occurrences(chunks, len(is_found_V))
-    # Special tokens, in brackets, are in every text but in no file.
-    names = {place: word for word, place in vocabulary.items() if not (word.startswith("[") and word.endswith("]"))}
+def _report(vocabulary: Mapping[str, int], is_found_V: np.ndarray, counts_V: np.ndarray) -> None:
+    names = {place: word for word, place in vocabulary.items()}
     places = np.array(sorted(names), np.int64)
     found, total = int(counts_V[places][is_found_V[places]].sum()), int(counts_V[places].sum())
     log.info(

@@ -3,7 +3,6 @@
 import gzip
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,15 @@ from nlu.config.errors import DataError, UserError
 from nlu.display.progress import Progress
 from nlu.models.formats.vectors import fill
 
-VOCABULARY = {"[PAD]": 0, "[UNK]": 1, "good": 2, "bad": 3, "of course": 4, "rare": 5}
+VOCABULARY = {"good": 2, "bad": 3, "of course": 4, "rare": 5}
 LINES = ["good 1 2 3", "elsewhere 9 9 9", "of course -1 0.5 1e-3", "good 7 7 7", "bad 4 5 6"]
 
 
-def filled(path: Path, trained: Any = ()) -> np.ndarray:
+def filled(path: Path, counts_V: Any = (0,) * 6) -> np.ndarray:
     """The rows of the table afterwards; those that no vector has set are -8."""
-    words = nn.Embedding(len(VOCABULARY), 3)
+    words = nn.Embedding(6, 3)
     nn.init.constant_(words.weight, -8)
-    fill(words, VOCABULARY, str(path), trained, Progress(enabled=False))
+    fill(words, VOCABULARY, str(path), np.array(counts_V), Progress(enabled=False))
     return words.weight.detach().numpy()
 
 
@@ -46,8 +45,7 @@ def test_the_words_of_the_vocabulary_get_their_vectors(tmp_path: Path, header: l
 
 def test_the_share_of_words_and_of_the_training_texts_is_logged(tmp_path: Path, messages: Any) -> None:
     (tmp_path / "v.txt").write_text("\n".join(LINES))
-    stored = SimpleNamespace(tokens=lambda rows_B: np.array([2, 2, 3, 1, 0, 5, 5, 5])[rows_B])
-    filled(tmp_path / "v.txt", [SimpleNamespace(rows_N=np.arange(8), stored=stored)])
+    filled(tmp_path / "v.txt", [1, 1, 2, 1, 0, 3])
     # 3 of 4 words; of the 6 words of the texts that are no special tokens 3.
     assert messages() == [
         "word vectors: 3 of 4 words (75.0%), 50.0% of the words of the training texts",
@@ -86,7 +84,7 @@ def test_a_file_without_vectors_is_refused_with_its_first_line(tmp_path: Path, l
 
 def test_random_rows_keep_their_values(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("good 1 2 3\n")
-    words = nn.Embedding(len(VOCABULARY), 3)
+    words = nn.Embedding(6, 3)
     before = words.weight.detach().clone()
-    fill(words, VOCABULARY, str(tmp_path / "v.txt"), (), Progress(enabled=False))
+    fill(words, VOCABULARY, str(tmp_path / "v.txt"), np.zeros(6), Progress(enabled=False))
     assert torch.equal(words.weight[3:], before[3:]) and torch.equal(words.weight[:2], before[:2])

@@ -1,0 +1,98 @@
+"""The mean of static word vectors, weighted by how rare the words are: the fastest encoder.
+
+Arora et al. 2017 (https://openreview.net/forum?id=SyK00v5xx), section 3: a word with the share p of all words has the
+weight a / (a + p), here divided by the mean weight of all words of the training texts. The first principal component of
+texts is not removed. With `model.embeddings` of an encoder the vectors are distilled from it, as in model2vec
+(https://github.com/MinishLab/model2vec), and then fine-tuned.
+
+Axes: T tokens of all sequences, S sequences, X texts (two if a sequence is a pair), V words, D width.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlu.config.types import NonNegativeFloat, PositiveInt, Probability
+from nlu.data.collate import Batch
+from nlu.models.encoder import Encoded
+from nlu.models.encoders.over_words import OverWords
+from nlu.models.formats.pretrained import Pretrained
+from nlu.models.layers.dropout import Dropout
+from nlu.models.layers.texts import joined_texts
+
+
+class Static(OverWords):
+    """Word vectors without context. The order of words does not matter."""
+
+    weights_V: Tensor
+
+    def __init__(
+        self,
+        vocab_size: int,
+        source: Pretrained | None,
+        *,
+        pretrained: str | None,
+        embeddings: str | None = None,
+        embedding_size: PositiveInt = 256,
+        rarity: NonNegativeFloat = 1e-4,
+        dropout: Probability = 0.1,
+        head_dropout: Probability = 0.1,
+    ):
+        """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors or an
+        encoder, whose output for each word is its vector; null = random. `rarity`: the share of all words at which a
+        word has half of the weight of a rare one; 0 = all words weigh alike."""
+        super().__init__(vocab_size, source, head_dropout, "static", embedding_size=embedding_size)
+        self.embedding_size = embedding_size
+        self.rarity = rarity
+        self.pads = False
+        # Not trained, but saved: the counts are those of the rows that the run was trained on.
+        self.register_buffer("weights_V", torch.ones(vocab_size))
+        self.dropout = Dropout(dropout)
+        self.draw_words()
+
+    def weigh(self, counts_V: np.ndarray) -> None:
+        """Set the weight of each word from its number of occurrences in the training texts.
+
+        The mean weight of all words of these texts is 1, so that `rarity` does not scale the vectors of texts.
+        """
+        if self.rarity and counts_V.any():
+            share_V = counts_V / counts_V.sum()
+            weights_V = self.rarity / (self.rarity + share_V)
+            self.weights_V.copy_(torch.from_numpy(weights_V / (share_V @ weights_V)))
+
+    def width_of(self, layout: str) -> int:
+        """Return the width of the vector of a sequence or, for the layout units, of a token."""
+        return self.embedding_size * (4 if layout == "pair" else 1)
+
+    def encode(self, x_TD: Tensor, batch: Batch, *, tokens: bool = False, pooled: bool = False) -> Encoded:
+        """Return vectors of tokens, (T, D), and of sequences, (S, D), or (S, 4D) for pairs."""
+        found = Encoded()
+        if not tokens and not pooled:
+            return found
+        weighed_TD = self.dropout(x_TD) * self.weights_V.index_select(0, batch.tokens_T)[:, None]
+        if tokens:
+            found.tokens_TD = weighed_TD
+        if pooled:
+            found.pooled_SD = self._means(weighed_TD, batch)
+        return found
+
+    def depth_of(self, name: str) -> int:
+        """Return the layer of a parameter: 0 = word vectors."""
+        return 0
+
+    @property
+    def depth(self) -> int:
+        return 1
+
+    def _means(self, weighed_TD: Tensor, batch: Batch) -> Tensor:
+        """Return the mean of each text's tokens, of pairs both means joined; zeros for a text without tokens."""
+        device, count = weighed_TD.device, len(batch.lengths)
+        lengths_S = torch.tensor(batch.lengths, device=device)
+        text_T = torch.repeat_interleave(torch.arange(count, device=device), lengths_S, output_size=len(weighed_TD))
+        if self.layout == "pair":
+            text_T, count = 2 * text_T + batch.segments_T, 2 * count
+        # Tokens are added in their order, so the sum of a text does not depend on other texts.
+        sum_XD = weighed_TD.new_zeros(count, weighed_TD.shape[1]).index_add(0, text_T, weighed_TD)
+        size_X1 = weighed_TD.new_zeros(count, 1).index_add(0, text_T, weighed_TD.new_ones(len(text_T), 1))
+        mean_XD = sum_XD / size_X1.clamp(min=1)
+        return joined_texts(mean_XD) if self.layout == "pair" else mean_XD

@@ -1,0 +1,132 @@
+"""A text is the weighted mean of its word vectors; an encoder's outputs become these vectors."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nlu.config.errors import UserError
+from nlu.data.tokenizing import wordpiece
+from nlu.display.progress import Progress
+from nlu.models.encoders.static import Static
+from nlu.models.formats.pretrained import Pretrained
+from nlu.models.formats.vectors import fill
+from nlu.models.formats.word_outputs import principal_components
+from tests.models.parts import task_model
+
+VOCAB_SIZE = 50
+LENGTHS = [1, 1, 2, 5, 9, 30]
+COUNTS_V = np.arange(VOCAB_SIZE) ** 2
+
+
+def encoder(spread: Any, layout: str = "single", **changes: Any) -> Static:
+    own = {"embedding_size": 8, "rarity": 0.01, **changes}
+    static = spread(task_model(Static(VOCAB_SIZE, None, pretrained=None, **own), layout, 2)).backbone.eval()
+    static.weigh(COUNTS_V)
+    return static
+
+
+@torch.inference_mode()
+def pooled_of(static: Static, batch: Any) -> np.ndarray:
+    return static.encode(static.embed(batch), batch, pooled=True).pooled_SD.numpy()
+
+
+def mean_of(static: Static, tokens: np.ndarray, rarity: float = 0.01) -> np.ndarray:
+    vectors = static.word_embeddings.weight.detach().double().numpy()[tokens]
+    share = COUNTS_V[tokens] / COUNTS_V.sum()
+    weights = rarity / (rarity + share) if rarity else np.ones(len(tokens))
+    if rarity:
+        # Over all words of the texts their mean is 1.
+        of_all = COUNTS_V / COUNTS_V.sum()
+        weights = weights / np.sum(of_all * rarity / (rarity + of_all))
+    return (vectors * weights[:, None]).mean(0) if len(tokens) else np.zeros(8)
+
+
+@pytest.mark.parametrize("rarity", [0.01, 0.0])
+def test_a_text_is_the_mean_of_its_vectors_weighed_by_rarity(corpus, spread, rarity):
+    static, batch = encoder(spread, rarity=rarity), corpus("single", LENGTHS).batch()
+    expected = [mean_of(static, tokens.numpy(), rarity) for tokens in batch.tokens_T.split(batch.lengths)]
+    np.testing.assert_allclose(pooled_of(static, batch), expected, atol=1e-6)
+
+
+def test_the_texts_of_a_pair_have_a_mean_each_and_an_empty_one_zeros(corpus, spread):
+    # The second text of a pair of length 1 is empty.
+    static, batch = encoder(spread, "pair"), corpus("pair", LENGTHS).batch()
+    rows = zip(batch.tokens_T.split(batch.lengths), batch.segments_T.split(batch.lengths), strict=True)
+    expected = []
+    for tokens, segments in rows:
+        a, b = (mean_of(static, tokens[segments == number].numpy()) for number in (0, 1))
+        expected.append(np.concatenate([a, b, abs(a - b), a * b]))
+    np.testing.assert_allclose(pooled_of(static, batch), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["single", "pair"])
+def test_a_vector_has_the_same_bits_in_any_batch(corpus, spread, layout):
+    static, texts = encoder(spread, layout), corpus(layout, LENGTHS)
+    together = pooled_of(static, texts.batch())
+    # Sequences stand in order of length, which is the order of these rows.
+    single = np.concatenate([pooled_of(static, texts.batch([row])) for row in range(len(texts))])
+    assert np.array_equal(together, single)
+
+
+def test_weights_of_words_are_saved_and_not_trained(spread):
+    static = encoder(spread)
+    assert "weights_V" in static.state_dict() and "weights_V" not in dict(static.named_parameters())
+
+
+@pytest.fixture
+def weights(tmp_path: Path, spread: Any) -> tuple[Path, Any]:
+    """A random BertModel of transformers with its vocabulary."""
+    transformers = pytest.importorskip("transformers")
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "##ly", "a", "b", "c", "##d"]
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+    model = spread(transformers.BertModel(transformers.BertConfig(vocab_size=len(vocab), **sizes))).eval()
+    model.save_pretrained(tmp_path / "weights")
+    (tmp_path / "weights" / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    return tmp_path / "weights", model
+
+
+@torch.inference_mode()
+def test_the_vector_of_a_word_is_what_transformers_computes_for_it(weights):
+    folder, theirs = weights
+    tokenizer = wordpiece((folder / "vocab.txt").read_text().splitlines(), True, "vocab.txt")
+    # Words of another vocabulary, which the tokenizer of the weights splits in its own way.
+    vocabulary = {"goodly": 1, "##bad": 2, "ab": 3, "a": 4, "good": 5}
+    texts = {1: ["good", "##ly"], 2: ["bad"], 3: ["[UNK]"], 4: ["a"], 5: ["good"]}
+    outputs = []
+    for pieces in texts.values():
+        ids = torch.tensor([[tokenizer.vocabulary[name] for name in ("[CLS]", *pieces, "[SEP]")]])
+        outputs.append(theirs(input_ids=ids).last_hidden_state[0].mean(0).double().numpy())
+    centred = np.array(outputs) - np.mean(outputs, axis=0)
+    # By a singular value decomposition; the signs of components are not determined by it.
+    left, values, _ = np.linalg.svd(centred, full_matrices=False)
+    expected = (left * values)[:, :3]
+    words = torch.nn.Embedding(6, 3)
+    torch.nn.init.constant_(words.weight, -8)
+    fill(words, vocabulary, str(folder), np.zeros(6), Progress(enabled=False))
+    found = words.weight.numpy()
+    assert (found[0] == -8).all()
+    np.testing.assert_allclose(abs(found[1:]), abs(expected) * 0.1 / expected.std(), rtol=1e-3, atol=1e-5)
+
+
+def test_components_have_the_sign_of_their_largest_entry():
+    rows = np.random.default_rng(0).normal(size=(4000, 5)) * [16, 8, 4, 2, 1]
+    found = principal_components(rows, 3)
+    np.testing.assert_allclose(found, principal_components(rows[::-1], 3)[::-1], atol=1e-5)
+    # The axes are close to those of the numbers, so each component grows with one of them.
+    assert all(np.corrcoef(found[:, place], rows[:, place])[0, 1] > 0.9 for place in range(3))
+    assert found.std() == pytest.approx(0.1, rel=1e-5)
+
+
+def test_vectors_wider_than_the_encoder_are_refused(weights):
+    words = torch.nn.Embedding(6, 25)
+    with pytest.raises(UserError, match="model.embedding_size is 25, .* whose vectors have 24 numbers; .*=24 or lower"):
+        fill(words, {"good": 1}, str(weights[0]), np.zeros(6), Progress(enabled=False))
+
+
+def test_a_former_run_must_have_the_same_width():
+    source = Pretrained("RUN", Path("RUN/model.safetensors"), Static(9, None, pretrained=None).settings())
+    with pytest.raises(UserError, match="model.embedding_size is 8, but the pretrained weights have 256"):
+        Static(9, source, pretrained="RUN", embedding_size=8)
