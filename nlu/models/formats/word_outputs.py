@@ -12,7 +12,7 @@ Axes: V words of the vocabulary, N words with an output, D width of the encoder,
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,8 +78,10 @@ def vectors_of_words(
     load_into(TaskModel(encoder, head, "single"), source, rows_V=np.arange(tokenizer.vocab_size))
     if not vocabulary:
         return
-    tokens = _tokens_of(list(vocabulary), tokenizer)
-    found = [(number, own) for number, own in zip(vocabulary.values(), tokens, strict=True) if own]
+    # In one order in every process: a tokenizer lists its vocabulary in another one each time, and sums would round so.
+    numbers, words = zip(*sorted((number, word) for word, number in vocabulary.items()), strict=True)
+    tokens = _tokens_of(words, tokenizer)
+    found = [(number, own) for number, own in zip(numbers, tokens, strict=True) if own]
     outputs_ND = _kept(source, encoder.eval(), tokenizer, [own for _, own in found], progress)
     yield from zip((number for number, _ in found), principal_components(outputs_ND, width), strict=True)
 
@@ -98,7 +100,7 @@ def principal_components(outputs_ND: np.ndarray, width: int) -> np.ndarray:
     return (found_NW * (DEVIATION / max(found_NW.std(), 1e-12))).astype(np.float32)
 
 
-def _tokens_of(words: list[str], tokenizer: Tokenizer) -> list[list[int]]:
+def _tokens_of(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """Return the tokens of each word without special tokens; none for a word of which the tokenizer leaves nothing."""
     known = tokenizer.vocabulary
     flat, counts_N = tokenizer.ids([MARKS.sub("", word) for word in words])
