@@ -105,6 +105,8 @@ def stream_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
         yield f"model.trim_vocab is true, which {rest}; set it to false, or preprocess without data.stream"
     if model.get("embeddings"):
         yield f"model.embeddings {rest}; set model.embeddings=null, or data.stream=false"
+    if model.get("rarity") and not model.get("pretrained"):
+        yield f"model.rarity is {model['rarity']}, which {rest}; set model.rarity=0, or data.stream=false"
     if not model.get("pretrained") and not config["tokenizer"].get("vocab"):
         yield f"the vocabulary {rest}; set tokenizer.vocab to a file, or model.pretrained to weights that have one"
     # nlu.preprocess does not train.

@@ -263,6 +263,7 @@ def test_rows_that_cannot_be_used_end_the_runs_that_wait_for_them(
         ("data.drop_duplicates=true", "data.drop_duplicates is true"),
         ("folds.count=2", "folds.count is 2"),
         ("tokenizer.vocab=null", "the vocabulary needs all training rows"),
+        ("model=static", "model.rarity is 0.0001, which needs all training rows"),
         ("task.frequency_power=0.5", "task.frequency_power is 0.5"),
         ("task=structbert", "task=structbert needs all training rows"),
     ],
