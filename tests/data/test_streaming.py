@@ -263,7 +263,6 @@ def test_rows_that_cannot_be_used_end_the_runs_that_wait_for_them(
         ("data.drop_duplicates=true", "data.drop_duplicates is true"),
         ("folds.count=2", "folds.count is 2"),
         ("tokenizer.vocab=null", "the vocabulary needs all training rows"),
-        ("model=static", "model.rarity is 0.0001, which needs all training rows"),
         ("task.frequency_power=0.5", "task.frequency_power is 0.5"),
         ("task=structbert", "task=structbert needs all training rows"),
     ],
@@ -272,6 +271,12 @@ def test_what_needs_all_rows_first_is_refused(keys: tuple[str, ...], override: s
     with pytest.raises(UserError) as refused:
         composed(*keys, *STREAM, override)
     assert says in str(refused.value)
+
+
+def test_weights_of_words_by_their_frequency_are_refused(keys: tuple[str, ...]) -> None:
+    others = [one for one in keys if not one.startswith("model")]
+    with pytest.raises(UserError, match="model.rarity is 0.0001, which needs all training rows"):
+        composed(*others, *STREAM, "model=static")
 
 
 def test_a_task_whose_labels_are_those_of_the_rows_is_refused(keys: tuple[str, ...], tmp_path: Path) -> None:
