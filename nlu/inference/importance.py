@@ -22,7 +22,7 @@ from nlu.data.order import evaluation_batches
 from nlu.models.encoders.bert import Bert
 from nlu.models.pruned_heads import Heads
 from nlu.models.task_model import TaskModel
-from nlu.tasks.task import Task
+from nlu.tasks.task import Task, comparing_loss
 
 Place = tuple[int, int]
 """a layer, and the place of a head among those that the layer has"""
@@ -30,10 +30,9 @@ Place = tuple[int, int]
 
 def require_own_losses(task: Task) -> None:
     """Raise UserError for a loss that compares examples, which then lack a loss of their own."""
-    loss = getattr(task, "loss", None)
-    if loss is not None and not loss.by_row:
+    if (loss := comparing_loss(task)) is not None:
         raise UserError(
-            f"the run was trained with the loss {type(loss).__name__}, which depends on several rows at once, but the "
+            f"the run was trained with the loss {loss}, which depends on several rows at once, but the "
             "importance of heads is a mean over single rows; fine-tune the run with another loss, and prune that one"
         )
 

@@ -3,9 +3,9 @@
 Axes: B rows of a batch, N rows handed over, S sequences of a batch, D width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from nlu.config.errors import UserError
 from nlu.config.targets import build
 from nlu.data.collate import Batch, collate
-from nlu.data.examples import in_memory
+from nlu.data.examples import Examples, in_memory
 from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
 from nlu.data.store import EncodedRows
@@ -25,7 +25,10 @@ from nlu.models.layers.pooling import mean_of_sequences
 from nlu.runs.predictions import Record
 from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
+from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
+
+Result = TypeVar("Result")
 
 LOGITS = "logits"
 
@@ -72,12 +75,22 @@ class Predictor:
         # Batches are in the order of lengths. Each result goes to the place of its row, so no row keeps the shared
         # empty one.
         found: list[dict[str, Any]] = [{}] * len(part)
-        for examples_B in evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1):
-            batch = collate(part, examples_B)
-            for example, one in zip(batch.examples_B.tolist(), self._of_batch(batch, with_logits), strict=True):
+        for batch, records in self._by_batch(part, lambda batch: self._of_batch(batch, with_logits)):
+            for example, one in zip(batch.examples_B.tolist(), records, strict=True):
                 found[example] = one
             advance(len(batch))
         return found
+
+    def _by_batch(self, part: Examples, work: Callable[[Batch], Result]) -> Iterator[tuple[Batch, Result]]:
+        """Yield batches of all examples with the result of `work` for each, smaller ones where memory runs out."""
+
+        def of(examples_B: np.ndarray) -> tuple[Batch, Result]:
+            batch = collate(part, examples_B)
+            return batch, work(batch)
+
+        batches = evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1)
+        for _, found in by_parts(of, batches, self.device):
+            yield found
 
     @torch.inference_mode()
     def vectors(self, encoded: EncodedRows, layout: Layout | None = None) -> np.ndarray:
@@ -89,16 +102,17 @@ class Predictor:
         layout = layout or self.trained.layout
         part = in_memory(encoded, layout)
         found_ND: np.ndarray | None = None
-        for examples_B in evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1):
-            batch = collate(part, examples_B)
-            with self.precision.autocast(self.device):
-                vectors_BD = to_host(self._vectors_of(batch.to(self.device)))
+        for batch, vectors_BD in self._by_batch(part, self._vectors_of):
             if found_ND is None:
                 found_ND = np.empty((len(part), vectors_BD.shape[1]), np.float32)
             found_ND[batch.examples_B] = vectors_BD
         return np.zeros((0, 0), np.float32) if found_ND is None else found_ND
 
-    def _vectors_of(self, batch: Batch) -> Tensor:
+    def _vectors_of(self, batch: Batch) -> np.ndarray:
+        with self.precision.autocast(self.device):
+            return to_host(self._encoded(batch.to(self.device)))
+
+    def _encoded(self, batch: Batch) -> Tensor:
         model = self.trained.model
         if "units" not in model.wants:
             encoded = model.encode(batch)
@@ -126,13 +140,15 @@ class Predictor:
         """Return the logits of each row, in order, float32: (C,), or (U, C) for a row whose units are labelled."""
         part = in_memory(encoded, self.trained.layout)
         found = [np.zeros(0, np.float32)] * len(part)
-        for examples_B in evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1):
-            batch = collate(part, examples_B)
-            with self.precision.autocast(self.device):
-                outputs = self.trained.task.forward(self.trained.model, batch.to(self.device))
-            for example, logits in zip(batch.examples_B.tolist(), _logits(batch, outputs), strict=True):
+        for batch, logits_B in self._by_batch(part, self._logits_of):
+            for example, logits in zip(batch.examples_B.tolist(), logits_B, strict=True):
                 found[example] = logits
         return found
+
+    def _logits_of(self, batch: Batch) -> list[np.ndarray]:
+        with self.precision.autocast(self.device):
+            outputs = self.trained.task.forward(self.trained.model, batch.to(self.device))
+        return _logits(batch, outputs)
 
     @torch.inference_mode()
     def _of_batch(self, batch: Batch, with_logits: bool) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Statistics over a whole evaluation, from the calls of `nlu.runs.summary.over_evaluation`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -93,6 +93,15 @@ class Recorder:
         if hasattr(values, "detach"):
             values = values.detach().double().cpu().numpy()
         own.add(np.asarray(values, np.float64).reshape(-1))
+
+    def copy(self) -> "Recorder":
+        """Return a recorder that has recorded the same; what either records later is not in the other."""
+        copied = Recorder()
+        copied._values = {
+            name: replace(one, mean=replace(one.mean, partials=one.mean.partials[:]), kept=one.kept[:])
+            for name, one in self._values.items()
+        }
+        return copied
 
     def sent(self) -> dict[str, Values]:
         """Return what another process can receive."""

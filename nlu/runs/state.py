@@ -118,6 +118,8 @@ class State:
     """steps without an update, since the gradient overflowed"""
     pruned: bool = False
     """whether the search ended this run, a trial, early"""
+    pieces: int = 1
+    """the number of parts in which each micro-batch is computed, since memory ran out"""
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -125,6 +127,8 @@ class State:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """Build from the result of `to_json`."""
+        # Earlier versions of this program did not save it.
+        values = {"pieces": 1, **values}
         known = {item.name: values[item.name] for item in fields(cls)}
         known["best"] = [Best(**entry) for entry in known["best"]]
         known["window"] = Window.from_json(known["window"])

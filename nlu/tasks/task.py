@@ -122,6 +122,16 @@ class RowsOfLogits:
         return record
 
 
+def comparing_loss(task: Task) -> str | None:
+    """Return the name of a loss of the task whose value for a row depends on other rows of the micro-batch, or None."""
+    of_members = getattr(task, "members", None)
+    for one in [task] if of_members is None else of_members.values():
+        loss = getattr(one, "loss", None)
+        if loss is not None and not loss.by_row:
+            return type(loss).__name__
+    return None
+
+
 def symmetric_kl(first_NC: Tensor, second_NC: Tensor) -> Tensor:
     """Return half of KL(p || q) + KL(q || p) of two softmax distributions, summed over rows; nats."""
     # From logarithms, because the logarithm of a probability that underflowed is minus infinity.

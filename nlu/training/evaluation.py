@@ -15,7 +15,7 @@ from torch import nn
 
 from nlu.config.errors import UserError
 from nlu.config.members import MEAN
-from nlu.data.collate import collate
+from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.opening import Store
 from nlu.data.order import evaluation_batches, evaluation_passes
@@ -27,6 +27,7 @@ from nlu.runs.over_evaluation import Recorder
 from nlu.runs.predictions import write_predictions
 from nlu.tasks.composite import Composite
 from nlu.tasks.task import Task
+from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
 
@@ -134,22 +135,28 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     # All ranks run the same number of passes, since a strategy may communicate within each; without rows, a rank runs a
     # placeholder.
     passes = evaluation_passes(len(part), batch_size=evaluator.batch_size, world_size=ranks.world_size)
+
+    def scored(examples_B: np.ndarray) -> tuple[Batch, list[dict[str, object]], Recorder]:
+        recorded = recorder.copy()
+        batch = collate(part, examples_B)
+        with summary.recording(recorded):
+            with evaluator.precision.autocast(ranks.device):
+                outputs = task.forward(evaluator.model, batch.to(ranks.device))
+            return batch, task.records(part, batch, evaluator.model, outputs), recorded
+
     with _scoring(evaluator.model):
-        for number in range(passes):
-            # The ranks may have different numbers of batches, but never of passes.
-            is_own = number < len(batches)
-            batch = collate(part, batches[number] if is_own else np.zeros(1, np.int64))
-            # What is recorded in a placeholder must not count.
-            with summary.recording(recorder if is_own else Recorder()):
-                with evaluator.precision.autocast(ranks.device):
-                    outputs = task.forward(evaluator.model, batch.to(ranks.device))
-                if not is_own:
-                    continue
-                records = task.records(part, batch, evaluator.model, outputs)
+        for _, (batch, records, recorded) in by_parts(scored, batches, ranks.device):
+            recorder = recorded
             for record in records:
                 scorer.add(record)
             spool.add(batch.examples_B, records)
             advance(len(batch))
+        # The ranks may have different numbers of batches, but never of passes.
+        for _ in range(len(batches), passes):
+            batch = collate(part, np.zeros(1, np.int64))
+            # Nothing is recorded in a placeholder.
+            with evaluator.precision.autocast(ranks.device):
+                task.forward(evaluator.model, batch.to(ranks.device))
     total = ranks.sum_on_host([float(len(spool))])[0]
     # A set scored twice or in part would give a plausible but wrong score.
     assert total == len(part), f"{total:.0f} of {len(part)} examples were scored"

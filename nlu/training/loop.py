@@ -41,6 +41,7 @@ def train(run: Training) -> bool:
     pending: deque[PendingStep] = deque()
     is_stopping = False
     run.stepper.model.train()
+    run.stepper.pieces = state.pieces
     run.progress.start(due.total_steps, state.step)
     meter, first = Meter(run), state.step
     while not run.is_complete and not due.is_stage_over(state.step):
@@ -65,6 +66,9 @@ def train(run: Training) -> bool:
         state.step = number
 
         logging, evaluating, saving = due.logs(number), due.evaluates(number), due.saves(number)
+        # At once, since memory may not run out at the same step again.
+        saving |= run.stepper.pieces != state.pieces
+        state.pieces = run.stepper.pieces
         # An accelerator runs one step ahead of the host, unless the numbers of this step are needed now.
         ahead = 1 if run.stepper.is_asynchronous and not (logging or evaluating or saving) else 0
         while len(pending) > (0 if is_stopping else ahead):

@@ -70,6 +70,12 @@ class Ranks:
         dist.all_reduce(summed, group=self.host_group)
         return summed.tolist()
 
+    def all_on_host(self, number: float) -> list[float]:
+        """Return the number of each rank, in order, on every rank."""
+        own = [0.0] * self.world_size
+        own[self.rank] = number
+        return self.sum_on_host(own)
+
     def gather_to_first(self, value: Value) -> list[Value] | None:
         """Return the values of all ranks, in order, on rank 0; None elsewhere."""
         if self.world_size == 1:

@@ -5,6 +5,7 @@ The counts are known before the first forward pass, so every row has the same we
 a short last batch, and nothing is divided afterwards.
 """
 
+import logging
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nlu.config.errors import UserError
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
@@ -23,11 +25,14 @@ from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import update
 from nlu.optim.optimizer import named_parameters
 from nlu.runs import summary
-from nlu.tasks.task import Task
+from nlu.tasks.task import Task, comparing_loss
+from nlu.training.memory import REMEDY, divided, release, tried
 from nlu.training.parallel import Parallel
 from nlu.training.pending import PendingStep
 from nlu.training.precision import NumberFormat
 from nlu.training.saving import TrainedParts
+
+log = logging.getLogger(__name__)
 
 SHOWN_ROWS = 8
 
@@ -60,6 +65,9 @@ class Stepper:
     """a module that the method trains in addition to the model"""
     max_loss: float | None = None
     """a step with a larger loss is an error; None: any finite loss is allowed"""
+    pieces: int = 1
+    """the number of parts in which each micro-batch is computed; doubled on all ranks if one of them has too little
+    memory"""
 
     def __post_init__(self) -> None:
         self.ranks = self.parallel.ranks
@@ -80,8 +88,11 @@ class Stepper:
         If the loss or the gradient is not finite, or the loss is above `max_loss`, nothing is updated. With a precision
         that scales the loss, a step that is not finite is skipped; otherwise nothing is updated from then on. The host
         never waits for an accelerator here; on a CPU, a UserError is raised at once.
+
+        If memory runs out on a rank, `pieces` is doubled on all of them and the passes are run again, which gives the
+        same update but for rounding. Raises UserError if a micro-batch cannot be divided any further.
         """
-        shares = self._shares(part, micro_batches, epoch)
+        shares = self._shares(part, divided(micro_batches, self.pieces), epoch)
         counts, stop = self._count(shares, stop)
         scale = {name: self.weights[name] / max(1, count) for name, count in counts.items()}
         loss_scale = self.precision.loss_scale(self.device)
@@ -89,7 +100,10 @@ class Stepper:
         # loss uses `scale`.
         used: Scale = scale if loss_scale is None else {name: value * loss_scale for name, value in scale.items()}
         # Before the update only gradients change, so the passes can be run again.
-        totals = self.parallel.reduce(self.trained, self._run(shares, used, number))
+        while (own := self._run_if_it_fits(shares, used, number)) is None:
+            self._divide(micro_batches, number)
+            shares = self._shares(part, divided(micro_batches, self.pieces), epoch)
+        totals = self.parallel.reduce(self.trained, own)
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         gnorm = self.parallel.norm(gradients)
         if loss_scale is not None:
@@ -151,6 +165,37 @@ class Stepper:
             if share is not None:
                 totals += self._backward(share, scale, number, micro)
         return totals
+
+    def _run_if_it_fits(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor | None:
+        """Return the sum of each term over this rank's rows, or None on all ranks if memory ran out on any of them."""
+        totals = tried(lambda: self._run(shares, scale, number))
+        # One message, since the ranks communicate only after all passes: see `parallel`.
+        if self.ranks.sum_on_host([float(totals is None)])[0]:
+            self.optimizer.zero_grad(set_to_none=True)
+            return None
+        return totals
+
+    def _divide(self, micro_batches: list[np.ndarray], number: int) -> None:
+        """Double `pieces` after memory ran out in step `number`. Raises the same UserError on all ranks."""
+        release(self.device)
+        rows = max(map(len, micro_batches))
+        largest = int(max(self.ranks.all_on_host(float(rows))))
+        before = -(-largest // self.pieces)
+        where = "" if self.ranks.world_size == 1 else " of a rank"
+        said = f"memory ran out in step {number}, in a micro-batch{where} of {before} example{'s' * (before > 1)}"
+        if (loss := comparing_loss(self.task)) is not None:
+            raise UserError(
+                f"{said}, which is not divided, because {loss} compares its examples with one another; "
+                f"set trainer.batch_size lower; or {REMEDY}"
+            )
+        if before == 1:
+            raise UserError(f"{said}, which cannot be divided; {REMEDY}")
+        self.pieces *= 2
+        log.warning(
+            "%s; from here on it is computed in parts of %d, which changes the update by no more than rounding",
+            said,
+            -(-largest // self.pieces),
+        )
 
     def _shares(self, part: Examples, micro_batches: list[np.ndarray], epoch: int) -> list[Share | None]:
         """Gather this rank's rows of each micro-batch.

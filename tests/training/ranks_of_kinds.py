@@ -5,13 +5,14 @@
 JOBS is a file of pickled (configuration, folder); beside each folder is a file at which the processes find each other.
 PACKAGES is a folder of further packages that the configurations may name. STRATEGY names a
 class of tests.training.strategies. PROVENANCE_TAKES_S makes the first process slow where it writes what
-ran, and fails it if the other went on meanwhile.
+ran, and fails it if the other went on meanwhile. ROWS_THAT_FIT=RANK:ROWS gives a process memory for so many rows.
 """
 
 import os
 import pickle
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nlu.config.placement import MEETING
 from nlu.training import build, finish, single
 from tests.training import strategies
 from tests.training.in_process import start
+from tests.training.short_memory import memory_for
 
 
 def slow_down(seconds: float) -> None:
@@ -46,9 +48,11 @@ def main(jobs: Path) -> None:
         sys.path.insert(0, packages)
     if seconds := os.environ.get("PROVENANCE_TAKES_S"):
         slow_down(float(seconds))
-    for config, run_dir in pickle.loads(jobs.read_bytes()):
-        os.environ[MEETING] = f"file://{run_dir}-meeting"
-        start(config, run_dir)
+    rank, _, rows = os.environ.get("ROWS_THAT_FIT", "").partition(":")
+    with memory_for(int(rows)) if os.environ["RANK"] == rank else nullcontext():
+        for config, run_dir in pickle.loads(jobs.read_bytes()):
+            os.environ[MEETING] = f"file://{run_dir}-meeting"
+            start(config, run_dir)
 
 
 if __name__ == "__main__":

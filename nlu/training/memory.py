@@ -1,0 +1,83 @@
+"""Running out of memory: how it is recognized, what is released, and how a batch is divided."""
+
+import gc
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from nlu.config.errors import UserError
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_OF_A_CPU = "DefaultCPUAllocator: can't allocate memory"
+"""in the message of torch, which has no class of its own for an allocation that fails on a CPU"""
+REMEDY = "set data.max_len lower, choose a smaller model, or use a device with more memory"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory of the device or of the host could not be allocated."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and _OF_A_CPU in str(error)
+
+
+def release(device: torch.device) -> None:
+    """Return memory that nothing uses any more to the device. Call it outside of the `except` block of the error, whose
+    traceback keeps the tensors of the pass that failed."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def tried(work: Callable[[], Result]) -> Result | None:
+    """Return the result of `work`, which must not be None, or None if memory ran out."""
+    try:
+        return work()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    return None
+
+
+def divided(micro_batches: list[np.ndarray], pieces: int) -> list[np.ndarray]:
+    """Return each micro-batch as `pieces` consecutive pieces, whose sizes differ by at most one; some may be empty.
+
+    The number of pieces does not depend on the rows, so the lists of all ranks correspond to one another.
+    """
+    if pieces == 1:
+        return micro_batches
+    return [piece for examples_B in micro_batches for piece in np.array_split(examples_B, pieces)]
+
+
+def by_parts(
+    work: Callable[[np.ndarray], Result], batches: Iterable[np.ndarray], device: torch.device
+) -> Iterator[tuple[np.ndarray, Result]]:
+    """Yield the examples of each batch with the result of `work`, which must not be None.
+
+    A batch for which memory runs out is halved until it fits, and later batches are computed in parts of that size. So
+    `work` must give each example the same result in any batch, and change nothing if it fails. Raises UserError for an
+    example that does not fit by itself.
+    """
+    most: int | None = None
+    for examples_B in batches:
+        waiting = deque(np.array_split(examples_B, -(-len(examples_B) // most)) if most else [examples_B])
+        while waiting:
+            part_B = waiting.popleft()
+            result = tried(partial(work, part_B))
+            if result is not None:
+                yield part_B, result
+                continue
+            release(device)
+            if len(part_B) == 1:
+                raise UserError(f"memory ran out for a single example; {REMEDY}")
+            halves = np.array_split(part_B, 2)
+            most = len(halves[0])
+            log.warning("memory ran out for a batch of %d examples; from here on batches have %d", len(part_B), most)
+            waiting.extendleft(reversed(halves))

@@ -1,0 +1,128 @@
+"""What happens if memory runs out: the step is divided and runs again, on all ranks, with the same update."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nlu
+from nlu.runs.records import read_rows
+from tests.training.in_process import composed, killed_in_backward, start, tensors, train
+from tests.training.kinds import KINDS, Kind, few_first
+from tests.training.runs import REPOSITORY
+from tests.training.short_memory import memory_for
+from tests.training.test_kinds_in_processes import run_in_two
+
+ROWS = 24
+DROPOUT = ("model.dropout=0.3", "model.attention_dropout=0.3", "model.head_dropout=0.3")
+STEPS = (
+    *DROPOUT, "trainer.batch_size=12", "trainer.max_duration=4st", "trainer.clip_norm=0", "trainer.eval_interval=0",
+    "trainer.save_interval=0", "optimizer.betas=[0.5,0.999]",
+)  # fmt: skip
+
+
+def state_of(folder: Path) -> dict[str, object]:
+    return json.loads((folder / "checkpoints/last/state.json").read_text())["state"]
+
+
+def assert_same_but_for_rounding(one: Path, other: Path) -> None:
+    for name in ("model", "optimizer"):
+        first, second = tensors(one, f"last/{name}"), tensors(other, f"last/{name}")
+        largest = {part: max(np.abs(first[key]).max() for key in first if key.startswith(part))
+                   for part in {key.partition(":")[0] if ":" in key else "" for key in first}}  # fmt: skip
+        for key, value in first.items():
+            scale = largest[key.partition(":")[0] if ":" in key else ""]
+            np.testing.assert_allclose(second[key], value, rtol=1e-3, atol=1e-4 * scale, err_msg=key)
+
+
+@pytest.mark.parametrize("kind", few_first(KINDS, "classify", "tag with a CRF", "freelb"))
+def test_a_step_without_enough_memory_is_divided_into_the_same_update(kind: Kind, tmp_path: Path) -> None:
+    if "loss=info_nce" in kind.options or "task=retrieve" in kind.options:
+        pytest.skip("compares the examples of a micro-batch")
+    config = composed(*kind.overrides(tmp_path, train_rows=ROWS), *STEPS)
+    start(config, tmp_path / "whole")
+    with memory_for(rows=4, since_call=2) as met:
+        start(config, tmp_path / "divided")
+    assert max(met[:2]) > 4
+    assert_same_but_for_rounding(tmp_path / "whole", tmp_path / "divided")
+    assert state_of(tmp_path / "divided")["pieces"] == 4
+    losses = [[float(row["loss"]) for row in read_rows(tmp_path / run / "train.tsv")] for run in ("whole", "divided")]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+TINY_RUN = ("trainer.batch_size=12", "trainer.max_duration=6st", "trainer.eval_interval=3st", *DROPOUT)
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    names = ("last/model", "last/optimizer", "best-1/model")
+    found = {name: (folder / "checkpoints" / f"{name}.safetensors").read_bytes() for name in names}
+    return {**found, "predictions": (folder / "predictions/dev.jsonl").read_bytes()}
+
+
+def test_a_divided_run_is_continued_with_the_same_parts_to_the_same_bytes(tmp_path: Path) -> None:
+    overrides = [*KINDS["classify"].overrides(tmp_path, train_rows=ROWS), *TINY_RUN, "resume=auto"]
+    with memory_for(rows=8, since_call=1):
+        train(*overrides, f"hydra.run.dir={tmp_path}/unbroken")
+    with memory_for(rows=8, since_call=1), killed_in_backward(8):
+        train(*overrides, f"hydra.run.dir={tmp_path}/broken")
+    # Memory is enough now, but the parts stay those that were saved.
+    assert state_of(tmp_path / "broken") | {"step": 2, "pieces": 2} == state_of(tmp_path / "broken")
+    train(*overrides, f"hydra.run.dir={tmp_path}/broken")
+    assert bytes_of(tmp_path / "broken") == bytes_of(tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_a_set_is_scored_and_predicted_in_parts_to_the_same_bytes(task: str, tmp_path: Path) -> None:
+    overrides = [*KINDS[task].overrides(tmp_path, train_rows=ROWS), "trainer.batch_size=4", "trainer.max_duration=2st"]
+    for run, rows in (("whole", 1000), ("divided", 4)):
+        with memory_for(rows) as met:
+            train(*overrides, "trainer.eval_batch_size=16", f"hydra.run.dir={tmp_path}/{run}")
+        assert max(met) > 4
+    assert bytes_of(tmp_path / "divided") == bytes_of(tmp_path / "whole")
+    texts = [json.loads(line) for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
+    run = nlu.load(tmp_path / "whole", device="cpu")
+    whole = run.predict(texts)
+    with memory_for(rows=3):
+        assert run.predict(texts) == whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "said"),
+    [
+        ("siamese with InfoNCE", 4, "which is not divided, because InfoNce compares its examples with one another"),
+        ("classify", 0, "in a micro-batch of 1 example, which cannot be divided; set data.max_len lower"),
+    ],
+)
+def test_a_step_that_cannot_be_divided_is_refused(
+    kind: str, rows: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with memory_for(rows):
+        train(*KINDS[kind].overrides(tmp_path, train_rows=ROWS), f"hydra.run.dir={tmp_path}/run", status=2)
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run/checkpoints/last").exists()
+
+
+def test_all_processes_divide_a_step_for_which_one_lacks_memory(tmp_path: Path) -> None:
+    config = composed(*KINDS["classify"].overrides(tmp_path, train_rows=ROWS), *STEPS)
+    start(config, tmp_path / "single")
+    run_in_two([(config, tmp_path / "together")], tmp_path, ROWS_THAT_FIT="1:4")
+    assert_same_but_for_rounding(tmp_path / "single", tmp_path / "together")
+    assert state_of(tmp_path / "together")["pieces"] == 2
+
+
+@pytest.mark.thorough
+def test_a_cpu_without_memory_divides_too(tmp_path: Path) -> None:
+    """The same, with memory that is really too small: the address space of the process is limited."""
+    kind = Kind((), lambda rng: {"text": " ".join(rng.choices("abcdefgh", k=30)), "label": rng.choice("01")})
+    overrides = [
+        *kind.overrides(tmp_path, train_rows=8192, dev_rows=16), "model.hidden_size=64", "trainer.batch_size=8192",
+        "trainer.max_duration=2st", "trainer.eval_batch_size=16", f"hydra.run.dir={tmp_path}/run",
+    ]  # fmt: skip
+    limited = [sys.executable, "-m", "tests.training.short_memory", "600", *overrides]
+    done = subprocess.run(limited, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "memory ran out in step 1, in a micro-batch of 8192 examples" in done.stderr
+    assert state_of(tmp_path / "run")["pieces"] > 1
