@@ -123,6 +123,7 @@ def test_experiments_and_debugging_fit_each_other_and_every_model_and_data_set(c
             assert found == [] or picked.get("model") in ("lstm_crf", "re2"), picked
 
 
+@pytest.mark.thorough
 def test_every_task_fits_exactly_the_data_sets_with_its_fields(composer, choices):
     assert set(choices("task")) == set(FITTING)
     assert {*SINGLE, *PAIRS, *TAGGED, "files"} == set(choices("data"))
@@ -148,6 +149,7 @@ def test_every_task_fits_every_method(composer, choices):
         assert bool(composer.problems_of(config)) == is_refused, f"task={task} method={method}"
 
 
+@pytest.mark.thorough
 def test_a_loss_fits_exactly_the_tasks_whose_outputs_it_reads(composer, choices):
     assert set(choices("loss")) == set(READERS)
     for task, loss in product(choices("task"), choices("loss")):
@@ -155,6 +157,7 @@ def test_a_loss_fits_exactly_the_tasks_whose_outputs_it_reads(composer, choices)
         assert bool(found) == (task not in READERS[loss]), f"task={task} loss={loss}: {found}"
 
 
+@pytest.mark.thorough
 def test_choices_on_the_command_line_win_over_overrides_of_a_choice(composer, choices):
     for optimizer, model in product(choices("optimizer"), choices("model")):
         chosen = composer.choose(model=model, optimizer=optimizer)["optimizer"]
@@ -194,6 +197,7 @@ def test_a_model_of_the_size_of_bert_base_has_a_rate_that_suits_it(composer, cho
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_every_choice_lists_exactly_the_keys_of_its_target(composer, choices):
     for group in WITH_TARGET:
         for name in choices(group):

@@ -70,6 +70,7 @@ def test_bash_completes_choices_and_keys(environment, installed_by):
     assert done.stderr == ""
 
 
+@pytest.mark.thorough
 def test_every_command_is_a_program(environment):
     modules = {f"nlu-{path.stem}": f"nlu.{path.stem}:command" for path in (CHECKOUT / "nlu").glob("[!_]*.py")}
     # A package may be a command too.

@@ -112,6 +112,7 @@ def calls_of(program: str, folder: Path, *arguments: str, shown: bool) -> int:
     return int(calls)
 
 
+@pytest.mark.thorough
 def test_showing_the_configuration_takes_little_more_than_a_bare_hydra_program(tmp_path):
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/config.yaml").write_text("seed: 1\n")

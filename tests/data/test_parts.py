@@ -48,6 +48,7 @@ def whole(keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return built(*keys)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("order", [(2, 0, 1), pytest.param((0, 1, 2), marks=pytest.mark.thorough)])
 def test_the_last_part_joins_all_to_the_same_bytes(
     keys: tuple[str, ...], whole: dict[str, bytes], order: tuple[int, ...], empty_cache: Path,

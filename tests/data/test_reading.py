@@ -8,7 +8,7 @@ import pytest
 
 from nlu.config.errors import DataError
 from nlu.data import store as store_module
-from nlu.data.prepare import _is_good
+from nlu.data.prepare import is_good
 
 ROWS = [("a b", "1"), ("c", "0"), (" ", "0"), ("d e f", "1"), ("c", "0"), ("g", "1")]
 
@@ -88,9 +88,9 @@ def test_a_store_that_lost_something_is_built_again(write, open_files, empty_cac
     lines = "".join(f"text {i}\t{i % 2}\n" for i in range(100))
     settings = {"train": write("train.tsv", lines), "dev": write("dev.tsv", lines)}
     first = open_files(**settings)
-    assert _is_good(first.folder), "of two that are built at once the one that is whole stays"
+    assert is_good(first.folder), "of two that are built at once the one that is whole stays"
     HARM[harm](first.folder)
-    assert not _is_good(first.folder)
+    assert not is_good(first.folder)
     again = open_files(**settings)
     assert again.folder == first.folder and [len(part) for part in again.sets.values()] == [100, 100]
     assert texts(again.sets["train"]) == [{"text": f"text {i}"} for i in range(100)]

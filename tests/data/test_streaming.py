@@ -204,6 +204,7 @@ preprocess.command()
 """
 
 
+@pytest.mark.thorough
 def test_a_run_beside_a_writer_that_is_killed_and_started_again(
     keys: tuple[str, ...], whole: tuple[dict[str, bytes], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

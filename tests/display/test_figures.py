@@ -76,6 +76,7 @@ def test_the_share_of_clipped_steps_is_in_the_figure_of_the_gradient_norm(tmp_pa
     assert (never["lr.png"] == always["lr.png"]).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("epoch_examples", "changed"), [(320, True), (100_000, False)])
 def test_epochs_are_drawn_once_they_are_reached(tmp_path, epoch_examples, changed):
     run = write_run(tmp_path / "run", 30)

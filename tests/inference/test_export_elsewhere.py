@@ -87,6 +87,7 @@ def test_a_tf1_checkpoint_holds_encoder_head_sizes_and_vocabulary(
     assert (folder / "vocab.txt").read_text().splitlines() == VOCAB
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("written", few_first(["torchscript", "huggingface", "tf_checkpoint"], "huggingface"))
 def test_repeated_layers_and_a_single_segment_are_written_out(written: str, tmp_path: Path) -> None:
     options = ("model.layers=4", "model.layer_groups=2", "model.segment_types=1")

@@ -67,6 +67,7 @@ def test_an_interrupted_command_continues_with_its_pieces(run, project, tmp_path
     assert project.tables["found,pt=1"].num_rows == 23
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_trained_from_tables_predicts_from_one_into_another(run, project, tmp_path):
     for name in ("train", "dev"):
         project.tables[f"{name},pt=1"] = pa.Table.from_pylist(read(run.parent / f"{name}.jsonl"))

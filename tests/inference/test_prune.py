@@ -227,6 +227,7 @@ def test_methods_that_compare_heads_refuse_pruned_ones(
     assert "attention heads of the teacher were pruned" in capfd.readouterr().err
 
 
+@pytest.mark.thorough
 def test_exports_compute_what_the_pruned_run_computes(runs: dict[str, Path], tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("onnxruntime")

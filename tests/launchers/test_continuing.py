@@ -88,6 +88,7 @@ def test_a_second_search_in_the_same_folder_is_refused(tmp_path):
     first.communicate()
 
 
+@pytest.mark.thorough
 def test_a_folder_that_holds_a_search_refuses_a_second_one(tmp_path):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", "hydra.sweeper.study_name=k2")
@@ -163,6 +164,7 @@ def test_another_sampler_or_pruner_is_reported_when_a_search_continues(tmp_path)
     assert "another sampler" not in said
 
 
+@pytest.mark.thorough
 def test_a_search_killed_between_asking_and_drawing_draws_the_same(tmp_path, unbroken):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")

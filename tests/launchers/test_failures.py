@@ -26,6 +26,7 @@ def test_a_failed_trial_is_reported_and_the_others_continue(tmp_path):
         assert "Traceback (most recent call last)" in log and "is too high" in log
 
 
+@pytest.mark.thorough
 def test_on_failure_stop_stops(tmp_path):
     said = search(tmp_path / "s", *SOME_FAIL, "hydra.sweeper.on_failure=stop", status=1)
     assert states(tmp_path / "s")[-1] == "FAIL" and states(tmp_path / "s").count("FAIL") == 1

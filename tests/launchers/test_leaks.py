@@ -107,6 +107,7 @@ def test_variables_that_jobs_inherit_are_neither_printed_nor_in_files_of_a_grid(
     assert "***" in (project / "s/multirun.yaml").read_text()
 
 
+@pytest.mark.thorough
 def test_a_search_and_its_trials_neither_write_nor_print_a_secret_variable(
     project: Path,
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_search_and_its_trials_neither_write_nor_print_a_secret_variable(
     assert not holding(project)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["run", "grid"])
 def test_a_pickled_job_has_no_loader_with_files_that_it_read(
     project: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -139,6 +141,7 @@ def test_a_pickled_job_has_no_loader_with_files_that_it_read(
     assert pickles and loaders and all(loader._active_repository is None for loader in loaders)
 
 
+@pytest.mark.thorough
 def test_lines_of_a_launcher_are_in_the_script_of_the_job_only(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def test_one_run_left_to_a_launcher_and_collected_later_equals_a_run_here(projec
     assert jobs_main(["--history"]) == 0 and capfd.readouterr().out.count("hydra.run.dir=there") == 1
 
 
+@pytest.mark.thorough
 def test_a_grid_with_an_address_that_does_not_exist_submits_nothing(project, s3, monkeypatch, capfd):
     url = s3.bucket(monkeypatch)
     own = (*sets(project), *SMALL, "--multirun", LOCAL, "hydra.sweep.dir=grid", f"model.pretrained=null,{url}/none")

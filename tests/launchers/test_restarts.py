@@ -53,6 +53,7 @@ def test_other_trials_run_while_one_pauses_and_draw_the_same_values_as_without(t
     assert [trial.params for trial in trials(folder)] == [trial.params for trial in trials(tmp_path / "t")]
 
 
+@pytest.mark.thorough
 def test_a_job_that_can_never_start_ends_the_search_with_the_reason_after_the_others(tmp_path):
     folder = tmp_path / "s"
     folder.mkdir()
@@ -65,6 +66,7 @@ def test_a_job_that_can_never_start_ends_the_search_with_the_reason_after_the_ot
     assert f"correct that, and the same command with hydra.sweep.dir={folder} continues" in said
 
 
+@pytest.mark.thorough
 def test_a_job_that_stops_after_every_step_gets_to_its_end(tmp_path):
     folder = tmp_path / "s"
     said = search(folder, *DRAWN, "stops=true", "steps=7", program=QUICKLY)

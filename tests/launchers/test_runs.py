@@ -30,6 +30,7 @@ def result(folder: Path, number: int) -> dict:
     return json.loads((folder / str(number) / "result.json").read_text())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_run_is_pruned_by_its_reports_and_all_its_processes_end_together(tmp_path, devices):
     folder = tmp_path / "s"

@@ -39,6 +39,7 @@ def test_a_hopeless_trial_is_pruned_at_a_rung_and_the_cost_is_announced(tmp_path
     assert "expected cost:" in said
 
 
+@pytest.mark.thorough
 def test_the_configured_pruner_stops_trials(tmp_path):
     """A trial reports value * step / 4 at 100 to 400 examples, so that its curve follows from what it drew."""
     search(
@@ -68,6 +69,7 @@ def test_every_sampler_draws(tmp_path, sampler):
     assert len(set(drawn)) == 4
 
 
+@pytest.mark.thorough
 def test_a_grid_is_every_combination_once(tmp_path):
     search(tmp_path / "s", "lr=choice(0.1,0.2)", "steps=range(1,4)", "hydra/sweeper/sampler=grid")
     drawn = sorted((trial.params["lr"], trial.params["steps"]) for trial in trials(tmp_path / "s"))

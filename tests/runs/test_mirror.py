@@ -186,6 +186,7 @@ def test_the_overtaken_one_of_two_folders_fetches_the_mirror(run: Run, tmp_path:
     assert digests(tmp_path / "here") == digests(tmp_path / "elsewhere")
 
 
+@pytest.mark.thorough
 def test_a_folder_that_is_ahead_of_its_mirror_keeps_what_it_has(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +205,7 @@ def test_a_folder_that_is_ahead_of_its_mirror_keeps_what_it_has(
     assert saved_step(objects(url)) == 4, "it went on from its own state, and sent that"
 
 
+@pytest.mark.thorough
 def test_a_folder_ahead_of_its_mirror_keeps_its_files_after_any_number_of_failures(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +396,7 @@ def _never(self: Mirror, snapshot: object) -> None:
     raise mirrors.Unreachable("no answer")
 
 
+@pytest.mark.thorough
 def test_a_mirror_that_holds_a_run_is_not_written_over(run: Run, tmp_path: Path, url: str) -> None:
     run(tmp_path / "here")
     before = objects(url)
@@ -485,6 +488,7 @@ class Lost(ObjectStore):
         return written
 
 
+@pytest.mark.thorough
 def test_a_holder_keeps_its_mirror_if_answers_to_its_records_are_lost(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -647,6 +651,7 @@ def read(reference: str, *names: str) -> dict[str, bytes]:
     return {name: (locate(reference, name).checkpoint / "model.safetensors").read_bytes() for name in names}
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_still_mirrored_is_read_by_the_names_it_has_in_its_folder(
     run: Run, tmp_path: Path, url: str
 ) -> None:

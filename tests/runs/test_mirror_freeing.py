@@ -84,6 +84,7 @@ def test_a_removal_that_was_killed_is_completed_and_misleads_no_reader(url: str,
     assert there(url) == {"": before[""]}
 
 
+@pytest.mark.thorough
 def test_a_claim_that_could_not_be_released_is_released_by_the_next_try(url: str) -> None:
     before, away = there(url), Unreachable("the store does not answer")
     with (
@@ -97,6 +98,7 @@ def test_a_claim_that_could_not_be_released_is_released_by_the_next_try(url: str
     assert there(url) == {"": before[""]}
 
 
+@pytest.mark.thorough
 def test_a_claim_whose_response_was_lost_is_released_by_the_next_try(url: str) -> None:
     put_new = ObjectStore.put_new
 

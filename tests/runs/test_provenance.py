@@ -104,6 +104,7 @@ def test_a_damaged_record_is_not_overwritten(tmp_path, content):
     assert (tmp_path / "provenance.json").read_text() == content
 
 
+@pytest.mark.thorough
 def test_a_changed_checkout_is_recorded_with_its_diff_less_secret_files(checkout):
     (checkout / "nlu/config/types.py").write_text("changed = 'mark of the change'\n")
     (checkout / "conf/secrets.yaml").write_text("key: hidden value\n")
@@ -115,6 +116,7 @@ def test_a_changed_checkout_is_recorded_with_its_diff_less_secret_files(checkout
     assert "hidden value" not in described["diff"] and "secrets.yaml" not in described["diff"]
 
 
+@pytest.mark.thorough
 def test_a_clean_checkout_has_an_empty_diff_and_a_huge_diff_is_cut(checkout):
     (checkout / ".gitignore").write_text("__pycache__\nrun\n")
     git(checkout, "commit", "--quiet", "--all", "--message", "second")

@@ -156,6 +156,7 @@ def test_a_value_that_cannot_be_written_leaves_the_old_file(tmp_path):
     assert json.loads((tmp_path / "result.json").read_text()) == {"steps": 1}
 
 
+@pytest.mark.thorough
 def test_one_of_several_writers_of_a_file_wins_completely(tmp_path):
     path = tmp_path / "result.json"
 

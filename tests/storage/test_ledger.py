@@ -84,6 +84,7 @@ def newest_of(url: str, listing: type[ObjectStore] = ObjectStore) -> Any:
     return record.content["state"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ask", [Ledger.require_held, lambda ledger: ledger.append(SAVE, {"state": "sleeper's"})])
 def test_a_holder_that_slept_through_many_saves_of_its_successor_adds_nothing(
     url: str, ask: Callable[[Ledger], object]
@@ -118,6 +119,7 @@ def _carried_out_and_not_answered(self: ObjectStore, key: str, content: bytes) -
     raise Unreachable("the answer is lost")
 
 
+@pytest.mark.thorough
 def test_a_holder_that_slept_while_deleting_keeps_the_records_of_its_successor(url: str) -> None:
     sleeper = claimed(Elsewhere(url))
     for number in range(2 * KEPT):

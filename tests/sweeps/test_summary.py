@@ -72,6 +72,7 @@ def test_a_summary_is_written_for_trials_in_any_state(tmp_path, capsys, states, 
     assert ("experiment=best" in capsys.readouterr().out) == has_best
 
 
+@pytest.mark.thorough
 def test_the_table_names_folders_from_the_place_of_the_search(tmp_path, capsys):
     for place, named in ((tmp_path, ["0", "1"]), (tmp_path / "another", [f"{tmp_path}/0", f"{tmp_path}/1"])):
         write_summary(study_of("COMPLETE", 2, folder=str(tmp_path)), place)
@@ -93,6 +94,7 @@ def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
     )
 
 
+@pytest.mark.thorough
 def test_a_second_summary_removes_what_no_longer_holds(tmp_path, capsys, of_18):
     shutil.copytree(of_18[1], tmp_path, dirs_exist_ok=True)
     assert figures(tmp_path) == FIGURES

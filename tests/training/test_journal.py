@@ -222,6 +222,7 @@ def test_a_failing_tracker_is_reported_once_and_the_run_continues(tmp_path: Path
     assert (run_dir / "result.json").is_file()
 
 
+@pytest.mark.thorough
 def test_a_hanging_tracker_is_switched_off_and_the_run_continues(
     tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

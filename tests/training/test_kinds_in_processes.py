@@ -141,6 +141,7 @@ def run_by_strategies(kind: Kind, folder: Path, strategy: str, *options: str) ->
     return folder / "usual", folder / "other"
 
 
+@pytest.mark.thorough
 def test_every_process_takes_part_in_each_pass_and_in_each_saved_tensor(tmp_path: Path) -> None:
     usual, met = run_by_strategies(KINDS["fgm"], tmp_path, "Lockstep")
     files = sorted(path.relative_to(usual) for path in usual.rglob("*.safetensors"))

@@ -246,6 +246,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_two_processes_do_together_what_one_does(together: Path) -> None:
     one_process, both = (read_rows(together / name / "train.tsv") for name in ("single", "together"))
     assert len(one_process) == len(both)

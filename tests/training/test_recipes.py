@@ -94,6 +94,7 @@ def test_a_part_of_ones_own_trains_and_is_scored(package: Path, chosen: tuple[st
     assert len(list(predictions_of(package / "run", "dev"))) > 0
 
 
+@pytest.mark.thorough
 def test_a_schedule_of_ones_own_sets_the_rate_of_each_step(package: Path) -> None:
     short = ("trainer.max_duration=4st", "trainer.log_interval=1st", "optimizer.lr=0.01")
     train(*(word for word in SHOP if word != "scheduler=constant"), *MODEL, "scheduler=steps", *short)
@@ -109,6 +110,7 @@ def test_a_tokenizer_of_ones_own_predicts_without_its_package(package: Path, mon
     assert nlu.load("run").predict(["good fast lovely"])
 
 
+@pytest.mark.thorough
 def test_files_of_ones_own_format_are_predicted_and_scored_as_the_run_read_them(package: Path) -> None:
     train(*(word for word in SHOP if word != "data=shop"), "data=feed", "model=bag")
     (package / "new.xml").write_text(
@@ -143,6 +145,7 @@ def test_bad_rows_of_ones_own_format_are_named_by_file_and_number(
 LAYOUT = ("data.layout={_target_: mypkg.ends.Ends, head: 2}", "data.max_len=8")
 
 
+@pytest.mark.thorough
 def test_a_layout_of_ones_own_decides_which_tokens_are_kept_where_it_is_known(
     package: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,6 +211,7 @@ def test_an_encoder_and_a_head_for_units_can_tag(package: Path) -> None:
     assert "span_f1" in json.loads((package / "run" / "result.json").read_text())["metrics"]["dev"]
 
 
+@pytest.mark.thorough
 def test_a_scorer_of_ones_own_scores_joined_folds(package: Path) -> None:
     train(*SHOP, "task=grade", "model=bag", "folds=2")
     result = json.loads((package / "run" / "result.json").read_text())
@@ -219,6 +223,7 @@ def test_a_scorer_of_ones_own_scores_joined_folds(package: Path) -> None:
     assert result["out_of_fold"]["1"]["off_by"] == pytest.approx(sum(off_by) / 48)
 
 
+@pytest.mark.thorough
 def test_a_kind_of_ones_own_is_predicted_and_served(package: Path) -> None:
     train(*SHOP, "task=grade", "model=bag")
     rows = [{"review": "broken 3"}, {"review": "fast 5"}, {"review": "late"}]
@@ -239,6 +244,7 @@ def test_a_kind_of_ones_own_is_predicted_and_served(package: Path) -> None:
         assert all(one["prediction"] != one["label"] for one in why["mistakes"])
 
 
+@pytest.mark.thorough
 def test_a_kind_of_ones_own_has_reports_and_figures(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(*SHOP, "task=grade", "model=bag", "data.dev_fraction=0.5", "optimizer.lr=1e-30")
     records = list(predictions_of(package / "run", "dev"))

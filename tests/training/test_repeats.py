@@ -57,6 +57,7 @@ def results_of_parts(run_dir: Path, names: list[str]) -> list[bytes]:
 FOLDS = ["fold-0", "fold-1", "fold-2"]
 
 
+@pytest.mark.thorough
 def test_every_fold_is_a_whole_run_and_every_training_row_is_held_out_once(three_folds: tuple[Path, str]) -> None:
     run_dir, _ = three_folds
     for number, name in enumerate(FOLDS):

@@ -111,6 +111,7 @@ def test_spans_are_found_in_conll_columns(tmp_path: Path, model: tuple[str, ...]
     assert result(tmp_path / "run")["metrics"]["dev"]["span_f1"] == 1.0
 
 
+@pytest.mark.thorough
 def test_a_former_run_is_where_another_may_start(tmp_path: Path) -> None:
     data = files(tmp_path)
     run(*TINY, *QUICK, *data, f"hydra.run.dir={tmp_path}/first")

@@ -97,6 +97,7 @@ def test_a_stage_behind_the_end_of_the_run_changes_nothing(options: tuple[str, .
         assert read_run(tmp_path / "run").note == kept
 
 
+@pytest.mark.thorough
 def test_every_fold_is_trained_to_the_end_of_the_stage(options: tuple[str, ...], tmp_path: Path) -> None:
     staged, whole = tmp_path / "staged", tmp_path / "whole"
     # Folds hold out half of the rows, so that an epoch has two steps.

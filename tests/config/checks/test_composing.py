@@ -30,6 +30,7 @@ def test_a_configuration_is_composed_once_with_or_without_hydras_node():
     assert composed.call_count == 3
 
 
+@pytest.mark.thorough
 def test_a_search_keeps_few_of_the_configurations_that_it_composes(monkeypatch):
     find_plugins()
     monkeypatch.setattr(composing, "MOST_KEPT", 4)

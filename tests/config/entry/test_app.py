@@ -113,6 +113,7 @@ def test_an_integer_that_the_task_returns_is_the_exit_code(run):
     assert run("task=tag", "name=metric")[0] == 0
 
 
+@pytest.mark.thorough
 def test_all_jobs_of_a_grid_run_and_the_largest_exit_code_counts(run):
     code, out, err = run("-m", "task=tag", "name='1',one,fine")
     assert code == 2

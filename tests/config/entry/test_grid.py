@@ -94,6 +94,7 @@ def test_no_job_starts_where_one_of_them_is_refused(run):
     assert said.startswith("nlu: error: job 1 (seed=-1): seed is -1 but must be an integer >= 0")
 
 
+@pytest.mark.thorough
 def test_no_job_starts_where_two_have_the_same_configuration(run):
     code, ran, said = run("name=a,b", "seed=1,2,1")
     assert (code, ran) == (2, [])

@@ -76,6 +76,7 @@ def test_keys_of_the_environment_win_over_the_role(store, monkeypatch):
     assert not environment.has_role()
 
 
+@pytest.mark.thorough
 def test_a_run_is_mirrored_to_oss_and_fetched_back(store, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

@@ -8,6 +8,7 @@ from tests.buckets import Server
 from tests.suspending import suspended
 
 
+@pytest.mark.thorough
 def test_a_pai_job_suspended_before_its_claim_leaves_the_submission_to_the_other(
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

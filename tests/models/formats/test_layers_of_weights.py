@@ -89,6 +89,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...
     return folder, (*SIZES, "model.layers=null", f"model.pretrained={folder}/teacher", *data)
 
 
+@pytest.mark.thorough
 def test_a_run_from_layers_of_a_run_is_small_everywhere(
     runs: tuple[Path, tuple[str, ...]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
