@@ -54,6 +54,8 @@ def _cross(config: dict[str, Any]) -> Iterator[str]:
         yield f"{given[0]} is {config[given[0]]}, but out is not set; set out to a new folder, or leave out {given[0]}"
     if not given and config["out"] is not None:
         yield f"out is {config['out']}, but nothing says which heads to remove; set fraction, heads or max_loss"
+    if config["heads"] == {}:
+        yield "heads is {}, but must name a layer; leave it out for only the table"
     if config["fraction"] == 0:
         yield "fraction is 0, but must be more than 0; leave it out for only the table"
 
@@ -87,6 +89,11 @@ def _of_run(config: "Prune", located: "Located") -> Iterator[str]:
     pruned = pruned_heads_of(known)
     there = [len(kept_heads(pruned, layer, heads)) for layer in range(layers)]
     most = sum(there) - layers
+    if config.fraction and not round(config.fraction * sum(there)):
+        yield (
+            f"fraction is {config.fraction}, which is none of the {sum(there)} heads; set it to at least "
+            f"{1 / sum(there):.3f}"
+        )
     if config.fraction is not None and round(config.fraction * sum(there)) > most:
         yield (
             f"fraction is {config.fraction}, but each of the {layers} layers keeps at least one of the {sum(there)} "
@@ -100,7 +107,8 @@ def _of_run(config: "Prune", located: "Located") -> Iterator[str]:
                 f"heads removes {count} of the {there[layer % layers]} heads of layer {layer}, but a layer keeps at "
                 "least one; remove fewer"
             )
-    if config.heads is not None and len({layer % layers for layer in config.heads}) < len(config.heads):
+    named = [layer % layers for layer in config.heads or {} if isinstance(layer, int)]
+    if len(set(named)) < len(named):
         yield f"heads is {config.heads}, which names a layer twice; name each once"
 
 

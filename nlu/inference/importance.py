@@ -73,7 +73,8 @@ def _of_batch(
         terms = task.terms(model, on_device, outputs)
         loss = sum(weight * terms[name] for name, weight in task.term_weights.items())
         assert isinstance(loss, Tensor), "a task has a term"
-        gradients = torch.autograd.grad(loss, mixed)
+        # Pooling of lower layers uses none of the later ones, whose gradients are zeros.
+        gradients = torch.autograd.grad(loss, mixed, allow_unused=True, materialize_grads=True)
     example_S = np.zeros(batch.num_sequences, np.int64)
     for sequences_B in batch.sequences_KB.numpy():
         example_S[sequences_B] = np.arange(len(batch))

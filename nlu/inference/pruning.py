@@ -120,6 +120,8 @@ def _subject(config: Prune, located: Located, ranks: Ranks, progress: Progress) 
     backbone = trained.model.backbone
     assert isinstance(backbone, Bert), "the command has looked at the checkpoint"
     run = Run.of(saved_config(located.run_dir))
+    # Rows are drawn from all of them, also for a run that read them while they were written.
+    run = replace(run, data={**run.data, "stream": False}) if run.data.get("stream") else run
     store = build_data(run, ranks, progress, located.checkpoint).store
     if store.labels != trained.labels:
         raise CheckpointError(

@@ -16,8 +16,9 @@ In a region of torch.compile a call breaks the graph, so `fullgraph=True` raises
 
 import numbers
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from nlu.config.errors import UserError
@@ -112,6 +113,17 @@ class Collector:
         self._means, self._numbers = {}, {}
         return means, {name: histogram_of(each) for name, each in counted.items()}
 
+    def mark(self) -> Callable[[], None]:
+        """Return a function that forgets what is recorded from here on."""
+        means = {name: copy(mean) for name, mean in self._means.items()}
+        # Tensors are replaced by others, never changed.
+        counted, waiting = dict(self._numbers), list(self._waiting)
+
+        def forget() -> None:
+            self._means, self._numbers, self._waiting = means, counted, waiting
+
+        return forget
+
     def hide_from_compiler(self) -> None:
         """Exclude these methods from torch.compile, if its compiler is loaded; it is not loaded for this.
 
@@ -164,6 +176,12 @@ def listening(collector: Collector) -> Iterator[None]:
         yield
     finally:
         _listener = before
+
+
+def mark() -> Callable[[], None]:
+    """Return a function that makes this process forget what is recorded in training from here on, for passes that are
+    run again."""
+    return (lambda: None) if _listener is None else _listener.mark()
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from nlu.optim.adamw import set_learning_rate
 from nlu.runs.records import Cell
 from nlu.runs.state import Best
 from nlu.tasks.composite import task_of
+from nlu.tasks.task import comparing_loss
 from nlu.training.evaluation import Scored, decided_for, keep_predictions, score, with_summary
 from nlu.training.meter import Meter, log_window
 from nlu.training.parts import Training
@@ -41,7 +42,8 @@ def train(run: Training) -> bool:
     pending: deque[PendingStep] = deque()
     is_stopping = False
     run.stepper.model.train()
-    run.stepper.pieces = state.pieces
+    # A run that starts from the state of another one may have another loss, whose micro-batches stay whole.
+    run.stepper.pieces = 1 if comparing_loss(run.task) else state.pieces
     run.progress.start(due.total_steps, state.step)
     meter, first = Meter(run), state.step
     while not run.is_complete and not due.is_stage_over(state.step):

@@ -78,6 +78,6 @@ def by_parts(
             if len(part_B) == 1:
                 raise UserError(f"memory ran out for a single example; {REMEDY}")
             halves = np.array_split(part_B, 2)
-            most = len(halves[0])
+            most = min(most or len(part_B), len(halves[0]))
             log.warning("memory ran out for a batch of %d examples; from here on batches have %d", len(part_B), most)
             waiting.extendleft(reversed(halves))

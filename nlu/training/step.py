@@ -120,7 +120,8 @@ class Stepper:
             scale,
             stop,
             torch.cat(numbers),
-            lambda: self._culprits(part, micro_batches, used, number, epoch),
+            # In the same pieces, for which memory is enough.
+            lambda: self._culprits(part, divided(micro_batches, self.pieces), used, number, epoch),
         )
         # Raises before anything is updated.
         if not self.is_asynchronous:
@@ -168,10 +169,13 @@ class Stepper:
 
     def _run_if_it_fits(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor | None:
         """Return the sum of each term over this rank's rows, or None on all ranks if memory ran out on any of them."""
+        forget = summary.mark()
         totals = tried(lambda: self._run(shares, scale, number))
         # One message, since the ranks communicate only after all passes: see `parallel`.
         if self.ranks.sum_on_host([float(totals is None)])[0]:
             self.optimizer.zero_grad(set_to_none=True)
+            # What these passes have recorded is recorded again.
+            forget()
             return None
         return totals
 

@@ -20,6 +20,7 @@ from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
 from nlu.models.pruned_heads import without_heads
 from nlu.training.build import build_task
+from tests.data.test_streaming import corpus, prepare
 from tests.inference.runs import evaluate, export, kept, predict
 from tests.training.in_process import NO_DROPOUT, STANDING_STILL, composed, of_composed, tensors, train
 from tests.training.kinds import TEXTCNN, Kind, classes, pair_of_classes, read, tags
@@ -215,6 +216,26 @@ def test_some_layers_of_a_pruned_run_keep_their_heads(runs: dict[str, Path], tmp
     assert len(config["pruned_heads"]["0"]) == 3 and config["num_hidden_layers"] == 1
 
 
+def test_layers_above_those_that_are_pooled_have_no_importance(tmp_path: Path) -> None:
+    given = ("model.pooling=layers", "model.pooled_layers=[0]", "trainer.max_duration=1st")
+    train(*KINDS["classes"].overrides(tmp_path), *given, f"hydra.run.dir={tmp_path}/run")
+    prune(f"run={tmp_path}/run", "fraction=0.25", f"out={tmp_path}/smaller", "fractions=[]")
+    about = json.loads((tmp_path / "smaller/prune.json").read_text())
+    assert about["importance"][1] == [0.0] * HEADS and min(about["importance"][0]) > 0
+    assert about["removed"] == {"1": [0, 1]}
+
+
+def test_a_run_that_read_its_rows_while_they_were_written_is_pruned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    keys = (*corpus(tmp_path), "data.stream=true", "trainer.window_rows=50", "trainer.device=cpu")
+    prepare(*keys)
+    train(*keys, "trainer.max_duration=2st", "trainer.eval_interval=2st", f"hydra.run.dir={tmp_path}/run")
+    prune(f"run={tmp_path}/run", "fraction=0.5", f"out={tmp_path}/smaller", "fractions=[]", "max_rows=50")
+    assert len(json.loads((tmp_path / "smaller/prune.json").read_text())["removed"]["0"]) == 1
+
+
 @pytest.mark.parametrize("method", ["tinybert", "minilm"])
 def test_methods_that_compare_heads_refuse_pruned_ones(
     runs: dict[str, Path], tmp_path: Path, capfd: Any, method: str
@@ -259,6 +280,9 @@ def test_exports_compute_what_the_pruned_run_computes(runs: dict[str, Path], tmp
         (["heads={0: 4}", "out=NEW"], "heads removes 4 of the 4 heads of layer 0, but a layer keeps at least one"),
         (["heads={1: 1, -1: 1}", "out=NEW"], "names a layer twice"),
         (["fraction=0", "out=NEW"], "fraction is 0, but must be more than 0"),
+        (["fraction=0.06", "out=NEW"], "fraction is 0.06, which is none of the 8 heads; set it to at least 0.125"),
+        (["heads={}", "out=NEW"], "heads is {}, but must name a layer"),
+        (["heads={a: 1}", "out=NEW"], "heads names the layer a, but there are 2"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_pruned_is_refused_before_anything_starts(

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import nlu
 from nlu.runs.records import read_rows
+from nlu.training.memory import by_parts
 from tests.training.in_process import composed, killed_in_backward, start, tensors, train
 from tests.training.kinds import KINDS, Kind, few_first
 from tests.training.runs import REPOSITORY
@@ -87,6 +89,32 @@ def test_a_set_is_scored_and_predicted_in_parts_to_the_same_bytes(task: str, tmp
     whole = run.predict(texts)
     with memory_for(rows=3):
         assert run.predict(texts) == whole
+
+
+def test_parts_never_become_larger_again() -> None:
+    tried = []
+
+    def work(part_B: np.ndarray) -> int:
+        tried.append(len(part_B))
+        # The first examples are longer.
+        if len(part_B) > (2 if part_B[0] < 4 else 4):
+            raise torch.OutOfMemoryError
+        return 1
+
+    batches = list(np.arange(32).reshape(2, 16))
+    found = [part_B for part_B, _ in by_parts(work, batches, torch.device("cpu"))]
+    assert np.concatenate(found).tolist() == list(range(32))
+    assert tried == [16, 8, 4, 2, 2, 4, 8, 4, 4, *[2] * 8]
+
+
+def test_a_run_from_a_divided_state_does_not_divide_a_loss_that_compares_examples(tmp_path: Path) -> None:
+    overrides = [*KINDS["classify"].overrides(tmp_path, train_rows=ROWS), *TINY_RUN]
+    with memory_for(rows=8):
+        train(*overrides, f"hydra.run.dir={tmp_path}/divided")
+    given = ("loss=ghm_c", f"resume={tmp_path}/divided", "trainer.max_duration=8st")
+    with memory_for(rows=1000) as met:
+        train(*overrides, *given, f"hydra.run.dir={tmp_path}/longer")
+    assert met[0] == 12 and state_of(tmp_path / "longer")["pieces"] == 1
 
 
 @pytest.mark.parametrize(

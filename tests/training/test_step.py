@@ -23,6 +23,7 @@ from nlu.methods.plain import Plain
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.noise import Noise, drawing_from
 from nlu.optim.adamw import FusedAdamW
+from nlu.runs import summary
 from nlu.tasks.classify import Classify
 from nlu.training.parallel import SingleProcess
 from nlu.training.precision import Precision
@@ -125,6 +126,39 @@ def test_the_passes_of_a_step_can_be_repeated_with_other_micro_batches(examples:
     torch.testing.assert_close(totals, expected, rtol=1e-6, atol=0)
     for (name, one), (_, other) in zip(parts.model.named_parameters(), whole.model.named_parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-7, msg=name)
+
+
+class FitsHalf(Plain):
+    """A method that records something, and for which memory runs out with more than half of the examples."""
+
+    def backward(self, task: Any, model: Any, batch: Any, scale: Any, autocast: Any) -> dict[str, torch.Tensor]:
+        summary.scalar("examples", len(batch))
+        summary.histogram("lengths", torch.tensor(batch.lengths))
+        if len(batch) > ROWS / 2:
+            raise torch.OutOfMemoryError
+        return super().backward(task, model, batch, scale, autocast)
+
+
+def test_passes_that_run_out_of_memory_record_nothing(examples: Examples) -> None:
+    parts, collector = stepper(), summary.Collector()
+    parts.method = FitsHalf()
+    with summary.listening(collector):
+        summary.scalar("examples", 1.0)
+        # The first micro-batch fits, and is computed again with the second one.
+        parts.step(examples, [np.arange(2), np.arange(2, ROWS)], 1, False)
+    means, histograms = collector.take()
+    assert (means["examples"].calls, means["examples"].total) == (1 + 4, 1 + ROWS)
+    assert sum(count for _, _, count in histograms["lengths"].rows()) == ROWS
+
+
+def test_the_rows_of_a_nan_loss_are_searched_in_parts_that_fit(examples: Examples) -> None:
+    (row, word), *_ = words_of_one_example(examples).items()
+    parts = stepper()
+    parts.method = FitsHalf()
+    with torch.no_grad():
+        parts.model.backbone.embeddings.word_embeddings.weight[word] = torch.nan  # type: ignore[union-attr, index]
+    with pytest.raises(UserError, match=f"the loss is nan at step 1, row {row + 1} of train; nothing was updated"):
+        parts.step(examples, [np.arange(ROWS)], 1, False)
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm_before(examples: Examples) -> None:

@@ -57,6 +57,8 @@ def with_layers(source: Pretrained, asked: Sequence[int] | int) -> SomeLayers:
     log.info("pretrained %s: layers %s of %d are kept", source.reference, ", ".join(map(str, kept)), count)
     # DistilBERT has its own name for the number.
     sizes: dict[str, object] = {name: len(kept) for name in ("num_hidden_layers", "n_layers") if name in source.config}
+    if groups is not None:
+        sizes["num_hidden_groups"] = len(kept)
     pruned = pruned_heads_of(config)
     if pruned:
         of_kept = {place: pruned[number] for place, number in enumerate(kept) if number in pruned}

@@ -117,6 +117,17 @@ def test_a_run_from_layers_of_a_run_is_small_everywhere(
     assert "error" not in capfd.readouterr().err
 
 
+def test_layers_are_kept_of_a_run_that_says_that_its_layers_differ(
+    runs: tuple[Path, tuple[str, ...]], tmp_path: Path
+) -> None:
+    folder, _ = runs
+    options = (*SIZES, *sets(folder), *ONE_STEP)
+    train(*options, "model.layers=4", "model.layer_groups=4", f"hydra.run.dir={tmp_path}/run")
+    given = ("model.layers=null", f"model.pretrained={tmp_path}/run", "model.keep_layers=2")
+    train(*options, *given, f"hydra.run.dir={tmp_path}/next")
+    assert json.loads((tmp_path / "next/checkpoints/best-1/config.json").read_text())["num_hidden_layers"] == 2
+
+
 def test_a_killed_run_from_layers_continues_to_the_same_bytes(
     runs: tuple[Path, tuple[str, ...]], tmp_path: Path
 ) -> None:
