@@ -42,6 +42,10 @@ def _joined(text: str, remedy: str) -> str:
     return f"{text}; {remedy}" if remedy else text
 
 
+class OutOfMemory(UserError):
+    """Memory of the device or the host is not enough, even for the smallest part of the work."""
+
+
 class DataError(UserError):
     """A row, file or label that cannot be used; the message names file:row and field."""
 

@@ -23,7 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 import nlu
-from nlu.config.errors import UserError
+from nlu.config.errors import OutOfMemory, UserError
 from nlu.config.inference import Serve
 from nlu.inference.attribution import explaining
 from nlu.serving.batching import Batcher, Busy, Parts
@@ -219,6 +219,8 @@ class Application:
             raise Refused(
                 504, f"no answer within {self.config.timeout_s:g} s, timeout_s of this server; send fewer rows at once"
             )
+        except OutOfMemory as error:
+            raise Refused(503, " ".join(error.problems), retry_after_s=1) from None
         except UserError as error:
             raise Refused(422, " ".join(error.problems)) from None
         finally:

@@ -107,6 +107,8 @@ class Evaluator:
     """the number of examples of a batch, over all ranks"""
     folder: Path
     """the folder of records while a set is scored"""
+    divides: bool = True
+    """whether a batch is divided if memory runs out, which takes more passes than on other ranks"""
 
 
 @dataclass
@@ -145,7 +147,7 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
             return batch, task.records(part, batch, evaluator.model, outputs), recorded
 
     with _scoring(evaluator.model):
-        for _, (batch, records, recorded) in by_parts(scored, batches, ranks.device):
+        for _, (batch, records, recorded) in by_parts(scored, batches, ranks.device, divides=evaluator.divides):
             recorder = recorded
             for record in records:
                 scorer.add(record)

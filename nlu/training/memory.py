@@ -4,20 +4,24 @@ import gc
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import torch
 
-from nlu.config.errors import UserError
+from nlu.config.errors import OutOfMemory
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-_OF_A_CPU = "DefaultCPUAllocator: can't allocate memory"
-"""in the message of torch, which has no class of its own for an allocation that fails on a CPU"""
+_MESSAGES = (
+    "DefaultCPUAllocator: can't allocate memory", "std::bad_alloc", "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+)  # fmt: skip
+"""in messages of errors of torch that have no class of their own"""
 REMEDY = "set data.max_len lower, choose a smaller model, or use a device with more memory"
 
 
@@ -25,7 +29,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory of the device or of the host could not be allocated."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and _OF_A_CPU in str(error)
+    return isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)
 
 
 def release(device: torch.device) -> None:
@@ -34,6 +38,17 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def refused(said: str) -> Iterator[None]:
+    """Raise OutOfMemory if memory runs out in the block, which cannot be divided."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"{said}; {REMEDY}") from None
 
 
 def tried(work: Callable[[], Result]) -> Result | None:
@@ -57,26 +72,26 @@ def divided(micro_batches: list[np.ndarray], pieces: int) -> list[np.ndarray]:
 
 
 def by_parts(
-    work: Callable[[np.ndarray], Result], batches: Iterable[np.ndarray], device: torch.device
+    work: Callable[[np.ndarray], Result], batches: Iterable[np.ndarray], device: torch.device, *, divides: bool = True
 ) -> Iterator[tuple[np.ndarray, Result]]:
     """Yield the examples of each batch with the result of `work`, which must not be None.
 
     A batch for which memory runs out is halved until it fits, and later batches are computed in parts of that size. So
-    `work` must give each example the same result in any batch, and change nothing if it fails. Raises UserError for an
-    example that does not fit by itself.
+    `work` must give each example the same result in any batch, and change nothing if it fails. Raises OutOfMemory for
+    an example that does not fit by itself. With `divides` false, the error of torch is raised instead.
     """
     most: int | None = None
     for examples_B in batches:
         waiting = deque(np.array_split(examples_B, -(-len(examples_B) // most)) if most else [examples_B])
         while waiting:
             part_B = waiting.popleft()
-            result = tried(partial(work, part_B))
+            result = tried(partial(work, part_B)) if divides else work(part_B)
             if result is not None:
                 yield part_B, result
                 continue
             release(device)
             if len(part_B) == 1:
-                raise UserError(f"memory ran out for a single example; {REMEDY}")
+                raise OutOfMemory(f"memory ran out for a single example; {REMEDY}")
             halves = np.array_split(part_B, 2)
             most = min(most or len(part_B), len(halves[0]))
             log.warning("memory ran out for a batch of %d examples; from here on batches have %d", len(part_B), most)

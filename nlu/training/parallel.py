@@ -2,7 +2,8 @@
 
 Every rank runs the same passes in the same order, in training and in scoring: a rank without rows runs a placeholder
 that contributes nothing. Every rank also makes each call below. So a strategy may communicate anywhere;
-tests/training/strategies.py has one that shards every tensor. The strategies here only communicate in `reduce`.
+tests/training/strategies.py has one that shards every tensor. The strategies here only communicate in `reduce`. With
+others, a rank for which memory runs out cannot divide its batch, since the others do not know of it.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ class Parallel(Protocol):
     """The contract of a strategy for steps and checkpoints."""
 
     ranks: Ranks
+    passes_are_local: bool
+    """whether no rank waits for another one within a pass"""
 
     def prepare(self, module: Module) -> Module:
         """Move a module to the device in place, and return it in the form of this rank."""
@@ -50,6 +53,8 @@ class Parallel(Protocol):
 
 class SingleProcess:
     """One process."""
+
+    passes_are_local = True
 
     def __init__(self, ranks: Ranks):
         self.ranks = ranks

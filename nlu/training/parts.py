@@ -104,6 +104,7 @@ class Training:
             stepper.precision,
             trainer.eval_batch_size or 2 * trainer.batch_size,
             self.run_dir / "predictions",
+            stepper.parallel.passes_are_local,
         )
 
     def value_of(self, metrics: dict[str, dict[str, float]]) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nlu.config.errors import UserError
+from nlu.config.errors import OutOfMemory
 from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
@@ -26,7 +26,7 @@ from nlu.optim.adamw import update
 from nlu.optim.optimizer import named_parameters
 from nlu.runs import summary
 from nlu.tasks.task import Task, comparing_loss
-from nlu.training.memory import REMEDY, divided, release, tried
+from nlu.training.memory import REMEDY, divided, refused, release, tried
 from nlu.training.parallel import Parallel
 from nlu.training.pending import PendingStep
 from nlu.training.precision import NumberFormat
@@ -90,7 +90,7 @@ class Stepper:
         never waits for an accelerator here; on a CPU, a UserError is raised at once.
 
         If memory runs out on a rank, `pieces` is doubled on all of them and the passes are run again, which gives the
-        same update but for rounding. Raises UserError if a micro-batch cannot be divided any further.
+        same update but for rounding. Raises OutOfMemory if a micro-batch cannot be divided any further.
         """
         shares = self._shares(part, divided(micro_batches, self.pieces), epoch)
         counts, stop = self._count(shares, stop)
@@ -103,7 +103,8 @@ class Stepper:
         while (own := self._run_if_it_fits(shares, used, number)) is None:
             self._divide(micro_batches, number)
             shares = self._shares(part, divided(micro_batches, self.pieces), epoch)
-        totals = self.parallel.reduce(self.trained, own)
+        with refused(f"memory ran out in step {number}, where gradients are summed over ranks"):
+            totals = self.parallel.reduce(self.trained, own)
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         gnorm = self.parallel.norm(gradients)
         if loss_scale is not None:
@@ -131,13 +132,14 @@ class Stepper:
         # One test on the device for all numbers: infinity and NaN survive the additions. On several ranks it is that of
         # sums over all of them, so all decide alike.
         is_finite = torch.isfinite(totals.sum() + gnorm)
-        if loss_scale is None:
-            # An asynchronous step that failed is made harmless on the device, since the host learns of it too late.
-            self._update(gradients, divisor.float(), is_finite)
-            self._update_average(number)
-        else:
-            self._update_unless_skipped(gradients, divisor.float() * loss_scale, is_finite, loss_scale, number)
-            self.precision.update(is_finite)
+        with refused(f"memory ran out in step {number}, where weights are updated"):
+            if loss_scale is None:
+                # An asynchronous step that failed is made harmless on the device, since the host learns of it too late.
+                self._update(gradients, divisor.float(), is_finite)
+                self._update_average(number)
+            else:
+                self._update_unless_skipped(gradients, divisor.float() * loss_scale, is_finite, loss_scale, number)
+                self.precision.update(is_finite)
         return pending
 
     def _is_above(self, max_loss: float, totals: Tensor, scale: dict[str, float]) -> Tensor:
@@ -169,9 +171,10 @@ class Stepper:
 
     def _run_if_it_fits(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor | None:
         """Return the sum of each term over this rank's rows, or None on all ranks if memory ran out on any of them."""
+        if not self.parallel.passes_are_local:
+            return self._run(shares, scale, number)
         forget = summary.mark()
         totals = tried(lambda: self._run(shares, scale, number))
-        # One message, since the ranks communicate only after all passes: see `parallel`.
         if self.ranks.sum_on_host([float(totals is None)])[0]:
             self.optimizer.zero_grad(set_to_none=True)
             # What these passes have recorded is recorded again.
@@ -180,7 +183,7 @@ class Stepper:
         return totals
 
     def _divide(self, micro_batches: list[np.ndarray], number: int) -> None:
-        """Double `pieces` after memory ran out in step `number`. Raises the same UserError on all ranks."""
+        """Double `pieces` after memory ran out in step `number`. Raises the same OutOfMemory on all ranks."""
         release(self.device)
         rows = max(map(len, micro_batches))
         largest = int(max(self.ranks.all_on_host(float(rows))))
@@ -188,12 +191,12 @@ class Stepper:
         where = "" if self.ranks.world_size == 1 else " of a rank"
         said = f"memory ran out in step {number}, in a micro-batch{where} of {before} example{'s' * (before > 1)}"
         if (loss := comparing_loss(self.task)) is not None:
-            raise UserError(
+            raise OutOfMemory(
                 f"{said}, which is not divided, because {loss} compares its examples with one another; "
                 f"set trainer.batch_size lower; or {REMEDY}"
             )
         if before == 1:
-            raise UserError(f"{said}, which cannot be divided; {REMEDY}")
+            raise OutOfMemory(f"{said}, which cannot be divided; {REMEDY}")
         self.pieces *= 2
         log.warning(
             "%s; from here on it is computed in parts of %d, which changes the update by no more than rounding",

@@ -15,6 +15,8 @@ class Lockstep(Replicated):
     """A strategy under which a process that leaves out a pass or a tensor is found, as one that holds a part of each
     tensor would need it."""
 
+    passes_are_local = False
+
     def __init__(self, ranks: Ranks):
         super().__init__(ranks)
         self._met = 0
