@@ -39,7 +39,7 @@ from nlu.data.targets import Target
 from nlu.storage.bucket import Unreachable
 from nlu.storage.cache import cache_dir
 from nlu.storage.files import read_digest, read_json, write_json
-from nlu.storage.locks import hold_lock, is_locked
+from nlu.storage.locks import hold_folder, hold_lock, is_locked
 from nlu.storage.settle import is_whole
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,12 @@ class Growth:
 
     def hold(self, part: int) -> AbstractContextManager[None]:
         """Return a context that excludes other writers of a part. Entering it raises Locked if there is one."""
-        return self._lock(f"{part:05d}", wait_s=0)
+        # A process that fetches looks at this lock, and shares it for an instant.
+        return self._lock(f"{part:05d}", wait_s=1)
+
+    def hold_join(self) -> AbstractContextManager[bool]:
+        """Return a context that only one process is in; the folder is created again if the one before removed it."""
+        return hold_folder(self.folder, "join.lock", wait_s=math.inf, optional=True, what=f"the end of {self.folder}")
 
     def _lock(self, name: str, wait_s: float) -> AbstractContextManager[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -131,8 +136,11 @@ class Growth:
 
     def continued(self, part: int) -> Manifest:
         """Return what a part has written, on this machine or another one, for the process that continues it."""
-        found = None if self.shared is None else self.shared.manifest(part)
-        return Manifest(**found) if found is not None else self.manifest(part) or Manifest()
+        if self.shared is None:
+            return self.manifest(part) or Manifest()
+        # Shards that are only here, since they were written without `stores`, are still to be sent.
+        found = self.shared.manifest(part)
+        return Manifest() if found is None else Manifest(**found)
 
     def fetch(self, *, all_parts: bool = False) -> None:
         """Fetch what other machines have written; a service that does not respond is asked again later.
@@ -181,6 +189,11 @@ class Growth:
         if self.shared is not None:
             self.shared.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def clean(self) -> None:
+        """Remove from this machine what is left once the store is complete, unless a process still writes it."""
+        if not any(is_locked(path) for path in self.folder.glob("*.lock")):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class PartWriter(SetWriter):
@@ -281,11 +294,14 @@ class GrowingSet(StoredSet):
                 batches = self._batches[:known] + [mapped(path) for path in paths[known:]]
             except StoreDamaged:
                 # The job that finished last has put the rows into the store, and removed them here.
-                if is_complete or self._finished() is None:
+                if (folder := self._finished()) is None or paths[known].parent == folder:
                     raise
                 continue
             self._paths, self.is_complete = paths, is_complete
             self._take(batches)
+            # Where no job writes, none removes what was fetched.
+            if is_complete and self._growth.shared is not None and self._finished() is not None:
+                self._growth.clean()
             return
 
     def _written(self) -> tuple[list[Path], bool]:

@@ -7,7 +7,10 @@ first: the tokenizer and the sets that are scored. Once all parts are written, t
 import hashlib
 import logging
 import os
+import shutil
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
@@ -65,18 +68,16 @@ def write_stream(plan: Plan, part: Part, command: str, progress: ProgressBar = q
     require_streamed(plan)
     folder, growth = plan.folder(), Growth(plan.folder().name, plan.shared)
     if is_whole(folder) or (plan.shared is not None and plan.shared.fetch(folder.name, folder)):
+        # A job that was killed at its end, or that was not the last one on another machine, has left them.
+        growth.clean()
+        if growth.shared is not None:
+            growth.shared.remove()
         return True
     shares = shared_out(plan.sets["train"], part.count)
     growth.begin(part.count)
     try:
         with growth.hold(part.number), gc_frozen():
-            if part.number == 0:
-                if not is_whole(growth.head):
-                    _write_head(plan, growth, progress)
-                if growth.shared is not None:
-                    growth.shared.send_head(growth.head)
-            if not growth.continued(part.number).is_complete:
-                _write_part(plan, shares, part, growth, command, progress)
+            _write(plan, shares, part, growth, command, progress)
     except Locked:
         raise UserError(
             f"part {part.number} of {part.count} of the data store {folder.name} is being written by another process; "
@@ -86,11 +87,14 @@ def write_stream(plan: Plan, part: Part, command: str, progress: ProgressBar = q
         growth.fetch(all_parts=True)
     if not growth.is_complete:
         return is_whole(folder)
-    _join(plan, growth, folder)
-    # Before the parts are removed there, from which runs on other machines take their rows.
-    if plan.shared is not None:
-        plan.shared.push(folder.name, folder)
-    growth.remove()
+    # Several jobs may have found that all parts are complete. The first one makes the store, and removes the parts.
+    with growth.hold_join():
+        if not is_whole(folder):
+            _join(plan, growth, folder)
+        # Before the parts are removed there, from which runs on other machines take their rows.
+        if plan.shared is not None:
+            plan.shared.push(folder.name, folder)
+        growth.remove()
     return True
 
 
@@ -114,9 +118,42 @@ def shared_out(files: list[SourceFile], parts: int) -> list[list[SourceFile]]:
     return [files[start:stop] for start, stop in zip(cuts, [*cuts[1:], len(files)], strict=True)]
 
 
+def _write(
+    plan: Plan, shares: list[list[SourceFile]], part: Part, growth: Growth, command: str, progress: ProgressBar
+) -> None:
+    """Write what is missing of a part, and before the first one what runs need before it."""
+    plan.target.close()
+    writer = None
+    if not growth.continued(part.number).is_complete:
+        writer = PartWriter(growth, part.number, plan.target.column(), command)
+
+    @contextmanager
+    def beating(what: str) -> Iterator[Callable[[int], None]]:
+        with progress(what) as bar:
+
+            def advance(rows: int) -> None:
+                bar(rows)
+                if writer is not None:
+                    writer.beat()
+
+            yield advance
+
+    try:
+        if part.number == 0:
+            if not is_whole(growth.head):
+                _write_head(plan, growth, beating)
+            if growth.shared is not None:
+                growth.shared.send_head(growth.head)
+        if writer is not None:
+            _write_part(plan, shares, part, growth, writer, beating)
+    except DataError as error:
+        if writer is not None:
+            writer.fail(error)
+        raise
+
+
 def _write_head(plan: Plan, growth: Growth, progress: ProgressBar) -> None:
     """Write the tokenizer and all sets but train."""
-    plan.target.close()
     others = replace(plan, sets={name: sources for name, sources in plan.sets.items() if name != "train"})
     _refuse_headers(others)
     assert plan.tokenizer is not None, "streamed"
@@ -133,27 +170,16 @@ def _write_head(plan: Plan, growth: Growth, progress: ProgressBar) -> None:
 
 
 def _write_part(
-    plan: Plan, shares: list[list[SourceFile]], part: Part, growth: Growth, command: str, progress: ProgressBar
+    plan: Plan, shares: list[list[SourceFile]], part: Part, growth: Growth, writer: PartWriter, progress: ProgressBar
 ) -> None:
-    plan.target.close()
     own = replace(plan, sets={"train": shares[part.number]})
     assert plan.tokenizer is not None, "streamed"
-    writer = PartWriter(growth, part.number, plan.target.column(), command)
-    try:
-        _refuse_headers(own)
-        builder = Builder(own, plan.tokenizer, _no_chunks(growth), plan.folder())
-        what = "train" if part.count == 1 else f"part {part.number + 1} of {part.count} of train"
-        with progress(f"tokenizing {what}") as bar:
-
-            def advance(rows: int) -> None:
-                bar(rows)
-                writer.beat()
-
-            first_file = sum(map(len, shares[: part.number]))
-            builder.add_set(writer.folder, "train", advance, (writer, first_file))
-    except DataError as error:
-        writer.fail(error)
-        raise
+    _refuse_headers(own)
+    builder = Builder(own, plan.tokenizer, _no_chunks(growth), plan.folder())
+    what = "train" if part.count == 1 else f"part {part.number + 1} of {part.count} of train"
+    with progress(f"tokenizing {what}") as advance:
+        first_file = sum(map(len, shares[: part.number]))
+        builder.add_set(writer.folder, "train", advance, (writer, first_file))
     writer.finish(builder.counts["train"], builder.file_rows["train"], list(builder.groups))
     log.info("data: %s: %s rows are written", what, f"{writer.rows:,}")
 
@@ -188,10 +214,12 @@ def _join(plan: Plan, growth: Growth, folder: Path) -> None:
         rows = [sum(one.rows) for one in manifests]
         if not sum(rows):
             raise DataError("the set train is empty: its files hold no usable row; set data.train to files with rows")
-        cut = [
-            np.unpackbits(np.load(part / CUT), count=count) for part, count in zip(parts, rows, strict=True) if count
-        ]
-        np.save(train / CUT, np.packbits(np.concatenate(cut).astype(bool)))
+        # The file of a single part has another name here, and must not be written again: a kill would damage both.
+        if len(parts) > 1:
+            cut = [
+                np.unpackbits(np.load(one / CUT), count=count) for one, count in zip(parts, rows, strict=True) if count
+            ]
+            np.save(train / CUT, np.packbits(np.concatenate(cut).astype(bool)))
         counts: dict[str, Any] = {
             key: sum(one.counts[key] for one in manifests) for key in manifests[0].counts if key != "listed_bad_rows"
         }
@@ -213,7 +241,18 @@ def _link(folder: Path, new: Path) -> None:
     """Give the files of a folder a second name, which needs neither time nor space."""
     new.mkdir(parents=True)
     for path in folder.iterdir():
-        os.link(path, new / path.name)
+        try:
+            os.link(path, new / path.name)
+        except OSError:
+            # Not every file system has links, and not every user may link the files of others.
+            shutil.copyfile(path, new / path.name)
+
+
+def has_begun(plan: Plan) -> bool:
+    """Return whether a writer has written what `open_stream` needs, here or where stores are shared."""
+    growth = Growth(plan.folder().name, plan.shared)
+    growth.fetch()
+    return is_whole(plan.folder()) or is_whole(growth.head)
 
 
 def open_stream(plan: Plan) -> Store:
@@ -260,7 +299,7 @@ def _scored_sets(folder: Path, growth: Growth) -> tuple[Path, Meta, dict[str, St
                 return place, meta, open_sets(place, meta)
             except StoreDamaged:
                 # The head is removed when the store is complete.
-                if is_whole(place):
+                if is_whole(place) and (place == folder or not is_whole(folder)):
                     raise
         watch.wait_for("the sets that are scored, which nlu.preprocess writes first")
         time.sleep(PAUSE_S)

@@ -21,7 +21,7 @@ from nlu.data.plan import Plan, plan_of
 from nlu.data.prepare import Part, first_rows, prepare, prepare_part
 from nlu.data.seeds import stable_seed
 from nlu.data.shown import Sample
-from nlu.data.streaming import open_stream, write_stream
+from nlu.data.streaming import has_begun, open_stream, write_stream
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
@@ -73,7 +73,7 @@ def build_run(
 ) -> Training:
     """Build every part of the run, and load the state of a checkpoint; `Training` explains the last arguments."""
     trainer, trusted = config.trainer, config.trusted_packages
-    data = build_data(config, ranks, progress, checkpoint)
+    data = build_data(config, ranks, progress, checkpoint, waits=True)
     store = data.store
     task = build_task(config, store)
     require_metric(config, task, store)
@@ -243,10 +243,13 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
     )
 
 
-def build_data(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path | None = None) -> Data:
+def build_data(
+    config: Run, ranks: Ranks, progress: Progress, checkpoint: Path | None = None, *, waits: bool = False
+) -> Data:
     """Open the pretrained weights and the data store, which the leader of each node fetches and builds first.
 
     With `model.trim_vocab`, the vocabulary is that of `checkpoint`, or without one it is trimmed to the training rows.
+    With `data.stream`, `waits` tells whether to wait for a writer that has not begun, instead of building the store.
     """
     fold = None
     if config.fold is not None and not config.members:
@@ -260,7 +263,12 @@ def build_data(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path |
         whole = next(iter(plans.values())).tokenizer
         if is_trimmed(config, source, whole):
             plans = _trimmed(config, plans, fold, progress, checkpoint)
-        store = open_stream(plans[""]) if config.data.get("stream") else _prepared(config, plans, fold, progress)
+        if config.data.get("stream"):
+            if not waits and not has_begun(plans[""]):
+                _prepared(config, plans, fold, progress)
+            store = open_stream(plans[""])
+        else:
+            store = _prepared(config, plans, fold, progress)
     rows_V = None
     if source is not None and whole is not None and not config.tokenizer.get("vocab"):
         rows_V = rows_of(store.tokenizer, whole)

@@ -55,6 +55,9 @@ def start_words(config: Run, encoder: Encoder, store: Store, source: Pretrained 
     if not vectors and not weighs:
         return
     trained = store.of_role("train").values()
+    # While rows are still written, nothing is asked of all of them: vectors are refused, and words weigh alike.
+    if any(part.is_growing for part in trained):
+        return
     counts_V = np.sum([part.token_counts(store.tokenizer.vocab_size) for part in trained], axis=0)
     if vectors:
         # On top of pretrained weights too: the vectors are what the user asked for by name.

@@ -8,7 +8,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -23,6 +26,7 @@ from nlu.data.dataset import SourceFile
 from nlu.data.growing import Growth, Manifest, Watch
 from nlu.data.order import Order
 from nlu.storage.cache import cache_dir
+from tests.inference.runs import evaluate
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, Killed, composed, program, start, train
 from tests.training.runs import REPOSITORY, SAME_THREADS, weights
 
@@ -298,3 +302,119 @@ def test_a_writer_refuses_shards_that_differ_from_those_that_runs_have_read(keys
     with pytest.raises(DataError, match="is not what was written there before"):
         writer = growing.PartWriter(growth, 0, None, "")
         writer.append(store.mapped(growth.shards_of(0) / "00000.arrow"))
+
+
+def written(*keys: str, parts: int = 1) -> Growth:
+    """Write all parts, and leave them and no store."""
+    with mock.patch.object(streaming, "_join"), mock.patch.object(Growth, "remove"):
+        for part in range(parts):
+            prepare(*keys, "data.stream=true", f"data.parts={parts}", f"data.part={part}")
+    shutil.rmtree(cache_dir() / "stores")
+    return growth_here()
+
+
+def test_a_job_that_ends_while_another_makes_the_store_ends_well(
+    keys: tuple[str, ...], whole: tuple[dict[str, bytes], Path]
+) -> None:
+    growth = written(*keys, parts=2)
+
+    @contextmanager
+    def after_the_other(_: Growth) -> Iterator[None]:
+        for name, content in whole[0].items():
+            path = cache_dir() / "stores" / growth.folder.name / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        growth.remove()
+        with hold_join(growth):
+            yield
+
+    hold_join = Growth.hold_join
+    with mock.patch.object(Growth, "hold_join", after_the_other):
+        prepare(*keys, "data.stream=true", "data.parts=2", "data.part=1")
+    assert files_of_store() == whole[0] and not growth.folder.exists()
+
+
+def test_shards_that_move_into_the_store_while_they_are_opened_are_found_there(keys: tuple[str, ...]) -> None:
+    growth = written(*keys)
+    prepare(*keys)
+    train = cache_dir() / "stores" / growth.folder.name / "train"
+    moved: list[Path] = []
+
+    def opened(path: Path) -> Any:
+        if not moved:
+            moved.append(train)
+            growth.remove()
+        return store.mapped(path)
+
+    with mock.patch.object(growing, "mapped", opened):
+        rows = growing.GrowingSet(growth, lambda: moved[0] if moved else None)
+    assert rows.is_complete and rows.rows == 3 * ROWS
+
+
+def test_the_store_of_one_part_writes_no_file_of_the_part(keys: tuple[str, ...]) -> None:
+    growth = written(*keys)
+    cut = growth.shards_of(0) / "cut.npy"
+    before = cut.stat()
+    with mock.patch.object(Growth, "remove"):
+        prepare(*keys, "data.stream=true")
+    copy = cache_dir() / "stores" / growth.folder.name / "train/cut.npy"
+    assert copy.samefile(cut) and cut.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_file_system_without_links_gets_copies(
+    keys: tuple[str, ...], whole: tuple[dict[str, bytes], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.link", mock.Mock(side_effect=PermissionError))
+    prepare(*keys, "data.stream=true")
+    assert files_of_store() == whole[0]
+
+
+def test_what_a_kill_has_left_of_a_complete_store_is_removed(keys: tuple[str, ...]) -> None:
+    with mock.patch.object(Growth, "remove"):
+        prepare(*keys, "data.stream=true")
+    assert growth_here().is_complete
+    prepare(*keys, "data.stream=true")
+    assert not list((cache_dir() / "growing").glob("*"))
+
+
+def test_rows_of_dev_that_cannot_be_used_end_the_runs_too(
+    keys: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing, "GONE_S", 5.0)
+    (tmp_path / "dev.txt").write_text("w1\n\ufffd\x00\n")
+    prepare(*keys, "data.stream=true", status=2)
+    capsys.readouterr()
+    train(*keys, *STREAM, f"hydra.run.dir={tmp_path}/run", status=2)
+    said = capsys.readouterr().err
+    assert "dev.txt:2" in said and "nlu.preprocess has ended" in said
+
+
+def test_a_streamed_run_is_scored_after_its_store_was_deleted(
+    keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing, "GONE_S", 5.0)
+    prepare(*keys, "data.stream=true")
+    train(*keys, *STREAM, f"hydra.run.dir={tmp_path}/run")
+    shutil.rmtree(cache_dir())
+    evaluate(f"run={tmp_path}/run")
+    assert len(files_of_store()) > 1
+
+
+def test_static_vectors_that_weigh_alike_are_trained_on_a_stream(keys: tuple[str, ...], tmp_path: Path) -> None:
+    prepare(*keys, "data.stream=true")
+    others = [one for one in keys if not one.startswith("model")]
+    train(*others, *STREAM, "model=static", "model.rarity=0", f"hydra.run.dir={tmp_path}/run")
+    assert (tmp_path / "run/result.json").is_file()
+
+
+def test_shards_that_were_written_without_stores_are_sent_once_there_are_some(keys: tuple[str, ...]) -> None:
+    growth, sent, shared = written(*keys), list[str](), mock.Mock()
+    names = [f"{number:05d}.arrow" for number in range(len(growth.continued(0).rows))]
+    shared.manifest.return_value = None
+    shared.send_file.side_effect = lambda part, path: sent.append(path.name)
+    growth.shared = shared
+    writer = growing.PartWriter(growth, 0, None, "")
+    for name in names:
+        writer.append(store.mapped(growth.shards_of(0) / name))
+    writer.close()
+    assert sent == names

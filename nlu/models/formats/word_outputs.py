@@ -124,7 +124,8 @@ def _kept(
         weights.update(name.encode())
         weights.update(value.numpy().tobytes())
     around = tokenizer.single
-    read = hashlib.sha256(json.dumps([tokens, around.before, around.after]).encode())
+    # Equal weights compute something else with other heads, or another activation.
+    read = hashlib.sha256(json.dumps([tokens, around.before, around.after, encoder.settings()]).encode())
     # Another number of threads may round differently.
     machine = f"{torch.__version__} {torch.get_num_threads()}"
     entry = Entry.of("word_outputs", weights.hexdigest(), read.hexdigest(), machine)

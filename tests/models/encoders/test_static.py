@@ -1,5 +1,6 @@
 """A text is the weighted mean of its word vectors; an encoder's outputs become these vectors."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,17 @@ def test_the_outputs_for_words_are_computed_once_in_any_order(weights, tmp_path,
         fill(table, words, str(weights[0]), np.zeros(7), Progress(enabled=False))
     assert torch.equal(tables[0].weight, tables[1].weight)
     assert len(list((tmp_path / "cache/word_outputs").iterdir())) == 1
+
+
+def test_outputs_with_another_activation_are_not_taken_from_the_cache(weights, tmp_path, monkeypatch):
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    tables = [torch.nn.Embedding(5, 3) for _ in range(2)]
+    for table, activation in zip(tables, ("gelu", "relu"), strict=True):
+        config = json.loads((weights[0] / "config.json").read_text())
+        (weights[0] / "config.json").write_text(json.dumps({**config, "hidden_act": activation}))
+        words = {word: number for number, word in enumerate(["a", "good", "bad", "##ly", "c"])}
+        fill(table, words, str(weights[0]), np.zeros(5), Progress(enabled=False))
+    assert not torch.equal(tables[0].weight, tables[1].weight)
 
 
 def test_components_have_the_sign_of_their_largest_entry():
