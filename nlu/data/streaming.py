@@ -26,7 +26,8 @@ from nlu.config.words import counted
 from nlu.data.building import Builder, gc_frozen
 from nlu.data.dataset import SourceFile
 from nlu.data.examples import Examples
-from nlu.data.growing import PAUSE_S, GrowingExamples, GrowingSet, Growth, PartWriter, Watch
+from nlu.data.growing import Growth, PartWriter
+from nlu.data.growing_set import PAUSE_S, GrowingExamples, GrowingSet, Watch
 from nlu.data.opening import Meta, Store, meta_of, open_sets
 from nlu.data.order import Order
 from nlu.data.plan import LISTED_GROUPS, Plan

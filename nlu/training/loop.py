@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from nlu.config import stopping
-from nlu.data import growing
+from nlu.data import growing_set
 from nlu.data.building import gc_frozen
 from nlu.data.examples import Examples
-from nlu.data.growing import GrowingSet
+from nlu.data.growing_set import GrowingSet
 from nlu.optim.adamw import set_learning_rate
 from nlu.runs.records import Cell
 from nlu.runs.state import Best
@@ -107,7 +107,7 @@ def rows_are_there(run: Training) -> bool:
             return not waiting
         if missing is not None:
             part.stored.expect(missing)
-        time.sleep(growing.PAUSE_S)
+        time.sleep(growing_set.PAUSE_S)
         part.stored.refresh()
 
 

@@ -2,7 +2,7 @@
 
 from nlu.config.durations import Clock
 from nlu.config.schema import Run
-from nlu.data.growing import GrowingSet
+from nlu.data.growing_set import GrowingSet
 from nlu.data.mixture import MixedClock, MixedOrder, MixedStore
 from nlu.data.opening import Store
 from nlu.data.order import Order, Whole

@@ -21,9 +21,10 @@ from nlu import preprocess
 from nlu.config import stopping
 from nlu.config.errors import DataError, UserError
 from nlu.config.stopping import EXIT_REQUEUE
-from nlu.data import growing, store, streaming
+from nlu.data import growing, growing_set, store, streaming
 from nlu.data.dataset import SourceFile
-from nlu.data.growing import Growth, Manifest, Watch
+from nlu.data.growing import Growth, Manifest
+from nlu.data.growing_set import Watch
 from nlu.data.order import Order
 from nlu.storage.cache import cache_dir
 from tests.inference.runs import evaluate
@@ -44,7 +45,7 @@ STREAM = (*WINDOWS, "data.stream=true")
 def _small(monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
     monkeypatch.setattr(store, "SHARD_ROWS", SHARD_ROWS)
     monkeypatch.setattr("nlu.data.reading.CHUNK_ROWS", CHUNK_ROWS)
-    monkeypatch.setattr(growing, "PAUSE_S", 0.01)
+    monkeypatch.setattr(growing_set, "PAUSE_S", 0.01)
     monkeypatch.setattr(streaming, "PAUSE_S", 0.01)
 
 
@@ -163,7 +164,7 @@ def test_parts_that_are_finished_in_any_order_make_the_store_of_one_job(
         prepare(*keys, "data.stream=true", "data.parts=3", f"data.part={part}")
         assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"part": part, "parts": 3}
     if order[0] == 2:
-        rows = growing.GrowingSet(growth_here(), lambda: None)
+        rows = growing_set.GrowingSet(growth_here(), lambda: None)
         # The rows of the last part have no numbers before the second part is complete.
         assert rows.rows == ROWS and not rows.is_complete
     prepare(*keys, "data.stream=true", "data.parts=3", f"data.part={order[2]}")
@@ -226,7 +227,7 @@ def test_a_run_beside_a_writer_that_is_killed_and_started_again(
         left.append(first.returncode)
         left.append(subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True).returncode)
 
-    monkeypatch.setattr(growing, "GONE_S", 90.0)
+    monkeypatch.setattr(growing_set, "GONE_S", 90.0)
     writer = threading.Thread(target=write)
     writer.start()
     try:
@@ -242,7 +243,7 @@ def test_a_run_beside_a_writer_that_is_killed_and_started_again(
 def test_a_run_without_a_writer_ends_and_names_the_command(
     keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(growing, "GONE_S", 0.0)
+    monkeypatch.setattr(growing_set, "GONE_S", 0.0)
     train(*keys, *STREAM, f"hydra.run.dir={tmp_path}/run", status=2)
     assert "continue with python -m nlu.preprocess and the data" in capsys.readouterr().err
     assert not (tmp_path / "run/config.yaml").exists()
@@ -346,8 +347,8 @@ def test_shards_that_move_into_the_store_while_they_are_opened_are_found_there(k
             growth.remove()
         return store.mapped(path)
 
-    with mock.patch.object(growing, "mapped", opened):
-        rows = growing.GrowingSet(growth, lambda: moved[0] if moved else None)
+    with mock.patch.object(growing_set, "mapped", opened):
+        rows = growing_set.GrowingSet(growth, lambda: moved[0] if moved else None)
     assert rows.is_complete and rows.rows == 3 * ROWS
 
 
@@ -380,7 +381,7 @@ def test_what_a_kill_has_left_of_a_complete_store_is_removed(keys: tuple[str, ..
 def test_rows_of_dev_that_cannot_be_used_end_the_runs_too(
     keys: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing, "GONE_S", 5.0)
+    monkeypatch.setattr(growing_set, "GONE_S", 5.0)
     (tmp_path / "dev.txt").write_text("w1\n\ufffd\x00\n")
     prepare(*keys, "data.stream=true", status=2)
     capsys.readouterr()
@@ -392,7 +393,7 @@ def test_rows_of_dev_that_cannot_be_used_end_the_runs_too(
 def test_a_streamed_run_is_scored_after_its_store_was_deleted(
     keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing, "GONE_S", 5.0)
+    monkeypatch.setattr(growing_set, "GONE_S", 5.0)
     prepare(*keys, "data.stream=true")
     train(*keys, *STREAM, f"hydra.run.dir={tmp_path}/run")
     shutil.rmtree(cache_dir())

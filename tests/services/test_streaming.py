@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.data import growing, store
+from nlu.data import growing, growing_set, store
 from nlu.data.growing import Growth
 from nlu.data.sharing import SharedStores
 from nlu.storage.objects import ObjectStore
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.services
 def test_a_run_trains_on_rows_that_two_other_machines_are_writing(
     tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing, "GONE_S", 240.0)
+    monkeypatch.setattr(growing_set, "GONE_S", 240.0)
     monkeypatch.setattr(growing, "FETCH_S", 0.1)
     monkeypatch.setattr(store, "SHARD_ROWS", SHARD_ROWS)
     keys, url = corpus(tmp_path), f"{s3_url}/stores"
