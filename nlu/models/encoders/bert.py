@@ -86,8 +86,8 @@ class Bert(nn.Module):
         layer, -1 = the last one). `head_dropout` is applied to the input of the head. With `layer_groups` below
         `layers`, consecutive layers share their weights. `keep_layers` are the layers of the weights that the encoder
         starts from, or their number (`nlu.models.formats.layers_of_weights`, which `source` has gone through).
-        `trim_vocab` trims the tokenizer of the weights before the
-        encoder is built (`nlu.data.trimming`), which gets a row for each token that is left.
+        `trim_vocab` trims the tokenizer of the weights before the encoder is built (`nlu.data.trimming`), which gets a
+        row for each token that is left.
         """
         super().__init__()
         # Before any other local variable exists: `locals()` has the arguments only.
@@ -108,6 +108,8 @@ class Bert(nn.Module):
         embedding_size = sizes["embedding_size"] or self.width
         self.embeddings_project = Linear(embedding_size, self.width) if embedding_size != self.width else None
         self._groups = sizes["layer_groups"] or sizes["layers"]
+        pruned, whole = sizes["pruned_heads"], sizes["heads"]
+        self._heads = [len(kept_heads(pruned, layer, whole)) for layer in range(sizes["layers"])]
         weights = [Layer(sizes, self.heads_of(number)) for number in range(self._groups)]
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(weights)})
         self.pooler = nn.ModuleDict({"dense": Linear(self.width, self.width)}) if pooling == "pooler" else None
@@ -137,7 +139,7 @@ class Bert(nn.Module):
 
     def heads_of(self, layer: int) -> int:
         """Return the number of attention heads of a layer, which may lack some (`nlu.models.pruned_heads`)."""
-        return len(kept_heads(self.sizes["pruned_heads"], layer, self.sizes["heads"]))
+        return self._heads[layer]
 
     def embed(self, batch: Batch) -> Tensor:
         """Return the word vector of each token, before position, segment, norm and dropout; (T, D)."""
