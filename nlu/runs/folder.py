@@ -1,5 +1,6 @@
 """The folder of a run: one run per folder, locked while it is written, and continued only by the same run."""
 
+import errno
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -62,8 +63,13 @@ def hold(run_dir: Path) -> Iterator[None]:
                 # empty.
                 remove(run_dir / TAKEN)
                 (run_dir / LOCK).unlink(missing_ok=True)
-                if made_here and not any(run_dir.iterdir()):
-                    run_dir.rmdir()
+                if made_here:
+                    try:
+                        run_dir.rmdir()
+                    except OSError as error:
+                        # Something else is in it: a file of a user, or the lock of a process that waited for this one.
+                        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                            raise
 
 
 def is_seen(run_dir: Path) -> bool:

@@ -201,7 +201,10 @@ def test_an_unused_folder_is_removed_and_a_foreign_one_is_not_changed(tmp_path: 
     (tmp_path / "mine" / "thesis.txt").touch()
     with hold(tmp_path / "mine"):
         pass
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    with hold(tmp_path / "new"):
+        (tmp_path / "new" / "thesis.txt").touch()
+    for name in ("mine", "new"):
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["thesis.txt"]
 
 
 def test_a_run_of_an_earlier_version_is_not_gone_on_with_which_one_sentence_says(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ class Lockstep(Replicated):
 class Sharded:
     """Each process holds a part of every tensor: torch's FSDP, in as many lines as nlu.training.parallel needs."""
 
+    passes_are_local = False
+
     def __init__(self, ranks: Ranks):
         self.ranks = ranks
 
