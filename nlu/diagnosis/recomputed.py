@@ -24,7 +24,7 @@ from nlu.runs.checkpoint import read_order
 from nlu.runs.predictions import Record, kept_sets, predictions_of
 from nlu.storage.files import read_json
 from nlu.storage.settle import is_whole
-from nlu.training.build import build_data
+from nlu.training.build import store_of_run
 from nlu.training.evaluation import Evaluator, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
@@ -44,7 +44,7 @@ def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples])
     """Check whether the files exist and are unchanged; adds the unchanged sets to `kept`."""
     last = run_dir / "checkpoints" / "last"
     with Progress() as progress:
-        store = build_data(config, ranks, progress, last if last.is_dir() else None).store
+        store = store_of_run(config, ranks, progress, last if last.is_dir() else None)
     sizes = ", ".join(f"{name} {len(part):,}" for name, part in store.sets.items())
     if not (last / "state.json").is_file():
         yield warning(

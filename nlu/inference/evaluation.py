@@ -41,7 +41,7 @@ from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder, require_free
 from nlu.storage.places import files_like
 from nlu.tasks.task import Task
-from nlu.training.build import bars, build_data, build_model, build_task
+from nlu.training.build import bars, build_data, build_model, build_task, store_of_run
 from nlu.training.evaluation import Evaluator, keep_predictions, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group
@@ -156,7 +156,7 @@ def _subject(
     if named:
         store = _store_of(config, named, trained, trained.config.data, ranks, progress)
     else:
-        store = build_data(config, ranks, progress, located.checkpoint).store
+        store = store_of_run(config, ranks, progress, located.checkpoint)
         if store.labels != trained.labels:
             raise CheckpointError(
                 f"the rows of {located.run_dir} now have the labels {store.labels}, but it was trained for "

@@ -275,6 +275,14 @@ def build_data(
     return Data(task_class_of(config), store, source, rows_V)
 
 
+def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path | None) -> Store:
+    """Return the store of a run that was trained, to score its sets; `checkpoint` as in `build_data`."""
+    store = build_data(config, ranks, progress, checkpoint).store
+    # The task decides what its target makes of a row, such as the share of masked words.
+    build_task(config, store)
+    return store
+
+
 def _named(name: str) -> AbstractContextManager[None]:
     """Return a context in which a problem of one set of several names the key that the user wrote for it."""
     return keys_called({"data.": f"data.sets.{name}."} if name else {})

@@ -125,6 +125,9 @@ def test_a_run_is_scored_on_other_files_and_its_words_are_exported(pretrained: P
                 f"out={tmp_path}/scored")  # fmt: skip
     scored = json.loads((tmp_path / "scored/result.json").read_text())["metrics"]["test"]
     assert scored == result(pretrained)["metrics"]["dev"]
+    # Its own dev set has the words masked and shuffled that the run has chosen.
+    of_composed(evaluate, "evaluate", f"run={pretrained}", "compare=true", f"out={tmp_path}/again")
+    assert json.loads((tmp_path / "again/result.json").read_text())["metrics"] == result(pretrained)["metrics"]
     assert nlu.load(pretrained, device="cpu").encode(["a c", "b"]).shape == (2, 32)
     of_composed(export, "export", f"run={pretrained}", "format=huggingface", f"out={tmp_path}/exported")
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "exported")

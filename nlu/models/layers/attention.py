@@ -16,6 +16,7 @@ from torch import Tensor
 from nlu.data.arrays import ranges, starts_of
 from nlu.models.layers.attention_in_one_kernel import AttentionInOneKernel
 from nlu.models.layers.dropout import dropout_mask
+from nlu.models.layers.linear import with_aligned_rows
 from nlu.models.layers.pattern import Pattern
 from nlu.models.layers.torch_private import softmax_gradient
 
@@ -194,7 +195,11 @@ class _Products(torch.autograd.Function):
         for group in groups:
             query_NQE, mixed_NQE = (group.asking(rows, ctx.first_only) for rows in (query_RE, mixed_RE))
             key_NLE, value_NLE = (group.all(rows) for rows in parts_PRE[-2:])
-            scores_NQL = _product(query_NQE, key_NLE.mT)
+            if ctx.first_only:
+                # With a single query, its row is not aligned for each sequence.
+                scores_NQL = _product(with_aligned_rows(query_NQE), with_aligned_rows(key_NLE).mT)
+            else:
+                scores_NQL = _product(query_NQE, key_NLE.mT)
             scores_BHQL = scores_NQL.view(len(group.bias_B11L), -1, *scores_NQL.shape[1:])
             bias_BHQL = group.bias_B11L
             if pattern is not None:
@@ -205,7 +210,10 @@ class _Products(torch.autograd.Function):
                 count = len(group.bias_B11L)
                 mask_NQL = dropout_mask(weights_NQL, dropout_p, [len(weights_NQL) // count] * count, group.first)
             dropped_NQL = (weights_NQL if mask_NQL is None else weights_NQL * mask_NQL).to(low)
-            _product(dropped_NQL, value_NLE, out=mixed_NQE)
+            if ctx.first_only:
+                mixed_NQE.copy_(_product(dropped_NQL, with_aligned_rows(value_NLE))[..., : query_RE.shape[1]])
+            else:
+                _product(dropped_NQL, value_NLE, out=mixed_NQE)
             saved += [weights_NQL, mask_NQL, dropped_NQL]
         ctx.save_for_backward(query_RE, parts_PRE, *saved)
         return asking.packed(mixed_RE[None], ctx.counts[0])

@@ -39,6 +39,9 @@ class ReusedMemory:
         return self._tensor.detach() if is_free else torch.empty(shape)
 
 
+FEW_OUTPUTS = 16
+ALIGNED, STRIDE = 4, 16
+"""rows of a multiple of ALIGNED numbers need no padding; others are padded to a multiple of STRIDE"""
 MIN_ROWS = 16
 MIN_ROWS_PER_THREAD = 4
 ROW_COUNTS = 32
@@ -137,6 +140,8 @@ class _Product(torch.autograd.Function):
         # A frozen weight needs no input for its gradient, which saves the memory of the activations.
         ctx.save_for_backward(used_input if weight.requires_grad else None, used_weight)
         ctx.input_dtype, ctx.memory = input.dtype, memory
+        if len(used_weight) <= FEW_OUTPUTS:
+            used_input, used_weight = with_aligned_rows(used_input), with_aligned_rows(used_weight)
         if len(used_weight) == 1:
             # A matrix of one row is multiplied as a vector, whose order of summation depends on the rows of the input.
             return F.linear(used_input, F.pad(used_weight, (0, 0, 0, 1)), F.pad(used_bias, (0, 1)))[:, :1].contiguous()
@@ -166,6 +171,17 @@ def _gradient_of_weight(gradient_RO: Tensor, input_RI: Tensor, memory: ReusedMem
     if gradient_RO.dtype == out.dtype:
         return torch.mm(gradient_RO.t(), input_RI, out=out)
     return out.copy_(gradient_RO.t() @ input_RI)
+
+
+def with_aligned_rows(input: Tensor) -> Tensor:
+    """Return the input with zeros after each row (the last dimension) if rows begin at unaligned addresses.
+
+    In products with few outputs the matrix library sums a row from its first aligned address on. The order of summation
+    of an example would then depend on whether its row is an odd or an even one.
+    """
+    if input.device.type != "cpu" or input.shape[-1] % ALIGNED == 0:
+        return input
+    return F.pad(input, (0, -input.shape[-1] % STRIDE))
 
 
 def min_rows() -> int:

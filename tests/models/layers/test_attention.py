@@ -105,6 +105,19 @@ def test_a_sequence_has_the_same_bits_by_itself_and_among_others(first_only):
         assert torch.equal(single, expected)
 
 
+@pytest.mark.parametrize(("heads", "width"), [(9, 26), (9, 13), (5, 12), (12, 26)])
+def test_a_first_token_has_the_same_bits_whatever_the_number_and_width_of_heads(heads, width):
+    # Rows of 26 or 13 numbers begin at other addresses in every second sequence if the number of heads is odd.
+    torch.manual_seed(0)
+    lengths = [3, 5, 5, 8, 9, 13, 17, 17, 25]
+    query, key_value = torch.randn(len(lengths), heads * width), torch.randn(sum(lengths), 2 * heads * width)
+    together = attention_over(lengths, heads, CPU).first_token_attention(query, key_value, 0.0)
+    parts = zip(lengths, query.split(1), key_value.split(lengths), together.split(1), strict=True)
+    for length, one, own, expected in parts:
+        single = attention_over([length], heads, CPU).first_token_attention(one.clone(), own.clone(), 0.0)
+        assert torch.equal(single, expected)
+
+
 def test_a_lone_head_of_a_lone_sequence_has_the_same_bits_with_any_number_of_threads(threads):
     length, width = 40, 26
     torch.manual_seed(0)

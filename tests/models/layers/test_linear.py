@@ -1,5 +1,7 @@
 """A row's result does not depend on how many rows are computed with it."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,6 +36,16 @@ def test_a_row_has_the_same_bits_among_any_number_of_others(threads, count, inpu
         together = layer(rows)
         for number in (1, 2, 3, 5, 7, 9, 15, 17, 22, 33, 46, 65, 200):
             assert torch.equal(layer(rows[50 : 50 + number]), together[50 : 50 + number]), f"{number} rows"
+
+
+@pytest.mark.parametrize("inputs", [15, 26, 234])
+@pytest.mark.parametrize("outputs", [1, 2, 10])
+def test_a_row_has_the_same_bits_at_any_place_although_rows_are_not_aligned(inputs, outputs):
+    torch.manual_seed(0)
+    layer, rows = Linear(inputs, outputs), torch.randn(300, inputs)
+    together = layer(rows)
+    for first, count in itertools.product((0, 1, 2, 3, 13), (1, 17, 33, 100)):
+        assert torch.equal(layer(rows[first : first + count].clone()), together[first : first + count])
 
 
 def test_more_threads_want_more_rows(threads):
