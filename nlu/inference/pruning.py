@@ -49,7 +49,7 @@ from nlu.runs.folder import CONFIG
 from nlu.runs.state import Best
 from nlu.storage.files import write_json, write_text
 from nlu.storage.outputs import output_folder
-from nlu.training.build import assemble, build_task, store_of_run
+from nlu.training.build import assemble, build_data, build_task
 from nlu.training.evaluation import Decisive, Evaluator, Scored, decisive, keep_predictions, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group
@@ -122,7 +122,7 @@ def _subject(config: Prune, located: Located, ranks: Ranks, progress: Progress) 
     run = Run.of(saved_config(located.run_dir))
     # Rows are drawn from all of them, also for a run that read them while they were written.
     run = replace(run, data={**run.data, "stream": False}) if run.data.get("stream") else run
-    store = store_of_run(run, ranks, progress, located.checkpoint)
+    store = build_data(run, ranks, progress, located.checkpoint).store
     if store.labels != trained.labels:
         raise CheckpointError(
             f"the rows of {located.run_dir} now have the labels {store.labels}, but it was trained for "

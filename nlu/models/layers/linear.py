@@ -40,6 +40,7 @@ class ReusedMemory:
 
 
 FEW_OUTPUTS = 16
+"""outputs up to which rows are aligned; the library sums rows of up to 10 from their first aligned address on"""
 ALIGNED, STRIDE = 4, 16
 """rows of a multiple of ALIGNED numbers need no padding; others are padded to a multiple of STRIDE"""
 MIN_ROWS = 16
