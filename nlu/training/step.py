@@ -1,14 +1,7 @@
-"""One optimizer step: count, forward and backward over its micro-batches, sum over ranks, check, clip, update.
-
-The loss of a step is the sum of weight * sum / count over its terms, where sum and count cover all rows of the step.
-The counts are known before the first forward pass, so every row has the same weight with accumulation, uneven ranks and
-a short last batch, and nothing is divided afterwards.
-"""
+"""One optimizer step: count, forward and backward over its micro-batches, sum over ranks, check, clip, update."""
 
 import logging
-import math
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,34 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import OutOfMemory
-from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
-from nlu.data.seeds import stable_seed
 from nlu.methods.method import Method, Scale
-from nlu.models.layers.noise import Noise, drawing_from
 from nlu.models.task_model import TaskModel
 from nlu.optim.adamw import update
 from nlu.optim.optimizer import named_parameters
 from nlu.runs import summary
 from nlu.tasks.task import Task, comparing_loss
+from nlu.training import nonfinite
 from nlu.training.memory import REMEDY, divided, refused, release, tried
 from nlu.training.parallel import Parallel
+from nlu.training.passes import Passes, Share
 from nlu.training.pending import PendingStep
 from nlu.training.precision import NumberFormat
 from nlu.training.saving import TrainedParts
 
 log = logging.getLogger(__name__)
-
-SHOWN_ROWS = 8
-
-
-@dataclass(frozen=True)
-class Share:
-    """The part of a micro-batch that a rank computes."""
-
-    batch: Batch
-    is_own: bool
-    """False for the placeholder of a rank without rows in the micro-batch, which must contribute nothing"""
 
 
 @dataclass
@@ -72,10 +53,12 @@ class Stepper:
     def __post_init__(self) -> None:
         self.ranks = self.parallel.ranks
         self.device = self.ranks.device
-        self.weights = self.method.weights(self.task)
-        """the weights of all terms of the loss, equal on all ranks, also on one without rows"""
         named = named_parameters(self.model, self.own)
         self.trained = [parameter for _, parameter in named if parameter.requires_grad]
+        self.passes = Passes(
+            self.model, self.task, self.method, self.precision, self.ranks, self.seed, self.trained
+        )  # fmt: skip
+        self.weights = self.passes.weights
         self._of_model = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
         self.is_asynchronous = self.device.type == "cuda"
         self._failed = torch.zeros((), device=self.device) if self.is_asynchronous else None
@@ -92,8 +75,8 @@ class Stepper:
         If memory runs out on a rank, `pieces` is doubled on all of them and the passes are run again, which gives the
         same update but for rounding. Raises OutOfMemory if a micro-batch cannot be divided any further.
         """
-        shares = self._shares(part, divided(micro_batches, self.pieces), epoch)
-        counts, stop = self._count(shares, stop)
+        shares = self.passes.shares(part, divided(micro_batches, self.pieces), epoch)
+        counts, stop = self.passes.count(shares, stop)
         scale = {name: self.weights[name] / max(1, count) for name, count in counts.items()}
         loss_scale = self.precision.loss_scale(self.device)
         # Only the backward pass sees the loss scale: `totals` are sums of the terms without any factor, so the reported
@@ -102,7 +85,7 @@ class Stepper:
         # Before the update only gradients change, so the passes can be run again.
         while (own := self._run_if_it_fits(shares, used, number)) is None:
             self._divide(micro_batches, number)
-            shares = self._shares(part, divided(micro_batches, self.pieces), epoch)
+            shares = self.passes.shares(part, divided(micro_batches, self.pieces), epoch)
         with refused(f"memory ran out in step {number}, where gradients are summed over ranks"):
             totals = self.parallel.reduce(self.trained, own)
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
@@ -122,7 +105,7 @@ class Stepper:
             stop,
             torch.cat(numbers),
             # In the same pieces, for which memory is enough.
-            lambda: self._culprits(part, divided(micro_batches, self.pieces), used, number, epoch),
+            lambda: nonfinite.culprits(self.passes, part, divided(micro_batches, self.pieces), used, number, epoch),
         )
         # Raises before anything is updated.
         if not self.is_asynchronous:
@@ -152,31 +135,14 @@ class Stepper:
             self._failed = torch.maximum(self._failed, is_above.float())
         return is_above
 
-    def run(self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int = 0) -> Tensor:
-        """Compute the gradients of this rank's rows from zero, and return the sum of each term over them.
-
-        Nothing else changes, so it can be called again with the same rows in other micro-batches, as long as all ranks
-        have the same number of micro-batches. `scale` is that of the whole step.
-        """
-        return self._run(self._shares(part, micro_batches, epoch), scale, number)
-
-    def _run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
-        self.optimizer.zero_grad(set_to_none=True)
-        # float64, so that the reported sum hardly depends on the division into micro-batches.
-        totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)
-        for micro, share in enumerate(shares):
-            if share is not None:
-                totals += self._backward(share, scale, number, micro)
-        return totals
-
     def _run_if_it_fits(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor | None:
         """Return the sum of each term over this rank's rows, or None on all ranks if memory ran out on any of them."""
         if not self.parallel.passes_are_local:
-            return self._run(shares, scale, number)
+            return self.passes.run(shares, scale, number)
         forget = summary.mark()
-        totals = tried(lambda: self._run(shares, scale, number))
+        totals = tried(lambda: self.passes.run(shares, scale, number))
         if self.ranks.sum_on_host([float(totals is None)])[0]:
-            self.optimizer.zero_grad(set_to_none=True)
+            self.passes.forget_gradients()
             # What these passes have recorded is recorded again.
             forget()
             return None
@@ -204,37 +170,6 @@ class Stepper:
             -(-largest // self.pieces),
         )
 
-    def _shares(self, part: Examples, micro_batches: list[np.ndarray], epoch: int) -> list[Share | None]:
-        """Gather this rank's rows of each micro-batch.
-
-        With several ranks, a rank without rows gets another row as a placeholder: every rank must run every pass, since
-        a strategy may communicate within it. A single process skips an empty micro-batch.
-        """
-        # Any row does as a placeholder; without a row in the whole step, it is the first one of the set.
-        own = next((examples_B for examples_B in micro_batches if len(examples_B)), np.zeros(1, np.int64))
-        shares: list[Share | None] = []
-        for examples_B in micro_batches:
-            if len(examples_B):
-                shares.append(Share(collate(part, examples_B, (self.seed, epoch)), is_own=True))
-            elif self.ranks.world_size > 1:
-                # Every rank has the same list of micro-batches, so the passes of all ranks correspond to one another.
-                shares.append(Share(collate(part, own[:1], (self.seed, epoch)), is_own=False))
-            else:
-                shares.append(None)
-        return shares
-
-    def _count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], bool]:
-        """Return the number of rows of each term in the step over all ranks, and whether any rank is asked to stop."""
-        own: dict[str, int] = {}
-        for share in shares:
-            if share is not None and share.is_own:
-                for name, count in self.method.counts(self.task, share.batch).items():
-                    own[name] = own.get(name, 0) + count
-        # One message carries the counts and the request to stop. So all ranks stop after the same step, no matter
-        # which of them got the signal. Counts are exact in float64.
-        *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in self.weights), float(stop)])
-        return {name: int(total) for name, total in zip(self.weights, totals, strict=True)}, stops > 0
-
     @property
     def trained_weights(self) -> list[nn.Parameter]:
         """The trained parameters of the model."""
@@ -244,23 +179,6 @@ class Stepper:
     def saved(self) -> TrainedParts:
         """The parts of the step that a checkpoint contains."""
         return TrainedParts(self.parallel, self.model, self.optimizer, self.average, self.own)
-
-    def _backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
-        """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""
-        device = self.device
-        # On a CPU, our layers draw random numbers from a stream for each example. Code that uses torch's generator,
-        # such as kernels of an accelerator, depends on the micro-batch.
-        torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
-        streams = Noise(self.seed, number, share.batch) if device.type == "cpu" else None
-        # A pass with factors of 0 instead of no pass, so that all ranks enter the same collectives.
-        used = scale if share.is_own else dict.fromkeys(scale, 0.0)
-        # What the model records about a placeholder must not reach scalars.tsv.
-        with drawing_from(streams), nullcontext() if share.is_own else summary.unheard():
-            sums = self.method.backward(
-                self.task, self.model, share.batch.to(device), used, lambda: self.precision.autocast(device)
-            )
-        values = torch.stack([sums[name].double() for name in scale])
-        return values if share.is_own else torch.zeros_like(values)
 
     def _pending(
         self,
@@ -290,50 +208,6 @@ class Stepper:
             numbers,
             arrived,
         )
-
-    def _culprits(self, part: Examples, micro_batches: list[np.ndarray], scale: Scale, number: int, epoch: int) -> str:
-        """Return the rows of all ranks whose loss or gradient is not finite, by their numbers in the file.
-
-        Nothing was updated, so the step is repeated by micro-batches, and by single rows for a micro-batch that is not
-        finite. If only the sum is not finite, all rows are named. All ranks run the same number of passes.
-        """
-        ranks = self.ranks
-        own: list[int] = []
-        for micro, examples_B in enumerate(micro_batches):
-            is_bad = not self._is_finite(part, examples_B, scale, number, micro, epoch)
-            rows, bad = ranks.sum_on_host([float(len(examples_B)), float(is_bad)])
-            # Decided by all ranks together, since the repeated passes below may communicate.
-            if not bad:
-                continue
-            # The rows of a micro-batch are distributed to the ranks in turn, so no rank has more rows than this.
-            most = math.ceil(rows / ranks.world_size)
-            single = [
-                examples_B[place]
-                for place in range(most)
-                if not self._is_finite(part, examples_B[place : place + 1], scale, number, micro, epoch)
-            ]
-            if is_bad:
-                own += single or examples_B.tolist()
-        found, all_rows = (
-            part.stored.scalars("number", part.rows_N[np.asarray(rows, np.int64)]).tolist()
-            for rows in (own, np.concatenate(micro_batches))
-        )
-        gathered = ranks.gather_to_first((found, all_rows))
-        name = _named(*(sum(rows, []) for rows in zip(*gathered, strict=True))) if gathered else ""
-        return f"{ranks.from_first(name)} of {part.name}"
-
-    def _is_finite(
-        self, part: Examples, examples_B: np.ndarray, scale: Scale, number: int, micro: int, epoch: int
-    ) -> bool:
-        """Whether these examples of a micro-batch give a finite loss and gradient; True without examples."""
-        # A rank that has run out of rows repeats a placeholder, to stay in step with the others.
-        (share,) = self._shares(part, [examples_B], epoch)
-        if share is None:
-            return True
-        self.optimizer.zero_grad(set_to_none=True)
-        sums = self._backward(share, scale, number, micro)
-        gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
-        return not share.is_own or bool(torch.isfinite(sums.sum() + torch.nn.utils.get_total_norm(gradients)))
 
     @torch.no_grad()
     def _update(self, gradients: list[Tensor], divisor: Tensor, is_finite: Tensor) -> None:
@@ -376,12 +250,3 @@ class Stepper:
                 torch._foreach_lerp_(shadow, weights, 1 - decay)
             else:
                 torch._foreach_lerp_(shadow, weights, [(1 - decay) * share] * len(shadow))
-
-
-def _named(found: list[int], all_rows: list[int]) -> str:
-    """Return the found rows among all rows of a step, in words; all rows if none was found."""
-    rows = sorted(found or all_rows)
-    if len(rows) == len(all_rows) > SHOWN_ROWS:
-        return f"all {len(rows):,} rows"
-    more = f" and {len(rows) - SHOWN_ROWS:,} more" if len(rows) > SHOWN_ROWS else ""
-    return f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:SHOWN_ROWS]))}{more}"

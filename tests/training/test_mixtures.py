@@ -134,12 +134,12 @@ def test_a_mixture_of_one_set_is_the_plain_run_to_the_bit(member: Any, tmp_path:
 
 def gradients_of(run: Training, step: int) -> dict[str, torch.Tensor]:
     """Return the gradients of a step, before any update."""
-    stepper = run.stepper
-    part, batches = run.train_set(step), run.rank_batches(step)
-    counts, _ = stepper._count(stepper._shares(part, batches, 0), False)
-    stepper.model.train()
-    stepper.run(part, batches, {name: stepper.weights[name] / max(1, count) for name, count in counts.items()}, 1)
-    return {name: one.grad.clone() for name, one in stepper.model.named_parameters() if one.grad is not None}
+    passes = run.stepper.passes
+    shares = passes.shares(run.train_set(step), run.rank_batches(step), 0)
+    counts, _ = passes.count(shares, False)
+    passes.model.train()
+    passes.run(shares, {name: passes.weights[name] / max(1, count) for name, count in counts.items()}, 1)
+    return {name: one.grad.clone() for name, one in passes.model.named_parameters() if one.grad is not None}
 
 
 def built(*overrides: str, folder: Path) -> Training:

@@ -28,7 +28,7 @@ from nlu.tasks.classify import Classify
 from nlu.training.parallel import SingleProcess
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
-from nlu.training.step import Stepper, _named
+from nlu.training.step import Stepper
 from tests.models.parts import labels, task_model
 
 ROWS = 12
@@ -88,7 +88,7 @@ def test_uneven_micro_batches_give_the_gradient_of_the_whole_batch(examples: Exa
 def test_dropout_is_a_function_of_the_step_and_of_no_rank(examples: Examples) -> None:
     def loss(number: int, rank: int) -> float:
         parts = stepper(dropout=0.5)
-        parts.ranks = Ranks(rank, 1, CPU)
+        parts.passes.ranks = Ranks(rank, 1, CPU)
         return parts.step(examples, [np.arange(ROWS)], number, False).result().loss
 
     assert loss(1, 0) == loss(1, 0) == loss(1, 1) != loss(2, 0)
@@ -105,10 +105,15 @@ def test_the_dropout_masks_are_those_of_seed_step_and_example(examples: Examples
     assert found == pytest.approx(expected / ROWS, rel=1e-6)
 
 
+def run(parts: Stepper, examples: Examples, micro_batches: list[np.ndarray], scale: dict[str, float]) -> torch.Tensor:
+    """Run the passes of step 3."""
+    return parts.passes.run(parts.passes.shares(examples, micro_batches, 0), scale, 3)
+
+
 def test_the_passes_of_a_step_can_be_repeated_with_other_micro_batches(examples: Examples) -> None:
     parts, whole = stepper(dropout=0.5), stepper(dropout=0.5)
     scale = {"labels": 1 / ROWS}
-    expected = whole.run(examples, [np.arange(ROWS)], scale, 3)
+    expected = run(whole, examples, [np.arange(ROWS)], scale)
     before, calls = vector(parts).clone(), []
 
     class RunsOut(Plain):
@@ -118,10 +123,10 @@ def test_the_passes_of_a_step_can_be_repeated_with_other_micro_batches(examples:
                 raise MemoryError
             return super().backward(*of)
 
-    parts.method = RunsOut()
+    parts.passes.method = RunsOut()
     with pytest.raises(MemoryError):
-        parts.run(examples, [np.arange(6), np.arange(6, ROWS)], scale, 3)
-    totals = parts.run(examples, list(np.array_split(np.arange(ROWS), 4)), scale, 3)
+        run(parts, examples, [np.arange(6), np.arange(6, ROWS)], scale)
+    totals = run(parts, examples, np.array_split(np.arange(ROWS), 4), scale)
     assert torch.equal(vector(parts), before)
     torch.testing.assert_close(totals, expected, rtol=1e-6, atol=0)
     for (name, one), (_, other) in zip(parts.model.named_parameters(), whole.model.named_parameters(), strict=True):
@@ -141,7 +146,7 @@ class FitsHalf(Plain):
 
 def test_passes_that_run_out_of_memory_record_nothing(examples: Examples) -> None:
     parts, collector = stepper(), summary.Collector()
-    parts.method = FitsHalf()
+    parts.passes.method = FitsHalf()
     with summary.listening(collector):
         summary.scalar("examples", 1.0)
         # The first micro-batch fits, and is computed again with the second one.
@@ -154,7 +159,7 @@ def test_passes_that_run_out_of_memory_record_nothing(examples: Examples) -> Non
 def test_the_rows_of_a_nan_loss_are_searched_in_parts_that_fit(examples: Examples) -> None:
     (row, word), *_ = words_of_one_example(examples).items()
     parts = stepper()
-    parts.method = FitsHalf()
+    parts.passes.method = FitsHalf()
     with torch.no_grad():
         parts.model.backbone.embeddings.word_embeddings.weight[word] = torch.nan  # type: ignore[union-attr, index]
     with pytest.raises(UserError, match=f"the loss is nan at step 1, row {row + 1} of train; nothing was updated"):
@@ -257,7 +262,7 @@ class Bursts(Plain):
 
 def test_a_row_is_named_whose_loss_is_finite_but_not_its_gradient(examples: Examples) -> None:
     parts = stepper()
-    parts.method = Bursts()
+    parts.passes.method = Bursts()
     with pytest.raises(UserError, match="the gradient norm is inf at step 1, row 8 of train; nothing was updated"):
         parts.step(examples, [np.arange(5), np.arange(5, ROWS)], 1, False).result()
 
@@ -268,16 +273,6 @@ def test_the_error_names_the_number_of_rows_if_all_are_at_fault(examples: Exampl
         parts.model.head.linear.weight.fill_(torch.nan)
     with pytest.raises(UserError, match=f"at step 1, all {ROWS} rows of train; nothing was updated"):
         parts.step(examples, [np.arange(5), np.arange(5, ROWS)], 1, False).result()
-
-
-@pytest.mark.parametrize(
-    ("found", "of", "named"),
-    [([3], 9, "row 3"), ([5, 3], 9, "rows 3, 5"), ([], 8, "rows 1, 2, 3, 4, 5, 6, 7, 8"), ([], 9, "all 9 rows"),
-     ([], 1234, "all 1,234 rows"), (list(range(1, 10)), 10, "rows 1, 2, 3, 4, 5, 6, 7, 8 and 1 more"),
-     (list(range(1, 2001)), 3000, "rows 1, 2, 3, 4, 5, 6, 7, 8 and 1,992 more"), ([], 1, "row 1")],
-)  # fmt: skip
-def test_eight_rows_at_most_are_named_one_by_one(found: list[int], of: int, named: str) -> None:
-    assert _named(found, list(range(1, of + 1))) == named
 
 
 def test_the_moving_average_moves_a_known_share_after_each_update(examples: Examples) -> None:
@@ -321,7 +316,7 @@ class HearsAnother(Ranks):
 def test_a_rank_stops_where_another_one_was_asked_to(examples: Examples) -> None:
     parts = stepper()
     assert not parts.step(examples, [np.arange(3)], 1, False).stop
-    parts.ranks = HearsAnother(0, 1, CPU)
+    parts.passes.ranks = HearsAnother(0, 1, CPU)
     assert parts.step(examples, [np.arange(3)], 2, False).stop
 
 

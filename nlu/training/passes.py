@@ -1,0 +1,121 @@
+"""The forward and backward passes of a step: this rank's rows of each micro-batch, and their gradient.
+
+The loss of a step is the sum of weight * sum / count over its terms, where sum and count cover all rows of the step.
+The counts are known before the first forward pass, so every row has the same weight with accumulation, uneven ranks and
+a short last batch, and nothing is divided afterwards. Passes change only gradients, so they can be run again.
+
+Axes: B examples of a micro-batch.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nlu.data.collate import Batch, collate
+from nlu.data.examples import Examples
+from nlu.data.seeds import stable_seed
+from nlu.methods.method import Method, Scale
+from nlu.models.layers.noise import Noise, drawing_from
+from nlu.models.task_model import TaskModel
+from nlu.runs import summary
+from nlu.tasks.task import Task
+from nlu.training.precision import NumberFormat
+from nlu.training.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a micro-batch that a rank computes."""
+
+    batch: Batch
+    is_own: bool
+    """False for the placeholder of a rank without rows in the micro-batch, which must contribute nothing"""
+
+
+@dataclass
+class Passes:
+    """What passes need that does not change from step to step."""
+
+    model: TaskModel
+    task: Task
+    method: Method
+    precision: NumberFormat
+    ranks: Ranks
+    seed: int
+    trained: list[nn.Parameter]
+    """of the model and of what the method trains in addition to it"""
+
+    def __post_init__(self) -> None:
+        self.device = self.ranks.device
+        self.weights = self.method.weights(self.task)
+        """the weights of all terms of the loss, equal on all ranks, also on one without rows"""
+
+    def shares(self, part: Examples, micro_batches: list[np.ndarray], epoch: int) -> list[Share | None]:
+        """Gather this rank's rows of each micro-batch.
+
+        With several ranks, a rank without rows gets another row as a placeholder: every rank must run every pass, since
+        a strategy may communicate within it. A single process skips an empty micro-batch.
+        """
+        # Any row does as a placeholder; without a row in the whole step, it is the first one of the set.
+        own = next((examples_B for examples_B in micro_batches if len(examples_B)), np.zeros(1, np.int64))
+        shares: list[Share | None] = []
+        for examples_B in micro_batches:
+            if len(examples_B):
+                shares.append(Share(collate(part, examples_B, (self.seed, epoch)), is_own=True))
+            elif self.ranks.world_size > 1:
+                # Every rank has the same list of micro-batches, so the passes of all ranks correspond to one another.
+                shares.append(Share(collate(part, own[:1], (self.seed, epoch)), is_own=False))
+            else:
+                shares.append(None)
+        return shares
+
+    def count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], bool]:
+        """Return the number of rows of each term in the step over all ranks, and whether any rank is asked to stop."""
+        own: dict[str, int] = {}
+        for share in shares:
+            if share is not None and share.is_own:
+                for name, count in self.method.counts(self.task, share.batch).items():
+                    own[name] = own.get(name, 0) + count
+        # One message carries the counts and the request to stop. So all ranks stop after the same step, no matter
+        # which of them got the signal. Counts are exact in float64.
+        *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in self.weights), float(stop)])
+        return {name: int(total) for name, total in zip(self.weights, totals, strict=True)}, stops > 0
+
+    def forget_gradients(self) -> None:
+        """Set all gradients to None."""
+        for parameter in self.trained:
+            parameter.grad = None
+
+    def run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
+        """Compute the gradients of this rank's rows in step `number` from zero, and return the sum of each term.
+
+        It can be called again with the same rows in other micro-batches, as long as all ranks have the same number of
+        micro-batches. `scale` is that of the whole step.
+        """
+        self.forget_gradients()
+        # float64, so that the reported sum hardly depends on the division into micro-batches.
+        totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)
+        for micro, share in enumerate(shares):
+            if share is not None:
+                totals += self.backward(share, scale, number, micro)
+        return totals
+
+    def backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
+        """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""
+        device = self.device
+        # On a CPU, our layers draw random numbers from a stream for each example. Code that uses torch's generator,
+        # such as kernels of an accelerator, depends on the micro-batch.
+        torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
+        streams = Noise(self.seed, number, share.batch) if device.type == "cpu" else None
+        # A pass with factors of 0 instead of no pass, so that all ranks enter the same collectives.
+        used = scale if share.is_own else dict.fromkeys(scale, 0.0)
+        # What the model records about a placeholder must not reach scalars.tsv.
+        with drawing_from(streams), nullcontext() if share.is_own else summary.unheard():
+            sums = self.method.backward(
+                self.task, self.model, share.batch.to(device), used, lambda: self.precision.autocast(device)
+            )
+        values = torch.stack([sums[name].double() for name in scale])
+        return values if share.is_own else torch.zeros_like(values)
