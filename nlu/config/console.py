@@ -65,9 +65,14 @@ def hide_tracebacks() -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Print the traceback of an error without secrets: addresses in the texts of libraries may hold some."""
-    sys.stderr.write(hide("".join(traceback.format_exception(error))))
+    """Print the traceback of an error without secrets."""
+    sys.stderr.write(traceback_of(error))
     sys.stderr.flush()
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an error without secrets: addresses in the texts of libraries may hold some."""
+    return hide("".join(traceback.format_exception(error)))
 
 
 def _print_uncaught_in_thread(given: threading.ExceptHookArgs) -> None:

@@ -8,7 +8,9 @@ import functools
 import logging
 import math
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -16,6 +18,8 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+
+from nlu.display import terminal
 
 REFRESHES_PER_S = 4
 LOG_INTERVAL_S = 30.0
@@ -116,14 +120,14 @@ class Progress:
         self._next_log_s = time.monotonic() + log_interval_s
         self._bars: list[Bar] = []
         self._training: TrainingBar | None = None
-        self._display: Live | None = None
+        self._display: _Display | None = None
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *unused: object) -> None:
         if self._display is not None:
-            self._display.stop()
+            self._display.end()
             self._display = None
 
     def start(self, total_steps: int, first_step: int = 0, description: str = "train") -> None:
@@ -157,7 +161,7 @@ class Progress:
         """Add a bar below the others."""
         self._bars.append(bar)
         if self.live and self._display is None:
-            self._display = self._start_display()
+            self._display = _Display(self._render)
 
     def hide(self, bar: Bar) -> None:
         """Remove a bar."""
@@ -171,20 +175,51 @@ class Progress:
         self._next_log_s = now_s + self._log_interval_s
         logger.info("%s %s  %s", bar.description, bar.count(), "  ".join(bar.words()))
 
-    def _start_display(self) -> Live:
-        # rich would print a redirected standard output on this console.
-        display = Live(
-            console=console(),
-            get_renderable=self._render,
-            refresh_per_second=REFRESHES_PER_S,
-            redirect_stdout=sys.stdout.isatty(),
-        )
-        display.start()
-        return display
-
     def _render(self) -> RenderableType:
         # Called by the thread of the display; the copy stays complete while the main thread adds or removes bars.
         return Group(*(_render_bar(bar, console().width) for bar in tuple(self._bars)))
+
+
+class _Display:
+    """Draws bars in a thread, except while a debugger has the terminal."""
+
+    def __init__(self, render: Callable[[], RenderableType]):
+        self._render = render
+        self._has_ended = threading.Event()
+        self._live: Live | None = self._begin()
+        self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
+        self._thread.start()
+
+    def _begin(self) -> Live:
+        # rich would print a redirected standard output on this console.
+        live = Live(
+            console=console(),
+            get_renderable=self._render,
+            auto_refresh=False,
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        live.start(refresh=True)
+        return live
+
+    def _draw(self) -> None:
+        while not self._has_ended.wait(1 / REFRESHES_PER_S):
+            if terminal.is_held():
+                self._stop()
+            elif self._live is None:
+                self._live = self._begin()
+            else:
+                self._live.refresh()
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def end(self) -> None:
+        """Draw the bars for the last time."""
+        self._has_ended.set()
+        self._thread.join()
+        self._stop()
 
 
 def format_time(duration_s: float) -> str:

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -33,7 +33,7 @@ import yaml
 
 from nlu.config import stopping
 from nlu.config.checks.rules import cross_problems
-from nlu.config.console import print_traceback
+from nlu.config.console import traceback_of
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
@@ -160,8 +160,10 @@ class _Workers:
         context = multiprocessing.get_context("spawn")
         self._processes: list[BaseProcess] = []
         self._reports: list[Connection] = []
+        self._ranks: list[int] = []
         try:
             for worker in workers:
+                self._ranks.append(worker.rank)
                 environment = replace(worker, meeting=worker.meeting or meeting).environment()
                 self._start(context, environment, work)
         except BaseException:
@@ -194,10 +196,11 @@ class _Workers:
             return self._wait()
 
     def _wait(self) -> int:
-        sentinels = {process.sentinel: process for process in self._processes}
-        reports = {report: rank for rank, report in enumerate(self._reports)}
-        statuses: list[int | None] = []
+        sentinels = {process.sentinel: number for number, process in enumerate(self._processes)}
+        reports = {report: number for number, report in enumerate(self._reports)}
+        statuses: dict[int, int | None] = {}
         reported: dict[int, Exception | None] = {}
+        failed: list[int] = []
         while sentinels or reports:
             # Reports are read while workers run: a long one fills its pipe, and its worker waits until it is read.
             left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
@@ -215,24 +218,30 @@ class _Workers:
                 if isinstance(ready, Connection):
                     if (report := _received(ready)) is _SAVED:
                         stopping.tell_saved()
-                    else:
-                        reported[reports.pop(ready)] = report
+                        continue
+                    number = reports.pop(ready)
+                    if isinstance(report, _Failure):
+                        self._print(report, number, is_first=not failed)
+                        failed.append(number)
+                    reported[number] = report.error if isinstance(report, _Failure) else report
                     continue
-                process = sentinels.pop(ready)  # type: ignore[arg-type]  # multiprocessing types sentinels too widely
+                number = sentinels.pop(ready)  # type: ignore[arg-type]  # multiprocessing types sentinels widely
                 # The pipe of a sentinel closes a moment before the exit status is available.
-                process.join()
-                status = process.exitcode
-                statuses.append(status)
+                self._processes[number].join()
+                status = statuses[number] = self._processes[number].exitcode
                 if stopping.received() and status in stopping.STOPPED and self._deadline_s is None:
                     self._deadline_s = time.monotonic() + STOP_S
                 # The others would wait for it in their next collective.
                 if status not in (0, *stopping.STOPPED):
                     self._kill()
-        if stopping.received() and (self._is_killed or any(status in stopping.STOPPED for status in statuses)):
+        if stopping.received() and (self._is_killed or any(one in stopping.STOPPED for one in statuses.values())):
             return stopping.exit_code()
+        if failed and (others := [number for number in sorted(statuses) if statuses[number] and number not in failed]):
+            ended = [self._ranks[number] for number in others]
+            _say(f"{_ranks(ended)} ended, since rank {self._ranks[failed[0]]} had failed")
         errors = [error for _, error in sorted(reported.items(), key=itemgetter(0)) if error is not None]
-        if others := [error for error in errors if not isinstance(error, UserError)]:
-            raise others[0]
+        if faults := [error for error in errors if not isinstance(error, UserError)]:
+            raise faults[0]
         mistakes = [error for error in errors if isinstance(error, UserError)]
         if len(mistakes) == 1 or len({type(error) for error in mistakes}) > 1:
             # The class of an error may decide what the caller does.
@@ -240,7 +249,18 @@ class _Workers:
         if mistakes:
             problems = dict.fromkeys(problem for error in mistakes for problem in error.problems)
             raise type(mistakes[0])(*problems, summary=mistakes[0].summary, remedy=mistakes[0].remedy)
-        return next((abs(status) for status in statuses if status), 0)
+        return next((abs(status) for status in statuses.values() if status), 0)
+
+    def _print(self, failure: "_Failure", number: int, *, is_first: bool) -> None:
+        """Print the whole traceback of the first worker that failed, and a line for each later one."""
+        rank = self._ranks[number]
+        if not is_first:
+            _say(f"rank {rank} failed too: {failure.line}")
+            return
+        if len(self._ranks) > 1:
+            _say(f"rank {rank} failed:")
+        sys.stderr.write(failure.trace)
+        sys.stderr.flush()
 
     def _pass_on(self, number: int) -> None:
         if self._is_asked and number == signal.SIGINT:
@@ -268,7 +288,27 @@ _SAVED: Final = _Report.SAVED
 """the report of a worker that was asked to stop, before it ends"""
 
 
-def _received(report: Connection) -> "_Report | Exception | None":
+@dataclass(frozen=True)
+class _Failure:
+    """The report of a worker that ended with an error that is not the user's."""
+
+    trace: str
+    line: str
+    """the error on one line"""
+    error: Exception | None
+    """what the command needs to know of it, to tell a full disk or a lost process from a bug"""
+
+
+def _say(line: str) -> None:
+    print(f"nlu: {line}", file=sys.stderr, flush=True)
+
+
+def _ranks(ranks: list[int]) -> str:
+    """Return ranks in words: `rank 2 was`, `ranks 0, 2, 3 were`."""
+    return f"rank {ranks[0]} was" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} were"
+
+
+def _received(report: Connection) -> "_Report | _Failure | Exception | None":
     """Return what a worker reported: `_SAVED`, the error with which it ended, or None if it ended without a report."""
     try:
         return report.recv()
@@ -290,9 +330,7 @@ def _work(parent: int, argv: list[str], environment: dict[str, str], report: Con
             signal.signal(INTERRUPT, lambda *_: stopping.receive(signal.SIGINT))
             _report_errors(report, work)
     except Exception as error:
-        # multiprocessing would print the secrets that an error may hold.
-        print_traceback(error)
-        _leave(1)
+        _fail(report, error)
 
 
 def _report_errors(report: Connection, work: Work) -> None:
@@ -306,15 +344,22 @@ def _report_errors(report: Connection, work: Work) -> None:
         report.send(error)
         _leave(EXIT_USER_ERROR)
     except OSError as error:
-        # A copy without its traceback: the command needs errno, to tell a full disk from a bug.
-        report.send(OSError(error.errno, error.strerror, error.filename))
-        raise
+        # A copy, since the error itself may hold what cannot be sent.
+        _fail(report, error, OSError(error.errno, error.strerror, error.filename))
     except RuntimeError as error:
-        if lost_a_peer(error):
-            time.sleep(LOST_PEER_S)
-            # No worker of this machine has failed, or this one would have been ended by now.
-            report.send(ProcessLost(str(error)))
-        raise
+        if not lost_a_peer(error):
+            raise
+        # If a worker of this machine has failed, this one is ended meanwhile.
+        time.sleep(LOST_PEER_S)
+        _fail(report, error, ProcessLost(str(error)))
+
+
+def _fail(report: Connection, error: Exception, told: Exception | None = None) -> NoReturn:
+    """Report an error and end this process; `told` is what the command needs to know of it."""
+    # As text without secrets, which an error may hold.
+    text = traceback_of(error)
+    report.send(_Failure(text, text.rstrip().rpartition("\n")[2], told))
+    _leave(1)
 
 
 def _leave(status: int) -> NoReturn:

@@ -5,9 +5,13 @@ Only one process prints, and a second call does not duplicate handlers, so that 
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 from pathlib import Path
 
+from nlu.config.console import traceback_of
+from nlu.config.errors import UserError
 from nlu.config.words import with_origins
 from nlu.display.progress import console, on_terminal
 from nlu.storage.redaction import hide
@@ -102,6 +106,22 @@ def lasting() -> list[str]:
 
 def _lasting_handlers() -> list[LastingHandler]:
     return [one for one in logging.getLogger("nlu").handlers if isinstance(one, LastingHandler)]
+
+
+@contextmanager
+def failures_kept() -> Iterator[None]:
+    """Write the traceback of an error of the block to the log file, unless it is the user's; the console has it
+    anyway."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        record = logging.LogRecord("nlu", logging.ERROR, "", 0, "%s", (traceback_of(error).rstrip(),), None)
+        for handler in logging.getLogger("nlu").handlers:
+            if isinstance(handler, logging.FileHandler):
+                handler.handle(record)
+        raise
 
 
 def tear_down() -> None:

@@ -35,7 +35,8 @@ def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
     """
     with stopping.listening():
         try:
-            status = _run(config, run_dir, overrides)
+            with logs.failures_kept():
+                status = _run(config, run_dir, overrides)
         except stopping.Stopped as stopped:
             status = stopping.exit_code(stopped)
         except RuntimeError as error:

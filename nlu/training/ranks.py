@@ -17,12 +17,16 @@ import torch.distributed as dist
 
 from nlu.config.errors import UserError
 from nlu.config.placement import placement, reachable
+from nlu.display import terminal
+from nlu.display.breakpoints import breakpoints
 from nlu.runs.provenance import usable_cores
 
 Value = TypeVar("Value")
 
 TIMEOUT = timedelta(hours=2)
 """long, since the leader of a node may tokenize a large set while the others wait"""
+TIMEOUT_AT_TERMINAL = timedelta(days=7)
+"""the user of a terminal may stop one rank at a `breakpoint()` for any time, and ends a run that hangs by Ctrl-C"""
 
 
 @dataclass(frozen=True)
@@ -114,12 +118,16 @@ def choose_device(wanted: str, local_rank: int, keys: str = "trainer.") -> torch
 
 @contextmanager
 def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]:
-    """Join the group of the environment, if any, and leave it at the end; `keys` as in `choose_device`."""
+    """Join the group of the environment, if any, and leave it at the end; `keys` as in `choose_device`.
+
+    In the block, `breakpoint()` gives one rank the terminal and the others wait.
+    """
     keep_freed_memory()
     place = placement()
     device = choose_device(wanted_device, place.local_rank, keys)
     if place.meeting is None:
-        yield Ranks(0, 1, device)
+        with breakpoints(0, 1):
+            yield Ranks(0, 1, device)
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -127,17 +135,19 @@ def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]
     # it is part of the saved state's `machine`.
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // place.local_world_size))
+    timeout = TIMEOUT_AT_TERMINAL if terminal.is_ours() else TIMEOUT
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        timeout=TIMEOUT,
+        timeout=timeout,
         rank=place.rank,
         world_size=place.world_size,
         init_method=reachable(place.meeting),
     )
     # nccl sends only tensors on a device. Every rank must create the group.
-    host_group = dist.new_group(backend="gloo", timeout=TIMEOUT) if device.type == "cuda" else None
+    host_group = dist.new_group(backend="gloo", timeout=timeout) if device.type == "cuda" else None
     try:
-        yield Ranks(place.rank, place.world_size, device, host_group, place.local_rank, place.node, place.nodes)
+        with breakpoints(place.rank, place.world_size):
+            yield Ranks(place.rank, place.world_size, device, host_group, place.local_rank, place.node, place.nodes)
         # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.
         dist.barrier(group=host_group)
     finally:

@@ -4,8 +4,10 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from nlu.config import stopping
 from nlu.config.placement import Placement
-from nlu.launching.local import _Workers, meeting_folder
+from nlu.launching.local import _Workers, in_processes, meeting_folder
 
 
 @pytest.fixture
@@ -127,3 +129,39 @@ def test_a_process_that_has_just_ended_gets_no_signal(monkeypatch: pytest.Monkey
     workers._processes = processes
     workers._pass_on(signal.SIGTERM)
     assert asked == [1, 2]
+
+
+def fails(alone: bool, folder: Path) -> int:
+    """Raise an error in rank 1 while rank 0 waits, or in both."""
+    rank = int(os.environ["RANK"])
+    (folder / str(rank)).touch()
+    while not (folder / "1").exists() or not (folder / "0").exists():
+        time.sleep(0.01)
+    if rank == 0 and alone:
+        time.sleep(60)
+    raise ValueError(f"the fault of rank {rank}")
+
+
+def test_the_first_traceback_is_printed_and_a_line_for_the_other_ranks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert in_processes(partial(fails, True, tmp_path), 2) == 1
+    said = capfd.readouterr().err
+    assert said.count("Traceback") == 1 and said.endswith("nlu: rank 0 was ended, since rank 1 had failed\n")
+    assert "nlu: rank 1 failed:\nTraceback" in said and "ValueError: the fault of rank 1\n" in said
+
+
+def test_of_ranks_that_fail_at_once_only_one_prints_its_traceback(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert in_processes(partial(fails, False, tmp_path), 2) == 1
+    said = capfd.readouterr().err
+    assert said.count("Traceback") == 1
+    first = int(said.partition(" failed:")[0][-1])
+    assert f"ValueError: the fault of rank {first}\n" in said
+    # The other one may have been ended before it could say so.
+    last = said.splitlines()[-1]
+    assert last in (
+        f"nlu: rank {1 - first} failed too: ValueError: the fault of rank {1 - first}",
+        f"nlu: rank {1 - first} was ended, since rank {first} had failed",
+    )
