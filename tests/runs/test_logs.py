@@ -97,3 +97,17 @@ def test_a_lasting_warning_is_kept_for_the_end_of_its_run_and_not_of_the_next(tm
         "print(logs.lasting())\nlogs.begin(folder / 'b', 0, standalone=True); print(logs.lasting())",
     )
     assert done.stdout == "['no head']\n[]\n"
+
+
+def test_the_traceback_of_a_rank_is_in_its_own_log_only(tmp_path):
+    code = """
+logs.set_up(folder, 1)
+try:
+    with logs.failures_kept():
+        raise ValueError("odd")
+except ValueError:
+    pass
+"""
+    done = run(tmp_path, code)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert re.search(r"ERROR Traceback.*\nValueError: odd\n$", (tmp_path / "log.rank1.txt").read_text(), re.DOTALL)
