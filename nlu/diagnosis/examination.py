@@ -10,7 +10,7 @@ import torch
 from nlu.config.errors import UserError
 from nlu.config.schema import Run as Config
 from nlu.data.examples import Examples
-from nlu.diagnosis import disks, fast_paths, machine, recomputed, recorded, software
+from nlu.diagnosis import disks, fast_paths, learning, machine, recomputed, recorded, software
 from nlu.diagnosis.check import Check, Section, broken, checked, said, warning
 from nlu.inference.locate import Located, locate
 from nlu.inference.trained import Trained, config_of
@@ -61,6 +61,8 @@ def of_run(reference: str) -> list[Section]:
     except (UserError, KeyError, TypeError) as error:
         reasons.checks.append(broken("configuration", said(error), "give another run"))
         return sections
+    learns = partial(learning.learning, run_dir, run)
+    sections.append(Section("whether it learns", checked("learning", learns, "look at train.tsv")))
     device, told = _device(saved)
     ranks = Ranks(0, count_of(saved.trainer.devices, saved.trainer.device), device)
     reasons.checks += [
