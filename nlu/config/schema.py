@@ -28,6 +28,8 @@ class Trainer:
 
     batch_size: PositiveInt = 32
     """Examples per micro-batch, over all devices together."""
+    batch_tokens: PositiveInt | None = None
+    """A micro-batch has as many examples as fit into this many tokens, over all devices; null = batch_size examples."""
     accumulation: PositiveInt = 1
     """Micro-batches per optimizer step; a step sees batch_size * accumulation examples."""
     max_duration: Duration = "1.5ep"

@@ -6,6 +6,7 @@ from typing import Self
 
 import numpy as np
 
+from nlu.config.words import called
 from nlu.data.arrays import occurrences
 from nlu.data.layouts import Layout, Values
 from nlu.data.reading import Texts
@@ -60,6 +61,14 @@ class Examples:
     def token_counts(self, vocab_size: int) -> np.ndarray:
         """Return how often each token occurs in these rows; (vocab_size,), int64."""
         return occurrences(map(self.stored.tokens, chunks_of(self.rows_N)), vocab_size)
+
+    def place(self, example: int) -> str:
+        """Return FILE:ROW of an example, or its number in the set if the files are unknown."""
+        if self._origin is None:
+            return f"{self.name}: example {example}"
+        row_B = self.rows_N[example : example + 1]
+        path = self._origin.sources[int(self.stored.scalars("file", row_B)[0])].path
+        return f"{called(path)}:{self.stored.scalars('number', row_B)[0]}"
 
     def texts(self) -> Iterator[Values | None]:
         """Yield the text of every example in order, by field: text, text_a and text_b, or tokens.

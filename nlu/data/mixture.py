@@ -7,7 +7,6 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import ceil
 from typing import TypeVar
 
@@ -22,6 +21,7 @@ from nlu.data.opening import Store
 from nlu.data.order import REMEMBERED, Order
 from nlu.data.seeds import generator
 from nlu.data.targets.base import Gathered, Problem, Target, Values
+from nlu.data.token_order import TokenOrder
 
 Value = TypeVar("Value")
 
@@ -49,7 +49,9 @@ class MixedOrder:
     set. The sets must be complete.
     """
 
-    def __init__(self, orders: Mapping[str, Order], *, seed: int, alpha: float):
+    def __init__(self, orders: Mapping[str, Order | TokenOrder], *, seed: int, alpha: float):
+        self.orders = orders
+        """that of each set, by name"""
         self.names = list(orders)
         self._orders = list(orders.values())
         self._seed = seed
@@ -139,19 +141,15 @@ class MixedClock(Clock):
     """
 
     order: MixedOrder
-    sizes: tuple[int, ...]
-    """examples of each set, in the order's order"""
+    clocks: tuple[Clock, ...]
+    """that of each set, in the order's order"""
     _steps: dict[Duration, int] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, order: MixedOrder, sizes: Mapping[str, int], examples_per_step: int) -> "MixedClock":
-        """Return the clock of an order over sets of these sizes."""
-        ordered = tuple(sizes[name] for name in order.names)
-        return cls(sum(ordered), examples_per_step, order, ordered)
-
-    @cached_property
-    def _clocks(self) -> list[Clock]:
-        return [Clock(size, self.examples_per_step) for size in self.sizes]
+    def of(cls, order: MixedOrder, clocks: Mapping[str, Clock]) -> "MixedClock":
+        """Return the clock of an order over sets with these clocks."""
+        own = tuple(clocks[name] for name in order.names)
+        return cls(sum(one.num_examples for one in own), max(one.examples_per_step for one in own), order, own)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -161,7 +159,7 @@ class MixedClock(Clock):
     def examples(self, step: int) -> int:
         """Return the examples seen after `step` steps."""
         before = self.order.steps_before(step)
-        return sum(clock.examples(count) for clock, count in zip(self._clocks, before, strict=True))
+        return sum(clock.examples(count) for clock, count in zip(self.clocks, before, strict=True))
 
     def steps(self, duration: Duration) -> int:
         """Return the smallest step, at least 1, at which `duration` is reached."""

@@ -114,7 +114,12 @@ def stream_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
         return
     if _constants(config, "method").get("reads_all_rows"):
         yield f"method {rest}; set data.stream=false, or another method"
-    if config["trainer"]["window_rows"] is None:
+    if config["trainer"].get("batch_tokens"):
+        yield (
+            f"trainer.batch_tokens is {config['trainer']['batch_tokens']}, which {rest}; set it to null, or "
+            "data.stream=false"
+        )
+    elif config["trainer"]["window_rows"] is None:
         yield (
             "trainer.window_rows is null, but with data.stream=true examples are taken window by window; set it to a "
             "number of rows, such as 100000"

@@ -8,6 +8,8 @@ Axes: T places of examples.
 | method | | yes |
 | folds | | yes |
 | order | epoch; with windows also the window | yes |
+| lengths | | yes |
+| batches | epoch | yes |
 | windows | epoch | yes |
 | mixture | round | yes |
 | eval_rows | row, or hash of a group | yes |

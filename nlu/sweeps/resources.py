@@ -94,10 +94,11 @@ def unlike_lengths(settings: Mapping[str, Any], configs: Sequence[Mapping[str, A
 
 def _unlike(key: str, configs: Sequence[Mapping[str, Any]], what_some_do: str) -> str | None:
     in_steps = [config["trainer"] for config in configs if str(config["trainer"][key]).endswith("st")]
-    sizes = {trainer["batch_size"] * trainer["accumulation"] for trainer in in_steps}
+    # Of tokens, twice as many are about twice as many examples.
+    sizes = {(trainer.get("batch_tokens") or trainer["batch_size"]) * trainer["accumulation"] for trainer in in_steps}
     if len(sizes) < 2:
         return None
-    factors = ("batch_size", "accumulation")
+    factors = ("batch_tokens", "accumulation") if in_steps[0].get("batch_tokens") else ("batch_size", "accumulation")
     differing = [factor for factor in factors if len({trainer[factor] for trainer in in_steps}) > 1]
     named = " and ".join(f"trainer.{factor}" for factor in differing)
     return (
@@ -172,7 +173,7 @@ def _rungs_meant(factor: int, configs: Sequence[Mapping[str, Any]], least: int, 
     If the last step of an epoch is short, a run has a few examples less than its steps suggest. A ratio of 27 that is
     slightly reduced by this must not lose its last rung.
     """
-    step = max((config["trainer"]["batch_size"] * config["trainer"]["accumulation"] for config in configs), default=0)
+    step = max((_step_examples(config["trainer"]) or 0 for config in configs), default=0)
     # If a run is hardly longer than a step, the tolerance of a step must not add a rung.
     ratio = Fraction(most + step if step * factor <= least else most, least)
     count = 0
@@ -211,8 +212,16 @@ def _lengths(
     found = []
     for config in configs:
         trainer = config["trainer"]
-        clock = Clock(num_examples, trainer["batch_size"] * trainer["accumulation"])
         written = value(trainer) if callable(value) else value
+        if (step := _step_examples(trainer)) is None and str(written).endswith("st"):
+            named = ("eval_warmup", "eval_interval", "max_duration") if callable(value) else ()
+            name = next((f"trainer.{each}" for each in named if trainer.get(each) == written), key)
+            raise UserError(
+                f"{name} is {written}, but with trainer.batch_tokens steps have different numbers of "
+                "examples, and a search compares trials by examples; write it in ep or ex"
+            )
+        # Lengths in epochs and examples are not rounded to whole steps where their examples are not known.
+        clock = Clock(num_examples, step or 1)
         # A trial with folds or seeds reports the examples of all its runs, one after another.
         parts = num_repeats(config) if value is whole_run else 1
         duration = parse_duration(written)
@@ -220,6 +229,11 @@ def _lengths(
             parts * clock.examples(clock.steps(duration)) if rounded else clock.least_examples(duration, parts)
         )
     return found
+
+
+def _step_examples(trainer: Mapping[str, Any]) -> int | None:
+    """Return the examples of a step; None if only the data tell them."""
+    return None if trainer.get("batch_tokens") else trainer["batch_size"] * trainer["accumulation"]
 
 
 def without_rungs(spec: Mapping[str, Any]) -> list[str]:

@@ -89,7 +89,7 @@ def build_run(
     )
     if not trainer.save:
         checkpoints = Unsaved(run_dir, ranks, wanted=bool(trainer.eval_rows or store.of_role("test")))
-    order = order_of(config, store, ranks)
+    order = order_of(config, store, task, ranks)
     clock = clock_of(config, store, order)
     scheduler = build(config.scheduler, trusted=trusted)
     # Last, since it overwrites the initial weights, the optimizer's state and the moving average.

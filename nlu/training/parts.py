@@ -11,9 +11,7 @@ import numpy as np
 from nlu.config.durations import Clock
 from nlu.config.schema import Trainer
 from nlu.data.examples import Examples
-from nlu.data.mixture import MixedOrder
 from nlu.data.opening import Store
-from nlu.data.order import Order
 from nlu.data.sampling import sampled
 from nlu.display.progress import Progress
 from nlu.models.composite import model_of
@@ -26,6 +24,7 @@ from nlu.tasks.task import Task
 from nlu.training.due import Due
 from nlu.training.evaluation import Evaluator, Scored, decisive
 from nlu.training.journal import Journal
+from nlu.training.ordering import AnyOrder
 from nlu.training.step import Stepper
 
 
@@ -49,7 +48,7 @@ class Training:
     scheduler: Schedule
     stepper: Stepper
     store: Store
-    order: Order | MixedOrder
+    order: AnyOrder
     state: State
     clock: Clock
     order_key: OrderKey

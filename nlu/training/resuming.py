@@ -35,7 +35,9 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
         # Of rows that are still written, the number is not known.
         "train_examples": None if config.data.get("stream") else sum(map(len, store.of_role("train").values())),
         "seed": config.seed, "folds": config.folds.count, "fold": config.fold,
-        "batch_size": trainer.batch_size, "accumulation": trainer.accumulation,
+        # It only decides the batches of evaluations where training counts tokens.
+        "batch_size": None if trainer.batch_tokens else trainer.batch_size, "batch_tokens": trainer.batch_tokens,
+        "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "window_rows": trainer.window_rows, "world_size": ranks.world_size,
         "machine": machine_as_recorded(ranks) | versions_of(model),
     }  # fmt: skip
@@ -84,6 +86,7 @@ def versions_of(model: nn.Module) -> dict[str, str]:
 
 SET_BY = {
     "alpha": "data.alpha", "folds": "folds.count", "batch_size": "trainer.batch_size",
+    "batch_tokens": "trainer.batch_tokens",
     "eval_rows": "trainer.eval_rows", "accumulation": "trainer.accumulation",
     "bucket_batches": "trainer.bucket_batches", "window_rows": "trainer.window_rows",
 }  # fmt: skip

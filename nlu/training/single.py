@@ -192,30 +192,40 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         )
     )
     log.info(
-        "model: %s parameters, %s of them trained%s; %s steps of %s examples on %s",
+        "model: %s parameters, %s of them trained%s; %s steps of %s on %s",
         everything,
         trained,
         f", and {beside} of the method" if beside != "0" else "",
         f"{run.due.total_steps:,}",
-        run.trainer.batch_size * run.trainer.accumulation,
+        _size_of_steps(run),
         f"{ranks.world_size} x {ranks.device.type}",
     )
     for warning in _warnings(run):
         log.warning("%s", warning)
 
 
+def _size_of_steps(run: Training) -> str:
+    trainer = run.trainer
+    if trainer.batch_tokens is None:
+        return f"{trainer.batch_size * trainer.accumulation} examples"
+    tokens, mean = trainer.batch_tokens * trainer.accumulation, run.clock.num_examples / run.clock.steps_per_epoch
+    return f"at most {tokens:,} tokens, about {mean:.0f} examples,"
+
+
 def _warnings(run: Training) -> Iterator[str]:
     """Yield warnings for the user before the first step."""
     if slow := run.stepper.precision.warning(run.stepper.ranks.device):
         yield slow
-    wanted = run.trainer.batch_size * run.trainer.accumulation
+    trainer = run.trainer
+    key, unit = ("batch_tokens", "tokens") if trainer.batch_tokens else ("batch_size", "examples")
+    wanted = (trainer.batch_tokens or trainer.batch_size) * trainer.accumulation
     for part in run.store.of_role("train").values():
-        if part.is_growing or wanted <= (there := len(part)):
+        if part.is_growing or wanted <= (there := int(part.lengths_N.sum()) if trainer.batch_tokens else len(part)):
             continue
         of_set = f" of {part.member}" if part.member else ""
         yield (
-            f"a step asks for {wanted:,} examples (trainer.batch_size * trainer.accumulation), but there are "
-            f"{there:,}{of_set}, so every step takes all of them; set trainer.batch_size lower"
+            f"a step asks for {wanted:,} {unit} (trainer.{key} * trainer.accumulation), but there are "
+            f"{there:,}{of_set}, so every step takes all of them; set trainer.{key} lower"
         )
     if run.due.has_stage_beyond_end:
         trainer = run.trainer

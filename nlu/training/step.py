@@ -159,7 +159,7 @@ class Stepper:
         if (loss := comparing_loss(self.task)) is not None:
             raise OutOfMemory(
                 f"{said}, which is not divided, because {loss} compares its examples with one another; "
-                f"set trainer.batch_size lower; or {REMEDY}"
+                f"set trainer.batch_size (or trainer.batch_tokens) lower; or {REMEDY}"
             )
         if before == 1:
             raise OutOfMemory(f"{said}, which cannot be divided; {REMEDY}")

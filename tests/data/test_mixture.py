@@ -136,7 +136,7 @@ def test_the_order_depends_on_the_seed_and_on_the_round():
 @given(SETS, ALPHAS, SIZES)
 def test_the_clock_counts_the_examples_that_the_steps_take(sizes, alpha, batch_size):
     order, orders = mixture(sizes, alpha=alpha, batch_size=batch_size)
-    clock = MixedClock.of(order, dict(zip(orders, sizes, strict=True)), batch_size)
+    clock = MixedClock.of(order, {name: Clock(size, batch_size) for name, size in zip(orders, sizes, strict=True)})
     seen = [0]
     for step in range(2 * order.steps_per_round):
         seen.append(seen[-1] + sum(map(len, order.global_step(step))))
@@ -152,7 +152,8 @@ def test_the_clock_counts_the_examples_that_the_steps_take(sizes, alpha, batch_s
 @given(st.integers(1, 60), SIZES, st.integers(1, 200))
 def test_the_clock_of_a_mixture_of_one_set_is_that_of_the_set(size, batch_size, examples):
     order, _ = mixture([size], batch_size=batch_size)
-    mixed, own = MixedClock.of(order, {"set0": size}, batch_size), Clock(size, batch_size)
+    own = Clock(size, batch_size)
+    mixed = MixedClock.of(order, {"set0": own})
     for duration in (Duration(examples, "ex"), Duration(examples / 8, "ep"), Duration(examples, "st")):
         assert mixed.steps(duration) == own.steps(duration)
         assert [mixed.is_time(duration, step) for step in range(30)] == [own.is_time(duration, n) for n in range(30)]

@@ -264,6 +264,7 @@ def test_rows_that_cannot_be_used_end_the_runs_that_wait_for_them(
     ("override", "says"),
     [
         ("trainer.window_rows=null", "trainer.window_rows is null"),
+        ("trainer.batch_tokens=500", "trainer.batch_tokens is 500, which needs all training rows"),
         ("trainer.max_duration=2ep", "trainer.max_duration is 2ep"),
         ("data.dev=null", "data.dev is null, and data.dev_fraction needs all training rows"),
         ("data.drop_duplicates=true", "data.drop_duplicates is true"),

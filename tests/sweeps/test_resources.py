@@ -171,3 +171,14 @@ def test_examples_may_be_given_for_any_program():
 def test_tpe_with_too_few_trials_is_warned_of_with_the_number_that_would_do(n_trials, sampler, warned):
     lines = resources.announced(spec([config()]), n_trials, sampler)
     assert any("hydra.sweeper.n_trials=20 would do" in line for line in lines) == warned
+
+
+def test_trials_with_batches_by_tokens_are_compared_by_examples():
+    found = spec([config(batch_tokens=4096)])
+    assert (found["min_resource"], found["max_resource"]) == (500, 2000)
+    for key, value in (("eval_interval", "5st"), ("max_duration", "40st")):
+        with pytest.raises(UserError, match=rf"trainer.{key} is {value}, but with trainer.batch_tokens .* in ep or ex"):
+            spec([config(batch_tokens=4096, **{key: value})])
+    unlike = [config(max_duration="500st", batch_tokens=tokens) for tokens in (1024, 4096)]
+    (warning,) = resources.unlike_lengths(SETTINGS, unlike)
+    assert "differ in trainer.batch_tokens, so some see 4 times" in warning

@@ -1,0 +1,107 @@
+"""Runs whose micro-batches are filled by tokens (trainer.batch_tokens)."""
+
+import re
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.data.token_order import TokenOrder
+from nlu.runs.records import read_rows
+from tests.training.in_process import composed, killed_in_backward, start, train
+from tests.training.kinds import KINDS
+from tests.training.mixtures import CLASSES, TAGS, mixture
+from tests.training.runs import result
+from tests.training.test_kinds_in_processes import run_in_two
+from tests.training.test_memory import assert_same_but_for_rounding, bytes_of
+
+ROWS = 24
+DROPOUT = ("model.dropout=0.3", "model.attention_dropout=0.3", "model.head_dropout=0.3")
+TOKENS = ("trainer.batch_tokens=50", "trainer.max_duration=2ep", "trainer.eval_interval=0.5ep", *DROPOUT)
+
+
+def overrides_of(folder: Path, *more: str, kind: str = "classify") -> tuple[str, ...]:
+    return *KINDS[kind].overrides(folder, train_rows=ROWS), *TOKENS, *more
+
+
+def test_every_row_is_trained_on_once_an_epoch_in_steps_that_fit(tmp_path: Path) -> None:
+    taken, take = [], TokenOrder.step
+    with mock.patch.object(TokenOrder, "step", lambda order, number: taken.append(take(order, number)) or taken[-1]):
+        train(*overrides_of(tmp_path), f"hydra.run.dir={tmp_path}/run")
+    assert len({len(step) for (step,) in taken}) > 1
+    assert np.concatenate([step for (step,) in taken]).tolist() != list(range(ROWS)) * 2
+    assert sorted(np.concatenate([step for (step,) in taken]).tolist()) == sorted([*range(ROWS)] * 2)
+    rows = read_rows(tmp_path / "run/train.tsv")
+    counts = np.cumsum([len(step) for (step,) in taken])
+    assert [int(row["examples"]) for row in rows] == counts.tolist()
+    assert result(tmp_path / "run")["examples"] == 2 * ROWS and result(tmp_path / "run")["steps"] == len(taken)
+    (said,) = re.findall(
+        r"(\d+) steps of at most 50 tokens, about (\d+) examples,", (tmp_path / "run/log.txt").read_text()
+    )
+    assert said == (str(len(taken)), f"{2 * ROWS / len(taken):.0f}")
+
+
+def test_a_run_that_is_killed_within_an_epoch_continues_to_the_same_bytes(tmp_path: Path) -> None:
+    overrides = overrides_of(tmp_path, "resume=auto", "trainer.save_interval=3st", "trainer.accumulation=2")
+    train(*overrides, f"hydra.run.dir={tmp_path}/unbroken")
+    with killed_in_backward(7):
+        train(*overrides, f"hydra.run.dir={tmp_path}/broken")
+    train(*overrides, f"hydra.run.dir={tmp_path}/broken")
+    assert bytes_of(tmp_path / "broken") == bytes_of(tmp_path / "unbroken")
+
+
+def test_a_state_of_another_number_of_tokens_is_refused(tmp_path: Path) -> None:
+    overrides = overrides_of(tmp_path)
+    start(composed(*overrides), tmp_path / "run")
+    given = (f"resume={tmp_path}/run", "trainer.max_duration=3ep")
+    with pytest.raises(UserError, match="trainer.batch_tokens: 50 there, 60 here"):
+        start(composed(*overrides, *given, "trainer.batch_tokens=60"), tmp_path / "other")
+    # The number of rows decides only batches of evaluations, on which no score depends.
+    start(composed(*overrides, *given, "trainer.batch_size=3"), tmp_path / "longer")
+    assert result(tmp_path / "longer")["examples"] == 3 * ROWS
+
+
+def test_an_example_that_does_not_fit_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = overrides_of(tmp_path)
+    path = tmp_path / "train.jsonl"
+    lines = path.read_text().splitlines()
+    lines[6] = '{"text": "a b c d e f g h a b c d", "label": "good"}'
+    path.write_text("".join(f"{line}\n" for line in lines))
+    train(*overrides, "trainer.batch_tokens=13", f"hydra.run.dir={tmp_path}/run", status=2)
+    assert (
+        f"{path}:7: the example has 14 tokens, more than trainer.batch_tokens, 13; set that to >= 14, or data.max_len"
+        in capsys.readouterr().err
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_windows_are_refused_since_all_lengths_must_be_known(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="trainer.window_rows is 16, but trainer.batch_tokens=50 cuts"):
+        composed(*overrides_of(tmp_path, "trainer.window_rows=16"))
+
+
+def test_a_loss_that_compares_pairs_needs_two_in_each_batch(tmp_path: Path) -> None:
+    overrides = overrides_of(tmp_path, kind="siamese with InfoNCE")
+    with pytest.raises(UserError, match="into which only 1 of the longest pairs fit, over 1 device"):
+        start(composed(*overrides, "trainer.batch_tokens=25"), tmp_path / "run")
+    start(composed(*overrides, "trainer.batch_tokens=90", "trainer.max_duration=1st"), tmp_path / "run")
+
+
+@pytest.mark.thorough
+def test_sets_of_a_mixture_have_batches_by_tokens(tmp_path: Path) -> None:
+    options = mixture(
+        tmp_path, {"classes": CLASSES, "tags": TAGS}, "trainer.batch_tokens=40", "trainer.max_duration=1ep"
+    )
+    train(*options, f"hydra.run.dir={tmp_path}/run")
+    assert result(tmp_path / "run")["examples"] == CLASSES.train_rows + TAGS.train_rows
+
+
+@pytest.mark.thorough
+def test_two_processes_have_the_same_steps_as_one(tmp_path: Path) -> None:
+    config = composed(*overrides_of(tmp_path, "trainer.clip_norm=0", "optimizer.betas=[0.5,0.999]"))
+    start(config, tmp_path / "single")
+    run_in_two([(config, tmp_path / "together")], tmp_path)
+    assert_same_but_for_rounding(tmp_path / "single", tmp_path / "together")
+    assert result(tmp_path / "single")["steps"] == result(tmp_path / "together")["steps"]
