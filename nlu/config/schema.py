@@ -194,6 +194,12 @@ class Run:
         other.choices = self.choices
         return other
 
+    def with_choice(self, group: str, node: Node, choice: str) -> Self:
+        """Return the configuration with another choice of a group: its keys, and its name."""
+        other = replace(self, **{group: node})
+        other.choices = {**self.choices, group: choice}
+        return other
+
     def repeat(self, *, seed: int, fold: int | None) -> Self:
         """Return the configuration of one of these runs."""
         single = replace(self, seed=seed, seeds=1, fold=fold)

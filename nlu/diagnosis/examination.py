@@ -35,6 +35,7 @@ def of_machine(outputs: Path) -> list[Section]:
         "fast paths": [
             ("processor", fast_paths.processor, INSTALL),
             ("CUDA", fast_paths.cuda, "look at nvidia-smi"),
+            ("precision", fast_paths.precision, "set precision=fp32"),
             ("apex", software.apex, "pip uninstall apex"),
         ],
         "ranks": [("ranks", machine.collectives, "trainer.devices=1")],
@@ -70,7 +71,11 @@ def of_run(reference: str) -> list[Section]:
         *checked("versions", partial(recorded.versions, run_dir), "train it again with this version"),
         *checked("starts", partial(recorded.starts, run_dir), "train it again with this version"),
         *told,
-        *checked("device", partial(recorded.computed_on, run_dir, ranks, config.precision["dtype"]), "train it again"),
+        *checked(
+            "device",
+            partial(recorded.computed_on, run_dir, ranks, config.precision, config.trusted_packages),
+            "train it again",
+        ),
         *checked(
             "pretrained weights", partial(recorded.beginning, run_dir, saved.model.get("pretrained")), "look at it"
         ),

@@ -5,14 +5,16 @@ Axes: M, K and N sides of matrices.
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 from nlu.diagnosis.check import Check, warning
 from nlu.models.layers import torch_private
 from nlu.models.layers.attention_in_one_kernel import packed_kernel
+from nlu.training.auto import choice_for
+from nlu.training.hardware import instruction_sets
 from nlu.training.precision import Precision
+from nlu.training.ranks import choose_device
 
 SIDES = 512, 768, 768
 """the rows of a batch, and the width of layers, of BERT-base: M, K, N"""
@@ -23,7 +25,8 @@ SETS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
 
 def processor() -> Iterator[Check]:
     """Check instruction sets, and compare the speed of matrix products in bf16 and fp32."""
-    there, kernels = _instruction_sets(), torch.backends.cpu.get_cpu_capability()
+    there = [name for name in SETS if name in instruction_sets()]
+    kernels = torch.backends.cpu.get_cpu_capability()
     says = f"{', '.join(there) or 'none of ' + ', '.join(SETS)}; torch uses its kernels for {kernels}"
     if "avx512f" in there and "AVX512" not in kernels:
         yield warning("AVX512 and AMX", says, "unset ATEN_CPU_CAPABILITY")
@@ -47,13 +50,10 @@ def processor() -> Iterator[Check]:
     yield _private_parts()
 
 
-def _instruction_sets() -> list[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    return [name for name in SETS if name in flags]
+def precision() -> Check:
+    """Report what precision=auto chooses for the device of this machine."""
+    choice, reason = choice_for(choose_device("auto", 0))
+    return Check("precision=auto", f"{choice}: {reason}")
 
 
 def _private_parts() -> Check:

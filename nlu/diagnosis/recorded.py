@@ -1,12 +1,13 @@
 """Reasons why a score may differ, from the records of a run: its end, code, versions, machine, start, settings."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from nlu.config.choices import target_of
+from nlu.config.choices import choice_of, target_of
 from nlu.config.errors import UserError
+from nlu.config.targets import TARGET, build
 from nlu.config.words import counted, path_text
 from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.evaluation import changed_commit, changed_versions
@@ -18,7 +19,7 @@ from nlu.runs.checkpoint import read_order
 from nlu.runs.provenance import code_changes, starts_of
 from nlu.runs.records import Cell, read_rows
 from nlu.storage.files import read_json
-from nlu.training.precision import Precision
+from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import changes, machine_as_recorded
 
@@ -156,8 +157,10 @@ def starts(run_dir: Path) -> Check:
     return Check("starts", f"{says} on the same machine, which give the bytes of an uninterrupted run")
 
 
-def computed_on(run_dir: Path, ranks: Ranks, dtype: Literal["float32", "bfloat16"]) -> Iterator[Check]:
-    """Compare device, threads, kernels and number of processes, and check the precision."""
+def computed_on(
+    run_dir: Path, ranks: Ranks, precision_node: Mapping[str, Any], trusted: Sequence[str] = ()
+) -> Iterator[Check]:
+    """Compare device, threads, kernels and number of processes, and check the precision, a node of its group."""
     last = run_dir / "checkpoints" / "last"
     if (last / "state.json").is_file():
         _, order = read_order(last)
@@ -191,10 +194,12 @@ def computed_on(run_dir: Path, ranks: Ranks, dtype: Literal["float32", "bfloat16
             "checkpoints/last, which records where it was trained, is missing",
             "score it on the machine where it was trained",
         )
-    if slow := Precision(dtype=dtype).warning(ranks.device):
-        yield warning("precision", f"{dtype}; {slow}", "score it on a device that has them")
+    precision: NumberFormat = build(precision_node, trusted=trusted)
+    name = precision_node.get("dtype", choice_of("precision", precision_node[TARGET]))
+    if slow := precision.warning(ranks.device):
+        yield warning("precision", f"{name}; {slow}", "score it on a device that has them")
     else:
-        yield Check("precision", f"{dtype}, as trained; precision=... of nlu.evaluate changes it")
+        yield Check("precision", f"{name}, as trained; precision=... of nlu.evaluate changes it")
 
 
 def beginning(run_dir: Path, pretrained: str | None) -> Check:

@@ -41,6 +41,7 @@ from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder, require_free
 from nlu.storage.places import files_like
 from nlu.tasks.task import Task
+from nlu.training.auto import with_precision
 from nlu.training.build import bars, build_data, build_model, build_task, store_of_run
 from nlu.training.evaluation import Evaluator, keep_predictions, score
 from nlu.training.precision import Precision
@@ -77,6 +78,7 @@ def run_evaluation(
     """
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         logs.set_up(None, ranks.rank)
+        config = with_precision(config, ranks)
         if config.out is not None:
             require_free(config.out, "out")
         with Progress(enabled=ranks.is_first) as progress:

@@ -70,8 +70,8 @@ def set_up(run_dir: Path | None, rank: int, *, on_console: bool = True) -> None:
     """Send the logger "nlu" and Python's warnings to the log file of this process and, for rank 0, to standard error.
 
     Without `on_console`, standard error is not used. The file is `log.txt` (rank 0) or `log.rank1.txt`, ..., in
-    `run_dir`; it is appended to. If `run_dir` is None, records are kept until a second call names the folder. A second
-    call replaces the handlers of the first. Records do not reach the root logger, whose handlers would repeat them.
+    `run_dir`; it is appended to. If `run_dir` is None, records are kept until a later call names the folder. A later
+    call replaces the handlers of the former. Records do not reach the root logger, whose handlers would repeat them.
     """
     # Records that an earlier call kept until the folder was known.
     early = [record for handler in logging.getLogger("nlu").handlers for record in getattr(handler, "buffer", [])]
@@ -144,7 +144,9 @@ def _handlers(
     handlers: list[logging.Handler] = [logging.NullHandler()]
     if run_dir is None:
         # Never flushed by level or on close: the next call of `set_up` takes the records over.
-        handlers.append(MemoryHandler(capacity=EARLY_RECORDS, flushLevel=logging.CRITICAL + 1, flushOnClose=False))
+        memory = MemoryHandler(capacity=EARLY_RECORDS, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
+        memory.buffer.extend(early)
+        handlers.append(memory)
     else:
         file = _file_handler(run_dir, rank)
         for record in early:

@@ -17,6 +17,7 @@ from nlu.runs import logs
 from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.sweeps.faults import lost_a_peer
+from nlu.training.auto import GROUP, NAME, with_precision
 from nlu.training.build import build_data, build_part, build_stream, first_samples
 from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
@@ -71,6 +72,8 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
     with process_group(config.trainer.device) as ranks:
         # Rank 0 decides: the folder's name may contain the time, which the ranks read at different moments.
         run_dir = Path(ranks.from_first(str(run_dir)))
+        # What a run kept that this process has refused before does not belong to this one.
+        logs.tear_down()
         # As early as possible, so that what goes wrong while the run is built is in its log too.
         logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
         if ranks.device.type == "cuda":
@@ -80,6 +83,10 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         trial = trial_of(config, ranks)
         with mirrored(config, run_dir, ranks) as after_save:
+            # After the mirror has filled the folder, whose run keeps its precision.
+            config, asked = with_precision(config, ranks, run_dir), f"{GROUP}={NAME}"
+            # So that the run repeated by its overrides on other hardware has the same precision.
+            overrides = [f"{GROUP}={config.choices[GROUP]}" if one == asked else one for one in overrides]
             if repeats := repeats_of(config, overrides):
                 status = run_repeats(repeats, config, run_dir, overrides, ranks, trial, after_save)
             else:

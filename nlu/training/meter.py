@@ -1,5 +1,6 @@
 """Count finished steps, and write the rows of train.tsv."""
 
+import logging
 import time
 
 from nlu.data.mixture import MixedStore
@@ -7,6 +8,8 @@ from nlu.runs.records import Cell
 from nlu.runs.state import Window
 from nlu.training.parts import Training
 from nlu.training.pending import StepResult
+
+log = logging.getLogger(__name__)
 
 UNTIMED_STEPS = 3
 """the first steps of each process, which do not count for throughput"""
@@ -87,6 +90,14 @@ def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
             **({f"loss_{name}": mean for name, mean in means.items()} if len(run.stepper.weights) > 1 else {}),
             **({} if loss_scale is None else {"grad_scale": loss_scale, "skipped": window.skipped}),
         }
+        if window.skipped:
+            log.info(
+                "step %d: %d of the last %d steps were skipped, since a gradient overflowed; the loss scale was %g",
+                state.step,
+                window.skipped,
+                window.steps,
+                loss_scale,
+            )
         run.tables["train"].append(**row)
         run.journal.window(row, window)
     state.window = Window()

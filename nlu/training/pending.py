@@ -86,5 +86,5 @@ class PendingStep:
         raise UserError(
             f"the {what} is {value}{at} at step {self.number}, {self.culprits()}; nothing was updated, "
             "and what was saved before stands; lower optimizer.lr, lengthen scheduler.warmup or set "
-            "trainer.clip_norm; with precision=bf16 try fp32"
+            "trainer.clip_norm; with precision=bf16 or fp16 try fp32"
         )

@@ -220,7 +220,7 @@ def test_a_command_of_another_program_is_answered_with_ours():
 def test_a_flag_of_another_program_is_answered_with_ours():
     with pytest.raises(
         UserError,
-        match="for --learning_rate write optimizer.lr, such as optimizer.lr=2e-5; for --fp16 write precision=bf16",
+        match="for --learning_rate write optimizer.lr, such as optimizer.lr=2e-5; for --fp16 write precision=fp16",
     ):
         read_command_line(["--learning_rate", "2e-5", "--fp16"])
     with pytest.raises(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from nlu.config.choices import node_of
 from nlu.diagnosis import recorded
 from nlu.diagnosis.check import Check
 from nlu.diagnosis.recomputed import _differing, _distance
@@ -132,10 +133,10 @@ def test_the_present_device_and_threads_are_compared_with_the_recorded_ones(
     order = {"world_size": world_size, "machine": MACHINE | changes}
     monkeypatch.setattr(recorded, "read_order", lambda path: (4, order))
     ranks = Ranks(0, 1, torch.device("cpu"))
-    absent = told(recorded.computed_on(Path("run"), ranks, "float32")).splitlines()
+    absent = told(recorded.computed_on(Path("run"), ranks, node_of("precision", "fp32"))).splitlines()
     assert absent[0].startswith("  warning: device, threads: checkpoints/last, which records where it was")
     (last / "state.json").write_text("{}")
-    *found, precision = told(recorded.computed_on(Path("run"), ranks, "float32")).splitlines()
+    *found, precision = told(recorded.computed_on(Path("run"), ranks, node_of("precision", "fp32"))).splitlines()
     assert len(found) == len(lines)
     assert all(one.strip().startswith(line) for one, line in zip(found, lines, strict=True))
     assert precision.startswith("  ok: precision: float32, as trained")

@@ -208,6 +208,9 @@ TOGETHER = {
     "rdrop in bf16": Kind(("method=rdrop", "precision=bf16"), classes),
     "fgm in bf16": Kind(("method=fgm", "precision=bf16"), classes, passes=2),
     "freelb in bf16": Kind(("method=freelb", "precision=bf16"), classes, passes=3),
+    "freelb in fp16": Kind(
+        ("method=freelb", "precision=fp16", "precision.init_scale=64", "precision.growth_interval=1"), classes, passes=3
+    ),
     "mlm in bf16": Kind(("task=mlm", "task.frequency_power=0.5", "precision=bf16"), only_text),
     "rdrop of masked words": Kind(("method=rdrop", "task=mlm"), only_text),
     "rdrop and the order of sentences": OfDocuments(("method=rdrop", "task=structbert"), document),

@@ -20,7 +20,7 @@ WARM_UP_STEPS = 2
 """in which kernels are chosen and the optimizer makes its state"""
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_run_on_cuda_gives_the_same_bytes_twice(tmp_path: Path, precision: str) -> None:
     options = [option for option in (*TINY, *QUICK, *files(tmp_path)) if option != "trainer.device=cpu"]
     for name in ("a", "b"):
@@ -106,7 +106,7 @@ def modes() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("modes")
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("way", WAYS)
 def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
     tmp_path: Path, way: str, precision: str
@@ -132,9 +132,10 @@ def test_on_cuda_a_loss_above_the_bound_ends_the_run_at_its_step(
 
 
 @pytest.mark.usefixtures("modes")
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("way", WAYS)
 def test_on_cuda_the_host_waits_for_the_device_in_no_step(
-    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, way: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     step, checked = Stepper.step, []
 
@@ -150,5 +151,5 @@ def test_on_cuda_the_host_waits_for_the_device_in_no_step(
         return pending
 
     monkeypatch.setattr(Stepper, "step", strict)
-    in_process.train(*options_of(way, tmp_path), "precision=bf16", f"hydra.run.dir={tmp_path}/run")
+    in_process.train(*options_of(way, tmp_path), f"precision={precision}", f"hydra.run.dir={tmp_path}/run")
     assert checked == list(range(WARM_UP_STEPS + 1, 10))

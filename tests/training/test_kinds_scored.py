@@ -9,12 +9,13 @@ import pytest
 
 from nlu.runs.predictions import Predictions
 from tests.training.in_process import composed, start
-from tests.training.kinds import LOSSES, PRETRAINING, TASKS, Kind, few_first, pair_of_classes, read, write
+from tests.training.kinds import LOSSES, PRETRAINING, TASKS, Kind, classes, few_first, pair_of_classes, read, write
 from tests.training.runs import result
 
 KINDS = {
     **TASKS,
     "bce": LOSSES["bce"],
+    "classify in fp16": Kind(("precision=fp16",), classes),
     "retrieve in bf16": Kind(("task=retrieve", "precision=bf16"), pair_of_classes),
 }
 DEV_ROWS = 23

@@ -1,16 +1,23 @@
 """What is said where a number format costs more than it saves."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
+import yaml
 
+from nlu.diagnosis.fast_paths import precision
+from nlu.training import auto, hardware
+from nlu.training.auto import choice_for
+from nlu.training.fp16 import Fp16
 from nlu.training.precision import Precision
 from nlu.training.ranks import choose_device
-from tests.training.in_process import TINY, sets, train
+from tests.training.in_process import TINY, sets, tensors, train
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
@@ -45,3 +52,86 @@ def test_on_cuda_convolutions_in_fp32_are_fp32(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     assert choose_device("auto", 0) == torch.device("cuda", 0)
     assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize(("sets_of_cpu", "is_slow"), [({"avx2"}, True), ({"avx512_fp16"}, False), (set(), True)])
+def test_fp16_is_called_slow_where_the_processor_has_no_such_products(sets_of_cpu: set[str], is_slow: bool) -> None:
+    with mock.patch("nlu.training.fp16.instruction_sets", return_value=frozenset(sets_of_cpu)):
+        assert bool(Fp16().warning(CPU)) == is_slow
+    assert Fp16().warning(CUDA) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2\n\nprocessor\t: 1\nflags\t\t: fpu\n", {"fpu", "avx2"}),
+        ("Features\t: fp asimdhp bf16\n", {"fp", "asimdhp", "bf16"}),
+        ("model name: unknown\n", set()),
+        (None, set()),
+    ],
+)
+def test_instruction_sets_are_those_of_the_first_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, names: set[str]
+) -> None:
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "cpuinfo")
+    assert hardware.instruction_sets.__wrapped__() == names
+
+
+def has(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let the processor have these instruction sets."""
+    monkeypatch.setattr(auto, "instruction_sets", lambda: frozenset(names))
+
+
+@pytest.mark.parametrize(
+    ("names", "choice"),
+    [(("avx2", "avx512f"), "fp32"), (("avx512_bf16",), "bf16"), (("amx_tile", "amx_bf16"), "bf16"), ((), "fp32")],
+)
+def test_on_a_cpu_auto_is_bf16_where_it_has_such_products_and_else_fp32(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], choice: str
+) -> None:
+    has(monkeypatch, *names)
+    found, reason = choice_for(CPU)
+    assert found == choice and reason.startswith("this processor ")
+    said = precision()
+    assert (said.name, said.says) == ("precision=auto", f"{choice}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("capability", "choice"), [((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")]
+)
+def test_on_cuda_auto_is_bf16_from_capability_8_on_and_else_fp16(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], choice: str
+) -> None:
+    # What torch asks the driver for; its own rule is not replaced.
+    monkeypatch.setattr(torch.cuda, "device", lambda device: mock.MagicMock())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla")
+    monkeypatch.setattr(torch.version, "cuda", "12.4")
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=capability[0], minor=capability[1])
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choice_for(CUDA) == (choice, f"Tesla {'computes' if choice == 'bf16' else 'lacks'} bf16 products")
+
+
+def test_a_run_with_auto_records_its_choice_and_keeps_it_on_other_hardware(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = (*TINY, *sets(tmp_path), "trainer.max_duration=4st", "trainer.save_interval=1st")
+    train(*options, "precision=bf16", f"hydra.run.dir={tmp_path}/bf16")
+    options = (*options, "precision=auto", "resume=auto", f"hydra.run.dir={tmp_path}/run")
+    has(monkeypatch, "amx_bf16")
+    train(*options, "trainer.stop_after=2st")
+    config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert config["choices"]["precision"] == "bf16"
+    assert config["precision"] == {"_target_": "nlu.training.precision.Precision", "dtype": "bfloat16"}
+    has(monkeypatch)
+    train(*options)
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "INFO precision=auto is bf16: this processor has amx_bf16" in log
+    assert "WARNING precision=auto is bf16, with which the run was begun, and not fp32, the choice here: this" in log
+    assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["precision"]["dtype"] == "bfloat16"
+    found, expected = (tensors(tmp_path / name, "last/model") for name in ("run", "bf16"))
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
