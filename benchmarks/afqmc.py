@@ -74,7 +74,7 @@ def native_run(size: str, *overrides: str) -> Any:
 def built(config: Any) -> Any:
     """Return the run of a configuration, built with the functions of nlu's command, in a scratch folder."""
     from nlu.display.progress import Progress
-    from nlu.runs.records import TRAIN_COLUMNS, Table
+    from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, Table
     from nlu.training.build import build_run
     from nlu.training.ranks import Ranks, choose_device, keep_freed_memory
 
@@ -83,7 +83,7 @@ def built(config: Any) -> Any:
     keep_freed_memory()
     ranks = Ranks(0, 1, choose_device(config.trainer.device, 0))
     run = build_run(config, folder, ranks, Progress(enabled=False), None)
-    run.tables = {"train": Table(folder / "train.tsv", TRAIN_COLUMNS)}
+    run.tables = {"train": Table(folder / "train.tsv", (*TRAIN_COLUMNS, *COST_COLUMNS))}
     return run
 
 

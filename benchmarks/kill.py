@@ -56,8 +56,8 @@ def digests(run_dir: Path) -> dict[str, str]:
     found["predictions"] = hashlib.sha256((run_dir / "predictions" / "dev.jsonl").read_bytes()).hexdigest()
     found["valid.tsv"] = hashlib.sha256((run_dir / "valid.tsv").read_bytes()).hexdigest()
     columns = zip(*(line.split("\t") for line in (run_dir / "train.tsv").read_text().splitlines()), strict=True)
-    # Speeds are the only numbers of a run that depend on the clock.
-    rows = [column for column in columns if not column[0].endswith("_per_s")]
+    # Speeds, times and memory are the only numbers of a run that depend on the machine.
+    rows = [column for column in columns if not column[0].endswith(("_s", "_mb"))]
     found["train.tsv"] = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     result = json.loads((run_dir / "result.json").read_text())
     found["result.json"] = json.dumps([result[key] for key in ("metrics", "best", "last", "steps", "examples")])

@@ -64,7 +64,7 @@ def _cuda_device(number: int) -> Check:
 def threads() -> Iterator[Check]:
     """Compare threads with cores and the limit of a container, and check the load of other processes."""
     cores, used = usable_cores(), torch.get_num_threads()
-    allowed = _allowed_cores()
+    allowed = allowed_cores()
     waiting = torch.get_num_interop_threads()
     says = f"{cores} of {os.cpu_count()} usable; torch computes with {used} and waits with {waiting}"
     set_by = f"OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}" if "OMP_NUM_THREADS" in os.environ else "torch"
@@ -92,7 +92,7 @@ def threads() -> Iterator[Check]:
         yield Check("load", f"{load:.1f} processes on {cores} cores")
 
 
-def _allowed_cores() -> float | None:
+def allowed_cores() -> float | None:
     """Return the quota of a container in cores, None without one."""
     try:
         quota, period = (CGROUP / "cpu.max").read_text().split()
@@ -103,7 +103,7 @@ def _allowed_cores() -> float | None:
 
 def memory() -> Iterator[Check]:
     """Check memory, shared memory and the limit of open files."""
-    free_bytes, total_bytes = _memory()
+    free_bytes, total_bytes = memory_bytes()
     says = f"{free_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB free"
     if free_bytes < 2 * GIB:
         yield warning("memory", says, "training a BERT of base size takes 2 GiB; end other programs")
@@ -128,7 +128,7 @@ def memory() -> Iterator[Check]:
         yield Check("open files", f"{soft:,} at most")
 
 
-def _memory() -> tuple[int, int]:
+def memory_bytes() -> tuple[int, int]:
     """Return free and total bytes, bounded by the limit of a container."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     known = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}

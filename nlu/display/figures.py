@@ -24,7 +24,7 @@ from nlu.display.canvas import (
     styled,
     thousands,
 )
-from nlu.runs.records import Cell, read_rows, with_whole_windows
+from nlu.runs.records import PEAK_COLUMN, TIME_COLUMNS, Cell, read_rows, with_whole_windows
 
 Rows = Sequence[Mapping[str, Cell]]
 Points = tuple[np.ndarray, np.ndarray]
@@ -37,6 +37,16 @@ MAX_LEGEND_CHARACTERS = 60
 FEW_POINTS = 40
 """up to this many points each is drawn as a dot, since a line through one or two points is invisible"""
 TRAIN_COLOUR = "#4c566a"
+PHASE_COLOURS = dict(
+    zip(
+        TIME_COLUMNS,
+        ("#d55e00", "#e69f00", "#56b4e9", "#0072b2", "#cc79a7", "#8c6d1f", "#009e73", "#7fc8a9", "#d8d8d8"),
+        strict=True,
+    )
+)
+SMALL_PHASE = 0.01
+"""phases with less than this share of the time of a run are drawn with the others"""
+MAX_TIME_BINS = 100
 TITLE_PAD = 22
 """points between a figure and its title, where the names of curves and epochs stand"""
 
@@ -44,7 +54,7 @@ TITLE_PAD = 22
 def draw_run(
     run_dir: Path, *, major_metric: str, major_set: str, higher_is_better: bool, epoch_examples: int
 ) -> list[Path]:
-    """Draw plots/loss.png, metric.png, lr.png and gnorm.png (1000 x 600 pixels) from train.tsv and valid.tsv.
+    """Draw plots/loss.png, metric.png, lr.png, gnorm.png and time.png (1000 x 600 pixels) from train.tsv and valid.tsv.
 
     Returns the files written; a figure without finite values is left out. With `epoch_examples` 0 epochs are not drawn.
     """
@@ -66,6 +76,7 @@ def figures_of(
         "metric": lambda: _metric_figure(valid, colours, major_metric, major_set, higher_is_better),
         "lr": lambda: _column_figure(train, "lr", "learning rate"),
         "gnorm": lambda: _gradient_figure(train),
+        "time": lambda: time_figure(train),
     }
 
     def finished(draw: Callable[[], Figure | None]) -> Figure | None:
@@ -236,6 +247,47 @@ def _gradient_figure(train: Rows) -> Figure | None:
     _, clipped = _points(train, "clipped")
     if len(clipped):
         figure.axes[0].set_title(f"{clipped.mean():.1%} of steps clipped", loc="right", fontsize=10, pad=TITLE_PAD)
+    return figure
+
+
+def time_figure(train: Rows) -> Figure | None:
+    """Draw the shares of the phases in the time between the rows of train.tsv, stacked, with their shares of the whole.
+
+    Phases are those of `nlu.training.phases`. Many rows are summed to MAX_TIME_BINS.
+    """
+    ends = np.array([0, *(float(row["examples"] or 0) for row in train)])
+    seconds_RP = np.array([[row.get(column) for column in TIME_COLUMNS] for row in train], dtype=float)
+    # Rows of an earlier version of this program lack times, which are NaN here.
+    known_R = np.isfinite(seconds_RP).all(1) & (seconds_RP.sum(1) > 0) if len(train) else np.zeros(0, bool)
+    if not known_R.any():
+        return None
+    first = int(np.argmax(known_R))
+    bins = np.array_split(np.arange(first, len(train)), min(MAX_TIME_BINS, len(train) - first))
+    edges = ends[[first, *(int(rows[-1]) + 1 for rows in bins)]]
+    seconds_BP = np.array([np.nan_to_num(seconds_RP[rows]).sum(0) for rows in bins])
+    total_P = seconds_BP.sum(0) / seconds_BP.sum()
+    is_small_P = total_P < SMALL_PHASE
+    is_small_P[-1] = False
+    seconds_BP[:, -1] += seconds_BP[:, is_small_P].sum(1)
+    seconds_BP[:, is_small_P] = 0
+    share_BP = seconds_BP / np.maximum(seconds_BP.sum(1, keepdims=True), 1e-9)
+    figure, axes = new_figure()
+    below_B = np.zeros(len(bins))
+    for place in np.flatnonzero(~is_small_P):
+        column = TIME_COLUMNS[place]
+        above_B = below_B + share_BP[:, place]
+        label = f"{column.removesuffix('_s')} {seconds_BP[:, place].sum() / seconds_BP.sum():.0%}"
+        axes.stairs(above_B, edges, baseline=below_B, fill=True, color=PHASE_COLOURS[column], label=label)
+        below_B = above_B
+    # In the order in which they are stacked.
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), reverse=True)
+    axes.set_ylabel("share of the time")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+    axes.set_ylim(0, 1)
+    peak = max((row[PEAK_COLUMN] for row in train if isinstance(row.get(PEAK_COLUMN), int | float)), default=0)
+    axes.set_title(
+        f"{seconds_BP.sum():,.0f} s of training, peak memory {peak:,.0f} MB", loc="right", fontsize=10, pad=TITLE_PAD
+    )
     return figure
 
 

@@ -16,6 +16,13 @@ Cell = str | int | float | None
 TRAIN_COLUMNS = ("step", "epoch", "examples", "loss", "gnorm", "clipped", "lr", "examples_per_s", "real_tokens_per_s")
 SCALE_COLUMNS = ("grad_scale", "skipped")
 """also in train.tsv if the precision scales the loss: the scale of the last step, and the number of skipped steps"""
+TIME_COLUMNS = (
+    "data_s", "transfer_s", "forward_s", "backward_s", "reduce_s", "optimizer_s", "evaluation_s", "saving_s", "other_s",
+)  # fmt: skip
+"""the last columns of train.tsv but one: seconds by phase since the previous row, see `nlu.training.phases`"""
+PEAK_COLUMN = "peak_mb"
+"""the last column of train.tsv: see `nlu.training.memory.peak_mb`"""
+COST_COLUMNS = (*TIME_COLUMNS, PEAK_COLUMN)
 VALID_COLUMNS = ("step", "epoch", "examples", "set", "metric", "value")
 SAMPLE_COLUMNS = ("rows",)
 """also in valid.tsv if only samples are scored while training: the number of scored rows"""
@@ -31,8 +38,9 @@ TEXT_COLUMNS = frozenset({"set", "metric", "name"})
 class Table:
     """An append-only tab-separated file with a header and fixed columns.
 
-    The file and its folder are created if necessary. An existing file keeps its rows, except a cut last line. Raises
-    DataError if it has other columns.
+    The file and its folder are created if necessary. An existing file keeps its rows, except a cut last line; if it
+    ends with fewer columns, as those of earlier versions do, the further cells stay empty. Raises DataError if it has
+    other columns.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]):
@@ -42,6 +50,11 @@ class Table:
         lines = _complete_lines(self.path)
         if not lines:
             write_text(self.path, self._header())
+        elif (there := lines[0][:-1].split("\t")) == list(self.columns[: len(there)]) and len(there) < len(
+            self.columns
+        ):
+            empty = "\t" * (len(self.columns) - len(there))
+            write_text(self.path, self._header() + "".join(f"{line[:-1]}{empty}\n" for line in lines[1:]))
         elif lines[0] != self._header():
             found = ", ".join(lines[0].split())
             raise DataError(
@@ -148,7 +161,8 @@ def _read_cell(column: str, cell: str) -> Cell:
 
 
 def with_whole_windows(train: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]]:
-    """Return the rows of train.tsv with a short last window joined to the one before it, weighted by steps.
+    """Return the rows of train.tsv with a short last window joined to the one before it, weighted by steps;
+    seconds are added.
 
     Training rarely ends at the end of a window. A mean over only the last few steps would end a curve with a jump.
     """
@@ -166,5 +180,9 @@ def with_whole_windows(train: Sequence[Mapping[str, Cell]]) -> list[dict[str, Ce
             first, second = last.get(column), short.get(column)
             if isinstance(first, int | float) and isinstance(second, int | float):
                 short[column] = (whole * first + rest * second) / (whole + rest)
+        for column in COST_COLUMNS:
+            first, second = last.get(column), short.get(column)
+            if isinstance(first, int | float) and isinstance(second, int | float):
+                short[column] = max(first, second) if column == PEAK_COLUMN else first + second
         rows[-1] = short
     return rows

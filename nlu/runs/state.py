@@ -41,6 +41,10 @@ class Window:
     examples: int = 0
     real_tokens: int = 0
     steps_s: float = 0.0
+    """without evaluations, saves, and waiting for rows that are still written"""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """by phase (`nlu.training.phases`), on rank 0; together they are the time since the last row"""
+    peak_mb: float = 0.0
     recorded: dict[str, Mean] = field(default_factory=dict)
     """values of `nlu.runs.summary.scalar`, over all ranks, on rank 0"""
     histograms: dict[str, Histogram] = field(default_factory=dict)
@@ -66,6 +70,12 @@ class Window:
         for name, value in sums.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
             self.counts[name] = self.counts.get(name, 0) + counts[name]
+
+    def add_costs(self, seconds: dict[str, float], peak_mb: float) -> None:
+        """Add the seconds of each phase, and the largest memory since the last call."""
+        for phase, value in seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + value
+        self.peak_mb = max(self.peak_mb, peak_mb)
 
     def means(self) -> dict[str, float]:
         """Return the mean of each term over its rows."""

@@ -23,7 +23,7 @@ from nlu.runs.state import Best
 from nlu.tasks.composite import task_of
 from nlu.tasks.task import comparing_loss
 from nlu.training.evaluation import Scored, decided_for, keep_predictions, score, with_summary
-from nlu.training.meter import Meter, log_window
+from nlu.training.meter import Meter, count_costs, log_window
 from nlu.training.parts import Training
 from nlu.training.pending import PendingStep
 from nlu.training.step import Stepper
@@ -45,10 +45,17 @@ def train(run: Training) -> bool:
     # A run that starts from the state of another one may have another loss, whose micro-batches stay whole.
     run.stepper.pieces = 1 if comparing_loss(run.task) else state.pieces
     run.progress.start(due.total_steps, state.step)
+    phases = run.stepper.phases
+    phases.start()
     meter, first = Meter(run), state.step
     while not run.is_complete and not due.is_stage_over(state.step):
         number = state.step + 1
-        if (state.step == first or run.order.begins_window(state.step)) and not rows_are_there(run):
+        phases.begin("data")
+        looked_s = time.perf_counter()
+        is_there = not (state.step == first or run.order.begins_window(state.step)) or rows_are_there(run)
+        # The speed of steps does not depend on that of a writer.
+        meter.leave_out(time.perf_counter() - looked_s)
+        if not is_there:
             while pending:
                 meter.count(pending.popleft().result())
             state.train_s = time.perf_counter() - began_s
@@ -76,12 +83,16 @@ def train(run: Training) -> bool:
         while len(pending) > (0 if is_stopping else ahead):
             # Raises for a loss that is not finite, before a save could contain it.
             meter.count(pending.popleft().result())
-        if logging:
-            log_window(run, lr, meter.loss_scale)
         if evaluating:
-            evaluate(run)
+            with phases.within("evaluation"):
+                evaluate(run)
+                # The scores have waited for the device already.
+                phases.catch_up()
             # The value is also reported at the last step, at which nothing is left to prune.
             state.pruned = is_to_be_pruned(run) and not due.is_last(number)
+        # After the evaluation, so that the last row has the time of the last one.
+        if logging:
+            log_window(run, lr, meter.loss_scale)
         state.train_s = time.perf_counter() - began_s
         saving = saving or is_stopping or run.is_complete
         if saving:
@@ -140,7 +151,8 @@ def evaluate(run: Training) -> None:
             # Every rank must call it, since each may hold only a part of every tensor.
             weights = run.stepper.parallel.state_dict(run.stepper.model)
             if ranks.is_first:
-                run.checkpoints.save_best(weights, state.best)
+                with run.stepper.phases.within("saving"):
+                    run.checkpoints.save_best(weights, state.best)
     # Only the records of the best evaluation are needed: the next save writes them.
     replaced = scored
     if state.best and state.best[0] is entry:
@@ -208,7 +220,10 @@ def save_last(run: Training) -> None:
     Best checkpoints that the new state no longer names are removed last: if the run is killed before, it continues from
     the old state, which still names them.
     """
+    run.stepper.phases.begin("saving")
     run.journal.gather(run.state.window)
+    # A continued run adds to them, so its next row has the time of all steps since this one.
+    count_costs(run)
     if run.stepper.ranks.is_first:
         require_newest(run)
     # Equal on all ranks, since keep_predictions is a collective. After a kill between these files and the state, the
@@ -230,6 +245,7 @@ def save_last(run: Training) -> None:
         run.checkpoints.arrange(run.state.best)
         run.after_save()
     run.stepper.ranks.barrier()
+    run.stepper.phases.begin("other")
 
 
 @contextmanager

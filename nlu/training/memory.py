@@ -2,6 +2,8 @@
 
 import gc
 import logging
+import resource
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,21 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+
+
+def peak_mb(device: torch.device) -> float:
+    """Return the largest memory in use, in millions of bytes.
+
+    On CUDA it is that of tensors on the device since the last call. On a CPU it is the resident memory of the process
+    since its start: the kernel can reset that number, but other programs, such as a queue that limits jobs, read it.
+    """
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated(device) / 1e6
+        torch.cuda.reset_peak_memory_stats(device)
+        return peak
+    # In bytes on macOS, in units of 1024 bytes elsewhere.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
 @contextmanager

@@ -4,8 +4,9 @@ import logging
 import time
 
 from nlu.data.mixture import MixedStore
-from nlu.runs.records import Cell
+from nlu.runs.records import PEAK_COLUMN, TIME_COLUMNS, Cell
 from nlu.runs.state import Window
+from nlu.training.memory import peak_mb
 from nlu.training.parts import Training
 from nlu.training.pending import StepResult
 
@@ -29,16 +30,17 @@ class Meter:
         """Start the clock again: the time of evaluations and saves does not belong to a step."""
         self._began_s = time.perf_counter()
 
+    def leave_out(self, seconds: float) -> None:
+        """Leave out time since the end of the last step, such as waiting for rows."""
+        self._began_s += seconds
+
     def count(self, result: StepResult) -> None:
         """Add a step to the window and, unless it is one of the first of this process, to the throughput."""
         run, now_s = self.run, time.perf_counter()
         elapsed_s, self._began_s = now_s - self._began_s, now_s
         self._steps += 1
         window, throughput = run.state.window, run.state.throughput
-        lengths_N = run.train_set(result.number - 1).lengths_N
-        # Each rank knows the examples of all ranks from the order.
-        lengths = [lengths_N[examples_B] for examples_B in run.global_batches(result.number - 1)]
-        examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
+        examples, tokens, computed_tokens = size_of_step(run, result.number - 1)
         window.steps += 1
         # The loss of a skipped step is not finite and would spoil the means.
         if result.skipped:
@@ -57,11 +59,19 @@ class Meter:
             throughput.steps_s += elapsed_s
             throughput.examples += examples
             throughput.real_tokens += tokens
-            pads = run.stepper.model.backbone.pads
-            # As one process would pad the micro-batch; with several ranks, each pads to the longest example of its
-            # own share.
-            throughput.computed_tokens += int(sum(part.max() * len(part) for part in lengths)) if pads else tokens
+            throughput.computed_tokens += computed_tokens
         run.progress.advance(result.number, result.loss, window.examples_per_s)
+
+
+def size_of_step(run: Training, step: int) -> tuple[int, int, int]:
+    """Return the examples, the tokens, and the tokens with padding of the step with this number, counted from 0."""
+    lengths_N = run.train_set(step).lengths_N
+    # Each rank knows the examples of all ranks from the order.
+    lengths = [lengths_N[examples_B] for examples_B in run.global_batches(step)]
+    examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
+    # As one process would pad the micro-batch; with several ranks, each pads to the longest example of its own share.
+    pads = run.stepper.model.backbone.pads
+    return examples, tokens, int(sum(part.max() * len(part) for part in lengths)) if pads else tokens
 
 
 def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
@@ -69,6 +79,7 @@ def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
     state, window = run.state, run.state.window
     # A collective, so before the branch that only rank 0 takes.
     run.journal.gather(window)
+    count_costs(run)
     if "train" in run.tables:
         means, updates = window.means(), window.updates
         loss = sum(run.stepper.weights[name] * mean for name, mean in means.items())
@@ -89,6 +100,8 @@ def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
             "real_tokens_per_s": window.real_tokens_per_s,
             **({f"loss_{name}": mean for name, mean in means.items()} if len(run.stepper.weights) > 1 else {}),
             **({} if loss_scale is None else {"grad_scale": loss_scale, "skipped": window.skipped}),
+            **{column: window.seconds.get(column.removesuffix("_s"), 0.0) for column in TIME_COLUMNS},
+            PEAK_COLUMN: window.peak_mb,
         }
         if window.skipped:
             log.info(
@@ -101,3 +114,9 @@ def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
         run.tables["train"].append(**row)
         run.journal.window(row, window)
     state.window = Window()
+
+
+def count_costs(run: Training) -> None:
+    """Add the time and the memory since the last call to the window."""
+    stepper = run.stepper
+    run.state.window.add_costs(stepper.phases.take(), peak_mb(stepper.device))

@@ -7,7 +7,8 @@ a short last batch, and nothing is divided afterwards. Passes change only gradie
 Axes: B examples of a micro-batch.
 """
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from nlu.models.layers.noise import Noise, drawing_from
 from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task
+from nlu.training.phases import HostPhases
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
 
@@ -47,6 +49,7 @@ class Passes:
     seed: int
     trained: list[nn.Parameter]
     """of the model and of what the method trains in addition to it"""
+    phases: HostPhases
 
     def __post_init__(self) -> None:
         self.device = self.ranks.device
@@ -59,6 +62,7 @@ class Passes:
         With several ranks, a rank without rows gets another row as a placeholder: every rank must run every pass, since
         a strategy may communicate within it. A single process skips an empty micro-batch.
         """
+        self.phases.begin("data")
         # Any row does as a placeholder; without a row in the whole step, it is the first one of the set.
         own = next((examples_B for examples_B in micro_batches if len(examples_B)), np.zeros(1, np.int64))
         shares: list[Share | None] = []
@@ -79,6 +83,7 @@ class Passes:
             if share is not None and share.is_own:
                 for name, count in self.method.counts(self.task, share.batch).items():
                     own[name] = own.get(name, 0) + count
+        self.phases.begin("reduce")
         # One message carries the counts and the request to stop. So all ranks stop after the same step, no matter
         # which of them got the signal. Counts are exact in float64.
         *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in self.weights), float(stop)])
@@ -106,6 +111,10 @@ class Passes:
     def backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
         """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""
         device = self.device
+        self.phases.begin("transfer")
+        batch = share.batch.to(device)
+        # A method calls its forward passes in the context `autocast`; what it does beside them is the backward pass.
+        self.phases.begin("backward")
         # On a CPU, our layers draw random numbers from a stream for each example. Code that uses torch's generator,
         # such as kernels of an accelerator, depends on the micro-batch.
         torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
@@ -114,8 +123,11 @@ class Passes:
         used = scale if share.is_own else dict.fromkeys(scale, 0.0)
         # What the model records about a placeholder must not reach scalars.tsv.
         with drawing_from(streams), nullcontext() if share.is_own else summary.unheard():
-            sums = self.method.backward(
-                self.task, self.model, share.batch.to(device), used, lambda: self.precision.autocast(device)
-            )
+            sums = self.method.backward(self.task, self.model, batch, used, self._forward)
         values = torch.stack([sums[name].double() for name in scale])
         return values if share.is_own else torch.zeros_like(values)
+
+    @contextmanager
+    def _forward(self) -> Iterator[None]:
+        with self.phases.within("forward"), self.precision.autocast(self.device):
+            yield

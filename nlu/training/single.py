@@ -18,7 +18,16 @@ from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
 from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, keep_note, say_finished, write_config
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
-from nlu.runs.records import SAMPLE_COLUMNS, SCALE_COLUMNS, TRAIN, TRAIN_COLUMNS, VALID, VALID_COLUMNS, Table
+from nlu.runs.records import (
+    COST_COLUMNS,
+    SAMPLE_COLUMNS,
+    SCALE_COLUMNS,
+    TRAIN,
+    TRAIN_COLUMNS,
+    VALID,
+    VALID_COLUMNS,
+    Table,
+)
 from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
@@ -168,7 +177,7 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     terms = run.stepper.weights
     of_terms = [f"loss_{name}" for name in terms] if len(terms) > 1 else []
     of_scale = [] if run.stepper.precision.loss_scale(ranks.device) is None else SCALE_COLUMNS
-    columns = (*TRAIN_COLUMNS, *of_terms, *of_scale)
+    columns = (*TRAIN_COLUMNS, *of_terms, *of_scale, *COST_COLUMNS)
     of_valid = (*VALID_COLUMNS, *(SAMPLE_COLUMNS if run.sampled_rows else ()))
     run.tables = {"train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, of_valid)}
     for table in run.tables.values():

@@ -21,6 +21,7 @@ from nlu.training.memory import REMEDY, divided, refused, release, tried
 from nlu.training.parallel import Parallel
 from nlu.training.passes import Passes, Share
 from nlu.training.pending import PendingStep
+from nlu.training.phases import phases_on
 from nlu.training.precision import NumberFormat
 from nlu.training.saving import TrainedParts
 
@@ -55,8 +56,9 @@ class Stepper:
         self.device = self.ranks.device
         named = named_parameters(self.model, self.own)
         self.trained = [parameter for _, parameter in named if parameter.requires_grad]
+        self.phases = phases_on(self.device)
         self.passes = Passes(
-            self.model, self.task, self.method, self.precision, self.ranks, self.seed, self.trained
+            self.model, self.task, self.method, self.precision, self.ranks, self.seed, self.trained, self.phases
         )  # fmt: skip
         self.weights = self.passes.weights
         self._of_model = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
@@ -86,8 +88,10 @@ class Stepper:
         while (own := self._run_if_it_fits(shares, used, number)) is None:
             self._divide(micro_batches, number)
             shares = self.passes.shares(part, divided(micro_batches, self.pieces), epoch)
+        self.phases.begin("reduce")
         with refused(f"memory ran out in step {number}, where gradients are summed over ranks"):
             totals = self.parallel.reduce(self.trained, own)
+        self.phases.begin("optimizer")
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         gnorm = self.parallel.norm(gradients)
         if loss_scale is not None:
@@ -123,6 +127,7 @@ class Stepper:
             else:
                 self._update_unless_skipped(gradients, divisor.float() * loss_scale, is_finite, loss_scale, number)
                 self.precision.update(is_finite)
+        self.phases.begin("other")
         return pending
 
     def _is_above(self, max_loss: float, totals: Tensor, scale: dict[str, float]) -> Tensor:

@@ -31,7 +31,7 @@ from nlu.display import (
 from nlu.display import figures as of_runs
 from nlu.display.comparison import Curve, Drawing, KeptScores
 from nlu.display.trials import SearchedKey, Summary, TrialRow
-from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
+from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.approving import assert_approved, page_in_lines
 from tests.display.described import described
 
@@ -47,11 +47,15 @@ def run_figures(folder: Path) -> dict[str, Figure | None]:
         ("wide", 2, ("d" * 30, "t" * 30)),
     ):
         run = folder / name
-        train, valid = Table(run / "train.tsv", TRAIN_COLUMNS), Table(run / "valid.tsv", VALID_COLUMNS)
+        columns = (*TRAIN_COLUMNS, *(COST_COLUMNS if name == "long" else ()))
+        train, valid = Table(run / "train.tsv", columns), Table(run / "valid.tsv", VALID_COLUMNS)
         for point in range(1, points + 1):
             seen = {"step": point, "epoch": point / 10, "examples": point * 32}
             spike = 900.0 if point == 30 else 2.0 + point % 3
-            train.append(**seen, loss=3 / point - 1, gnorm=spike, clipped=point % 2, lr=1e-5 * point)
+            costs = {
+                column: (2 + point % 3) / (1 + place) ** 2 for place, column in enumerate(columns[len(TRAIN_COLUMNS) :])
+            }
+            train.append(**seen, loss=3 / point - 1, gnorm=spike, clipped=point % 2, lr=1e-5 * point, **costs)
             for place, set_name in enumerate(sets):
                 height = 0.5 + (point % 4) / 8 + place / 16
                 valid.append(**seen, set=set_name, metric="f1", value=height)

@@ -28,3 +28,11 @@ def test_cells_without_a_number_are_left_out_of_a_mean() -> None:
     given = rows(100, 200, 300, 301)
     given[2]["gnorm"] = None
     assert with_whole_windows(given)[-1]["gnorm"] == 5.0
+
+
+def test_times_of_a_short_last_window_are_added_and_its_memory_is_the_larger_one() -> None:
+    given = rows(100, 200, 300, 301)
+    given[2] |= {"data_s": 2.0, "other_s": None, "peak_mb": 70.0}
+    given[3] |= {"data_s": 0.5, "other_s": 1.0, "peak_mb": 60.0}
+    last = with_whole_windows(given)[-1]
+    assert (last["data_s"], last["other_s"], last["peak_mb"]) == (2.5, 1.0, 70.0)

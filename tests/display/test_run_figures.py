@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 
 from nlu.display.figures import figures_of, lengths_figure
-from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
+from nlu.runs.records import COST_COLUMNS, TIME_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 
 TRAIN = [  # step, examples, loss, gnorm, clipped, lr
     (2, 16, 1.5, 4.0, 0.5, 1e-5), (4, 29, 1.25, 2.0, 0.25, 3e-5), (6, 45, 0.5, 8.0, 0.0, 2e-5),
@@ -112,3 +112,21 @@ def test_long_rows_are_counted_in_bins() -> None:
     values, edges, _ = next(patch for patch in axes.patches if isinstance(patch, StepPatch)).get_data()
     assert edges[1] - edges[0] == 3 and axes.get_xlabel() == "tokens per example (bins of 3)"
     assert {int(edges[place]): values[place] for place in np.flatnonzero(values)} == {3: 3 / 8, 189: 5 / 8}
+
+
+def test_shares_of_time_are_stacked_between_the_rows_and_small_ones_are_with_the_others(tmp_path: Path) -> None:
+    train = Table(tmp_path / "run/train.tsv", (*TRAIN_COLUMNS, *COST_COLUMNS))
+    train.append(step=1, epoch=0.5, examples=10)
+    for examples, data, forward, saving in ((20, 1, 3, 0), (50, 1, 1, 0.01)):
+        seconds = dict.fromkeys(TIME_COLUMNS, 0) | {"data_s": data, "forward_s": forward, "saving_s": saving}
+        train.append(step=1, epoch=0.5, examples=examples, **seconds, peak_mb=4321.5 - examples)
+    axes = axes_of(tmp_path / "run", "time")
+    drawn = {patch.get_label(): patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)}
+    assert list(drawn) == ["data 33%", "forward 67%", "other 0%"]
+    # The first row is one of an earlier version, without times.
+    assert all(list(one.edges) == [10, 20, 50] for one in drawn.values())
+    assert list(drawn["data 33%"].values) == pytest.approx([0.25, 1 / 2.01])
+    assert list(drawn["forward 67%"].baseline) == list(drawn["data 33%"].values)
+    assert list(drawn["other 0%"].values) == pytest.approx([1, 1])
+    assert axes.get_title("right") == "6 s of training, peak memory 4,302 MB"
+    assert figures_of(tmp_path / "none", "f1", "dev", True, 0)["time"]() is None

@@ -15,6 +15,7 @@ from unittest import mock
 
 import pytest
 
+from nlu.runs.records import COST_COLUMNS
 from tests.training.in_process import MODEL, PLAIN, Killed, at_backward, composed, die, sets, start, train
 from tests.training.instants import Instants, listening_to_operations
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
@@ -23,7 +24,8 @@ OPTIONS = (
     *MODEL, *PLAIN, "trainer.eval_interval=1st", "trainer.keep_best=2", "trainer.major_metric=loss", "resume=auto",
     "trainer.max_duration=2st", "trainer.save_interval=0",
 )  # fmt: skip
-SPEED_COLUMNS = 2
+COSTS = 2 + len(COST_COLUMNS)
+"""the last columns of train.tsv: speeds, times and memory"""
 CHECKPOINTS = ("last/model", "last/optimizer", "last/average", "best-1/model", "best-2/model")
 
 
@@ -39,7 +41,7 @@ def outcome(run_dir: Path) -> dict[str, Any]:
     }
     for name in ("valid.tsv", "predictions/dev.jsonl"):
         found[name] = (run_dir / name).read_text()
-    found["train.tsv"] = [row.split("\t")[:-SPEED_COLUMNS] for row in (run_dir / "train.tsv").read_text().splitlines()]
+    found["train.tsv"] = [row.split("\t")[:-COSTS] for row in (run_dir / "train.tsv").read_text().splitlines()]
     result = json.loads((run_dir / "result.json").read_text())
     found["result.json"] = {key: result[key] for key in ("metrics", "best", "last", "steps", "examples")}
     found["checkpoints"] = sorted(os.listdir(run_dir / "checkpoints"))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nlu.config.schema import Run
+from nlu.runs.records import COST_COLUMNS
 from tests.training.in_process import composed, killed_in_backward, start
 from tests.training.kinds import KINDS, Kind, classes, few_first, transformers_model
 
@@ -18,7 +19,7 @@ OPTIONS = (
     "trainer.batch_size=4", "trainer.accumulation=2", f"trainer.max_duration={STEPS}st", "trainer.eval_interval=2st",
     "trainer.save_interval=1st", "trainer.log_interval=3st", "trainer.keep_best=2", "resume=auto",
 )  # fmt: skip
-SPEED_COLUMNS = ("examples_per_s", "real_tokens_per_s")
+COSTS = ("examples_per_s", "real_tokens_per_s", *COST_COLUMNS)
 
 
 def outcome(run_dir: Path) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def outcome(run_dir: Path) -> dict[str, Any]:
         for path in [*run_dir.rglob("*.safetensors"), *run_dir.glob("predictions/*"), run_dir / "valid.tsv"]
     }
     header, *rows = [line.split("\t") for line in (run_dir / "train.tsv").read_text().splitlines()]
-    kept = [place for place, name in enumerate(header) if name not in SPEED_COLUMNS]
+    kept = [place for place, name in enumerate(header) if name not in COSTS]
     found["train.tsv"] = [[cells[place] for place in kept] for cells in [header, *rows]]
     result = json.loads((run_dir / "result.json").read_text())
     found["result.json"] = {key: result[key] for key in ("metrics", "best", "last", "steps", "examples")}

@@ -8,7 +8,7 @@ import pytest
 
 from nlu.launching.following import progress_of
 from nlu.reports.runs import find_runs, read_run
-from nlu.runs.records import read_rows
+from nlu.runs.records import COST_COLUMNS, read_rows
 from tests.training.in_process import MODEL, PLAIN, Killed, at_backward, column, die, sets, train
 from tests.training.runs import result
 
@@ -29,13 +29,16 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def state_of(run_dir: Path) -> dict[str, Any]:
     """Return the saved state without times."""
     state = json.loads((run_dir / "checkpoints/last/state.json").read_text())["state"]
-    del state["throughput"], state["train_s"], state["window"]["steps_s"]
+    del state["throughput"], state["train_s"]
+    for name in ("steps_s", "seconds", "peak_mb"):
+        del state["window"][name]
     return state
 
 
 def without_speed(run_dir: Path) -> list[dict[str, Any]]:
     return [
-        {key: value for key, value in row.items() if "per_s" not in key} for row in read_rows(run_dir / "train.tsv")
+        {key: value for key, value in row.items() if "per_s" not in key and key not in COST_COLUMNS}
+        for row in read_rows(run_dir / "train.tsv")
     ]
 
 
