@@ -114,7 +114,7 @@ def test_long_rows_are_counted_in_bins() -> None:
     assert {int(edges[place]): values[place] for place in np.flatnonzero(values)} == {3: 3 / 8, 189: 5 / 8}
 
 
-def test_shares_of_time_are_stacked_between_the_rows_and_small_ones_are_with_the_others(tmp_path: Path) -> None:
+def test_shares_of_time_are_stacked_between_rows_and_small_ones_are_with_the_others(tmp_path: Path) -> None:
     train = Table(tmp_path / "run/train.tsv", (*TRAIN_COLUMNS, *COST_COLUMNS))
     train.append(step=1, epoch=0.5, examples=10)
     for examples, data, forward, saving in ((20, 1, 3, 0), (50, 1, 1, 0.01)):
