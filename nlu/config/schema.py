@@ -26,8 +26,8 @@ from nlu.config.types import (
 class Trainer:
     """Length, batches, evaluations and checkpoints of a run; its progress is counted in examples seen."""
 
-    batch_size: PositiveInt = 32
-    """Examples per micro-batch, over all devices together."""
+    batch_size: PositiveInt | Literal["auto"] = 32
+    """Examples per micro-batch, over all devices together; auto = the most that fit into memory."""
     batch_tokens: PositiveInt | None = None
     """A micro-batch has as many examples as fit into this many tokens, over all devices; null = batch_size examples."""
     accumulation: PositiveInt = 1
@@ -75,6 +75,18 @@ class Trainer:
     count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda if available."""
+
+    @property
+    def batch_rows(self) -> int:
+        """`batch_size` as a number, which has been found if it was auto."""
+        assert not isinstance(self.batch_size, str), "found before the first step"
+        return self.batch_size
+
+    @property
+    def rows_to_score(self) -> int:
+        """Examples per evaluation batch, over all devices."""
+        # A command that only scores has not found a number.
+        return self.eval_batch_size or 2 * (32 if self.batch_size == "auto" else self.batch_size)
 
 
 @dataclass(kw_only=True)

@@ -217,7 +217,9 @@ def scores(run: RunRecord, facts: dict[str, Any], rows: Sequence[Row]) -> Iterat
 
 def settings(config: dict[str, Any], facts: dict[str, Any], rows: Sequence[Row]) -> Iterator[Check]:
     """Check settings that are often the reason."""
-    batch = (config.get("trainer.batch_size") or 0) * (config.get("trainer.accumulation") or 1)
+    # A step that is filled by memory or tokens has more.
+    is_given = isinstance(config.get("trainer.batch_size"), int) and not config.get("trainer.batch_tokens")
+    batch = config["trainer.batch_size"] * (config.get("trainer.accumulation") or 1) if is_given else 0
     if batch and batch < FEW_EXAMPLES:
         says = f"{counted(batch, 'example')} in a step, whose gradient is noisy"
         yield warning("batch", says, "set trainer.batch_size or trainer.accumulation higher")

@@ -16,12 +16,12 @@ from nlu.diagnosis.check import Check, broken, said, warning
 from nlu.launching.local import in_processes
 from nlu.runs.provenance import cpu_model, usable_cores
 from nlu.storage.files import read_json, write_json, write_text
+from nlu.training import host_memory
 from nlu.training.ranks import process_group
 
 GIB = 2**30
 FEW_FILES = 1024
 SMALL_SHARED_BYTES = GIB // 4
-CGROUP = Path("/sys/fs/cgroup")
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -95,7 +95,7 @@ def threads() -> Iterator[Check]:
 def allowed_cores() -> float | None:
     """Return the quota of a container in cores, None without one."""
     try:
-        quota, period = (CGROUP / "cpu.max").read_text().split()
+        quota, period = (host_memory.CGROUP / "cpu.max").read_text().split()
     except (OSError, ValueError):
         return None
     return None if quota == "max" else int(quota) / int(period)
@@ -103,7 +103,7 @@ def allowed_cores() -> float | None:
 
 def memory() -> Iterator[Check]:
     """Check memory, shared memory and the limit of open files."""
-    free_bytes, total_bytes = memory_bytes()
+    free_bytes, total_bytes = host_memory.of_machine()
     says = f"{free_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB free"
     if free_bytes < 2 * GIB:
         yield warning("memory", says, "training a BERT of base size takes 2 GiB; end other programs")
@@ -126,19 +126,6 @@ def memory() -> Iterator[Check]:
         yield warning("open files", f"{soft} at most", f"ulimit -n {hard if hard > 0 else 65536}")
     else:
         yield Check("open files", f"{soft:,} at most")
-
-
-def memory_bytes() -> tuple[int, int]:
-    """Return free and total bytes, bounded by the limit of a container."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    known = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-    free_bytes, total_bytes = known["MemAvailable"], known["MemTotal"]
-    try:
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-    except (OSError, ValueError):
-        return free_bytes, total_bytes
-    # /proc/meminfo shows the whole machine inside a container too.
-    return min(free_bytes, limit - used), min(total_bytes, limit)
 
 
 LIMIT_S = 90.0

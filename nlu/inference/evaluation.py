@@ -212,7 +212,7 @@ def _score_all(
 ) -> dict[str, Findings]:
     """Score every set; the results are on rank 0."""
     precision: Precision = build(config.precision, trusted=config.trusted_packages)
-    batch_size = config.trainer.eval_batch_size or 2 * config.trainer.batch_size
+    batch_size = config.trainer.rows_to_score
     found: dict[str, Findings] = {}
     decided = dict(subject.decided)
     evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, folder / "predictions")

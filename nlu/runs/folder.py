@@ -98,6 +98,13 @@ def _is_repeat(path: Path) -> bool:
     return path.is_dir() and any(fnmatch(path.name, pattern) for pattern in REPEATS)
 
 
+def repeats_beside(run_dir: Path) -> list[Path]:
+    """Return the folders of all repeats of the configuration whose fold or seed has this folder; [] for other runs."""
+    if not _is_repeat(run_dir) or not (run_dir.parent / CONFIG).is_file():
+        return []
+    return sorted(path for path in run_dir.parent.iterdir() if _is_repeat(path))
+
+
 def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None:
     """Return the state that `resume` asks for, or None to start at step 0; that of a path is copied into this folder.
 

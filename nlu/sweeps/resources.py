@@ -93,7 +93,8 @@ def unlike_lengths(settings: Mapping[str, Any], configs: Sequence[Mapping[str, A
 
 
 def _unlike(key: str, configs: Sequence[Mapping[str, Any]], what_some_do: str) -> str | None:
-    in_steps = [config["trainer"] for config in configs if str(config["trainer"][key]).endswith("st")]
+    trainers = [config["trainer"] for config in configs if config["trainer"]["batch_size"] != "auto"]
+    in_steps = [trainer for trainer in trainers if str(trainer[key]).endswith("st")]
     # Of tokens, twice as many are about twice as many examples.
     sizes = {(trainer.get("batch_tokens") or trainer["batch_size"]) * trainer["accumulation"] for trainer in in_steps}
     if len(sizes) < 2:
@@ -217,8 +218,8 @@ def _lengths(
             named = ("eval_warmup", "eval_interval", "max_duration") if callable(value) else ()
             name = next((f"trainer.{each}" for each in named if trainer.get(each) == written), key)
             raise UserError(
-                f"{name} is {written}, but with trainer.batch_tokens steps have different numbers of "
-                "examples, and a search compares trials by examples; write it in ep or ex"
+                f"{name} is {written}, but a search compares trials by examples, and how many a step has is not known "
+                "before with trainer.batch_tokens or trainer.batch_size=auto; write it in ep or ex"
             )
         # Lengths in epochs and examples are not rounded to whole steps where their examples are not known.
         clock = Clock(num_examples, step or 1)
@@ -233,7 +234,10 @@ def _lengths(
 
 def _step_examples(trainer: Mapping[str, Any]) -> int | None:
     """Return the examples of a step; None if only the data tell them."""
-    return None if trainer.get("batch_tokens") else trainer["batch_size"] * trainer["accumulation"]
+    if trainer.get("batch_tokens") or trainer["batch_size"] == "auto":
+        return None
+    step: int = trainer["batch_size"] * trainer["accumulation"]
+    return step
 
 
 def without_rungs(spec: Mapping[str, Any]) -> list[str]:

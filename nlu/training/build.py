@@ -41,6 +41,7 @@ from nlu.runs.state import State
 from nlu.storage.resources import fetch
 from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
+from nlu.training.batch_search import largest_that_fits, size_of_start
 from nlu.training.journal import Journal
 from nlu.training.ordering import clock_of, order_of
 from nlu.training.parallel import strategy
@@ -80,6 +81,12 @@ def build_run(
     # A state replaces all weights, so a continued run does without the file of word vectors.
     model = build_model(config, data, task, None if checkpoint else progress)
     stepper = build_stepper(config, model, task, store, ranks, progress)
+    if trainer.batch_size == "auto":
+        found = size_of_start(run_dir, checkpoint, ranks)
+        trainer = replace(
+            trainer, batch_size=found or largest_that_fits(stepper, store, trainer.accumulation, progress)
+        )
+        config = replace(config, trainer=trainer)
     order_key = order_key_of(config, store, ranks, model)
     checkpoints = Checkpoints(
         run_dir,

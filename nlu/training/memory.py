@@ -1,5 +1,6 @@
 """Running out of memory: how it is recognized, what is released, and how a batch is divided."""
 
+import ctypes
 import gc
 import logging
 import resource
@@ -40,6 +41,9 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    elif (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        # glibc keeps up to `nlu.training.ranks.KEPT_BYTES` for the next batch.
+        trim(0)
 
 
 def peak_mb(device: torch.device) -> float:

@@ -38,7 +38,7 @@ def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder:
         return Order(
             part.stored if isinstance(part.stored, GrowingSet) else Whole(part.lengths_N),
             seed=config.seed,
-            batch_size=trainer.batch_size,
+            batch_size=trainer.batch_rows,
             accumulation=trainer.accumulation,
             bucket_batches=trainer.bucket_batches,
             window_rows=trainer.window_rows,
@@ -77,7 +77,7 @@ def _require_pairs(config: Run, order: TokenOrder, task: Task, ranks: Ranks) -> 
 
 def clock_of(config: Run, store: Store, order: AnyOrder) -> Clock:
     """Return what counts the examples of an order."""
-    step = config.trainer.batch_size * config.trainer.accumulation
+    step = config.trainer.batch_rows * config.trainer.accumulation
     if config.data.get("stream"):
         assert isinstance(order, Order), "a mixture is not streamed"
         return StreamClock(order, step)

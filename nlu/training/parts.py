@@ -101,7 +101,7 @@ class Training:
             task_of(self.task, member),
             stepper.ranks,
             stepper.precision,
-            trainer.eval_batch_size or 2 * trainer.batch_size,
+            trainer.rows_to_score,
             self.run_dir / "predictions",
             stepper.parallel.passes_are_local,
         )

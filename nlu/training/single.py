@@ -31,6 +31,7 @@ from nlu.runs.records import (
 from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
+from nlu.training import batch_search
 from nlu.training.build import build_run
 from nlu.training.loop import train
 from nlu.training.parts import Training, Trial
@@ -163,6 +164,8 @@ def begin_records(run: Training, config: Run, overrides: list[str]) -> None:
     if ranks.is_first:
         # First, since a folder without it does not count as a run, and could not be continued after a kill.
         write_config(run_dir, config.to_config())
+        if config.trainer.batch_size == "auto":
+            batch_search.keep(run_dir, run.trainer.batch_rows)
     ranks.barrier()
     logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
     if ranks.is_first:
@@ -216,7 +219,7 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
 def _size_of_steps(run: Training) -> str:
     trainer = run.trainer
     if trainer.batch_tokens is None:
-        return f"{trainer.batch_size * trainer.accumulation} examples"
+        return f"{trainer.batch_rows * trainer.accumulation} examples"
     tokens, mean = trainer.batch_tokens * trainer.accumulation, run.clock.num_examples / run.clock.steps_per_epoch
     return f"at most {tokens:,} tokens, about {mean:.0f} examples,"
 
@@ -227,7 +230,7 @@ def _warnings(run: Training) -> Iterator[str]:
         yield slow
     trainer = run.trainer
     key, unit = ("batch_tokens", "tokens") if trainer.batch_tokens else ("batch_size", "examples")
-    wanted = (trainer.batch_tokens or trainer.batch_size) * trainer.accumulation
+    wanted = (trainer.batch_tokens or trainer.batch_rows) * trainer.accumulation
     for part in run.store.of_role("train").values():
         if part.is_growing or wanted <= (there := int(part.lengths_N.sum()) if trainer.batch_tokens else len(part)):
             continue

@@ -10,6 +10,7 @@ import torch
 
 from nlu.diagnosis import machine
 from nlu.diagnosis.check import Check
+from nlu.training import host_memory
 
 GIB = 2**30
 
@@ -20,7 +21,7 @@ def by_name(checks: object) -> dict[str, Check]:
 
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(host_memory, "CGROUP", tmp_path)
     return tmp_path
 
 
@@ -61,6 +62,9 @@ def test_memory_is_what_the_container_leaves(group: Path) -> None:
     (group / "memory.current").write_text(f"{GIB // 4}\n")
     found = by_name(machine.memory())["memory"]
     assert found.says == "0.5 of 0.8 GiB free" and found.mark == "warning"
+    # Files that were read count as used, and are given up.
+    (group / "memory.stat").write_text(f"anon {GIB // 8}\ninactive_file {GIB // 8}\n")
+    assert by_name(machine.memory())["memory"].says == "0.6 of 0.8 GiB free"
 
 
 def test_memory_without_a_limit_is_that_of_the_machine(group: Path) -> None:

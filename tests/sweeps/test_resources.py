@@ -177,8 +177,9 @@ def test_trials_with_batches_by_tokens_are_compared_by_examples():
     found = spec([config(batch_tokens=4096)])
     assert (found["min_resource"], found["max_resource"]) == (500, 2000)
     for key, value in (("eval_interval", "5st"), ("max_duration", "40st")):
-        with pytest.raises(UserError, match=rf"trainer.{key} is {value}, but with trainer.batch_tokens .* in ep or ex"):
-            spec([config(batch_tokens=4096, **{key: value})])
+        for unknown in ({"batch_tokens": 4096}, {"batch_size": "auto"}):
+            with pytest.raises(UserError, match=rf"trainer.{key} is {value}, but a search .* write it in ep or ex"):
+                spec([config(**unknown, **{key: value})])
     unlike = [config(max_duration="500st", batch_tokens=tokens) for tokens in (1024, 4096)]
     (warning,) = resources.unlike_lengths(SETTINGS, unlike)
     assert "differ in trainer.batch_tokens, so some see 4 times" in warning

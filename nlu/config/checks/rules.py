@@ -128,7 +128,8 @@ def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]])
         if not misfit:
             yield from _without_effect(config, constants.get("head", {}), head)
     batch_size, devices = config["trainer"]["batch_size"], _least_devices(config["trainer"])
-    if reads == "similarities" and batch_size < 2 * devices and not config["trainer"].get("batch_tokens"):
+    is_number = batch_size != "auto" and not config["trainer"].get("batch_tokens")
+    if reads == "similarities" and is_number and batch_size < 2 * devices:
         yield (
             f"loss is {loss()}, which compares a pair with the others of its micro-batch, but trainer.batch_size is "
             f"{batch_size} over {devices} device(s), so a pair is alone; set trainer.batch_size to >= {2 * devices}"
@@ -169,7 +170,12 @@ def _least_devices(trainer: dict[str, Any]) -> int:
 
 def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
     batch_size, devices = trainer["batch_size"], _least_devices(trainer)
-    if batch_size < devices and not trainer.get("batch_tokens"):
+    if trainer.get("batch_tokens") and batch_size == "auto":
+        yield (
+            f"trainer.batch_size is auto, but trainer.batch_tokens={trainer['batch_tokens']} decides it; leave out "
+            "one of the two"
+        )
+    elif batch_size != "auto" and batch_size < devices and not trainer.get("batch_tokens"):
         yield (
             f"trainer.batch_size is {batch_size} over all devices, but trainer.devices is {devices}; "
             f"set it to >= {devices}"
