@@ -102,7 +102,7 @@ class Folds:
 PARTS = ("part", "parts")
 """Keys of `data` that only `nlu.preprocess` uses."""
 WITHOUT_EFFECT = (
-    "resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
+    "resume", "dry_run", "replay", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
 )  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
 Node = dict[str, Any]
@@ -132,6 +132,8 @@ class Run:
     """Folder of a bucket where machines share data stores, s3://BUCKET/FOLDER or oss://...; null = none."""
     dry_run: bool = False
     """Print the resolved configuration and the verdict on it, and stop."""
+    replay: str | None = None
+    """Folder of a step whose loss or gradient was not finite, RUN/nonfinite-STEP: run only that step; null = off."""
     note: str | None = None
     """A remark about the run, which reports show; a continued run may have another; null = none."""
     trusted_packages: list[str] = field(default_factory=list)

@@ -3,7 +3,7 @@
 Axes: T tokens of all sequences, B sequences of the same length L, H heads, D width, E width of a head.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -47,6 +47,20 @@ class OfLayers(Distil):
 
     def prepare(self, model: TaskModel, context: Context) -> nn.Module:
         """Load the teacher. Raises UserError if it has other tokens than the student, or no layers to compare."""
+        teacher, own = self._load(model, context)
+        if self.prediction and self.alpha:
+            self.learn_predictions([teacher], context)
+        return own
+
+    def restore(
+        self, model: TaskModel, context: Context, kept: Sequence[tuple[Batch, Mapping[str, Tensor]]]
+    ) -> nn.Module | None:
+        """Load the teacher, which reads the batches again."""
+        own = self._load(model, context)[1]
+        super().restore(model, context, kept)
+        return own
+
+    def _load(self, model: TaskModel, context: Context) -> tuple[Teacher, nn.Module]:
         require_one_task(context)
         teachers = load_teachers(self.teacher, context.device)
         if len(teachers) > 1:
@@ -57,10 +71,8 @@ class OfLayers(Distil):
             number_of(encoder, "num_attention_heads")
         own = self.prepare_layers(model.backbone, teacher.trained.model.backbone)
         own.add_module("known", Known(teachers))
-        if self.prediction and self.alpha:
-            self.learn_predictions(teachers, context)
         self._teacher = teacher.trained.model.eval().backbone
-        return own
+        return teacher, own
 
     def prepare_layers(self, own: Encoder, theirs: Encoder) -> nn.Module:
         """Return a module with the parameters of the method, and set `layer_weights`, `own` and `theirs`.

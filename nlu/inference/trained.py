@@ -138,7 +138,11 @@ def config_of(run_dir: Path) -> Run:
 
     Raises DataError if it is damaged.
     """
-    run = Run.of(saved_config(run_dir))
+    return with_saved_weights(Run.of(saved_config(run_dir)))
+
+
+def with_saved_weights(run: Run) -> Run:
+    """Return the configuration of a run, with a model that takes its sizes from a checkpoint."""
     # These keys name the initial weights, which the checkpoint replaces.
     begun = {"pretrained": "the run's own checkpoint", "keep_layers": None, "random_weights": False, "embeddings": None}
     return replace(run, model={key: begun.get(key, value) for key, value in run.model.items()})

@@ -37,7 +37,7 @@ ATTRIBUTE = "folder"
 """user attribute of a study: the folder of its search"""
 MIN_TRIALS = 2
 """complete trials from which importances are estimated"""
-NOT_KEPT = ("trial", "resume", "dry_run", "mirror", "note", "hydra")
+NOT_KEPT = ("trial", "resume", "dry_run", "replay", "mirror", "note", "hydra")
 """keys of the run, not of the experiment"""
 
 

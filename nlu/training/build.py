@@ -129,16 +129,26 @@ def build_task(config: Run, store: Store) -> Task:
         num_labels = {name: len(one.labels) for name, one in store.members.items()}
         several: Task = build(config.task, tasks, num_labels, trusted=trusted)
         return several
-    train = store.sets["train"]
-    loss = build(config.loss, trusted=trusted)
-    # Counted over the training rows of this fold, so that weights by frequency know nothing of held-out rows.
-    if train.is_growing:
-        loss.bind(store.labels)
-    else:
-        loss.bind(store.labels, store.target.facts(train.stored, train.rows_N).get("labels"), len(train))
-    task: Task = build(config.task, loss, store.target, trusted=trusted)
+    task = task_with_loss(config, store.target, frequencies(store))
     # Import the kind of records now, so that an error does not appear when predictions are written hours later.
     kind_named(task.kind, trusted)
+    return task
+
+
+def frequencies(store: Store) -> dict[str, Any]:
+    """Return what a loss learns of the training rows: `counts` of each label, and the number of `examples`."""
+    train = store.sets["train"]
+    if train.is_growing:
+        return {"counts": None, "examples": None}
+    # Counted over the training rows of this fold, so that weights by frequency know nothing of held-out rows.
+    return {"counts": store.target.facts(train.stored, train.rows_N).get("labels"), "examples": len(train)}
+
+
+def task_with_loss(config: Run, target: Target, known: Mapping[str, Any]) -> Task:
+    """Build a task with its loss; `known` is a result of `frequencies`."""
+    loss = build(config.loss, trusted=config.trusted_packages)
+    loss.bind(target.names, known["counts"], known["examples"])
+    task: Task = build(config.task, loss, target, trusted=config.trusted_packages)
     return task
 
 

@@ -50,6 +50,8 @@ class Passes:
     trained: list[nn.Parameter]
     """of the model and of what the method trains in addition to it"""
     phases: HostPhases
+    own: nn.Module | None = None
+    """a module that the method trains in addition to the model"""
 
     def __post_init__(self) -> None:
         self.device = self.ranks.device
@@ -93,6 +95,10 @@ class Passes:
         """Set all gradients to None."""
         for parameter in self.trained:
             parameter.grad = None
+
+    def norm(self) -> Tensor:
+        """Return the Euclidean norm of the gradients on this rank, on the device."""
+        return nn.utils.get_total_norm([parameter.grad for parameter in self.trained if parameter.grad is not None])
 
     def run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
         """Compute the gradients of this rank's rows in step `number` from zero, and return the sum of each term.

@@ -33,7 +33,9 @@ from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training import batch_search
 from nlu.training.build import build_run
+from nlu.training.failed_step import keep_step
 from nlu.training.loop import train
+from nlu.training.nonfinite import NonFinite
 from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
 
@@ -82,7 +84,10 @@ def run_single(
             if checkpoint is not None and is_taken(checkpoint):
                 take_over(run, checkpoint, config)
             begin_records(run, config, overrides)
-            stopped = train(run)
+            try:
+                stopped = train(run)
+            except NonFinite as error:
+                raise keep_step(run, config, error) from None
         if stopped:
             saved = "state saved" if config.trainer.save else "nothing saved (trainer.save=false)"
             log.info("stopped after step %d, %s", run.state.step, saved)

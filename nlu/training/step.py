@@ -1,7 +1,7 @@
 """One optimizer step: count, forward and backward over its micro-batches, sum over ranks, check, clip, update."""
 
 import logging
-from collections.abc import Callable
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +16,19 @@ from nlu.optim.adamw import update
 from nlu.optim.optimizer import named_parameters
 from nlu.runs import summary
 from nlu.tasks.task import Task, comparing_loss
-from nlu.training import nonfinite
 from nlu.training.memory import REMEDY, divided, refused, release, tried
+from nlu.training.nonfinite import Search
 from nlu.training.parallel import Parallel
 from nlu.training.passes import Passes, Share
-from nlu.training.pending import PendingStep
+from nlu.training.pending import LossScale, PendingStep
 from nlu.training.phases import phases_on
 from nlu.training.precision import NumberFormat
 from nlu.training.saving import TrainedParts
 
 log = logging.getLogger(__name__)
+
+KEPT_SCALES = 50
+"""the number of last steps whose loss scale an error reports"""
 
 
 @dataclass
@@ -58,12 +61,14 @@ class Stepper:
         self.trained = [parameter for _, parameter in named if parameter.requires_grad]
         self.phases = phases_on(self.device)
         self.passes = Passes(
-            self.model, self.task, self.method, self.precision, self.ranks, self.seed, self.trained, self.phases
+            self.model, self.task, self.method, self.precision, self.ranks, self.seed, self.trained, self.phases,
+            self.own,
         )  # fmt: skip
         self.weights = self.passes.weights
         self._of_model = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
         self.is_asynchronous = self.device.type == "cuda"
         self._failed = torch.zeros((), device=self.device) if self.is_asynchronous else None
+        self._scales: deque[LossScale] = deque(maxlen=KEPT_SCALES)
 
     def step(
         self, part: Examples, micro_batches: list[np.ndarray], number: int, stop: bool, epoch: int = 0
@@ -109,7 +114,7 @@ class Stepper:
             stop,
             torch.cat(numbers),
             # In the same pieces, for which memory is enough.
-            lambda: nonfinite.culprits(self.passes, part, divided(micro_batches, self.pieces), used, number, epoch),
+            Search(self.passes, part, divided(micro_batches, self.pieces), used, number, epoch),
         )
         # Raises before anything is updated.
         if not self.is_asynchronous:
@@ -192,7 +197,7 @@ class Stepper:
         scale: dict[str, float],
         stop: bool,
         numbers: Tensor,
-        culprits: Callable[[], str],
+        search: Search,
     ) -> PendingStep:
         arrived = None
         if self.is_asynchronous:
@@ -203,7 +208,7 @@ class Stepper:
         may_skip = self.precision.may_skip
         return PendingStep(
             number,
-            culprits,
+            search,
             self.clip_norm,
             counts,
             scale,
@@ -212,6 +217,7 @@ class Stepper:
             self.max_loss,
             numbers,
             arrived,
+            self._scales,
         )
 
     @torch.no_grad()

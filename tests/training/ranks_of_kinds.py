@@ -6,6 +6,7 @@ JOBS is a file of pickled (configuration, folder); beside each folder is a file 
 PACKAGES is a folder of further packages that the configurations may name. STRATEGY names a
 class of tests.training.strategies. PROVENANCE_TAKES_S makes the first process slow where it writes what
 ran, and fails it if the other went on meanwhile. ROWS_THAT_FIT=RANK:ROWS gives a process memory for so many rows.
+With FAILS=1 each process writes the error of a run to FOLDER.error-RANK.
 """
 
 import os
@@ -16,6 +17,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from nlu.config.errors import UserError
 from nlu.config.placement import MEETING
 from nlu.training import build, finish, single
 from tests.training import strategies
@@ -52,7 +54,12 @@ def main(jobs: Path) -> None:
     with memory_for(int(rows)) if os.environ["RANK"] == rank else nullcontext():
         for config, run_dir in pickle.loads(jobs.read_bytes()):
             os.environ[MEETING] = f"file://{run_dir}-meeting"
-            start(config, run_dir)
+            try:
+                start(config, run_dir)
+            except UserError as error:
+                if "FAILS" not in os.environ:
+                    raise
+                Path(f"{run_dir}.error-{os.environ['RANK']}").write_text(str(error))
 
 
 if __name__ == "__main__":

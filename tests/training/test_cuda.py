@@ -1,6 +1,7 @@
 """The same promises on a CUDA device, if this machine has one."""
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from nlu.diagnosis.replay import replay
+from nlu.losses.cross_entropy import CrossEntropy
+from nlu.runs.failed_step import failed_step_at
 from nlu.training.step import Stepper
+from tests.composing import prepared
 from tests.training import in_process
 from tests.training.in_process import MODEL
 from tests.training.runs import QUICK, TINY, files, result, run, weights
@@ -129,6 +134,21 @@ def test_on_cuda_a_loss_above_the_bound_ends_the_run_at_its_step(
     in_process.train(*options_of(way, tmp_path), bound, f"hydra.run.dir={tmp_path}/bounded", status=2)
     assert "above trainer.max_loss" in capsys.readouterr().err
     assert not (tmp_path / "bounded/checkpoints/last").exists()
+
+
+@pytest.mark.usefixtures("modes")
+def test_on_cuda_a_step_that_is_not_finite_fails_again_there_and_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    way = next(iter(WAYS))
+    passes = CrossEntropy.__call__
+    monkeypatch.setattr(CrossEntropy, "__call__", lambda *arguments: passes(*arguments) * math.nan)
+    in_process.train(*options_of(way, tmp_path), f"hydra.run.dir={tmp_path}/run", status=2)
+    for device in (DEVICE, "cpu"):
+        given = [f"trainer.device={device}"]
+        folder, report = failed_step_at(f"{tmp_path}/run/nonfinite-1")
+        assert report["place"] == "in the loss (CrossEntropy)"
+        assert replay(folder, report, prepared(given), given) == 0
 
 
 @pytest.mark.usefixtures("modes")
