@@ -154,6 +154,8 @@ class Run:
     folds: Folds
     adapter: Node = field(default_factory=lambda: _none("adapter"))
     """What is trained instead of the encoder's weights."""
+    parallel: Node = field(default_factory=lambda: {TARGET: target_of("parallel", "replicated")})
+    """How several processes train together."""
     tracker: Node = field(default_factory=lambda: _none("tracker"))
     """Another tool that shows the numbers of the run."""
     choices: dict[str, str] = field(default_factory=dict, init=False)
@@ -208,10 +210,11 @@ class Run:
         other.choices = self.choices
         return other
 
-    def with_choice(self, group: str, node: Node, choice: str) -> Self:
-        """Return the configuration with another choice of a group: its keys, and its name."""
-        other = replace(self, **{group: node})
-        other.choices = {**self.choices, group: choice}
+    def with_choice(self, group: str, node: Node, choice: str | None = None) -> Self:
+        """Return the configuration with other keys of a group; `choice`: the new name of its choice, if it changes."""
+        changed: dict[str, Any] = {group: node}
+        other = replace(self, **changed)
+        other.choices = {**self.choices, **({group: choice} if choice else {})}
         return other
 
     def repeat(self, *, seed: int, fold: int | None) -> Self:

@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 import nlu
 from nlu.config.words import counted
 from nlu.diagnosis.check import Check, broken, warning
+from nlu.optim.apex import has_kernels, is_nvidias, places
 from nlu.runs.provenance import describe_code, installed_version
 from nlu.storage.environment import VARIABLES, pairs
 from nlu.storage.redaction import found_in, is_secret_name
@@ -129,15 +130,15 @@ def apex() -> Check:
     spec = importlib.util.find_spec("apex")
     if spec is None:
         return Check("apex", "not installed and not needed: torch has the optimizer and mixed precision")
-    places = [Path(place) for place in spec.submodule_search_locations or ()]
-    if not any((place / "multi_tensor_apply").is_dir() for place in places):
+    if not is_nvidias(folders := places()):
         return warning(
             "apex",
-            f"{places[0] if places else spec.origin} is another package of the same name, not NVIDIA's",
+            f"{folders[0] if folders else spec.origin} is another package of the same name, not NVIDIA's",
             f"{sys.executable} -m pip uninstall apex; nlu needs neither",
         )
-    built = "with" if importlib.util.find_spec("amp_C") else "without"
-    return Check("apex", f"NVIDIA's, {built} its kernels; not used: torch has the optimizer and mixed precision")
+    if not has_kernels():
+        return Check("apex", "NVIDIA's, without its kernels; not used: torch has the optimizer and mixed precision")
+    return Check("apex", "NVIDIA's, with its kernels, which optimizer.kernel=apex uses; the default is that of torch")
 
 
 PREFIX = "FSSPEC_"

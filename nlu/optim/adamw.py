@@ -1,55 +1,22 @@
 """AdamW with BERT's parameter groups: learning rates by depth, no decay of norms and biases, frozen parameters."""
 
 import fnmatch
-import inspect
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
-from torch.optim.adam import adam
+from torch import nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
 from nlu.models.head import HasLearningRates
 from nlu.models.task_model import TaskModel
+from nlu.optim.apex import ApexAdamW, require_kernels
+from nlu.optim.fused import FusedAdamW
 from nlu.optim.optimizer import named_parameters
 
 log = logging.getLogger(__name__)
-
-
-TAKES_DIVISOR = "grad_scale" in inspect.signature(adam).parameters
-"""whether torch's kernel can divide gradients during the update, as its gradient scaler requires"""
-
-
-class FusedAdamW(torch.optim.AdamW):
-    """torch's AdamW with the fused kernel and without support for torch.compile.
-
-    That support imports the compiler with the first optimizer, which delays each start of a run by over a second.
-    """
-
-    grad_scale: Tensor
-    found_inf: Tensor | None
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
-    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
-
-
-def update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None) -> None:
-    """Divide the gradients and run the optimizer's step, unless `failed`, a number on the device, is not 0.
-
-    The fused kernel divides during the update, which saves a pass over all gradients, and reads `failed` without a
-    synchronization with the host.
-    """
-    if TAKES_DIVISOR and isinstance(optimizer, FusedAdamW):
-        # torch's gradient scaler hands these attributes to the kernel in the same way; the kernel divides by
-        # `grad_scale` and skips the update where `found_inf` is not 0.
-        optimizer.grad_scale, optimizer.found_inf = divisor, failed
-    else:
-        torch._foreach_div_(gradients, divisor)
-        if failed is not None and failed.item():
-            return
-    optimizer.step()
 
 
 class AdamW:
@@ -67,23 +34,28 @@ class AdamW:
         freeze: list[str] = [],  # noqa: B006 - read as a schema, never changed
         lr_by_name: dict[str, PositiveFloat] | None = None,
         weight_decay_by_name: dict[str, NonNegativeFloat] | None = None,
+        kernel: Literal["torch", "apex", "auto"] = "torch",
     ):
         """`lr`: the peak rate. `layer_lr_decay` d < 1 gives the n-th layer below the top lr * d^n, and embeddings the
         smallest rate; 1 = off. `top_lr_ratio` multiplies the rate of pooler and head. `freeze`: shell patterns of
         parameter names that are not trained, e.g. ["backbone.embeddings.*"]; [] = none. `lr_by_name` and
         `weight_decay_by_name`: peak rates and decays by such a pattern, in place of those above; of several patterns
-        that match a name, the last one counts; None = none."""
+        that match a name, the last one counts; None = none. `kernel` on CUDA: torch's, or that of NVIDIA's apex; auto =
+        apex if it is installed, which is settled before a run begins."""
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise UserError(f"optimizer.betas is {list(betas)}, but must be two numbers in [0, 1); e.g. [0.9,0.999]")
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
         self.layer_lr_decay, self.top_lr_ratio, self.freeze = layer_lr_decay, top_lr_ratio, list(freeze)
+        self.kernel = kernel
         self.lr_by_name, self.weight_decay_by_name = lr_by_name or {}, weight_decay_by_name or {}
 
     def build(self, model: TaskModel, own: nn.Module | None = None) -> torch.optim.Optimizer:
         """Freeze parameters and return the optimizer. Parameters of the method have the rate of the head.
 
-        Raises UserError if a pattern matches no parameter, or all parameters are frozen.
+        Raises UserError if a pattern matches no parameter, all parameters are frozen, or the kernel is missing.
         """
+        if self.kernel == "apex":
+            require_kernels(next(model.parameters()).device)
         named = list(named_parameters(model, own))
         names = [name for name, _ in named]
         for key in ("freeze", "lr_by_name", "weight_decay_by_name"):
@@ -108,7 +80,8 @@ class AdamW:
                 groups.setdefault((lr if own_lr is None else own_lr, decay, own_lr is not None), []).append(parameter)
         if not groups:
             raise UserError(f"optimizer.freeze is {self.freeze}, which leaves nothing to train; drop a pattern")
-        return FusedAdamW(
+        optimizer = ApexAdamW if self.kernel == "apex" else FusedAdamW
+        return optimizer(
             [
                 {"params": parameters, "lr": lr, "weight_decay": decay, "has_own_lr": has_own_lr}
                 for (lr, decay, has_own_lr), parameters in groups.items()

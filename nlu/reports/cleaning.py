@@ -22,7 +22,7 @@ from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.settle import is_whole, remove
 
 ENDED = ("complete", "pruned")
-OPTIMIZER, METHOD = "optimizer.safetensors", "method.safetensors"
+OF_TRAINING = ("optimizer.safetensors", "method.safetensors", "parallel.safetensors")
 BEST = re.compile(r"best-(\d+)")
 
 
@@ -73,7 +73,7 @@ def _removable(folder: Path, keep_best: int, keep_optimizer: bool) -> Iterator[P
         if (best and int(best[1]) > keep_best) or (path.name.startswith(".") and path.is_dir()):
             yield path
     # `RUN/last` predicts without them; they are as large as the weights or larger.
-    for name in () if keep_optimizer else (OPTIMIZER, METHOD):
+    for name in () if keep_optimizer else OF_TRAINING:
         if (path := checkpoints / "last" / name).is_file():
             yield path
 

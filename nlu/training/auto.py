@@ -1,4 +1,4 @@
-"""precision=auto: the fastest number format that the hardware computes, chosen before a run begins.
+"""precision=auto and optimizer.kernel=auto: what this machine computes fastest, chosen before a run begins.
 
 The run's configuration and records hold the choice, so a continued run computes as it began.
 """
@@ -13,6 +13,7 @@ import yaml
 from nlu.config.choices import node_of, target_of
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET
+from nlu.optim import apex
 from nlu.runs.folder import CONFIG
 from nlu.training.hardware import instruction_sets
 from nlu.training.ranks import Ranks
@@ -58,20 +59,43 @@ def with_precision(config: AnyRun, ranks: Ranks, run_dir: Path | None = None) ->
     """
     if config.precision[TARGET] != target_of(GROUP, NAME):
         return config
-    node, choice = ranks.from_first(_chosen(config, ranks, run_dir) if ranks.is_first else None)
+
+    def choose() -> tuple[dict[str, Any], str]:
+        choice, reason = choice_for(ranks.device)
+        if (begun := _begun(config, run_dir)) is None:
+            log.info("precision=auto is %s: %s", choice, reason)
+            return node_of(GROUP, choice), choice
+        there = begun["choices"].get(GROUP, begun[GROUP][TARGET])
+        if there != choice:
+            log.warning(
+                "precision=auto is %s, with which the run was begun, and not %s, the choice here: %s", there, choice,
+                reason,
+            )  # fmt: skip
+        return begun[GROUP], there
+
+    node, choice = ranks.from_first(choose() if ranks.is_first else None)
     return config.with_choice(GROUP, node, choice)
 
 
-def _chosen(config: Run, ranks: Ranks, run_dir: Path | None) -> tuple[dict[str, Any], str]:
-    choice, reason = choice_for(ranks.device)
-    if run_dir is not None and config.resume != "never" and (run_dir / CONFIG).is_file():
-        there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
-        begun = there["choices"].get(GROUP, there[GROUP][TARGET])
-        if begun != choice:
-            log.warning(
-                "precision=auto is %s, with which the run was begun, and not %s, the choice here: %s", begun, choice,
-                reason,
-            )  # fmt: skip
-        return there[GROUP], begun
-    log.info("precision=auto is %s: %s", choice, reason)
-    return node_of(GROUP, choice), choice
+def with_kernel(config: AnyRun, ranks: Ranks, run_dir: Path) -> AnyRun:
+    """Return the configuration with the kernel of the optimizer for this machine if it is auto; as above."""
+    if config.optimizer.get("kernel") != NAME:
+        return config
+
+    def choose() -> str:
+        choice = "apex" if ranks.device.type == "cuda" and apex.has_kernels() else "torch"
+        begun = _begun(config, run_dir)
+        there: str = choice if begun is None else begun["optimizer"].get("kernel", "torch")
+        log.info("optimizer.kernel=auto is %s%s", there, "" if begun is None else ", with which the run was begun")
+        return there
+
+    kernel = ranks.from_first(choose() if ranks.is_first else None)
+    return config.with_choice("optimizer", {**config.optimizer, "kernel": kernel})
+
+
+def _begun(config: Run, run_dir: Path | None) -> dict[str, Any] | None:
+    """Return the configuration of the run that is continued in this folder, if any."""
+    if run_dir is None or config.resume == "never" or not (run_dir / CONFIG).is_file():
+        return None
+    begun: dict[str, Any] = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+    return begun

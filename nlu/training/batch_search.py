@@ -20,7 +20,7 @@ from nlu.config.errors import OutOfMemory, UserError
 from nlu.data.examples import Examples
 from nlu.data.opening import Store
 from nlu.display.progress import Progress
-from nlu.optim.adamw import update
+from nlu.optim.fused import update
 from nlu.runs.checkpoint import read_order
 from nlu.runs.folder import repeats_beside
 from nlu.storage.files import read_json, write_json
@@ -143,7 +143,7 @@ class _Tries:
         with refused(FOR_ONE):
             rows_N = np.argsort(-part.lengths_N, kind="stable")[: self._ranks.world_size]
             totals = self._run(part, rows_N)
-            stepper.parallel.reduce(stepper.trained, totals)
+            stepper.parallel.reduce(stepper.trained, totals, 1)
             gradients = [parameter.grad for parameter in stepper.trained if parameter.grad is not None]
             # On the host, so that copies take no memory of the device.
             before = [parameter.detach().to("cpu", copy=True) for parameter in stepper.trained]
@@ -196,7 +196,7 @@ class _Tries:
         """Compute the gradient of these rows as in the first micro-batch of a step, or one that adds to others."""
         passes = self._stepper.passes
         shares = passes.shares(part, [rows_N[self._ranks.rank :: self._ranks.world_size]], 0)
-        counts, _ = passes.count(shares, stop=False)
+        counts, _, _ = passes.count(shares, stop=False)
         scale = {name: passes.weights[name] / max(1, count) for name, count in counts.items()}
         if self._accumulation == 1:
             passes.forget_gradients()

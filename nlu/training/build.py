@@ -235,7 +235,7 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
     torch.manual_seed(stable_seed(config.seed, "method"))
     # Before the strategy, so that a method that copies the model, such as a teacher, copies whole weights.
     own = method.prepare(model, Context(task, store, config.seed, ranks.device, progress))
-    parallel = strategy(ranks)
+    parallel = strategy(ranks, config.parallel, trusted)
     model = parallel.prepare(model)
     own = None if own is None else parallel.prepare(own)
     # The optimizer comes after the strategy, which may replace the parameters.

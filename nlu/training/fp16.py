@@ -32,7 +32,8 @@ class Fp16:
         after which the scale doubles. `min_scale`: if gradients overflow at this scale or below, the run ends; above
         it, the scale is halved and the step skipped."""
         self.init_scale, self.growth_interval, self.min_scale = init_scale, growth_interval, min_scale
-        self.load_state({})
+        self._scale, self._good_steps = torch.tensor(init_scale, dtype=torch.float32), torch.tensor(0)
+        """the scale, and the steps since it changed or began"""
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which a forward pass runs."""
@@ -68,4 +69,3 @@ class Fp16:
         """Continue from a result of `state`, or begin if it is that of a precision without a scale."""
         self._scale = torch.tensor(state.get("scale", self.init_scale), dtype=torch.float32)
         self._good_steps = torch.tensor(int(state.get("good_steps", 0)))
-        """steps since the scale changed, or since it began"""

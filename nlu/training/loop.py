@@ -69,15 +69,18 @@ def train(run: Training) -> bool:
         with run.journal.listening():
             # The request to stop is shared with the counts of rows, so that all ranks stop after the same step.
             step = run.stepper.step(part, run.rank_batches(state.step), number, stopping.asked(), epoch)
+        if is_whole := due.is_whole(number):
+            run.stepper.synchronize(number)
         pending.append(step)
         is_stopping |= step.stop
         # Counted before its numbers have arrived; before anything is written, the loop below waits for them.
         state.step = number
 
         logging, evaluating, saving = due.logs(number), due.evaluates(number), due.saves(number)
-        # At once, since memory may not run out at the same step again.
-        saving |= run.stepper.pieces != state.pieces
-        state.pieces = run.stepper.pieces
+        if is_whole:
+            # At once, since memory may not run out at the same step again.
+            saving |= run.stepper.pieces != state.pieces
+            state.pieces = run.stepper.pieces
         # An accelerator runs one step ahead of the host, unless the numbers of this step are needed now.
         ahead = 1 if run.stepper.is_asynchronous and not (logging or evaluating or saving) else 0
         while len(pending) > (0 if is_stopping else ahead):
@@ -94,12 +97,14 @@ def train(run: Training) -> bool:
         if logging:
             log_window(run, lr, meter.loss_scale)
         state.train_s = time.perf_counter() - began_s
-        saving = saving or is_stopping or run.is_complete
+        # A run whose ranks train apart continues to the step after which they hold the same weights.
+        is_ending = is_stopping and is_whole
+        saving = saving or is_ending or run.is_complete
         if saving:
             save_last(run)
         if saving or evaluating:
             meter.restart()
-        if is_stopping:
+        if is_ending:
             return True
     # Check for a signal since the last step: the ranks must agree, and the end of a run may take long.
     return run.stepper.ranks.from_first(stopping.asked())

@@ -1,4 +1,4 @@
-"""Strategies by which the ranks of a run share its weights and sum its gradients.
+"""Strategies by which the ranks of a run share its weights and sum its gradients: the group `parallel`.
 
 Every rank runs the same passes in the same order, in training and in scoring: a rank without rows runs a placeholder
 that contributes nothing. Every rank also makes each call below. So a strategy may communicate anywhere;
@@ -6,20 +6,28 @@ tests/training/strategies.py has one that shards every tensor. The strategies he
 others, a rank for which memory runs out cannot divide its batch, since the others do not know of it.
 """
 
-from collections.abc import Mapping
-from typing import Protocol, TypeVar
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from nlu.config.choices import choice_of, target_of
+from nlu.config.targets import TARGET, build
 from nlu.training.ranks import Ranks
+
+log = logging.getLogger(__name__)
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 class Parallel(Protocol):
-    """The contract of a strategy for steps and checkpoints."""
+    """The contract of a strategy for steps and checkpoints.
+
+    A choice of the group `parallel` gets the ranks, and its options by keyword. Steps have numbers from 1.
+    """
 
     ranks: Ranks
     passes_are_local: bool
@@ -28,14 +36,36 @@ class Parallel(Protocol):
     def prepare(self, module: Module) -> Module:
         """Move a module to the device in place, and return it in the form of this rank."""
 
-    def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
-        """Sum the gradients over all ranks in place, and return the sum of `totals`, a small vector.
+    def sums_gradients(self, number: int) -> bool:
+        """Return whether ranks update by the gradient of all rows of step `number`, or each by that of its rows."""
+
+    def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
+        """Sum the gradients over all ranks in place, if `sums_gradients`; return the sum of `totals`, a small vector,
+        over all ranks.
 
         A parameter without a gradient on all ranks gets none, so that the optimizer does not change it.
         """
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
-        """Return the Euclidean norm of the whole gradient, on the device."""
+        """Return the Euclidean norm of the whole gradient by which this rank updates, on the device."""
+
+    def norm_over_ranks(self, norm: Tensor, number: int) -> Tensor:
+        """Return the norm that records have, from the norm of each rank: equal on all ranks, and finite only if all
+        are."""
+
+    def is_whole(self, number: int) -> bool:
+        """Return whether all ranks hold the same weights after step `number` and `synchronize`. Only then is the run
+        evaluated and saved; the end of a run is such a step too."""
+
+    def synchronize(self, parameters: list[nn.Parameter], followers: Sequence[Tensor]) -> None:
+        """Make the trained parameters equal on all ranks, and the tensors that follow them, such as moments and
+        averages. Called after each step with `is_whole` whose gradients were not summed, and at the end."""
+
+    def state(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Return the strategy's tensors for `last`, whole on rank 0; `names` of the trained parameters, in order."""
+
+    def load_state(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
+        """Continue from a result of `state`, which every rank has read, or {}."""
 
     def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
         """Return the whole weights and buffers of a module on rank 0. Every rank must call it."""
@@ -62,11 +92,29 @@ class SingleProcess:
     def prepare(self, module: Module) -> Module:
         return module.to(self.ranks.device)
 
-    def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
+    def sums_gradients(self, number: int) -> bool:
+        return True
+
+    def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
         return totals
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return torch.nn.utils.get_total_norm(gradients)
+
+    def norm_over_ranks(self, norm: Tensor, number: int) -> Tensor:
+        return norm
+
+    def is_whole(self, number: int) -> bool:
+        return True
+
+    def synchronize(self, parameters: list[nn.Parameter], followers: Sequence[Tensor]) -> None:
+        """Do nothing: the weights are equal after each step."""
+
+    def state(self, names: Sequence[str]) -> dict[str, Tensor]:
+        return {}
+
+    def load_state(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
+        """Do nothing: the state is empty, or that of another strategy."""
 
     def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
         return module.state_dict()
@@ -84,30 +132,51 @@ class SingleProcess:
 class Replicated(SingleProcess):
     """Every rank holds all weights; one message sums all gradients."""
 
-    def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
+    def __init__(self, ranks: Ranks, *, reduce_dtype: Literal["float32", "bfloat16"] = "float32"):
+        """`reduce_dtype` of the message. In bfloat16 each rank rounds its gradient, and each addition its sum."""
+        super().__init__(ranks)
+        self.reduce_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[reduce_dtype]
+
+    def gradients_of(self, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """Return the gradients of the parameters that have one on any rank; on the others it becomes zero."""
         # A part of the model that no row of this rank used lacks a gradient here; all ranks must agree on the list of
         # tensors in the message.
         has_gradient = self.ranks.sum_on_host([float(parameter.grad is not None) for parameter in parameters])
-        used = [parameter for parameter, ranks in zip(parameters, has_gradient, strict=True) if ranks]
         gradients = []
-        for parameter in used:
-            # A rank without a gradient for it must take part too.
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-        if not gradients:
+        for parameter, ranks in zip(parameters, has_gradient, strict=True):
+            if ranks:
+                # A rank without a gradient for it must take part too.
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+        return gradients
+
+    def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
+        gradients = self.gradients_of(parameters)
+        # In another message if that of the gradients is rounded.
+        own = totals.new_empty(0) if self.reduce_dtype != torch.float32 or not gradients else totals
+        if not len(own):
             dist.all_reduce(totals)
+        if not gradients:
             return totals
         # One message instead of one for each tensor. The totals travel in the gradients' type, so their sum over ranks
         # has fp32 precision.
-        flat = torch.cat([totals.to(gradients[0].dtype), *(gradient.view(-1) for gradient in gradients)])
+        flat = torch.cat([own.float(), *(gradient.view(-1) for gradient in gradients)]).to(self.reduce_dtype)
         dist.all_reduce(flat)
-        pieces = flat[len(totals) :].split([gradient.numel() for gradient in gradients])
+        pieces = flat[len(own) :].split([gradient.numel() for gradient in gradients])
         # Copied back into the same tensors, which the optimizer's kernel knows; one call for all of them.
         torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
-        return flat[: len(totals)].to(totals.dtype)
+        return flat[: len(own)].to(totals.dtype) if len(own) else totals
 
 
-def strategy(ranks: Ranks) -> Parallel:
-    """Return the strategy for these ranks."""
-    return SingleProcess(ranks) if ranks.world_size == 1 else Replicated(ranks)
+def strategy(ranks: Ranks, node: Mapping[str, Any], trusted: Sequence[str] = ()) -> Parallel:
+    """Return the strategy for these ranks; `node` is the choice of the group `parallel`."""
+    if ranks.world_size > 1:
+        chosen: Parallel = build(node, ranks, trusted=trusted)
+        return chosen
+    if node[TARGET] != target_of("parallel", "replicated"):
+        log.warning(
+            "parallel=%s does nothing in a run of one process; set trainer.devices",
+            choice_of("parallel", node[TARGET]),
+        )
+    return SingleProcess(ranks)

@@ -78,8 +78,9 @@ class Passes:
                 shares.append(None)
         return shares
 
-    def count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], bool]:
-        """Return the number of rows of each term in the step over all ranks, and whether any rank is asked to stop."""
+    def count(self, shares: list[Share | None], stop: bool) -> tuple[dict[str, int], dict[str, int], bool]:
+        """Return the number of rows of each term in the step over all ranks, that of this rank, and whether any rank
+        is asked to stop."""
         own: dict[str, int] = {}
         for share in shares:
             if share is not None and share.is_own:
@@ -89,7 +90,8 @@ class Passes:
         # One message carries the counts and the request to stop. So all ranks stop after the same step, no matter
         # which of them got the signal. Counts are exact in float64.
         *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in self.weights), float(stop)])
-        return {name: int(total) for name, total in zip(self.weights, totals, strict=True)}, stops > 0
+        counts = {name: int(total) for name, total in zip(self.weights, totals, strict=True)}
+        return counts, {name: own.get(name, 0) for name in self.weights}, stops > 0
 
     def forget_gradients(self) -> None:
         """Set all gradients to None."""

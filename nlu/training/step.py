@@ -12,7 +12,7 @@ from nlu.config.errors import OutOfMemory
 from nlu.data.examples import Examples
 from nlu.methods.method import Method, Scale
 from nlu.models.task_model import TaskModel
-from nlu.optim.adamw import update
+from nlu.optim.fused import update
 from nlu.optim.optimizer import named_parameters
 from nlu.runs import summary
 from nlu.tasks.task import Task, comparing_loss
@@ -83,25 +83,30 @@ class Stepper:
         same update but for rounding. Raises OutOfMemory if a micro-batch cannot be divided any further.
         """
         shares = self.passes.shares(part, divided(micro_batches, self.pieces), epoch)
-        counts, stop = self.passes.count(shares, stop)
-        scale = {name: self.weights[name] / max(1, count) for name, count in counts.items()}
+        counts, own_counts, stop = self.passes.count(shares, stop)
+        scale = self._scale(counts)
+        # What gradients are divided by: the rows of all ranks whose gradients are summed.
+        divided_by = scale if self.parallel.sums_gradients(number) else self._scale(own_counts)
         loss_scale = self.precision.loss_scale(self.device)
         # Only the backward pass sees the loss scale: `totals` are sums of the terms without any factor, so the reported
         # loss uses `scale`.
-        used: Scale = scale if loss_scale is None else {name: value * loss_scale for name, value in scale.items()}
+        used: Scale = (
+            divided_by if loss_scale is None else {name: each * loss_scale for name, each in divided_by.items()}
+        )
         # Before the update only gradients change, so the passes can be run again.
         while (own := self._run_if_it_fits(shares, used, number)) is None:
             self._divide(micro_batches, number)
             shares = self.passes.shares(part, divided(micro_batches, self.pieces), epoch)
         self.phases.begin("reduce")
         with refused(f"memory ran out in step {number}, where gradients are summed over ranks"):
-            totals = self.parallel.reduce(self.trained, own)
+            totals = self.parallel.reduce(self.trained, own, number)
         self.phases.begin("optimizer")
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
-        gnorm = self.parallel.norm(gradients)
+        own_norm = self.parallel.norm(gradients)
         if loss_scale is not None:
             # Clipping and train.tsv use the norm of the gradient of the loss itself.
-            gnorm = gnorm / loss_scale
+            own_norm = own_norm / loss_scale
+        gnorm = self.parallel.norm_over_ranks(own_norm, number)
         numbers = [totals, gnorm.view(1)]
         if self.max_loss is not None:
             numbers.append(self._is_above(self.max_loss, totals, scale).double().view(1))
@@ -120,7 +125,7 @@ class Stepper:
         if not self.is_asynchronous:
             pending.result()
         # A larger norm is reduced to clip_norm; the small constant keeps the result below it.
-        divisor = ((gnorm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(gnorm)
+        divisor = ((own_norm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(own_norm)
         # One test on the device for all numbers: infinity and NaN survive the additions. On several ranks it is that of
         # sums over all of them, so all decide alike.
         is_finite = torch.isfinite(totals.sum() + gnorm)
@@ -134,6 +139,21 @@ class Stepper:
                 self.precision.update(is_finite)
         self.phases.begin("other")
         return pending
+
+    def _scale(self, counts: dict[str, int]) -> dict[str, float]:
+        """Return the factor of the sum of each term over so many rows."""
+        return {name: self.weights[name] / max(1, count) for name, count in counts.items()}
+
+    def synchronize(self, number: int) -> None:
+        """Make all that training changes equal on all ranks after step `number`, if it is not."""
+        if self.parallel.sums_gradients(number):
+            return
+        self.phases.begin("reduce")
+        of_optimizer = [value for each in self.trained for value in self.optimizer.state.get(each, {}).values()]
+        # Counts of steps, which have no axis, are equal anyway.
+        moments = [value for value in of_optimizer if isinstance(value, Tensor) and value.dim()]
+        self.parallel.synchronize(self.trained, [*moments, *(self.average or {}).values()])
+        self.phases.begin("other")
 
     def _is_above(self, max_loss: float, totals: Tensor, scale: dict[str, float]) -> Tensor:
         """Return whether the loss is finite and above `max_loss`; on an accelerator, all later steps then fail."""

@@ -17,7 +17,7 @@ from nlu.config.signature import read_signature
 
 WITH_TARGET = (
     "task", "model", "head", "data", "tokenizer", "loss", "method", "optimizer", "scheduler", "precision",
-    "adapter", "tracker",
+    "adapter", "tracker", "parallel",
 )  # fmt: skip
 OTHERS = ("trainer", "experiment", "debug")
 MAY_DIFFER = {
@@ -81,7 +81,7 @@ def test_the_top_level_keys_and_the_groups_are_these(composer):
     assert list(config) == [
         "seed", "seeds", "folds", "fold", "resume", "mirror", "stores", "dry_run", "replay", "note", "trusted_packages",
         "trial", "loss", "head", "method", "task", "optimizer", "model", "data", "tokenizer", "scheduler", "precision",
-        "adapter", "tracker", "trainer",
+        "parallel", "adapter", "tracker", "trainer",
     ]  # fmt: skip
     assert {field.name for field in dataclasses.fields(Run) if field.init} == set(config)
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir() and not path.name.startswith("_")}

@@ -45,7 +45,7 @@ def slow_down(seconds: float) -> None:
 
 def main(jobs: Path) -> None:
     if strategy := os.environ.get("STRATEGY"):
-        build.strategy = getattr(strategies, strategy)
+        build.strategy = lambda ranks, *of: getattr(strategies, strategy)(ranks)
     if packages := os.environ.get("PACKAGES"):
         sys.path.insert(0, packages)
     if seconds := os.environ.get("PROVENANCE_TAKES_S"):

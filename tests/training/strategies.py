@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nlu.training.parallel import Replicated
+from nlu.training.parallel import Replicated, SingleProcess
 from nlu.training.ranks import Ranks
 
 
@@ -50,13 +50,10 @@ class Lockstep(Replicated):
         return super().place(whole, like)
 
 
-class Sharded:
+class Sharded(SingleProcess):
     """Each process holds a part of every tensor: torch's FSDP, in as many lines as nlu.training.parallel needs."""
 
     passes_are_local = False
-
-    def __init__(self, ranks: Ranks):
-        self.ranks = ranks
 
     def prepare(self, module: Any) -> Any:
         from torch.distributed.device_mesh import init_device_mesh
@@ -70,7 +67,7 @@ class Sharded:
         sharded.set_gradient_divide_factor(1.0)
         return sharded
 
-    def reduce(self, parameters: list[nn.Parameter], totals: Tensor) -> Tensor:
+    def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
         dist.all_reduce(totals)
         return totals
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.config.errors import UserError
-from nlu.optim.adamw import FusedAdamW
+from nlu.optim.fused import FusedAdamW
 from nlu.training import batch_search, host_memory
 from nlu.training.batch_search import largest
 from tests.training.in_process import Killed, composed, start, train

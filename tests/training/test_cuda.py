@@ -12,7 +12,9 @@ import torch
 
 from nlu.diagnosis.replay import replay
 from nlu.losses.cross_entropy import CrossEntropy
+from nlu.optim import apex
 from nlu.runs.failed_step import failed_step_at
+from nlu.runs.records import read_rows
 from nlu.training.step import Stepper
 from tests.composing import prepared
 from tests.training import in_process
@@ -110,9 +112,15 @@ def modes() -> Iterator[None]:
     torch.utils.deterministic.fill_uninitialized_memory = True
 
 
+IN_FP16 = ("plain", "freelb", "accumulation", "pairs", "tags", "crf, plain", "no dropout in attention")
+"""Ways that are tried in fp16 too, which differs from bf16 in its loss scale only."""
+
+
 @pytest.mark.usefixtures("modes")
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "precision"),
+    [*((way, name) for way in WAYS for name in ("fp32", "bf16")), *((way, "fp16") for way in IN_FP16)],
+)
 def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
     tmp_path: Path, way: str, precision: str
 ) -> None:  # fmt: skip
@@ -152,8 +160,7 @@ def test_on_cuda_a_step_that_is_not_finite_fails_again_there_and_on_a_cpu(
 
 
 @pytest.mark.usefixtures("modes")
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "precision"), [*((way, "bf16") for way in WAYS), *((way, "fp16") for way in IN_FP16)])
 def test_on_cuda_the_host_waits_for_the_device_in_no_step(
     tmp_path: Path, way: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -173,3 +180,41 @@ def test_on_cuda_the_host_waits_for_the_device_in_no_step(
     monkeypatch.setattr(Stepper, "step", strict)
     in_process.train(*options_of(way, tmp_path), f"precision={precision}", f"hydra.run.dir={tmp_path}/run")
     assert checked == list(range(WARM_UP_STEPS + 1, 10))
+
+
+@pytest.mark.usefixtures("modes")
+def test_on_cuda_an_overflow_skips_the_step_and_halves_the_scale(tmp_path: Path) -> None:
+    options = ("precision=fp16", "precision.init_scale=268435456", "trainer.log_interval=1st")
+    in_process.train(*options_of("plain", tmp_path), *options, f"hydra.run.dir={tmp_path}/run")
+    scale = 268435456.0
+    for row in read_rows(tmp_path / "run/train.tsv"):
+        assert row["grad_scale"] == scale
+        scale /= 2 ** row["skipped"]
+    skipped = in_process.column(tmp_path / "run", "skipped")
+    assert skipped[0] == 1 and skipped[-1] == 0
+
+
+@pytest.mark.skipif(not apex.has_kernels(), reason="NVIDIA's apex is not installed")
+@pytest.mark.usefixtures("modes")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_on_cuda_the_kernel_of_apex_updates_as_that_of_torch(tmp_path: Path, precision: str) -> None:
+    for kernel in ("torch", "apex"):
+        in_process.train(
+            *options_of("plain", tmp_path), f"precision={precision}", f"optimizer.kernel={kernel}",
+            "trainer.log_interval=1st", f"hydra.run.dir={tmp_path}/{kernel}",
+        )  # fmt: skip
+    one, other = (in_process.column(tmp_path / kernel, "loss") for kernel in ("torch", "apex"))
+    assert other == pytest.approx(one, rel=1e-3)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+@pytest.mark.parametrize("parallel", [("parallel.reduce_dtype=bfloat16",), ("parallel=bmuf", "parallel.warmup=2")])
+def test_two_cuda_devices_with_a_strategy_give_the_same_bytes_twice_and_after_a_stop(
+    tmp_path: Path, parallel: tuple[str, ...]
+) -> None:
+    options = [option for option in (*TINY, *QUICK, *files(tmp_path)) if option != "trainer.device=cpu"]
+    options += [*parallel, f"trainer.device={DEVICE}", "trainer.devices=2", "resume=auto"]
+    options += ["parallel.sync_interval=2"] if "parallel=bmuf" in parallel else []
+    for name, more in (("a", ()), ("b", ("trainer.stop_after=2st",)), ("b", ())):
+        run(*options, *more, f"hydra.run.dir={tmp_path}/{name}")
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")

@@ -136,7 +136,7 @@ def gradients_of(run: Training, step: int) -> dict[str, torch.Tensor]:
     """Return the gradients of a step, before any update."""
     passes = run.stepper.passes
     shares = passes.shares(run.train_set(step), run.rank_batches(step), 0)
-    counts, _ = passes.count(shares, False)
+    counts, _, _ = passes.count(shares, False)
     passes.model.train()
     passes.run(shares, {name: passes.weights[name] / max(1, count) for name, count in counts.items()}, 1)
     return {name: one.grad.clone() for name, one in passes.model.named_parameters() if one.grad is not None}

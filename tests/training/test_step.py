@@ -22,10 +22,10 @@ from nlu.losses.cross_entropy import CrossEntropy
 from nlu.methods.plain import Plain
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.noise import Noise, drawing_from
-from nlu.optim.adamw import FusedAdamW
+from nlu.optim.fused import FusedAdamW
 from nlu.runs import summary
 from nlu.tasks.classify import Classify
-from nlu.training.parallel import SingleProcess
+from nlu.training.parallel import Parallel, SingleProcess
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
@@ -37,9 +37,13 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
+    return examples_in(tmp_path_factory.mktemp("set") / "train")
+
+
+def examples_in(folder: Path) -> Examples:
+    """Write ROWS examples to a new folder, the same at each call."""
     rng = np.random.default_rng(0)
     lengths_N = rng.integers(3, 9, ROWS)
-    folder = tmp_path_factory.mktemp("set") / "train"
     target = Classes(Files(train="", labels=["no", "yes"]))
     writer = SetWriter(folder, target.column())
     tokens = rng.integers(0, 30, int(lengths_N.sum())).astype(np.int32)
@@ -55,7 +59,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
 def stepper(
     lr: float = 0.1, dropout: float = 0.0, clip_norm: float = 0.0, ema_decay: float = 0.0,
     optimizer: Any = torch.optim.SGD, dtype: Literal["float32", "bfloat16"] = "float32",
-    max_loss: float | None = None,
+    max_loss: float | None = None, parallel: Parallel | None = None,
 ) -> Stepper:  # fmt: skip
     torch.manual_seed(0)
     encoder = Bert(
@@ -66,7 +70,7 @@ def stepper(
     average = {name: value.detach().clone() for name, value in model.named_parameters()} if ema_decay else None
     return Stepper(
         model, optimizer(model.parameters(), lr=lr), Classify(CrossEntropy(), labels(2)), Plain(),  # type: ignore[arg-type]
-        Precision(dtype=dtype), SingleProcess(Ranks(0, 1, CPU)), 1, clip_norm, average, ema_decay,
+        Precision(dtype=dtype), parallel or SingleProcess(Ranks(0, 1, CPU)), 1, clip_norm, average, ema_decay,
         max_loss=max_loss,
     )  # fmt: skip
 

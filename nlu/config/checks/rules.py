@@ -12,6 +12,7 @@ A class states what it needs from other groups as class constants, which are rea
     divisors              of a model: {key: key that it must divide}
     has_sets, has_tasks   of data with several sets, and of a task that has a task for each of them
     default_positions     of a model: `max_positions` if neither the configuration nor weights set it
+    trains_apart          of a strategy of several processes: whether they hold different weights after some steps
     packages, extra       of a tracker: {package: what pip installs}, and the extra of nlu with all of them
     rules_of_config       of any class: the dotted name of a function of the configuration and of the task's constants
                           that yields problems; checking imports its module, so that should import nothing heavy
@@ -52,7 +53,7 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
     constants = _constants(config, trusted)
     task = constants.get("task", {})
     found = [*credential_problems(config), *_metric(config, task), *_loss_and_head(config, constants)]
-    found += [*_trainer(config["trainer"]), *_repeats(config)]
+    found += [*_trainer(config["trainer"]), *_repeats(config), *_parallel(config, constants.get("parallel", {}))]
     for each in constants.values():
         # The only place that runs code of a target; `_constants` has left out those that are not trusted.
         if isinstance(rules := each.get("rules_of_config"), str):
@@ -205,6 +206,15 @@ def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
         yield (
             f"trainer.eval_warmup is {trainer['eval_warmup']}, but trainer.eval_interval=0 scores only at the end; set "
             "trainer.eval_interval, or leave trainer.eval_warmup out"
+        )
+
+
+def _parallel(config: dict[str, Any], strategy: dict[str, Any]) -> Iterator[str]:
+    if strategy.get("trains_apart") and config["data"].get("stream"):
+        yield (
+            f"parallel is {choice_of('parallel', config['parallel'][TARGET])}, under which a run can only be saved "
+            "after some steps, but data.stream is true, so a run may have to stop for rows after any step; leave out "
+            "one of the two"
         )
 
 

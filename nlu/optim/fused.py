@@ -1,0 +1,40 @@
+"""AdamW with torch's fused kernel, which divides gradients and skips an update without waiting for the host."""
+
+import inspect
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+TAKES_DIVISOR = "grad_scale" in inspect.signature(adam).parameters
+"""whether torch's kernel can divide gradients during the update, as its gradient scaler requires"""
+
+
+class FusedAdamW(torch.optim.AdamW):
+    """torch's AdamW with the fused kernel and without support for torch.compile.
+
+    That support imports the compiler with the first optimizer, which delays each start of a run by over a second.
+    """
+
+    grad_scale: Tensor
+    found_inf: Tensor | None
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+def update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None) -> None:
+    """Divide the gradients and run the optimizer's step, unless `failed`, a number on the device, is not 0.
+
+    The fused kernel divides during the update, which saves a pass over all gradients, and reads `failed` without a
+    synchronization with the host.
+    """
+    if TAKES_DIVISOR and isinstance(optimizer, FusedAdamW):
+        # torch's gradient scaler hands these attributes to the kernel in the same way; the kernel divides by
+        # `grad_scale` and skips the update where `found_inf` is not 0.
+        optimizer.grad_scale, optimizer.found_inf = divisor, failed
+    else:
+        torch._foreach_div_(gradients, divisor)
+        if failed is not None and failed.item():
+            return
+    optimizer.step()
