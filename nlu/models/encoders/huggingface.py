@@ -5,6 +5,8 @@ Axes: T tokens of all sequences, S sequences, L the longest, D width.
 
 import inspect
 import json
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,9 +21,8 @@ from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.encoders.projections import projections_of
 from nlu.models.formats.pretrained import Pretrained
-from nlu.models.layers.dropout import padded_dropout
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, pooling_module
-from nlu.models.layers.repeatable import repeatable_attention
+from nlu.models.layers.recomputing import Modes, contexts, padded_modes, recompute_layers
 
 MODEL_TYPE = "nlu-huggingface"
 """model_type of a checkpoint, so that transformers does not load it; `inner` has the configuration of the
@@ -45,13 +46,15 @@ class HuggingFace(nn.Module):
         head_dropout: Probability = 0.1,
         pooling: Literal["first", "mean", "max", "attention", "layers"] = "first",
         pooled_layers: list[int] | None = None,
+        gradient_checkpointing: bool = False,
     ):
         """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run, with the architecture.
 
         `pooling` computes the vector of a text: its first token (in XLNet the last, which is trained to represent the
         text), the mean or the largest values of its tokens, a mean with trained weights, or a tanh layer over that
         token's vectors after `pooled_layers` (0 = the first layer, -1 = the last one). `head_dropout` is applied to the
-        input of the head.
+        input of the head. `gradient_checkpointing` computes each layer again in the backward pass
+        (`nlu.models.layers.recomputing`), with the same gradient; raises UserError if the architecture cannot do that.
         """
         super().__init__()
         assert source is not None, "pretrained is required"
@@ -80,6 +83,10 @@ class HuggingFace(nn.Module):
         layers, sd = getattr(config, "num_hidden_layers", 0), getattr(config, "initializer_range", 0.02)
         self.pooling_module = pooling_module(pooling, pooled_layers, self.width, layers, sd)
         self.pads = True
+        self._modes: Modes = nullcontext
+        """of the pass that is running"""
+        if gradient_checkpointing:
+            recompute_layers(self.inner, self._contexts)
 
     def settings(self) -> dict[str, object]:
         """What config.json of a checkpoint holds."""
@@ -125,7 +132,8 @@ class HuggingFace(nn.Module):
         inputs = self._inputs(x_TD, batch, real_SL, place_T)
         found = Encoded()
         of_layers = pooled and self.pooling == "layers"
-        with repeatable_attention(), padded_dropout(inputs["inputs_embeds"]):
+        self._modes = partial(padded_modes, longest)
+        with self._modes():
             if inside is None:
                 output = self.inner(**inputs, **({"output_hidden_states": True} if of_layers else {}))
             else:
@@ -145,6 +153,9 @@ class HuggingFace(nn.Module):
         else:
             found.pooled_SD = self._first(hidden_SLD, lengths_S)
         return found
+
+    def _contexts(self) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
+        return contexts(self._modes)
 
     def _of_layers(self, output: Any) -> list[Tensor]:
         """Return the vectors of tokens after each layer of `pooled_layers`, (S, L, D) each."""

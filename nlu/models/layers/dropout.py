@@ -88,10 +88,10 @@ def _bits(input: Tensor, rows: Sequence[int] | None, first: int) -> np.ndarray:
     return bits if len(bits) == count else np.pad(bits, (0, count - len(bits)), constant_values=STEPS - 1)
 
 
-def padded_dropout(x_SLD: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which dropout draws from the streams; `x_SLD` are the padded vectors of a batch."""
+def padded_dropout(longest: int) -> AbstractContextManager[object]:
+    """Return a context in which dropout draws from the streams; a batch is padded to `longest` tokens."""
     streams = noise.active()
-    return nullcontext() if streams is None else _DropoutMode(streams, x_SLD.shape[1])
+    return nullcontext() if streams is None else _DropoutMode(streams, longest)
 
 
 class _DropoutMode(TorchFunctionMode):

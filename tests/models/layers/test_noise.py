@@ -163,7 +163,7 @@ def test_dropout_of_another_library_has_the_same_masks_with_any_padding(shape: s
         longest = max(LENGTHS[each] for each in examples)
         padded_SHLE = torch.stack([F.pad(values[each], (0, 0, 0, longest - LENGTHS[each])) for each in examples])
         is_real_S11L = torch.tensor([[place < LENGTHS[each] for place in range(longest)] for each in examples])
-        with drawing_from(noise(*examples)), padded_dropout(padded_SHLE[:, 0]):
+        with drawing_from(noise(*examples)), padded_dropout(padded_SHLE.shape[2]):
             if shape == "hidden":
                 found = torch.nn.Dropout(0.5)(padded_SHLE[:, 0])[:, None]
             elif shape == "weights":
@@ -195,7 +195,7 @@ def test_attention_of_another_library_has_its_mean_and_without_dropout_its_value
     ]
     for options in masks:
         expected = F.scaled_dot_product_attention(query, key, value, **options)
-        with drawing_from(streams), padded_dropout(torch.ones(2, 5, 4)):
+        with drawing_from(streams), padded_dropout(5):
             # Nothing is below the bound, so nothing is dropped and only the scale remains.
             found = F.scaled_dot_product_attention(query, key, value, dropout_p=0.5, **options)
             assert torch.equal(F.scaled_dot_product_attention(query, key, value, **options), expected)
