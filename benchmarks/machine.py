@@ -2,47 +2,22 @@
 
 import os
 import platform
-import time
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from turns import Turns
-
-SQUARE = (2048, 2048, 2048)
-BERT_SHAPED = (1024, 768, 3072)
-"""about 1,000 tokens through the first half of BERT-base's feed-forward layer"""
-REPETITIONS_S = 0.3
 
 
 def matmul_rates(turns: Turns, *, threads: int, device: str) -> None:
     """A side that measures GFLOP/s of matrix products at each turn, keys `bf16_square`, `fp32_bert` and so on."""
     import torch
 
+    from nlu.diagnosis.limits import Products
+
     torch.set_num_threads(threads)
-    operands: dict[str, Any] = {}
-    for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
-        for name, (rows, inner, columns) in (("square", SQUARE), ("bert", BERT_SHAPED)):
-            left = torch.randn(rows, inner, dtype=dtype, device=device)
-            # As in a linear layer: the weight is stored with its outputs first.
-            operands[f"{precision}_{name}"] = left, torch.randn(columns, inner, dtype=dtype, device=device).t()
-    for left, right in operands.values():
-        left @ right
+    products = Products(torch.device(device))
     while True:
         turns.wait()
-        turns.report(**{name: _rate(torch, left, right, device) for name, (left, right) in operands.items()})
-
-
-def _rate(torch: Any, left: Any, right: Any, device: str) -> float:
-    done = 0
-    began_s = time.perf_counter()
-    # Several products between two looks at the clock, and on CUDA one synchronization for all of them.
-    while (elapsed_s := time.perf_counter() - began_s) < REPETITIONS_S:
-        for _ in range(8):
-            left @ right
-        if device == "cuda":
-            torch.cuda.synchronize()
-        done += 8
-    return done * 2 * left.shape[0] * left.shape[1] * right.shape[1] / elapsed_s / 1e9
+        turns.report(**products.gflops())
 
 
 def fast_precision() -> str:

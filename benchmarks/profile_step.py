@@ -9,6 +9,7 @@ Operators that no class names are listed, so that nothing hides in the rest.
 """
 
 import argparse
+import itertools
 import re
 import sys
 import time
@@ -42,7 +43,8 @@ def class_of(name: str) -> str:
 def profile(size: str, arguments: argparse.Namespace) -> None:
     """Print the shares of one size."""
     import torch
-    from torch.profiler import ProfilerActivity
+
+    from nlu.diagnosis.traced import trace
 
     torch.set_num_threads(arguments.threads)
     run = native_run(
@@ -50,41 +52,28 @@ def profile(size: str, arguments: argparse.Namespace) -> None:
         f"trainer.batch_size={arguments.batch_size}",
     )  # fmt: skip
     run.stepper.model.train()
+    numbers = itertools.count()
 
-    def step(number: int) -> None:
+    def step(*_: Any) -> None:
+        number = next(numbers)
         run.stepper.step(run.train_set(number), run.rank_batches(number), number + 1, False)
 
-    warm_up_steps = WARM_UP_STEPS[size]
-    for number in range(warm_up_steps):
-        step(number)
-    on_cuda = arguments.device == "cuda"
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
-    with torch.profiler.profile(activities=activities) as profiler:
-        began_s = time.perf_counter()
-        for number in range(warm_up_steps, warm_up_steps + arguments.steps):
-            step(number)
-        if on_cuda:
-            torch.cuda.synchronize()
-        elapsed_s = time.perf_counter() - began_s
+    for _ in range(WARM_UP_STEPS[size]):
+        step()
+    began_s = time.perf_counter()
+    found = trace(run.stepper.model, torch.device(arguments.device), step, arguments.steps, None)
+    step_s = (time.perf_counter() - began_s) / arguments.steps
     spent_s: Counter[str] = Counter()
     unnamed_s: Counter[str] = Counter()
-    for event in profiler.key_averages():
-        # The time of an operator without that of the operators it calls, so that none counts twice.
-        self_s = own_seconds(event, on_cuda)
-        spent_s[class_of(event.key)] += self_s
-        if class_of(event.key) == "everything else":
-            unnamed_s[event.key] += self_s
-    step_ms = 1e3 * elapsed_s / arguments.steps
-    print(f"\n{size}, {arguments.precision}, batch {arguments.batch_size}: {step_ms:.1f} ms a step")
-    for title, seconds in [*spent_s.most_common(), ("outside of operators", max(0.0, elapsed_s - spent_s.total()))]:
-        print(f"  {seconds / elapsed_s:6.1%}  {1e3 * seconds / arguments.steps:8.1f} ms  {title}")
-    shown = ", ".join(f"{name} {seconds / elapsed_s:.1%}" for name, seconds in unnamed_s.most_common(LISTED))
+    for one in found.operators:
+        spent_s[class_of(one.name)] += one.own_s
+        if class_of(one.name) == "everything else":
+            unnamed_s[one.name] += one.own_s
+    print(f"\n{size}, {arguments.precision}, batch {arguments.batch_size}: {1e3 * step_s:.1f} ms a step")
+    for title, seconds in [*spent_s.most_common(), ("outside of operators", max(0.0, step_s - spent_s.total()))]:
+        print(f"  {seconds / step_s:6.1%}  {1e3 * seconds:8.1f} ms  {title}")
+    shown = ", ".join(f"{name} {seconds / step_s:.1%}" for name, seconds in unnamed_s.most_common(LISTED))
     print(f"  everything else begins with: {shown}", flush=True)
-
-
-def own_seconds(event: Any, on_cuda: bool) -> float:
-    """Return the time that an operator spent in itself, on the device if it ran there."""
-    return (event.self_device_time_total if on_cuda else event.self_cpu_time_total) / 1e6
 
 
 def main() -> None:

@@ -205,6 +205,18 @@ class Prune(_Command):
 
 
 @dataclass(kw_only=True)
+class Profile(Run):
+    """The validated configuration of `nlu.profile`: that of a run, and what to measure."""
+
+    steps: PositiveInt = 20
+    """Optimizer steps to measure."""
+    warmup: NonNegativeInt = 5
+    """Steps before the measured ones."""
+    out: NewFolder | None = None
+    """A new folder for profile.json, trace.json and memory.png; null = only print."""
+
+
+@dataclass(kw_only=True)
 class Serve(_Command):
     """The validated configuration of `nlu.serve`."""
 

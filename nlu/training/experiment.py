@@ -53,6 +53,15 @@ def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
     return status
 
 
+def choose_kernels(device: torch.device) -> None:
+    """Make torch use kernels that give equal sums in every run, as far as it has them."""
+    if device.type == "cuda":
+        # On a CPU, equal threads give equal sums anyway, and the mode costs a fifth of the speed in bf16. The other
+        # function, use_deterministic_algorithms, would import the compiler, which takes 1.5 s.
+        torch.set_deterministic_debug_mode("warn")
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
 def _say_how_to_continue(run_dir: Path, is_saved: bool) -> None:
     name = stopping.sentence()
     if (run_dir / CONFIG).is_file() and not is_saved:
@@ -76,11 +85,7 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
         logs.tear_down()
         # As early as possible, so that what goes wrong while the run is built is in its log too.
         logs.begin(run_dir, ranks.rank, standalone=config.is_standalone)
-        if ranks.device.type == "cuda":
-            # On a CPU, equal threads give equal sums anyway, and the mode costs a fifth of the speed in bf16. The other
-            # function, use_deterministic_algorithms, would import the compiler, which takes 1.5 s.
-            torch.set_deterministic_debug_mode("warn")
-            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        choose_kernels(ranks.device)
         trial = trial_of(config, ranks)
         with mirrored(config, run_dir, ranks) as after_save:
             # After the mirror has filled the folder, whose run keeps its precision.

@@ -1,0 +1,165 @@
+"""What to change first: rules over what was measured of a run, each with the keys that it is about."""
+
+from dataclasses import dataclass, field
+
+MUCH = 0.2
+"""the share of the time above which something is worth a change"""
+PADDED = 1.2
+"""computed tokens for each real one"""
+FULL = 0.9
+"""the share of the memory above which a longer batch may not fit"""
+IDLE = 0.4
+"""the share of forward, backward and update in which little is computed"""
+MANY_CORES = 4
+
+
+@dataclass
+class Measured:
+    """What was measured of some steps; times are seconds of one step, unless they say otherwise."""
+
+    seconds: dict[str, float]
+    """by phase of a step (`nlu.training.phases`)"""
+    evaluation_s: float = 0.0
+    """all evaluations of the run, as long as one was measured, over all of its steps"""
+    saving_s: float = 0.0
+    """all checkpoints, likewise"""
+    real_tokens: float = 0.0
+    computed_tokens: float = 0.0
+    """with padding"""
+    operators: float = 0.0
+    """calls of operators"""
+    computing_s: float = 0.0
+    """time in operators, without those that are mostly the cost of calling them (`nlu.diagnosis.traced`)"""
+    is_accelerator: bool = False
+    peak_mb: float = 0.0
+    limit_mb: float = 0.0
+    """memory of the device; 0: not known"""
+    threads: int = 1
+    cores: float = 1.0
+    """that this process may use"""
+
+    @property
+    def step_s(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def whole_s(self) -> float:
+        """A step with its share of evaluations and checkpoints."""
+        return self.step_s + self.evaluation_s + self.saving_s
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that takes more than it should."""
+
+    name: str
+    says: str
+    keys: tuple[str, ...] = field(default_factory=tuple)
+    """the keys, or variables of the environment, to change"""
+    share: float = 0.0
+    """of the time that it takes; the largest is first"""
+
+
+def findings(measured: Measured) -> list[Finding]:
+    """Return what to change, the largest share of the time first."""
+    found = [rule(measured) for rule in (_data, _operators, _evaluation, _saving, _padding, _threads)]
+    known = sorted((one for one in found if one is not None), key=lambda one: -one.share)
+    # A run that ends without memory has no speed.
+    return [one for one in (_memory(measured),) if one is not None] + known
+
+
+def _data(measured: Measured) -> Finding | None:
+    share = measured.seconds.get("data", 0.0) / measured.whole_s
+    if share <= MUCH:
+        return None
+    return Finding(
+        "input",
+        f"{share:.0%} of the time is waiting for rows, {1e3 * measured.seconds['data']:.1f} ms in a step. Put the "
+        "cache on a local disk (NLU_CACHE; nlu.doctor measures it); a target or a layout of your own should gather "
+        "whole columns",
+        ("NLU_CACHE", "task"),
+        share,
+    )
+
+
+def _operators(measured: Measured) -> Finding | None:
+    passes_s = sum(measured.seconds.get(phase, 0.0) for phase in ("forward", "backward", "optimizer"))
+    if not measured.operators or not passes_s:
+        return None
+    idle = 1 - min(1.0, measured.computing_s / passes_s)
+    if idle <= IDLE:
+        return None
+    what = "the device has nothing to do" if measured.is_accelerator else "small operators are called and Python runs"
+    return Finding(
+        "operators",
+        f"in {idle:.0%} of forward, backward and update {what}, since a step has {measured.operators:,.0f} operators. "
+        "Raise trainer.batch_size, and optimizer.lr with it, or lower trainer.accumulation for the same step",
+        ("trainer.batch_size", "trainer.accumulation", "optimizer.lr"),
+        idle * passes_s / measured.whole_s,
+    )
+
+
+def _evaluation(measured: Measured) -> Finding | None:
+    share = measured.evaluation_s / measured.whole_s
+    if share <= MUCH:
+        return None
+    return Finding(
+        "evaluation",
+        f"{share:.0%} of the run would be evaluations. Set a longer trainer.eval_interval, score a sample "
+        "(trainer.eval_rows=1000), or raise trainer.eval_batch_size",
+        ("trainer.eval_interval", "trainer.eval_rows", "trainer.eval_batch_size"),
+        share,
+    )
+
+
+def _saving(measured: Measured) -> Finding | None:
+    share = measured.saving_s / measured.whole_s
+    if share <= MUCH:
+        return None
+    return Finding(
+        "saving",
+        f"{share:.0%} of the run would be writing checkpoints. Set a longer trainer.save_interval and "
+        "trainer.eval_interval, or put the run folder on a local disk",
+        ("trainer.save_interval", "trainer.eval_interval", "hydra.run.dir"),
+        share,
+    )
+
+
+def _padding(measured: Measured) -> Finding | None:
+    if measured.computed_tokens <= PADDED * measured.real_tokens:
+        return None
+    padding = 1 - measured.real_tokens / measured.computed_tokens
+    passes_s = measured.seconds.get("forward", 0.0) + measured.seconds.get("backward", 0.0)
+    return Finding(
+        "padding",
+        f"{padding:.0%} of the computed tokens are padding. Sort more batches by length together "
+        "(trainer.bucket_batches), cut long texts (data.max_len), or choose a model that computes without padding "
+        "(model=bert)",
+        ("trainer.bucket_batches", "data.max_len", "model"),
+        padding * passes_s / measured.whole_s,
+    )
+
+
+def _threads(measured: Measured) -> Finding | None:
+    passes_s = measured.seconds.get("forward", 0.0) + measured.seconds.get("backward", 0.0)
+    if measured.threads > measured.cores:
+        says = f"{measured.threads} threads compute on {measured.cores:g} cores and wait for one another. Set "
+        says += f"OMP_NUM_THREADS={max(1, int(measured.cores))}"
+        return Finding("threads", says, ("OMP_NUM_THREADS",), passes_s / measured.whole_s)
+    if measured.threads == 1 and measured.cores >= MANY_CORES and not measured.is_accelerator:
+        says = f"one thread computes, and {measured.cores:g} cores may be used. Set "
+        says += f"OMP_NUM_THREADS={int(measured.cores)}, or use the others for other runs"
+        return Finding("threads", says, ("OMP_NUM_THREADS",), passes_s / measured.whole_s / 2)
+    return None
+
+
+def _memory(measured: Measured) -> Finding | None:
+    if not measured.limit_mb or measured.peak_mb <= FULL * measured.limit_mb:
+        return None
+    return Finding(
+        "memory",
+        f"{measured.peak_mb:,.0f} of {measured.limit_mb:,.0f} MB are in use. Halve trainer.batch_size and double "
+        "trainer.accumulation, lower data.max_len, or set precision=bf16",
+        ("trainer.batch_size", "trainer.accumulation", "data.max_len", "precision"),
+        1.0,
+    )

@@ -1,0 +1,199 @@
+"""Profile some steps of a run without its folder: time by phase, module and operator, memory, what to change first."""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from nlu.config.choices import target_of
+from nlu.config.inference import Profile
+from nlu.config.targets import TARGET
+from nlu.data.sampling import sampled
+from nlu.diagnosis.bottlenecks import Measured, findings
+from nlu.diagnosis.limits import DTYPES, Products
+from nlu.diagnosis.machine import allowed_cores, memory_bytes
+from nlu.diagnosis.profiled import Profiled, draw_memory, print_profile
+from nlu.diagnosis.traced import Traced, trace
+from nlu.display.progress import Progress
+from nlu.optim.adamw import set_learning_rate
+from nlu.runs import logs
+from nlu.runs.provenance import usable_cores
+from nlu.storage.files import write_json
+from nlu.storage.outputs import output_folder
+from nlu.training.build import build_run
+from nlu.training.evaluation import score
+from nlu.training.experiment import choose_kernels
+from nlu.training.loop import rows_are_there
+from nlu.training.memory import peak_mb
+from nlu.training.meter import size_of_step
+from nlu.training.parts import Training
+from nlu.training.pending import PendingStep
+from nlu.training.phases import HostPhases
+from nlu.training.ranks import Ranks, process_group
+
+log = logging.getLogger(__name__)
+
+MOST_TRACED = 3
+"""steps under the profiler, whose trace has a line for each operator"""
+COUNTED_STEPS = 100_000
+"""evaluations and checkpoints of a longer run are counted up to here"""
+EVALUATED_BATCHES = 8
+TRACE, MEMORY, RESULT = "trace.json", "memory.png", "profile.json"
+
+
+def run_profile(config: Profile) -> int:
+    """Profile a run on one device and print the result; returns the exit status."""
+    logs.set_up(None, 0)
+    with process_group(config.trainer.device) as ranks, Progress() as progress:
+        choose_kernels(ranks.device)
+        if config.out is None:
+            profiled, _ = profile_run(config, ranks, progress, None)
+        else:
+            with output_folder(config.out, "out", last=RESULT) as folder:
+                profiled, traced = profile_run(config, ranks, progress, folder / TRACE)
+                draw_memory(folder / MEMORY, traced.memory)
+                write_json(folder / RESULT, profiled.to_json())
+    print_profile(profiled)
+    if config.out is not None:
+        for name in (TRACE, MEMORY, RESULT):
+            print(f"{config.out.rstrip('/')}/{name}")
+    return 0
+
+
+def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | None) -> tuple[Profiled, Traced]:
+    """Measure the steps of a run; `path` is the Chrome trace to write, or None."""
+    single = config.repeat(seed=config.seed, fold=config.folds_to_run[0])
+    # A tracker would create a run of its own.
+    single.tracker = {TARGET: target_of("tracker", "none")}
+    with TemporaryDirectory(prefix="nlu-profile-") as scratch:
+        run = build_run(single, Path(scratch), ranks, progress, None)
+        rows_are_there(run)
+        with progress.task("profiling", config.steps) as bar:
+            profiled = _measured_steps(run, config, lambda: bar.advance(1))
+            _add_costs_between_steps(run, profiled)
+            first = config.warmup + config.steps
+            profiled.gflops = _gflops(run, first, profiled)
+            profiled.limit_gflops = _limit_gflops(run)
+            numbers = range(first + 1, first + 1 + min(config.steps, MOST_TRACED))
+            following = iter(numbers)
+            traced = trace(
+                run.stepper.model,
+                ranks.device,
+                lambda phases: _traced_step(run, next(following), phases),
+                len(numbers),
+                path,
+            )
+    # Steps have different lengths, so times are those of a step with as many tokens as the measured ones.
+    tokens = sum(size_of_step(run, number)[2] for number in numbers) / len(numbers)
+    traced.scale(profiled.measured.computed_tokens / max(1, tokens))
+    profiled.modules, profiled.operators = traced.modules, traced.operators
+    profiled.measured = replace(profiled.measured, operators=traced.calls, computing_s=traced.computing_s)
+    profiled.findings = findings(profiled.measured)
+    return profiled, traced
+
+
+def _step(run: Training, number: int) -> PendingStep:
+    """Do the step with this number, counted from 0, as the training loop does."""
+    run.stepper.phases.begin("data")
+    total = run.due.total_steps
+    # A short run may have fewer steps than are profiled.
+    set_learning_rate(run.stepper.optimizer, run.scheduler.factor(min(number + 1, total), total, run.clock))
+    part, epoch = run.train_set(number), run.order.epoch_of(number)
+    return run.stepper.step(part, run.rank_batches(number), number + 1, False, epoch)
+
+
+def _traced_step(run: Training, number: int, phases: HostPhases) -> None:
+    run.stepper.phases = run.stepper.passes.phases = phases
+    _step(run, number).result()
+
+
+def _measured_steps(run: Training, config: Profile, advance: Callable[[], None]) -> Profiled:
+    stepper = run.stepper
+    stepper.model.train()
+    for number in range(config.warmup):
+        _step(run, number).result()
+    stepper.phases.catch_up()
+    stepper.phases.start()
+    peak_mb(stepper.device)
+    pending: deque[PendingStep] = deque()
+    began_s = time.perf_counter()
+    for number in range(config.warmup, config.warmup + config.steps):
+        pending.append(_step(run, number))
+        # As in the training loop, an accelerator runs one step ahead of the host.
+        while len(pending) > stepper.is_asynchronous:
+            pending.popleft().result()
+        advance()
+    while pending:
+        pending.popleft().result()
+    stepper.phases.catch_up()
+    elapsed_s = time.perf_counter() - began_s
+    seconds = {phase: value / config.steps for phase, value in stepper.phases.take().items()}
+    sizes = [size_of_step(run, number) for number in range(config.warmup, config.warmup + config.steps)]
+    examples, real, computed = (sum(values) for values in zip(*sizes, strict=True))
+    is_accelerator = stepper.device.type == "cuda"
+    total_bytes = torch.cuda.mem_get_info(stepper.device)[1] if is_accelerator else memory_bytes()[1]
+    measured = Measured(
+        seconds,
+        real_tokens=real / config.steps,
+        computed_tokens=computed / config.steps,
+        is_accelerator=is_accelerator,
+        peak_mb=peak_mb(stepper.device),
+        limit_mb=total_bytes / 1e6,
+        threads=torch.get_num_threads(),
+        cores=min(usable_cores(), allowed_cores() or math.inf),
+    )
+    name = torch.cuda.get_device_name(stepper.device) if is_accelerator else f"cpu, threads: {measured.threads}"
+    return Profiled(
+        "a step of training", config.steps, name, measured, examples / elapsed_s, real / elapsed_s, computed / elapsed_s
+    )
+
+
+def _add_costs_between_steps(run: Training, profiled: Profiled) -> None:
+    """Add what evaluations and checkpoints cost, by one of each, and how many the run has."""
+    total = run.due.total_steps
+    counted = range(1, min(total, COUNTED_STEPS) + 1)
+    longer = total / len(counted)
+    profiled.total_steps = total
+    profiled.evaluations = longer * sum(map(run.due.evaluates, counted))
+    profiled.checkpoints = longer * sum(map(run.due.saves, counted)) if run.trainer.save else 0.0
+    profiled.evaluation_s = 0.0
+    for part in run.eval_sets.values():
+        evaluator = run.evaluator(part.member)
+        sample = sampled(part, EVALUATED_BATCHES * evaluator.batch_size, run.seed)
+        began_s = time.perf_counter()
+        score(evaluator, sample, {}, lambda rows: None).spool.close()
+        profiled.evaluation_s += (time.perf_counter() - began_s) * len(part) / max(1, len(sample))
+    began_s = time.perf_counter()
+    if run.trainer.save:
+        run.checkpoints.save_last(run.stepper.saved.gather(), run.state, run.order_key)
+    profiled.checkpoint_s = time.perf_counter() - began_s
+    profiled.measured = replace(
+        profiled.measured,
+        evaluation_s=profiled.evaluations * profiled.evaluation_s / total,
+        saving_s=profiled.checkpoints * profiled.checkpoint_s / total,
+    )
+
+
+def _gflops(run: Training, number: int, profiled: Profiled) -> float:
+    """Return the rate of a step in 10^9 operations per second, by the operations of one step for each token."""
+    with FlopCounterMode(display=False) as counter:
+        _step(run, number).result()
+    _, _, tokens = size_of_step(run, number)
+    return counter.get_total_flops() / max(1, tokens) * profiled.computed_tokens_per_s / 1e9
+
+
+def _limit_gflops(run: Training) -> float:
+    """Return the rate of a large matrix product in the number format of the run, 10^9 operations per second."""
+    device = run.stepper.device
+    with run.stepper.precision.autocast(device):
+        is_lower = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if is_lower else torch.float32
+    precision = next(name for name, known in DTYPES.items() if known == dtype)
+    return max(Products(device, (precision,)).gflops().values())

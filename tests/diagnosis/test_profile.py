@@ -1,0 +1,165 @@
+"""python -m nlu.profile: the right bottleneck in small runs, and what it prints and writes."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nlu import profile
+from nlu.config.errors import EXIT_USER_ERROR
+from nlu.diagnosis import profiling
+from nlu.diagnosis.traced import trace, without_numbers
+from nlu.training import passes, step
+from nlu.training.phases import HostPhases
+from tests.training.in_process import PLAIN, TINY, of_composed, sets
+from tests.training.test_phases import Clock
+
+SHORT = ("steps=2", "warmup=1")
+
+
+def run_profile(*overrides: str, model: tuple[str, ...] = TINY, status: int = 0) -> None:
+    of_composed(profile.main, "profile", *model, *SHORT, *overrides, status=status)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that only moves where a test says so, in place of that of the measured steps."""
+    clock = Clock()
+    monkeypatch.setattr(step, "phases_on", lambda device: HostPhases(clock.perf_counter))
+    monkeypatch.setattr(profiling, "time", clock)
+    monkeypatch.setattr(profiling, "_limit_gflops", lambda run: 100.0)
+    return clock
+
+
+def backward_takes(seconds: float, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "backward", clock.moved_by(seconds, torch.Tensor.backward))
+
+
+def first_finding(printed: str) -> str:
+    found = re.search(r"What to change first\n(?:1\. (\w+):|(nothing))", printed)
+    assert found is not None
+    return found[1] or found[2]
+
+
+def test_a_slow_collate_is_an_input_bottleneck(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backward_takes(1.0, clock, monkeypatch)
+    monkeypatch.setattr(passes, "collate", clock.moved_by(9.0, passes.collate))
+    run_profile(*sets(tmp_path), f"out={tmp_path}/profiled", "trainer.max_duration=100ep")
+    printed = capsys.readouterr().out
+    assert first_finding(printed) == "input"
+    assert re.search(r"^data +9000\.00 +90\.0%$", printed, re.MULTILINE)
+    assert re.search(r"^backward +1000\.00 +10\.0%$", printed, re.MULTILINE)
+    # 16 of 27 rows and then 11 are two steps of an epoch.
+    assert "the whole run  400 steps, about 1:06:40" in printed
+    folder = tmp_path / "profiled"
+    kept = json.loads((folder / "profile.json").read_text())
+    assert kept["measured"]["seconds"]["data"] == 9 and kept["findings"][0]["name"] == "input"
+    assert (kept["total_steps"], kept["run_s"]) == (400, 4000)
+    assert {path.name for path in folder.iterdir()} == {"profile.json", "trace.json", "memory.png"}
+    names = {str(event.get("name")) for event in json.loads((folder / "trace.json").read_text())["traceEvents"]}
+    assert {"nlu.phase data", "nlu.phase forward", "nlu.phase optimizer", "aten::addmm"} <= names
+    assert any(name.startswith("nlu.module backbone.") for name in names)
+
+
+def test_a_tiny_model_is_a_bottleneck_of_operators(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # No matrix of this model takes a second.
+    backward_takes(1.0, clock, monkeypatch)
+    run_profile(*sets(tmp_path))
+    assert first_finding(capsys.readouterr().out) == "operators"
+
+
+def test_evaluations_that_take_longer_than_the_steps_between_them_are_a_bottleneck(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backward_takes(1.0, clock, monkeypatch)
+    monkeypatch.setattr(profiling, "score", clock.moved_by(3.0, profiling.score))
+    run_profile(*sets(tmp_path), "trainer.eval_interval=1st", "trainer.max_duration=8st")
+    printed = capsys.readouterr().out
+    assert first_finding(printed) == "evaluation" and "75% of the run would be evaluations" in printed
+    assert "the whole run  8 steps, about 0:32" in printed
+
+
+def test_an_encoder_that_pads_texts_of_mixed_lengths_is_a_bottleneck_of_padding(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # So short that operators take longer.
+    backward_takes(1e-9, clock, monkeypatch)
+    run_profile(
+        *sets(tmp_path), "trainer.bucket_batches=1", "trainer.batch_size=27",
+        model=("model=textcnn", "model.embedding_size=4", "model.hidden_size=4", *PLAIN),
+    )  # fmt: skip
+    printed = capsys.readouterr().out
+    assert first_finding(printed) == "padding"
+    # One step takes all rows, padded to the longest one.
+    lengths = [len(line.split("\t")[0].split()) + 2 for line in (tmp_path / "train.tsv").read_text().splitlines()]
+    padding = 1 - sum(lengths) / (max(lengths) * len(lengths))
+    assert f"padding        {padding:.1%} of the computed tokens" in printed
+
+
+def test_a_run_that_fills_the_memory_is_named_first(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backward_takes(1.0, clock, monkeypatch)
+    monkeypatch.setattr(profiling, "memory_bytes", lambda: (0, 1_000_000))
+    run_profile(*sets(tmp_path))
+    assert first_finding(capsys.readouterr().out) == "memory"
+
+
+def test_several_devices_and_an_existing_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_profile(*sets(tmp_path), "trainer.devices=2", status=EXIT_USER_ERROR)
+    assert "trainer.devices is 2, but one process is profiled" in capsys.readouterr().err
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/mine.txt").touch()
+    run_profile(*sets(tmp_path), f"out={tmp_path}/there", status=EXIT_USER_ERROR)
+    assert f"out is {tmp_path}/there" in capsys.readouterr().err
+
+
+class Twice(nn.Module):
+    """A module with two layers, of which the second has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(64, 64), nn.Linear(64, 64)])
+        self.fixed = nn.Linear(64, 64).requires_grad_(False)
+
+    def forward(self, x_NI: Tensor) -> Any:
+        for layer in self.layers:
+            x_NI = layer(x_NI)
+        with torch.no_grad():
+            unused = self.fixed(x_NI)
+        return x_NI.sum() + unused.sum()
+
+
+def test_forward_and_backward_are_those_of_the_module_that_an_operator_ran_in() -> None:
+    model = Twice()
+
+    def one_step(phases: HostPhases) -> None:
+        phases.begin("forward")
+        total = model(torch.ones(32, 64))
+        phases.begin("backward")
+        total.backward()
+
+    found = trace(model, torch.device("cpu"), one_step, 2, None)
+    by_name = {one.name: one for one in found.modules}
+    assert by_name["layers.*"].modules == 2 and by_name["fixed"].modules == 1
+    assert by_name["layers.*"].forward_s > 0 and by_name["layers.*"].backward_s > 0
+    assert by_name["fixed"].forward_s > 0 and by_name["fixed"].backward_s == 0
+    calls = {one.name: one.calls for one in found.operators}
+    # Three layers; in the gradient each weight that is trained is a product, and so is the input of the second layer.
+    assert calls["aten::addmm"] == 3 and calls["aten::mm"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [("a.layers.11.dense", "a.layers.*.dense"), ("0.1", "*.*"), ("conv1.w2", "conv1.w2"), ("model", "model")],
+)
+def test_layers_of_one_kind_share_a_name(name: str, short: str) -> None:
+    assert without_numbers(name) == short
