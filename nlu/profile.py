@@ -2,6 +2,7 @@
 
 python -m nlu.profile model=simbert_tiny data=tnews                 some steps of the run that nlu.train would do
 python -m nlu.profile model=simbert_tiny data=tnews out=profiled    also a trace for a browser, and memory over time
+python -m nlu.profile run=outputs/mine rows=new.csv                 the rows that nlu.predict would predict
 """
 
 from collections.abc import Iterator
@@ -30,16 +31,25 @@ def main(composed: DictConfig) -> int:
     config = Profile.of(plain)
     if config.out is not None:
         require_free(config.out, "out")
+    located = None
+    if config.run is not None:
+        from nlu.inference.locate import locate
+
+        # Report missing files first: importing torch takes longer than all other checks.
+        located = locate(config.run, config.checkpoint).of_head(config.head_name)
     from nlu.diagnosis.profiling import run_profile
     from nlu.launching.local import spread
 
-    return spread(partial(run_profile, config), 1)
+    return spread(partial(run_profile, config, located), 1)
 
 
 def _cross(config: dict[str, Any]) -> Iterator[str]:
     """Yield the problems of combinations of keys."""
     from nlu.config.placement import placement
 
+    if (config["run"] is None) != (config["rows"] is None):
+        given, lacking = ("run", "rows") if config["rows"] is None else ("rows", "run")
+        yield f"{given} is {config[given]}, but {lacking} is not set; set both for predictions, or leave out both"
     if (devices := config["trainer"]["devices"]) not in (1, "auto"):
         yield f"trainer.devices is {devices}, but one process is profiled; leave out trainer.devices"
     if placement().world_size > 1:

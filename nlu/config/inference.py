@@ -208,8 +208,16 @@ class Prune(_Command):
 class Profile(Run):
     """The validated configuration of `nlu.profile`: that of a run, and what to measure."""
 
+    run: TrainedRun | None = None
+    """A trained run whose prediction of `rows` is profiled; null = training."""
+    checkpoint: str = "best"
+    """best | last | best-2 | PATH of a checkpoint."""
+    head_name: str | None = None
+    """Of a run over several sets, the set whose head is meant; null = the only one."""
+    rows: InputFile | None = None
+    """A file with rows to predict; null = training."""
     steps: PositiveInt = 20
-    """Optimizer steps to measure."""
+    """Optimizer steps to measure; with `run`, batches."""
     warmup: NonNegativeInt = 5
     """Steps before the measured ones."""
     out: NewFolder | None = None

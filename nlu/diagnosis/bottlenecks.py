@@ -31,6 +31,8 @@ class Measured:
     computing_s: float = 0.0
     """time in operators, without those that are mostly the cost of calling them (`nlu.diagnosis.traced`)"""
     is_accelerator: bool = False
+    is_prediction: bool = False
+    """whether a step is a batch that a trained run predicts"""
     peak_mb: float = 0.0
     limit_mb: float = 0.0
     """memory of the device; 0: not known"""
@@ -69,6 +71,8 @@ def findings(measured: Measured) -> list[Finding]:
 
 
 def _data(measured: Measured) -> Finding | None:
+    if measured.is_prediction:
+        return _rows(measured)
     share = measured.seconds.get("data", 0.0) / measured.whole_s
     if share <= MUCH:
         return None
@@ -82,6 +86,21 @@ def _data(measured: Measured) -> Finding | None:
     )
 
 
+def _rows(measured: Measured) -> Finding | None:
+    parts = {"reading": "reading", "encoding": "tokenizing", "data": "gathering batches", "writing": "writing"}
+    shares = {name: measured.seconds.get(phase, 0.0) / measured.whole_s for phase, name in parts.items()}
+    if (share := sum(shares.values())) <= MUCH:
+        return None
+    named = ", ".join(f"{name} {one:.0%}" for name, one in sorted(shares.items(), key=lambda item: -item[1]))
+    return Finding(
+        "input",
+        f"{share:.0%} of the time is reading and writing rows ({named}). Predict in several processes (devices=2), "
+        "each of which tokenizes its own part",
+        ("devices",),
+        share,
+    )
+
+
 def _operators(measured: Measured) -> Finding | None:
     passes_s = sum(measured.seconds.get(phase, 0.0) for phase in ("forward", "backward", "optimizer"))
     if not measured.operators or not passes_s:
@@ -89,12 +108,17 @@ def _operators(measured: Measured) -> Finding | None:
     idle = 1 - min(1.0, measured.computing_s / passes_s)
     if idle <= IDLE:
         return None
+    if measured.is_prediction:
+        remedy, keys = "Raise batch_size", ("batch_size",)
+    else:
+        remedy = "Raise trainer.batch_size, and optimizer.lr with it, or lower trainer.accumulation for the same step"
+        keys = ("trainer.batch_size", "trainer.accumulation", "optimizer.lr")
     what = "the device has nothing to do" if measured.is_accelerator else "small operators are called and Python runs"
     return Finding(
         "operators",
         f"in {idle:.0%} of forward, backward and update {what}, since a step has {measured.operators:,.0f} operators. "
-        "Raise trainer.batch_size, and optimizer.lr with it, or lower trainer.accumulation for the same step",
-        ("trainer.batch_size", "trainer.accumulation", "optimizer.lr"),
+        f"{remedy}",
+        keys,
         idle * passes_s / measured.whole_s,
     )
 
@@ -130,12 +154,13 @@ def _padding(measured: Measured) -> Finding | None:
         return None
     padding = 1 - measured.real_tokens / measured.computed_tokens
     passes_s = measured.seconds.get("forward", 0.0) + measured.seconds.get("backward", 0.0)
+    keys = ("data.max_len", "model") if measured.is_prediction else ("trainer.bucket_batches", "data.max_len", "model")
+    sort = "" if measured.is_prediction else "sort more batches by length together (trainer.bucket_batches), or "
     return Finding(
         "padding",
-        f"{padding:.0%} of the computed tokens are padding. Sort more batches by length together "
-        "(trainer.bucket_batches), cut long texts (data.max_len), or choose a model that computes without padding "
-        "(model=bert)",
-        ("trainer.bucket_batches", "data.max_len", "model"),
+        f"{padding:.0%} of the computed tokens are padding: {sort}train with shorter texts (data.max_len) or a model "
+        "that computes without padding (model=bert)",
+        keys,
         padding * passes_s / measured.whole_s,
     )
 
@@ -156,10 +181,12 @@ def _threads(measured: Measured) -> Finding | None:
 def _memory(measured: Measured) -> Finding | None:
     if not measured.limit_mb or measured.peak_mb <= FULL * measured.limit_mb:
         return None
+    used = f"{measured.peak_mb:,.0f} of {measured.limit_mb:,.0f} MB are in use"
+    if measured.is_prediction:
+        return Finding("memory", f"{used}. Lower batch_size", ("batch_size",), 1.0)
     return Finding(
         "memory",
-        f"{measured.peak_mb:,.0f} of {measured.limit_mb:,.0f} MB are in use. Halve trainer.batch_size and double "
-        "trainer.accumulation, lower data.max_len, or set precision=bf16",
+        f"{used}. Halve trainer.batch_size and double trainer.accumulation, lower data.max_len, or set precision=bf16",
         ("trainer.batch_size", "trainer.accumulation", "data.max_len", "precision"),
         1.0,
     )

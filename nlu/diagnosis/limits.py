@@ -4,6 +4,8 @@ import time
 
 import torch
 
+from nlu.training.precision import NumberFormat
+
 SQUARE = (2048, 2048, 2048)
 BERT_SHAPED = (1024, 768, 3072)
 """about 1,000 tokens through the first half of BERT-base's feed-forward layer"""
@@ -42,3 +44,12 @@ class Products:
                 torch.cuda.synchronize()
             done += 8
         return done * 2 * left.shape[0] * left.shape[1] * right.shape[1] / elapsed_s / 1e9
+
+
+def limit_gflops(precision: NumberFormat, device: torch.device) -> float:
+    """Return the rate of a large matrix product in a number format, 10^9 operations per second."""
+    with precision.autocast(device):
+        is_lower = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if is_lower else torch.float32
+    name = next(name for name, known in DTYPES.items() if known == dtype)
+    return max(Products(device, (name,)).gflops().values())

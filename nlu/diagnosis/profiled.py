@@ -58,8 +58,8 @@ class Profiled:
         return {**asdict(self), "run_s": self.run_s}
 
 
-def print_profile(found: Profiled) -> None:
-    """Print tables by phase, module and operator, the facts, and what to change first."""
+def print_profile(found: Profiled, files: Sequence[str]) -> None:
+    """Print tables by phase, module and operator, the facts, what to change first, and the paths of files."""
     measured = found.measured
     step_s = measured.step_s
     phases = sorted(measured.seconds.items(), key=lambda item: -item[1])
@@ -90,6 +90,7 @@ def print_profile(found: Profiled) -> None:
         "What to change first",
         *_advice(found.findings),
         "",
+        *files,
         plain_width=PLAIN_WIDTH,
     )
 

@@ -1,15 +1,14 @@
 """Profile some steps of a run without its folder: time by phase, module and operator, memory, what to change first."""
 
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nlu.config.choices import target_of
@@ -17,16 +16,18 @@ from nlu.config.inference import Profile
 from nlu.config.targets import TARGET
 from nlu.data.sampling import sampled
 from nlu.diagnosis.bottlenecks import Measured, findings
-from nlu.diagnosis.limits import DTYPES, Products
-from nlu.diagnosis.machine import allowed_cores, memory_bytes
+from nlu.diagnosis.limits import limit_gflops
 from nlu.diagnosis.profiled import Profiled, draw_memory, print_profile
+from nlu.diagnosis.profiled_prediction import profile_prediction
 from nlu.diagnosis.traced import Traced, trace
+from nlu.diagnosis.usable import device_name, with_machine
 from nlu.display.progress import Progress
+from nlu.inference.locate import Located
 from nlu.optim.adamw import set_learning_rate
 from nlu.runs import logs
-from nlu.runs.provenance import usable_cores
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder
+from nlu.training.auto import with_precision
 from nlu.training.build import build_run
 from nlu.training.evaluation import score
 from nlu.training.experiment import choose_kernels
@@ -48,22 +49,23 @@ EVALUATED_BATCHES = 8
 TRACE, MEMORY, RESULT = "trace.json", "memory.png", "profile.json"
 
 
-def run_profile(config: Profile) -> int:
-    """Profile a run on one device and print the result; returns the exit status."""
+def run_profile(config: Profile, located: Located | None) -> int:
+    """Profile the training of a configuration, or the prediction of rows with a run; returns the exit status."""
     logs.set_up(None, 0)
     with process_group(config.trainer.device) as ranks, Progress() as progress:
         choose_kernels(ranks.device)
+        config = with_precision(config, ranks)
+        work = profile_run if located is None else partial(profile_prediction, located)
+        written: list[str] = []
         if config.out is None:
-            profiled, _ = profile_run(config, ranks, progress, None)
+            profiled, _ = work(config, ranks, progress, None)
         else:
             with output_folder(config.out, "out", last=RESULT) as folder:
-                profiled, traced = profile_run(config, ranks, progress, folder / TRACE)
+                profiled, traced = work(config, ranks, progress, folder / TRACE)
                 draw_memory(folder / MEMORY, traced.memory)
                 write_json(folder / RESULT, profiled.to_json())
-    print_profile(profiled)
-    if config.out is not None:
-        for name in (TRACE, MEMORY, RESULT):
-            print(f"{config.out.rstrip('/')}/{name}")
+                written = [f"{config.out.rstrip('/')}/{path.name}" for path in sorted(folder.iterdir())]
+    print_profile(profiled, written)
     return 0
 
 
@@ -74,13 +76,12 @@ def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | 
     single.tracker = {TARGET: target_of("tracker", "none")}
     with TemporaryDirectory(prefix="nlu-profile-") as scratch:
         run = build_run(single, Path(scratch), ranks, progress, None)
-        rows_are_there(run)
         with progress.task("profiling", config.steps) as bar:
             profiled = _measured_steps(run, config, lambda: bar.advance(1))
             _add_costs_between_steps(run, profiled)
             first = config.warmup + config.steps
             profiled.gflops = _gflops(run, first, profiled)
-            profiled.limit_gflops = _limit_gflops(run)
+            profiled.limit_gflops = limit_gflops(run.stepper.precision, ranks.device)
             numbers = range(first + 1, first + 1 + min(config.steps, MOST_TRACED))
             following = iter(numbers)
             traced = trace(
@@ -102,6 +103,9 @@ def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | 
 def _step(run: Training, number: int) -> PendingStep:
     """Do the step with this number, counted from 0, as the training loop does."""
     run.stepper.phases.begin("data")
+    run.state.step = number
+    if number == 0 or run.order.begins_window(number):
+        rows_are_there(run)
     total = run.due.total_steps
     # A short run may have fewer steps than are profiled.
     set_learning_rate(run.stepper.optimizer, run.scheduler.factor(min(number + 1, total), total, run.clock))
@@ -137,21 +141,10 @@ def _measured_steps(run: Training, config: Profile, advance: Callable[[], None])
     seconds = {phase: value / config.steps for phase, value in stepper.phases.take().items()}
     sizes = [size_of_step(run, number) for number in range(config.warmup, config.warmup + config.steps)]
     examples, real, computed = (sum(values) for values in zip(*sizes, strict=True))
-    is_accelerator = stepper.device.type == "cuda"
-    total_bytes = torch.cuda.mem_get_info(stepper.device)[1] if is_accelerator else memory_bytes()[1]
-    measured = Measured(
-        seconds,
-        real_tokens=real / config.steps,
-        computed_tokens=computed / config.steps,
-        is_accelerator=is_accelerator,
-        peak_mb=peak_mb(stepper.device),
-        limit_mb=total_bytes / 1e6,
-        threads=torch.get_num_threads(),
-        cores=min(usable_cores(), allowed_cores() or math.inf),
-    )
-    name = torch.cuda.get_device_name(stepper.device) if is_accelerator else f"cpu, threads: {measured.threads}"
+    measured = Measured(seconds, real_tokens=real / config.steps, computed_tokens=computed / config.steps)
+    rates = (total / elapsed_s for total in (examples, real, computed))
     return Profiled(
-        "a step of training", config.steps, name, measured, examples / elapsed_s, real / elapsed_s, computed / elapsed_s
+        "a step of training", config.steps, device_name(stepper.device), with_machine(measured, stepper.device), *rates
     )
 
 
@@ -187,13 +180,3 @@ def _gflops(run: Training, number: int, profiled: Profiled) -> float:
         _step(run, number).result()
     _, _, tokens = size_of_step(run, number)
     return counter.get_total_flops() / max(1, tokens) * profiled.computed_tokens_per_s / 1e9
-
-
-def _limit_gflops(run: Training) -> float:
-    """Return the rate of a large matrix product in the number format of the run, 10^9 operations per second."""
-    device = run.stepper.device
-    with run.stepper.precision.autocast(device):
-        is_lower = torch.is_autocast_enabled(device.type)
-        dtype = torch.get_autocast_dtype(device.type) if is_lower else torch.float32
-    precision = next(name for name, known in DTYPES.items() if known == dtype)
-    return max(Products(device, (precision,)).gflops().values())

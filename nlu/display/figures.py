@@ -284,7 +284,7 @@ def time_figure(train: Rows) -> Figure | None:
     axes.set_ylabel("share of the time")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
     axes.set_ylim(0, 1)
-    peak = max((row[PEAK_COLUMN] for row in train if isinstance(row.get(PEAK_COLUMN), int | float)), default=0)
+    peak = max((float(row.get(PEAK_COLUMN) or 0) for row in train), default=0.0)
     axes.set_title(
         f"{seconds_BP.sum():,.0f} s of training, peak memory {peak:,.0f} MB", loc="right", fontsize=10, pad=TITLE_PAD
     )

@@ -66,7 +66,7 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
             for name, output in pairs:
                 own = replace(config, input=replace(config.input, path=name), output=output)
                 path = held.enter_context(found(name, config.input.format))
-                works.append(_work_of(own, trained[0], path, ranks, trained[1:]))
+                works.append(work_of(own, trained[0], path, ranks, trained[1:]))
             if idle := list(idle_keys(vars(config.input), {work.source.file_format for work in works}, "input")):
                 raise UserError(*idle)
             for work in works:
@@ -78,10 +78,10 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
 
 def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained] = ()) -> None:
     """Predict the rows of a file with a run, or with the means of it and others. All ranks must call it."""
-    _work_of(config, trained, path, ranks, others).run(ranks)
+    work_of(config, trained, path, ranks, others).run(ranks)
 
 
-def _work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained]) -> "_Work":
+def work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained]) -> "Work":
     """Check all rows of a file. Raises UserError for the user's mistakes."""
     if others and config.logits:
         raise UserError("logits is true, but a mean of several runs has none; leave it out, or name one of the runs")
@@ -98,11 +98,11 @@ def _work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks, others
     rows = require_usable(
         source, predictor.problem, output.require_writable, may_skip=may_skip, max_rows=config.max_rows
     )
-    return _Work(predictor, source, columns, output, config, rows)
+    return Work(predictor, source, columns, output, config, rows)
 
 
 @dataclass
-class _Work:
+class Work:
     """Predicts a file chunk by chunk, and counts its rows."""
 
     predictor: Predictor
@@ -117,7 +117,7 @@ class _Work:
     cut: int = 0
     is_output_closed: bool = False
     """whether the reader of standard output has closed it"""
-    _bar: Bar = field(init=False)
+    bar: Bar = field(init=False)
 
     def run(self, ranks: Ranks, *, is_one_of_several: bool = False) -> None:
         """Predict all rows and write them. All ranks must call it."""
@@ -128,7 +128,7 @@ class _Work:
         for one in others:
             log.info("averaged with run %s, checkpoint %s", one.located.run_dir, one.located.checkpoint.name)
         self.began_s = time.monotonic()
-        with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", self.rows) as self._bar:
+        with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", self.rows) as self.bar:
             if self.config.output == STANDARD:
                 self.to_standard_output()
             else:
@@ -155,11 +155,11 @@ class _Work:
                 # Pieces are written atomically, so a piece that exists is complete, even if another rank wrote it
                 # before a kill.
                 if pieces.has(number):
-                    self._bar.advance(len(chunk))
+                    self.bar.advance(len(chunk))
                 elif number % ranks.world_size == ranks.rank:
-                    pieces.write(number, self._piece(chunk))
+                    pieces.write(number, self.piece(chunk))
                 else:
-                    self._bar.advance(len(chunk))
+                    self.bar.advance(len(chunk))
             ranks.barrier()
             if ranks.is_first:
                 pieces.finish(count, self.output)
@@ -169,7 +169,7 @@ class _Work:
         try:
             sys.stdout.buffer.write(self.output.head())
             for chunk in self._chunks():
-                sys.stdout.buffer.write(self._piece(chunk))
+                sys.stdout.buffer.write(self.piece(chunk))
                 # A reader such as `head` sees each chunk when it is predicted, and a closed pipe is noticed before the
                 # next one.
                 sys.stdout.buffer.flush()
@@ -199,7 +199,7 @@ class _Work:
         while chunk := list(islice(rows, CHUNK_ROWS)):
             yield chunk
 
-    def _piece(self, chunk: Chunk) -> bytes:
+    def piece(self, chunk: Chunk) -> bytes:
         """Predict a chunk; returns it in the format of the output."""
         # Whether a row can be used was checked in the first pass, but 8 bytes for each row of a large file were not
         # kept.
@@ -211,13 +211,13 @@ class _Work:
         cells = [self.columns.empty() for _ in chunk]
         if usable:
             encoded = self.predictor.encode([row.values for _, row in usable])
-            found = self.predictor.predict(encoded, with_logits=self.config.logits, advance=self._bar.advance)
+            found = self.predictor.predict(encoded, with_logits=self.config.logits, advance=self.bar.advance)
             for (place, row), one in zip(usable, found, strict=True):
                 cells[place] = self.columns.cells(row.values, one)
             self.cut += int(encoded.cut_N.sum())
         self.predicted += len(usable)
         self.empty += len(chunk) - len(usable)
-        self._bar.advance(len(chunk) - len(usable))
+        self.bar.advance(len(chunk) - len(usable))
         path = self.source.path
         return self.output.piece(
             [

@@ -9,11 +9,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
-Phase = Literal["data", "transfer", "forward", "backward", "reduce", "optimizer", "evaluation", "saving", "other"]
+Phase = Literal[
+    "data", "transfer", "forward", "backward", "reduce", "optimizer", "evaluation", "saving", "other",
+    "reading", "encoding", "output", "writing",
+]  # fmt: skip
+"""those of training, then those that only `nlu.profile` has for predictions"""
 
 
 class Event(Protocol):
@@ -27,7 +31,7 @@ class Event(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has reached the point."""
 
-    def elapsed_time(self, end_event: "Event") -> float:
+    def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds between two points that were reached."""
 
 

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from nlu import profile
 from nlu.config.errors import EXIT_USER_ERROR
-from nlu.diagnosis import profiling
+from nlu.diagnosis import profiled_prediction, profiling
 from nlu.diagnosis.traced import trace, without_numbers
-from nlu.training import passes, step
+from nlu.inference.predictor import Predictor
+from nlu.tasks.classify import Classify
+from nlu.training import host_memory, passes, step
 from nlu.training.phases import HostPhases
-from tests.training.in_process import PLAIN, TINY, of_composed, sets
+from tests.training.in_process import PLAIN, TINY, of_composed, sets, train, write_rows
 from tests.training.test_phases import Clock
 
 SHORT = ("steps=2", "warmup=1")
@@ -31,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(step, "phases_on", lambda device: HostPhases(clock.perf_counter))
     monkeypatch.setattr(profiling, "time", clock)
-    monkeypatch.setattr(profiling, "_limit_gflops", lambda run: 100.0)
+    monkeypatch.setattr(profiling, "limit_gflops", lambda precision, device: 100.0)
     return clock
 
 
@@ -108,9 +110,35 @@ def test_a_run_that_fills_the_memory_is_named_first(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backward_takes(1.0, clock, monkeypatch)
-    monkeypatch.setattr(profiling, "memory_bytes", lambda: (0, 1_000_000))
+    monkeypatch.setattr(host_memory, "of_machine", lambda: (0, 1_000_000))
     run_profile(*sets(tmp_path))
     assert first_finding(capsys.readouterr().out) == "memory"
+
+
+def test_a_run_that_predicts_is_measured_by_batch(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(*TINY, *sets(tmp_path), "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/run")
+    monkeypatch.setattr(profiled_prediction, "phases_on", lambda device: HostPhases(clock.perf_counter))
+    monkeypatch.setattr(profiled_prediction, "time", clock)
+    monkeypatch.setattr(profiled_prediction, "limit_gflops", lambda precision, device: 100.0)
+    monkeypatch.setattr(Predictor, "encode", clock.moved_by(8.0, Predictor.encode))
+    monkeypatch.setattr(Classify, "forward", clock.moved_by(3.0, Classify.forward))
+    rows = write_rows(tmp_path / "new.tsv", 30)
+    run_profile(f"run={tmp_path}/run", f"rows={rows}", "trainer.eval_batch_size=8", f"out={tmp_path}/profiled")
+    printed = capsys.readouterr().out
+    # One batch of 8 rows before the two that are measured, whose rows are tokenized together.
+    assert "a batch of prediction, mean of 2" in printed and first_finding(printed) == "input"
+    assert re.search(r"^encoding +4000\.00 +57\.1%$", printed, re.MULTILINE)
+    assert re.search(r"^forward +3000\.00 +42\.9%$", printed, re.MULTILINE)
+    kept = json.loads((tmp_path / "profiled/profile.json").read_text())
+    assert kept["examples_per_s"] == 16 / 14 and kept["run_s"] is None
+    tokens = [len(line.split("\t")[0].split()) + 2 for line in rows.read_text().splitlines()]
+    assert kept["measured"]["real_tokens"] == sum(tokens[8:24]) / 2
+    run_profile(f"run={tmp_path}/run", status=EXIT_USER_ERROR)
+    assert "but rows is not set; set both for predictions, or leave out both" in capsys.readouterr().err
+    run_profile(f"run={tmp_path}/run", f"rows={rows}", status=EXIT_USER_ERROR)
+    assert "rows has 30 rows, all of which are used up by warmup" in capsys.readouterr().err
 
 
 def test_several_devices_and_an_existing_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
