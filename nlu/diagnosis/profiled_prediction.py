@@ -94,8 +94,15 @@ def profile_prediction(
             ranks.device,
         )
         name = device_name(ranks.device)
-        rates = (total / elapsed_s for total in (len(part), real, computed))
-        profiled = Profiled("a batch of prediction", len(batches), name, measured, *rates)
+        profiled = Profiled(
+            "a batch of prediction",
+            len(batches),
+            name,
+            measured,
+            len(part) / elapsed_s,
+            real / elapsed_s,
+            computed / elapsed_s,
+        )
         some = predictor.encode([row.values for row, _ in chunk[: MOST_TRACED * batch_size]])  # type: ignore[union-attr]
         with FlopCounterMode(display=False) as counter:
             predictor.predict(some)

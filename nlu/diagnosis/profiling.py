@@ -142,9 +142,14 @@ def _measured_steps(run: Training, config: Profile, advance: Callable[[], None])
     sizes = [size_of_step(run, number) for number in range(config.warmup, config.warmup + config.steps)]
     examples, real, computed = (sum(values) for values in zip(*sizes, strict=True))
     measured = Measured(seconds, real_tokens=real / config.steps, computed_tokens=computed / config.steps)
-    rates = (total / elapsed_s for total in (examples, real, computed))
     return Profiled(
-        "a step of training", config.steps, device_name(stepper.device), with_machine(measured, stepper.device), *rates
+        "a step of training",
+        config.steps,
+        device_name(stepper.device),
+        with_machine(measured, stepper.device),
+        examples / elapsed_s,
+        real / elapsed_s,
+        computed / elapsed_s,
     )
 
 
