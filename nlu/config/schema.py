@@ -64,6 +64,8 @@ class Trainer:
     """Largest gradient norm of a step, over all parameters; 0 = no clipping."""
     max_loss: PositiveFloat | None = None
     """Stop with an error before the update of a step whose loss is larger; null = off."""
+    detect_anomaly: bool = False
+    """Stop at the first operation whose gradient is NaN, and name the call that ran it; several times slower."""
     ema_decay: Probability = 0.99
     """Decay of the moving average of the weights, which is what is scored and kept as best; 0 = off."""
     bucket_batches: PositiveInt = 64
@@ -103,6 +105,7 @@ PARTS = ("part", "parts")
 """Keys of `data` that only `nlu.preprocess` uses."""
 WITHOUT_EFFECT = (
     "resume", "dry_run", "replay", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
+    "inspect", "watch", "trainer.detect_anomaly",
 )  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
 Node = dict[str, Any]
@@ -134,6 +137,12 @@ class Run:
     """Print the resolved configuration and the verdict on it, and stop."""
     replay: str | None = None
     """Folder of a step whose loss or gradient was not finite, RUN/nonfinite-STEP: run only that step; null = off."""
+    inspect: list[Literal["gradients", "updates", "activations"]] | Literal["gradients", "updates", "activations"] = (
+        field(default_factory=list)
+    )
+    """What is recorded of each module in inspect.tsv: gradients, updates, activations; [] = nothing."""
+    watch: list[str] | str = field(default_factory=list)
+    """Patterns of names of parameters and modules whose values are recorded there and logged; [] = none."""
     note: str | None = None
     """A remark about the run, which reports show; a continued run may have another; null = none."""
     trusted_packages: list[str] = field(default_factory=list)

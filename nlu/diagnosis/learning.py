@@ -14,7 +14,8 @@ from nlu.config.choices import target_of
 from nlu.config.words import counted
 from nlu.diagnosis.check import Check, warning
 from nlu.reports.runs import LOG, TRAIN, VALID, RunRecord, metric_of
-from nlu.runs.records import Cell, read_rows
+from nlu.runs.inside import findings
+from nlu.runs.records import INSPECT, Cell, read_rows
 from nlu.storage.files import read_json
 
 Row = dict[str, Cell]
@@ -57,6 +58,7 @@ def learning(run_dir: Path, run: RunRecord) -> Iterator[Check]:
     yield from labels(run, facts)
     yield from course(run, facts, rows)
     yield from gradient(run.config, rows)
+    yield from inside(_rows(run_dir / INSPECT))
     yield from rate(run.config, rows, parameters(run_dir / LOG))
     yield from scores(run, facts, _rows(run_dir / VALID))
     yield from settings(run.config, facts, rows)
@@ -152,6 +154,16 @@ def gradient(config: dict[str, Any], rows: Sequence[Row]) -> Iterator[Check]:
             yield warning("skipped steps", says, "choose precision=bf16 or fp32")
         else:
             yield Check("skipped steps", says)
+
+
+def inside(rows: Sequence[Row]) -> Iterator[Check]:
+    """Report what is unusual in the rows of inspect.tsv; nothing without any."""
+    found = findings(rows)
+    for finding in found:
+        yield warning("inside the model", finding.says, finding.remedy)
+    if rows and not found:
+        steps, names = len({row["step"] for row in rows}), len({row["name"] for row in rows})
+        yield Check("inside the model", f"nothing unusual in {counted(names, 'name')} at {counted(steps, 'step')}")
 
 
 def parameters(log: Path) -> tuple[int, int] | None:

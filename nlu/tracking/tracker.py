@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal, Protocol
 
-from nlu.runs.records import HISTOGRAMS, SCALARS, TRAIN, VALID, Cell, read_rows
+from nlu.runs.records import HISTOGRAMS, INSPECT, INSPECT_VALUES, SCALARS, TRAIN, VALID, Cell, read_rows
 from nlu.runs.tallies import Histogram
 
 Outcome = Literal["finished", "pruned", "stopped", "failed"]
@@ -71,6 +71,8 @@ class Tracker(Protocol):
 Row = Mapping[str, Cell]
 OF_SUMMARY = "summary"
 """the prefix of names from `nlu.runs.summary`"""
+OF_INSIDE = "inspect"
+"""the prefix of values of modules and parameters"""
 
 
 def of_train(row: Row) -> Point:
@@ -88,6 +90,11 @@ def of_scalars(row: Row) -> Point:
     return _point(row, {f"{OF_SUMMARY}/{row['name']}": row["value"]})
 
 
+def of_inside(row: Row) -> Point:
+    """Return the point of a row of inspect.tsv, with its numbers as `inspect/COLUMN/NAME`."""
+    return _point(row, {f"{OF_INSIDE}/{column}/{row['name']}": row.get(column) for column in INSPECT_VALUES})
+
+
 def of_histograms(rows: Iterable[Row]) -> Point:
     """Return the point of all rows of a step in histograms.tsv."""
     histograms: dict[str, Histogram] = {}
@@ -100,12 +107,13 @@ def of_histograms(rows: Iterable[Row]) -> Point:
 
 def past_points(run_dir: Path, step: int) -> Iterator[Point]:
     """Yield one point for each step up to `step`, in order."""
-    tables = {name: _rows(run_dir / name, step) for name in (TRAIN, VALID, SCALARS, HISTOGRAMS)}
+    tables = {name: _rows(run_dir / name, step) for name in (TRAIN, VALID, SCALARS, INSPECT, HISTOGRAMS)}
     of_step = groupby(tables[HISTOGRAMS], key=lambda row: row["step"])
     kinds: list[Iterable[Point]] = [
         map(of_train, tables[TRAIN]),
         map(of_valid, tables[VALID]),
         map(of_scalars, tables[SCALARS]),
+        map(of_inside, tables[INSPECT]),
         (of_histograms(rows) for _, rows in of_step),
     ]
     # Each table is in the order of steps, so merging puts the points of one step side by side.

@@ -42,6 +42,7 @@ from nlu.storage.resources import fetch
 from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
 from nlu.training.batch_search import largest_that_fits, size_of_start
+from nlu.training.inspection import inspector_of
 from nlu.training.journal import Journal
 from nlu.training.ordering import clock_of, order_of
 from nlu.training.parallel import strategy
@@ -118,6 +119,7 @@ def build_run(
         Journal(ranks, build(config.tracker, trusted=trusted)),
         trial,
         after_save,
+        inspector_of(config, stepper.passes, stepper.parallel, stepper.own),
     )
 
 
@@ -257,6 +259,7 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
         trainer.ema_decay,
         own,
         trainer.max_loss,
+        detect_anomaly=trainer.detect_anomaly,
     )
 
 

@@ -1,10 +1,10 @@
-"""Further outputs of a run: scalars and histograms that the model recorded, and all numbers for the tracker.
+"""Further outputs of a run: what the model recorded, what was seen inside of it, and all numbers for the tracker.
 
 Rank 0 writes. The recordings of `nlu.runs.summary` are summed over the ranks at each row of train.tsv and before each
 save. The state contains the sums since the last row, so a continued run writes the same rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -12,16 +12,35 @@ from nlu.config.schema import flat, has_effect
 from nlu.config.stopping import Stopped
 from nlu.runs import summary
 from nlu.runs.folder import is_repeat_or_job
-from nlu.runs.records import HISTOGRAM_COLUMNS, HISTOGRAMS, SCALAR_COLUMNS, SCALARS, Cell, Table
+from nlu.runs.records import (
+    HISTOGRAM_COLUMNS,
+    HISTOGRAMS,
+    INSPECT,
+    INSPECT_COLUMNS,
+    SCALAR_COLUMNS,
+    SCALARS,
+    Cell,
+    Table,
+)
 from nlu.runs.state import State, Window
 from nlu.storage.redaction import without_secrets
 from nlu.tracking.guarded import Guarded
 from nlu.tracking.nothing import Nothing
-from nlu.tracking.tracker import Beginning, Outcome, Tracker, of_histograms, of_scalars, of_train, of_valid, past_points
+from nlu.tracking.tracker import (
+    Beginning,
+    Outcome,
+    Tracker,
+    of_histograms,
+    of_inside,
+    of_scalars,
+    of_train,
+    of_valid,
+    past_points,
+)
 from nlu.training.ranks import Ranks
 
 FOLDER = "tracker"
-COLUMNS = {SCALARS: SCALAR_COLUMNS, HISTOGRAMS: HISTOGRAM_COLUMNS}
+COLUMNS = {SCALARS: SCALAR_COLUMNS, HISTOGRAMS: HISTOGRAM_COLUMNS, INSPECT: INSPECT_COLUMNS}
 
 
 class Journal:
@@ -79,6 +98,13 @@ class Journal:
             for each in rows:
                 self._table(HISTOGRAMS).append(**each)
             self._tracker.log(of_histograms(rows))
+
+    def inside(self, row: Mapping[str, Cell], rows: Iterable[Mapping[str, Cell]]) -> None:
+        """Write what `nlu.training.inspection` saw at the step of a row of train.tsv; on rank 0."""
+        place = {name: row[name] for name in ("step", "epoch", "examples")}
+        for one in rows:
+            self._table(INSPECT).append(**place, **one)
+            self._tracker.log(of_inside({**place, **one}))
 
     def evaluation(self, row: Mapping[str, Cell]) -> None:
         """Log a row of valid.tsv; on rank 0."""

@@ -68,7 +68,10 @@ def train(run: Training) -> bool:
         part, epoch = run.train_set(state.step), run.order.epoch_of(state.step)
         with run.journal.listening():
             # The request to stop is shared with the counts of rows, so that all ranks stop after the same step.
-            step = run.stepper.step(part, run.rank_batches(state.step), number, stopping.asked(), epoch)
+            step = run.stepper.step(
+                part, run.rank_batches(state.step), number, stopping.asked(), epoch,
+                run.inspector if due.logs(number) else None,
+            )  # fmt: skip
         if is_whole := due.is_whole(number):
             run.stepper.synchronize(number)
         pending.append(step)

@@ -23,6 +23,7 @@ from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
 from nlu.training.due import Due
 from nlu.training.evaluation import Evaluator, Scored, decisive
+from nlu.training.inspection import Inspector
 from nlu.training.journal import Journal
 from nlu.training.ordering import AnyOrder
 from nlu.training.step import Stepper
@@ -62,6 +63,8 @@ class Training:
     """set on all ranks or on none"""
     after_save: Callable[[], None] = lambda: None
     """called on rank 0 each time the last state was saved"""
+    inspector: Inspector | None = None
+    """looks into the steps that write a row of train.tsv; on all ranks or on none"""
     tables: dict[str, Table] = field(default_factory=dict)
     """train.tsv and valid.tsv on rank 0, none elsewhere; opened when the run begins to write"""
     unsaved: dict[str, Scored] = field(default_factory=dict)

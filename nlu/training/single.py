@@ -87,7 +87,12 @@ def run_single(
             try:
                 stopped = train(run)
             except NonFinite as error:
-                raise keep_step(run, config, error) from None
+                said = keep_step(run, config, error)
+                show_inside(run)
+                raise said from None
+            except UserError:
+                show_inside(run)
+                raise
         if stopped:
             saved = "state saved" if config.trainer.save else "nothing saved (trainer.save=false)"
             log.info("stopped after step %d, %s", run.state.step, saved)
@@ -109,6 +114,15 @@ def run_single(
         with run.journal.closed_on_errors(), stopping.at_once():
             finish(run)
     return 0
+
+
+def show_inside(run: Training) -> None:
+    """Draw and name what was inspected before an error, of which it may be the reason."""
+    if run.inspector is not None and run.stepper.ranks.is_first:
+        from nlu.training.finish import draw_inside, tell_of_inside
+
+        draw_inside(run.run_dir)
+        tell_of_inside(run.run_dir)
 
 
 def require_shared(run_dir: Path, ranks: Ranks) -> None:
@@ -234,6 +248,8 @@ def _warnings(run: Training) -> Iterator[str]:
     if slow := run.stepper.precision.warning(run.stepper.ranks.device):
         yield slow
     trainer = run.trainer
+    if trainer.detect_anomaly:
+        yield "trainer.detect_anomaly=true: each step takes several times as long; leave it out if the reason is known"
     key, unit = ("batch_tokens", "tokens") if trainer.batch_tokens else ("batch_size", "examples")
     wanted = (trainer.batch_tokens or trainer.batch_rows) * trainer.accumulation
     for part in run.store.of_role("train").values():

@@ -16,6 +16,8 @@ from nlu.optim.fused import update
 from nlu.optim.optimizer import named_parameters
 from nlu.runs import summary
 from nlu.tasks.task import Task, comparing_loss
+from nlu.training.anomaly import detecting
+from nlu.training.inspection import Inspector
 from nlu.training.memory import REMEDY, divided, refused, release, tried
 from nlu.training.nonfinite import Search
 from nlu.training.parallel import Parallel
@@ -53,6 +55,8 @@ class Stepper:
     pieces: int = 1
     """the number of parts in which each micro-batch is computed; doubled on all ranks if one of them has too little
     memory"""
+    detect_anomaly: bool = False
+    """whether passes stop at the first operation whose gradient is NaN"""
 
     def __post_init__(self) -> None:
         self.ranks = self.parallel.ranks
@@ -71,9 +75,15 @@ class Stepper:
         self._scales: deque[LossScale] = deque(maxlen=KEPT_SCALES)
 
     def step(
-        self, part: Examples, micro_batches: list[np.ndarray], number: int, stop: bool, epoch: int = 0
+        self,
+        part: Examples,
+        micro_batches: list[np.ndarray],
+        number: int,
+        stop: bool,
+        epoch: int = 0,
+        inspector: Inspector | None = None,
     ) -> PendingStep:
-        """Do step `number`, from 1, over this rank's share of each micro-batch.
+        """Do step `number`, from 1, over this rank's share of each micro-batch; `inspector` looks into it.
 
         If the loss or the gradient is not finite, or the loss is above `max_loss`, nothing is updated. With a precision
         that scales the loss, a step that is not finite is skipped; otherwise nothing is updated from then on. The host
@@ -124,6 +134,9 @@ class Stepper:
         # Raises before anything is updated.
         if not self.is_asynchronous:
             pending.result()
+        if inspector is not None:
+            with self.phases.within("other"):
+                inspector.before_update(number, shares, loss_scale)
         # A larger norm is reduced to clip_norm; the small constant keeps the result below it.
         divisor = ((own_norm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(own_norm)
         # One test on the device for all numbers: infinity and NaN survive the additions. On several ranks it is that of
@@ -138,6 +151,8 @@ class Stepper:
                 self._update_unless_skipped(gradients, divisor.float() * loss_scale, is_finite, loss_scale, number)
                 self.precision.update(is_finite)
         self.phases.begin("other")
+        if inspector is not None:
+            inspector.after_update(number)
         return pending
 
     def _scale(self, counts: dict[str, int]) -> dict[str, float]:
@@ -167,10 +182,11 @@ class Stepper:
 
     def _run_if_it_fits(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor | None:
         """Return the sum of each term over this rank's rows, or None on all ranks if memory ran out on any of them."""
-        if not self.parallel.passes_are_local:
-            return self.passes.run(shares, scale, number)
-        forget = summary.mark()
-        totals = tried(lambda: self.passes.run(shares, scale, number))
+        with detecting(self.detect_anomaly, number):
+            if not self.parallel.passes_are_local:
+                return self.passes.run(shares, scale, number)
+            forget = summary.mark()
+            totals = tried(lambda: self.passes.run(shares, scale, number))
         if self.ranks.sum_on_host([float(totals is None)])[0]:
             self.passes.forget_gradients()
             # What these passes have recorded is recorded again.

@@ -79,9 +79,9 @@ def test_tpe_has_the_defaults_of_the_optuna_that_is_installed():
 def test_the_top_level_keys_and_the_groups_are_these(composer):
     config = composer.plain()
     assert list(config) == [
-        "seed", "seeds", "folds", "fold", "resume", "mirror", "stores", "dry_run", "replay", "note", "trusted_packages",
-        "trial", "loss", "head", "method", "task", "optimizer", "model", "data", "tokenizer", "scheduler", "precision",
-        "parallel", "adapter", "tracker", "trainer",
+        "seed", "seeds", "folds", "fold", "resume", "mirror", "stores", "dry_run", "replay", "inspect", "watch", "note",
+        "trusted_packages", "trial", "loss", "head", "method", "task", "optimizer", "model", "data", "tokenizer",
+        "scheduler", "precision", "parallel", "adapter", "tracker", "trainer",
     ]  # fmt: skip
     assert {field.name for field in dataclasses.fields(Run) if field.init} == set(config)
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir() and not path.name.startswith("_")}
