@@ -77,6 +77,8 @@ class Trainer:
     count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda if available."""
+    timeout_min: PositiveFloat = 120.0
+    """End with an error that names a rank which does not answer the others for this long, except at a terminal."""
 
     @property
     def batch_rows(self) -> int:
@@ -105,7 +107,7 @@ PARTS = ("part", "parts")
 """Keys of `data` that only `nlu.preprocess` uses."""
 WITHOUT_EFFECT = (
     "resume", "dry_run", "replay", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
-    "inspect", "watch", "trainer.detect_anomaly",
+    "inspect", "watch", "trainer.detect_anomaly", "trainer.timeout_min",
 )  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
 Node = dict[str, Any]

@@ -9,7 +9,6 @@ model-update filtering", equations 3 to 8).
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from nlu.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Probability
@@ -60,7 +59,7 @@ class Bmuf(Replicated):
             self._start = [parameter.detach().clone() for parameter in parameters]
         # A gradient of zero instead of none where another rank has one, so that all ranks have the same moments.
         self.gradients_of(parameters)
-        dist.all_reduce(totals)
+        self.ranks.add_up(totals)
         return totals
 
     def norm_over_ranks(self, norm: Tensor, number: int) -> Tensor:
@@ -68,7 +67,7 @@ class Bmuf(Replicated):
             return norm
         # Not finite on all ranks if it is not on one. In fp64, since the norm of a scaled gradient may be large.
         mean = norm.double() / self.ranks.world_size
-        dist.all_reduce(mean)
+        self.ranks.add_up(mean)
         return mean.to(norm.dtype)
 
     @torch.no_grad()
@@ -93,7 +92,7 @@ class Bmuf(Replicated):
         """Replace each tensor by its mean over ranks."""
         for some in _messages(tensors):
             flat = torch.cat([tensor.reshape(-1) for tensor in some])
-            dist.all_reduce(flat)
+            self.ranks.add_up(flat)
             flat /= self.ranks.world_size
             for tensor, piece in zip(some, flat.split([tensor.numel() for tensor in some]), strict=True):
                 tensor.copy_(piece.view_as(tensor))

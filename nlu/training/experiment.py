@@ -78,7 +78,7 @@ def _say_how_to_continue(run_dir: Path, is_saved: bool) -> None:
 
 
 def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
-    with process_group(config.trainer.device) as ranks:
+    with process_group(config.trainer.device, timeout_min=config.trainer.timeout_min) as ranks:
         # Rank 0 decides: the folder's name may contain the time, which the ranks read at different moments.
         run_dir = Path(ranks.from_first(str(run_dir)))
         # What a run kept that this process has refused before does not belong to this one.

@@ -63,6 +63,7 @@ def train(run: Training) -> bool:
             if state.step:
                 save_last(run)
             return True
+        run.stepper.ranks.at(f"step {number}")
         # The rate is a function of the step, so no state of a scheduler has to be saved.
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, due.total_steps, run.clock))
         part, epoch = run.train_set(state.step), run.order.epoch_of(state.step)
@@ -134,6 +135,7 @@ def evaluate(run: Training) -> None:
     """Score every evaluation set, record it, and keep the weights if they are among the best."""
     state, ranks = run.state, run.stepper.ranks
     state.evaluated_at = state.step
+    ranks.at(f"the evaluation at step {state.step}")
     with averaged_weights(run.stepper):
         scored: dict[str, Scored] = {}
         for name, part in run.eval_sets.items():
@@ -228,6 +230,7 @@ def save_last(run: Training) -> None:
     Best checkpoints that the new state no longer names are removed last: if the run is killed before, it continues from
     the old state, which still names them.
     """
+    run.stepper.ranks.at(f"the save at step {run.state.step}")
     run.stepper.phases.begin("saving")
     run.journal.gather(run.state.window)
     # A continued run adds to them, so its next row has the time of all steps since this one.

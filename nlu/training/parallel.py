@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from nlu.config.choices import choice_of, target_of
@@ -156,13 +155,13 @@ class Replicated(SingleProcess):
         # In another message if that of the gradients is rounded.
         own = totals.new_empty(0) if self.reduce_dtype != torch.float32 or not gradients else totals
         if not len(own):
-            dist.all_reduce(totals)
+            self.ranks.add_up(totals)
         if not gradients:
             return totals
         # One message instead of one for each tensor. The totals travel in the gradients' type, so their sum over ranks
         # has fp32 precision.
         flat = torch.cat([own.float(), *(gradient.view(-1) for gradient in gradients)]).to(self.reduce_dtype)
-        dist.all_reduce(flat)
+        self.ranks.add_up(flat)
         pieces = flat[len(own) :].split([gradient.numel() for gradient in gradients])
         # Copied back into the same tensors, which the optimizer's kernel knows; one call for all of them.
         torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])

@@ -7,23 +7,26 @@ wait for one. Gradients on CUDA devices use nccl.
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.placement import placement, reachable
 from nlu.display import terminal
 from nlu.display.breakpoints import breakpoints
 from nlu.runs.provenance import usable_cores
+from nlu.sweeps.faults import ProcessLost, lost_a_peer
+from nlu.training.presence import Presence
 
 Value = TypeVar("Value")
 
-TIMEOUT = timedelta(hours=2)
+TIMEOUT_MIN = 120.0
 """long, since the leader of a node may tokenize a large set while the others wait"""
 TIMEOUT_AT_TERMINAL = timedelta(days=7)
 """the user of a terminal may stop one rank at a `breakpoint()` for any time, and ends a run that hangs by Ctrl-C"""
@@ -42,10 +45,21 @@ class Ranks:
     """the rank on its node"""
     node: int = 0
     nodes: int = 1
+    presence: Presence | None = field(default=None, compare=False)
+    """tells the others where this rank is; None in a single process"""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    def at(self, place: str) -> None:
+        """Tell the other ranks where this one is, in words such as `step 12`, in case that it does not answer."""
+        if self.presence is not None:
+            self.presence.at(place)
+
+    def exchanging(self) -> AbstractContextManager[None]:
+        """Tell the other ranks that this one waits for them in the block."""
+        return nullcontext() if self.presence is None else self.presence.waiting()
 
     @contextmanager
     def leaders_go_first(self) -> Iterator[None]:
@@ -63,7 +77,13 @@ class Ranks:
 
     def barrier(self) -> None:
         if self.world_size > 1:
-            dist.barrier(group=self.host_group)
+            with self.exchanging():
+                dist.barrier(group=self.host_group)
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        """Replace a tensor on the device by its sum over all ranks."""
+        with self.exchanging():
+            dist.all_reduce(tensor)
 
     def sum_on_host(self, numbers: list[float]) -> list[float]:
         """Return the sum of each number over all ranks, in float64, on every rank."""
@@ -71,7 +91,8 @@ class Ranks:
             return numbers
         # float64 holds counts and flags exactly.
         summed = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(summed, group=self.host_group)
+        with self.exchanging():
+            dist.all_reduce(summed, group=self.host_group)
         return summed.tolist()
 
     def all_on_host(self, number: float) -> list[float]:
@@ -85,7 +106,8 @@ class Ranks:
         if self.world_size == 1:
             return [value]
         gathered = [value] * self.world_size if self.is_first else None
-        dist.gather_object(value, gathered, group=self.host_group)
+        with self.exchanging():
+            dist.gather_object(value, gathered, group=self.host_group)
         return gathered
 
     def from_first(self, value: Any) -> Any:
@@ -93,7 +115,8 @@ class Ranks:
         if self.world_size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, group=self.host_group)
+        with self.exchanging():
+            dist.broadcast_object_list(box, group=self.host_group)
         return box[0]
 
 
@@ -117,10 +140,11 @@ def choose_device(wanted: str, local_rank: int, keys: str = "trainer.") -> torch
 
 
 @contextmanager
-def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]:
+def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float = TIMEOUT_MIN) -> Iterator[Ranks]:
     """Join the group of the environment, if any, and leave it at the end; `keys` as in `choose_device`.
 
-    In the block, `breakpoint()` gives one rank the terminal and the others wait.
+    In the block, `breakpoint()` gives one rank the terminal and the others wait. Raises ProcessLost, which names the
+    ranks, if others have ended or do not answer within `timeout_min`.
     """
     keep_freed_memory()
     place = placement()
@@ -135,23 +159,44 @@ def process_group(wanted_device: str, keys: str = "trainer.") -> Iterator[Ranks]
     # it is part of the saved state's `machine`.
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, usable_cores() // place.local_world_size))
-    timeout = TIMEOUT_AT_TERMINAL if terminal.is_ours() else TIMEOUT
+    timeout = TIMEOUT_AT_TERMINAL if terminal.is_ours() else timedelta(minutes=timeout_min)
+    store, rank, world_size = next(
+        dist.rendezvous(reachable(place.meeting), place.rank, place.world_size, timeout=timeout)
+    )
+    store.set_timeout(timeout)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         timeout=timeout,
-        rank=place.rank,
-        world_size=place.world_size,
-        init_method=reachable(place.meeting),
+        rank=rank,
+        world_size=world_size,
+        store=dist.PrefixStore("nlu", store),
     )
     # nccl sends only tensors on a device. Every rank must create the group.
     host_group = dist.new_group(backend="gloo", timeout=timeout) if device.type == "cuda" else None
+    presence = Presence(store, rank, world_size)
     try:
-        with breakpoints(place.rank, place.world_size):
-            yield Ranks(place.rank, place.world_size, device, host_group, place.local_rank, place.node, place.nodes)
-        # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.
-        dist.barrier(group=host_group)
+        ranks = Ranks(
+            rank, world_size, device, host_group, place.local_rank, place.node, place.nodes, presence
+        )  # fmt: skip
+        with breakpoints(rank, world_size), _named(presence):
+            yield ranks
+            # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.
+            ranks.barrier()
     finally:
+        presence.end()
         dist.destroy_process_group()
+
+
+@contextmanager
+def _named(presence: Presence) -> Iterator[None]:
+    """Add to an error of an exchange which ranks did not answer."""
+    try:
+        yield
+    except RuntimeError as error:
+        # If the run is asked to stop, a rank that has ended is no fault.
+        if not lost_a_peer(error) or stopping.received():
+            raise
+        raise ProcessLost(f"{presence.missing()} ({error})") from error
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

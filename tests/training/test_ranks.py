@@ -29,9 +29,15 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch, "set_num_threads", lambda count: told.append(f"{count} threads"))
     for name in ("barrier", "destroy_process_group"):
         monkeypatch.setattr(ranks_module.dist, name, lambda name=name, **how: told.append(name))
+
+    def meet(address: str, rank: int, world_size: int, **how: Any) -> Iterator[Any]:
+        told.append(f"{rank} of {world_size} at {address}")
+        yield torch.distributed.HashStore(), rank, world_size
+
+    monkeypatch.setattr(ranks_module.dist, "rendezvous", meet)
     monkeypatch.setattr(
         ranks_module.dist, "init_process_group",
-        lambda backend, **how: told.append(f"{backend} {how['rank']} of {how['world_size']} at {how['init_method']}"),
+        lambda backend, **how: told.append(f"{backend} {how['rank']} of {how['world_size']}"),
     )  # fmt: skip
     return told
 
@@ -40,13 +46,15 @@ def test_all_processes_wait_for_each_other_before_one_leaves(events: list[str]) 
     with process_group("cpu") as ranks:
         events.append("work")
         assert ranks == Ranks(1, 3, CPU, None, 1, 4, 5) and not ranks.is_first
-    assert events == ["2 threads", "gloo 1 of 3 at tcp://127.0.0.1:1", "work", "barrier", "destroy_process_group"]
+    assert events == [
+        "2 threads", "1 of 3 at tcp://127.0.0.1:1", "gloo 1 of 3", "work", "barrier", "destroy_process_group"
+    ]  # fmt: skip
 
 
 def test_a_failing_process_ends_at_once(events: list[str]) -> None:
     with pytest.raises(ValueError, match="broken"), process_group("cpu"):
         raise ValueError("broken")
-    assert events[2:] == ["destroy_process_group"]
+    assert events[3:] == ["destroy_process_group"]
 
 
 def test_the_leader_of_a_node_goes_first_and_the_others_of_it_after_it(events: list[str]) -> None:

@@ -1,0 +1,63 @@
+"""A rank that hangs or dies is named by those that wait for it; real processes."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from nlu.launching.local import in_processes
+from nlu.sweeps.faults import ProcessLost
+from nlu.training import presence
+from nlu.training.presence import Presence
+from tests.training.hanging import work
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_a_rank_that_hangs_is_named_with_its_place_and_process(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ProcessLost) as caught:
+        in_processes(partial(work, "hangs"), 2)
+    host = re.escape(socket.gethostname())
+    said = rf"rank 1 \(process \d+ on {host}\) runs, and has been in step 2 for [4-9] s \(.*Timed out"
+    assert re.match(said, str(caught.value)), caught.value
+    assert "nlu: rank 1 was ended, since rank 0 had failed" in capfd.readouterr().err
+
+
+def test_a_rank_that_dies_on_another_machine_is_named() -> None:
+    # Two commands, as on two machines: neither of them sees the end of the other's process.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    code = "from tests.training.hanging import work; work('dies')"
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], cwd=REPOSITORY, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **common, "MASTER_PORT": str(port), "RANK": rank, "GROUP_RANK": rank},
+        )
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    said = [rank.communicate(timeout=120)[1] for rank in ranks][0]
+    assert "has ended, or its machine does not answer; it was last in step 2" in said
+    assert f"ProcessLost: rank 1 (process {ranks[1].pid} on " in said
+
+
+def test_ranks_that_all_wait_are_told_that_messages_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "BEAT_S", 0.05)
+    store = dist.HashStore()
+    ranks = [Presence(store, rank, 3) for rank in (0, 1)]
+    with ranks[0].waiting(), ranks[1].waiting():
+        assert ranks[0].missing() == "rank 2 has not begun"
+        third = Presence(store, 2, 3)
+        with third.waiting():
+            assert ranks[0].missing().startswith("all ranks run and wait for one another")
+        third.at("step 7")
+        assert re.search(r"^rank 2 \(process \d+ on \S+\) runs, and has been in step 7 for 0 s$", ranks[0].missing())
+    for one in (*ranks, third):
+        one.end()
