@@ -60,6 +60,8 @@ class Builder:
         bad: list[str] = []
         counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
         cut, rows_F = [np.zeros(0, bool)], np.zeros(len(self._plan.sets[name]), np.int64)
+        if (blocks := self._plan.reading.blocks) is not None:
+            blocks.left_out.clear()
         for number, good in self._chunks_of(name, bad, counts, advance):
             # Once a row has to be corrected, the other rows are only checked.
             if good and (skips or not counts["bad_rows"]):
@@ -71,6 +73,13 @@ class Builder:
             raise _not_usable(bad, counts, name)
         if not writer.rows and part is None:
             where = ", ".join(str(source.path) for source in self._plan.sets[name])
+            if blocks is not None and blocks.left_out and not bad:
+                raise DataError(
+                    *(
+                        f"the set {name} is empty: {counted(count, 'block')} of {where} left out, since {why}; {remedy}"
+                        for (why, remedy), count in blocks.left_out.items()
+                    )
+                )
             raise DataError(
                 *bad,
                 summary=f"the set {name} is empty: {where} holds no usable row",

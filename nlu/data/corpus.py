@@ -8,6 +8,7 @@ With `Corpus.make_halves`, a block is stored as a pair of its two halves, for ta
 Axes: T tokens of a sentence or of a block.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -157,6 +158,9 @@ class CorpusBlocks:
         self.in_halves = False
         """whether each block needs two halves and the special tokens of a pair; only Corpus.make_halves sets it"""
 
+        self.left_out: Counter[tuple[str, str]] = Counter()
+        """number of blocks that were not rows, by reason and remedy"""
+
     def rows(self, path: Path, tokenizer: Tokenizer | None, max_lines: int | None) -> Iterator[Row | BadRow]:
         """Yield the blocks of a file, numbered from 1, and a BadRow for a line that cannot be used.
 
@@ -172,8 +176,14 @@ class CorpusBlocks:
         for found in self._blocks(path, tokenizer, max_lines, room):
             if isinstance(found, BadRow):
                 yield found
-            # A single word has no halves.
-            elif len(found) >= self.min_len and not (self.in_halves and found.middle is None):
+            elif len(found) < self.min_len:
+                self.left_out[
+                    f"they have fewer than data.min_len, {self.min_len} tokens", "set data.min_len lower"
+                ] += 1
+            elif self.in_halves and found.middle is None:
+                remedy = "give files with longer sentences, or set data.break_mode=complete_doc"
+                self.left_out["a block of one word has no halves", remedy] += 1
+            else:
                 number += 1
                 yield Row(number, {"text": found})
 

@@ -135,6 +135,8 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     tokenizer = plan.tokenizer or _vocabulary_of(sets["train"], folder, plan.tokenizing, stored.values())
     # After splitting: statistics of a target must not see rows that are scored.
     target.fit(stored["train"], rows["train"], tokenizer)
+    for name, part in sets.items():
+        target.require_targets(name, part.stored, part.rows_N)
     return Store(folder, sets, target, plan.layout, tokenizer, meta)
 
 

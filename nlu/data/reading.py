@@ -3,6 +3,7 @@
 Axes: N rows of a set.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ Chunk = list[tuple[int, Row | BadRow | Mark]]
 
 class Blocks(Protocol):
     """Makes rows of the lines of a file, where a line is not a row; the data of a task names it as `blocks`."""
+
+    left_out: Counter[tuple[str, str]]
+    """number of blocks that were not yielded as rows, by reason and remedy, for the error of an empty set"""
 
     def rows(self, path: Path, tokenizer: Tokenizer | None, max_lines: int | None) -> Iterator[Row | BadRow]:
         """Yield the rows of the first lines of a file, in order of their numbers; None: of all lines.

@@ -76,6 +76,12 @@ def corpus_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
             "data.words is jieba, which is not installed here; pip install 'nlu[zh]' or pip install jieba, or set "
             "data.words=spaces for a corpus with spaces between words"
         )
+    min_len, max_len = data.get("min_len"), data.get("max_len")
+    if isinstance(min_len, int) and isinstance(max_len, int) and min_len > max_len:
+        yield (
+            f"data.min_len is {min_len}, but data.max_len is {max_len}, so every block is left out; set data.min_len "
+            "lower"
+        )
     yield from _path_problems(data)
     yield from _sets(data, folds["count"])
     yield from stream_problems(config, task)

@@ -280,6 +280,8 @@ def open_stream(plan: Plan) -> Store:
     for name, stored in scored.items():
         sets[name] = Examples(name, stored, np.arange(len(stored)), target, plan.layout, origins[name])
     target.fit(train, sets["train"].rows_N, tokenizer)
+    for name in scored:
+        target.require_targets(name, sets[name].stored, sets[name].rows_N)
     meta["dropped_duplicates"] = 0
     store = Store(folder, sets, target, plan.layout, tokenizer, meta)
     for name, part in sets.items():

@@ -7,8 +7,10 @@ learns the pieces of Unigram.
 """
 
 import heapq
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,9 +20,13 @@ from tokenizers.models import Unigram
 
 from nlu.config.errors import UserError
 from nlu.config.types import PositiveInt
+from nlu.config.words import counted
 from nlu.data.tokenizing import SPECIALS, Tokenizer, WordPiece, of_backend
 from nlu.data.unigrams import learned as learned_unigrams
 from nlu.data.word_starts import BLANK_MARKS
+from nlu.runs.logs import LASTING
+
+log = logging.getLogger(__name__)
 
 CONTINUES = "##"
 Pair = tuple[str, str]
@@ -44,11 +50,23 @@ class Subwords(WordPiece):
         `min_count` times in the training rows. `lowercase`: null follows the pretrained tokenizer, else true."""
         super().__init__(vocab=vocab, lowercase=lowercase, min_count=min_count, max_size=vocab_size)
         self.kind = kind
-        if kind == "unigram" and vocab_size <= len(SPECIALS):
+        if vocab_size <= len(SPECIALS):
             raise UserError(
-                f"tokenizer.vocab_size is {vocab_size}, but {len(SPECIALS)} tokens are special; set it higher, such as "
-                "8000"
+                f"tokenizer.vocab_size is {vocab_size}, but {len(SPECIALS)} tokens are special; set it to >= "
+                f"{len(SPECIALS) + 1}, such as 8000"
             )
+
+    def given(self, path: Path | None, pretrained: Path | None) -> Tokenizer | None:
+        """Return what `Vocabulary.given` does; warn if weights bring the vocabulary, so that none is learned."""
+        found = super().given(path, pretrained)
+        if path is None and found is not None:
+            log.warning(
+                "tokenizer=subwords learns no vocabulary, since the weights bring theirs, of %s; leave tokenizer= out, "
+                "or start from random weights (such as model=bert_tiny) to learn one",
+                counted(found.vocab_size, "token"),
+                extra=LASTING,
+            )
+        return found
 
     def settings(self) -> dict[str, object]:
         how = "unigrams" if self.kind == "unigram" else "merged pairs"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import Fraction, InputFile, PositiveFloat, TrainedRun
+from nlu.config.words import counted
 from nlu.data.collate import Batch
 from nlu.data.mixture import MixedStore
 from nlu.distillation.logits import KEY as LOGITS_KEY
@@ -73,7 +74,8 @@ class Distil(Plain):
         files = [self.files] if isinstance(self.files, str) else self.files
         if files is not None and len(files) != len(teachers):
             raise UserError(
-                f"{LOGITS_KEY} names {len(files)} file(s) for {len(teachers)} teachers; name one for each, in order"
+                f"{LOGITS_KEY} names {counted(len(files), 'file')} for {counted(len(teachers), 'teacher')}; name one "
+                "for each, in their order"
             )
         if files is not None:
             logits = [from_file(path, one, part, store) for path, one in zip(files, teachers, strict=True)]
@@ -130,6 +132,7 @@ class Known(nn.Module):
 
     def __init__(self, teachers: Sequence[Teacher]):
         super().__init__()
+        self._names = ", ".join(teacher.name for teacher in teachers)
         digest = hashlib.sha256("".join(teacher.digest for teacher in teachers).encode()).digest()
         self.register_buffer("digest", torch.tensor(list(digest), dtype=torch.uint8))
 
@@ -137,7 +140,7 @@ class Known(nn.Module):
         """Raise CheckpointError if the state was saved with other teachers."""
         if not torch.equal(state_dict[f"{prefix}digest"].cpu(), self.digest.cpu()):
             raise CheckpointError(
-                f"{KEY} names a run that has changed since this run began, so this run cannot continue to the same "
-                "weights; restore the teacher, or start again in another hydra.run.dir"
+                f"{KEY} is {self._names}, a run that has changed since this run began, so this run cannot continue to "
+                "the same weights; restore the teacher, or start again in another hydra.run.dir"
             )
         super()._load_from_state_dict(state_dict, prefix, *arguments)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from nlu.config.errors import DataError
-from nlu.config.words import listed
+from nlu.config.words import counted, listed
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.layouts import Values
@@ -38,6 +38,7 @@ KEY = "method.logits"
 KIND = "logits"
 """the folder of the cache"""
 CHUNK_ROWS = 4096
+REMEDY = "the file with python -m nlu.predict run=TEACHER logits=true, or set method.logits=null"
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,10 @@ def _of(row: Row, width: int, path: Path, are_units: bool) -> np.ndarray:
         found = found.reshape(0, width)
     if found.ndim != 1 + are_units or found.shape[-1] != width:
         each = ", for each unit" if are_units else ""
-        rule = f"is not a list of {width} numbers, one for each label of the teacher{each}"
+        numbers = counted(width, "number")
+        rule = f"is not a list of {numbers}, one for each label of the teacher{each}; write {REMEDY}"
+        raise DataError(BadRow.of(row.number, LOGITS, value, rule).describe(path))
+    if not np.isfinite(found).all():
+        rule = f"has a number that is not finite in float32; write {REMEDY}"
         raise DataError(BadRow.of(row.number, LOGITS, value, rule).describe(path))
     return found

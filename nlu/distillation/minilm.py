@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import Fraction, InputFile, NonNegativeFloat, PositiveFloat, PositiveInt, TrainedRun
+from nlu.config.words import counted
 from nlu.data.collate import Batch
 from nlu.distillation.layers import OfLayers, by_length, number_of, require_all_heads, scaled_products
 from nlu.models.encoder import Encoded, Encoder, Inside
@@ -47,7 +48,10 @@ class MiniLm(OfLayers):
         """Raises UserError for an absent layer, and for widths that the relation heads do not divide."""
         count = number_of(theirs, "num_hidden_layers")
         if not -count <= self.layer < count:
-            raise UserError(f"method.layer is {self.layer}, but the teacher has layers from {-count} to {count - 1}")
+            raise UserError(
+                f"method.layer is {self.layer}, but the teacher has {counted(count, 'layer')}; set it to a number from "
+                f"{-count} to {count - 1}"
+            )
         for encoder, whose in ((own, "model"), (theirs, "the teacher")):
             require_all_heads(encoder, whose, "set method=distil, or method=tinybert method.attention=0")
         self._heads = self.relation_heads or number_of(theirs, "num_attention_heads")

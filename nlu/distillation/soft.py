@@ -130,6 +130,7 @@ class OfNumbers:
         return (found_RC - wanted_RC).square().sum()
 
 
+OWN = "this run"
 PREDICTED: dict[type[Any], str] = {Classify: "classes", Tag: "tags", Multilabel: "label sets", Regress: "numbers"}
 """what each kind of task predicts, also for derived tasks"""
 
@@ -138,9 +139,10 @@ def _predicted(task: Task, whose: str) -> str:
     """Return what a task predicts. Raises UserError for a task whose outputs are not compared here."""
     named = next((words for kind, words in PREDICTED.items() if isinstance(task, kind)), None)
     if named is None or getattr(task, "over_cosines", False):
+        remedy = "choose another task or loss, or method=plain" if whose == OWN else "name a teacher with such a task"
         raise UserError(
             f"{whose} has the task {type(task).__name__}, but the predictions of teachers are learned for "
-            f"{', '.join(PREDICTED.values())} as logits; choose another task or loss, or method=plain"
+            f"{', '.join(PREDICTED.values())} as logits; {remedy}"
         )
     loss = getattr(task, "loss", None)
     if isinstance(loss, Deciding):
@@ -219,7 +221,7 @@ class SoftTargets:
 
 def form_of(task: Task, teachers: Sequence[Teacher]) -> Form:
     """Return what a student learns from teachers. Raises UserError unless all predict the same kind of thing."""
-    own = _predicted(task, "this run")
+    own = _predicted(task, OWN)
     for teacher in teachers:
         theirs = _predicted(teacher.trained.task, f"{KEY}, {teacher.name},")
         if theirs != own:

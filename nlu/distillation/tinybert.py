@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import Fraction, InputFile, NonNegativeFloat, NonNegativeInt, PositiveFloat, TrainedRun
+from nlu.config.words import counted
 from nlu.data.collate import Batch
 from nlu.distillation.layers import OfLayers, by_length, number_of, of_sequences, require_all_heads, scaled_products
 from nlu.models.encoder import Encoded, Encoder, Inside
@@ -77,13 +78,13 @@ class TinyBert(OfLayers):
         if self.layers is None:
             if own > theirs:
                 raise UserError(
-                    f"model has {own} layers and the teacher {theirs}; name the teacher's layer for each of them with "
+                    f"model has {counted(own, 'layer')} and the teacher {theirs}; name the teacher's layer for each of them with "
                     "method.layers"
                 )
             return [(number + 1) * theirs // own - 1 for number in range(own)]
         if len(self.layers) != own or max(self.layers) >= theirs:
             raise UserError(
-                f"method.layers is {self.layers}, but model has {own} layers and the teacher {theirs}; name one of the "
+                f"method.layers is {self.layers}, but model has {counted(own, 'layer')} and the teacher {theirs}; name one of the "
                 f"teacher's layers, from 0 to {theirs - 1}, for each layer of the model"
             )
         return self.layers

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 
+from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
 from nlu.config.inference import Export
 from nlu.config.targets import TARGET
@@ -81,11 +82,12 @@ def run_export(config: Export, located: Located) -> int:
 
 
 def _export_words(config: Export, trained: Trained, formats: Sequence[str]) -> int:
-    """Export a run of task=mlm, whose scores of words are compared for all tokens of some texts."""
+    """Export a run of masked words, whose scores of words are compared for all tokens of some texts."""
     if list(formats) != [FORMAT]:
+        task = choice_of("task", trained.config.task[TARGET])
         raise UserError(
-            f"format is {', '.join(formats)}, but a run of task=mlm is exported only as {FORMAT}; set format={FORMAT}, "
-            "or fine-tune the run with model.pretrained=RUN and export the new one"
+            f"format is {', '.join(formats)}, but a run of task={task} is exported only as {FORMAT}; set format="
+            f"{FORMAT}, or fine-tune the run with model.pretrained=RUN and export the new one"
         )
     rows = rows_to_check(trained, config.max_rows)
     with output_folder(config.out, "out", last=ABOUT) as staging:

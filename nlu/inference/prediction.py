@@ -28,7 +28,7 @@ from nlu.inference.locate import Located
 from nlu.inference.output import output_of
 from nlu.inference.pieces import Pieces, pairs_of, pieces_of
 from nlu.inference.predicted_row import OutputFormat, PredictedRow
-from nlu.inference.predictor import Columns, Predictor, columns_of
+from nlu.inference.predictor import Columns, Predictor, columns_of, require_predicting
 from nlu.inference.source import bad_row, found, originals_for, require_usable
 from nlu.inference.trained import Trained, load_trained
 from nlu.runs import logs
@@ -60,6 +60,8 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
         for pieces in outputs if ranks.is_first else ():
             pieces.require_place()
         trained = [load_trained(one) for one in located]
+        # Before any row is looked at: a run that predicts none may read no rows of this kind.
+        require_predicting(trained[0])
         with ExitStack() as held, keys_called(KEYS):
             works = []
             # All rows of all files are read before the first one is predicted.

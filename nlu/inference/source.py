@@ -100,7 +100,7 @@ def _fits(role: str, value: object) -> bool:
 
 def _names_of(trained: Trained, roles: Iterable[str]) -> dict[str, str]:
     """Return the names of these roles in the run's own rows; a column that is given by its number has none."""
-    fields = trained.config.data["fields"] or {}
+    fields = trained.config.data.get("fields") or {}
     return {role: name if isinstance(name := fields.get(role, role), str) else role for role in roles}
 
 
@@ -196,7 +196,7 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialec
         return {}
     if asked.fields:
         return _given(asked.fields, alternatives)
-    trained_on: Fields = trained.config.data["fields"] or {}
+    trained_on: Fields = trained.config.data.get("fields") or {}
     try:
         names = column_names(path, file_format, dialect)
     except UnicodeDecodeError as error:

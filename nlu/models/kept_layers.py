@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nlu.config.errors import UserError
+from nlu.config.words import counted
 
 KEY = "model.keep_layers"
 
@@ -20,13 +21,13 @@ def layers_kept(asked: Sequence[int] | int, count: int) -> list[int]:
     """
     if isinstance(asked, int):
         if asked > count:
-            raise UserError(f"{KEY} is {asked}, but the weights have {count} layers; keep at most {count}")
+            raise UserError(f"{KEY} is {asked}, but the weights have {counted(count, 'layer')}; keep at most {count}")
         # Integers, since a rounded float would depend on how the platform rounds a half.
         gaps = max(1, asked - 1)
         return [(2 * number * (count - 1) + gaps) // (2 * gaps) for number in range(asked)]
     if outside := [number for number in asked if not -count <= number < count]:
         raise UserError(
-            f"{KEY} has {outside[0]}, but the weights have {count} layers; name layers from {-count} to {count - 1}"
+            f"{KEY} has {outside[0]}, but the weights have {counted(count, 'layer')}; name layers from {-count} to {count - 1}"
         )
     found = [number % count for number in asked]
     if found != sorted(set(found)):

@@ -5,6 +5,7 @@ from typing import Any
 
 from nlu.config.checks.rules import number_of_weights
 from nlu.config.targets import TARGET
+from nlu.config.words import counted
 from nlu.models.kept_layers import kept_layers_problems, number_kept
 
 
@@ -69,7 +70,7 @@ def pooled_layers_problems(pooling: str, pooled: Sequence[int] | None, layers: i
         return
     if outside := [number for number in pooled if not -layers <= number < layers]:
         yield (
-            f"model.pooled_layers has {outside[0]}, but the encoder has {layers} layers; "
+            f"model.pooled_layers has {outside[0]}, but the encoder has {counted(layers, 'layer')}; "
             f"name layers from {-layers} to {layers - 1}"
         )
     elif len({number % layers for number in pooled}) < len(pooled):

@@ -61,7 +61,7 @@ class Served:
     def about(self) -> dict[str, object]:
         """Return what a client must know to send requests and read the answers."""
         trained, kind = self.trained, self.trained.kind
-        fields = trained.config.data["fields"] or {}
+        fields = trained.config.data.get("fields") or {}
         return {
             "run": trained.located.run_dir.name,
             "checkpoint": trained.located.checkpoint.name,

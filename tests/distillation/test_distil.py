@@ -176,7 +176,7 @@ def test_a_killed_student_continues_to_the_same_bytes(teacher_of: Callable[..., 
 
 
 def test_logits_of_a_file_give_the_bytes_of_those_computed_here(
-    teacher_of: Callable[..., Path], tmp_path: Path
+    teacher_of: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     teacher = teacher_of("tags")
     kind, steps = STUDENTS["tags"], ("trainer.max_duration=3st",)
@@ -191,6 +191,13 @@ def test_logits_of_a_file_give_the_bytes_of_those_computed_here(
     for name in ("last", "best-1"):
         both = [(run / f"checkpoints/{name}/model.safetensors").read_bytes() for run in (here, there)]
         assert both[0] == both[1]
+    taught = json.dumps(rows[0]["logits"]).replace(json.dumps(rows[0]["logits"][0][0]), "NaN")
+    write(tmp_path / "taught.jsonl", [{**rows[0], "logits": json.loads(taught)}, *rows[1:]])
+    refused = ("method=distil", f"method.teacher={teacher}", file, f"hydra.run.dir={tmp_path}/refused")
+    capsys.readouterr()
+    train(*kind.overrides(tmp_path), *refused, status=2)
+    said = capsys.readouterr().err
+    assert "taught.jsonl:1: field logits: [[NaN" in said and "has a number that is not finite in float32" in said
     write(tmp_path / "taught.jsonl", rows[1:])
     train(
         *kind.overrides(tmp_path), "method=distil", f"method.teacher={teacher}", file,
@@ -263,7 +270,7 @@ def test_a_run_is_not_continued_with_a_teacher_that_has_changed(
     shutil.copytree(teacher_of("classes", seed=2), teacher)
     given = f"method.teacher={teacher}"
     train(*OF_CLASSES.overrides(tmp_path), "method=distil", given, *options, f"hydra.run.dir={tmp_path}/run", status=2)
-    assert "names a run that has changed since this run began" in capsys.readouterr().err
+    assert "a run that has changed since this run began" in capsys.readouterr().err
 
 
 REFUSED = {
@@ -273,7 +280,7 @@ REFUSED = {
     "a loss without a distribution": (Kind(("loss=bce", *OF_CLASSES.options), classes), "classes", (), "loss=bce"),
     "a run that is not there": (OF_CLASSES, None, (), "does not exist here"),
     "too few files": (
-        OF_CLASSES, "classes", ("method.logits=[{rows},{rows}]",), "names 2 file(s) for 1 teachers",
+        OF_CLASSES, "classes", ("method.logits=[{rows},{rows}]",), "names 2 files for 1 teacher",
     ),
 }  # fmt: skip
 

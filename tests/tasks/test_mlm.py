@@ -172,12 +172,13 @@ def test_predicting_by_a_pretrained_run_is_refused_and_its_vectors_are_not(
     (tmp_path / "rows.tsv").write_text("a b\n")
     of_composed(export, "export", f"run={pretrained}", "format=onnx", f"out={tmp_path}/exported", status=2)
     assert "a run of task=mlm is exported only as huggingface" in capsys.readouterr().err
-    of_composed(
-        predict, "predict", f"run={pretrained}", f"input={tmp_path}/rows.tsv", f"output={tmp_path}/out.jsonl",
-        "input.fields={text: 0}", status=2,
-    )  # fmt: skip
-    said = capsys.readouterr().err
-    assert "predicts only words that it masks itself; fine-tune it with model.pretrained=RUN" in said
+    for reading in ("input.fields={text: 0}", "input.format=lines", "input.format=tsv"):
+        of_composed(
+            predict, "predict", f"run={pretrained}", f"input={tmp_path}/rows.tsv", f"output={tmp_path}/out.jsonl",
+            reading, status=2,
+        )  # fmt: skip
+        said = capsys.readouterr().err
+        assert "predicts only words that it masks itself; fine-tune it with model.pretrained=RUN" in said
     assert not (tmp_path / "out.jsonl").exists()
     loaded = nlu.load(pretrained, device="cpu")
     with pytest.raises(UserError, match="fine-tune it with model.pretrained=RUN"):
@@ -229,3 +230,37 @@ def test_an_encoder_of_only_pairs_has_no_vectors_of_words(tmp_path: Path, capsys
     pairs = PRETRAINING["mlm of pairs"]
     train(*Kind(pairs.options, pairs.row, RE2).overrides(tmp_path), f"hydra.run.dir={tmp_path}/run", status=2)
     assert "needs vectors of single texts or of tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("train_text", "dev_text", "options", "said"),
+    [
+        ("a\n", "a\n", (), "the vocabulary has no token that can be masked: all of its 5 are special or unused; set data.train"),
+        ("a b\n" * 4, "x y\n", (), "the set dev has no token that can be masked: all are [UNK] or special; set data.dev to"),
+        ("a b\n" * 4, "a b\n", ("tokenizer.vocab_size=3",), "tokenizer.vocab_size is 3, but 5 tokens are special; set it to >= 6"),
+        ("a b\n" * 4, "a b\n", ("data.min_len=40",), "data.min_len is 40, but data.max_len is 32, so every block is left out"),
+        ("a b\n" * 4, "a b\n", ("data.min_len=9",), "left out, since they have fewer than data.min_len, 9 tokens; set data.min_len"),
+        ("a\n\n" * 4, "a b\n", ("task=structbert", "data.break_mode=eos"), "since a block of one word has no halves; give files"),
+    ],
+)  # fmt: skip
+def test_texts_without_a_word_to_mask_are_refused_before_the_run_folder_is_made(
+    train_text: str, dev_text: str, options: tuple[str, ...], said: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "one.txt").write_text(train_text)
+    (tmp_path / "dev.txt").write_text(dev_text)
+    files = ("data=corpus", f"data.train={tmp_path}/one.txt", f"data.dev={tmp_path}/dev.txt", "tokenizer=subwords")
+    task = () if any(one.startswith("task=") for one in options) else ("task=mlm",)
+    train(*task, *files, *MODEL, *PLAIN, *options, f"hydra.run.dir={tmp_path}/run", status=2)
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_vocabulary_of_weights_is_kept_with_a_warning_where_one_was_to_be_learned(
+    pretrained: Path, tmp_path: Path
+) -> None:
+    more = [one for one in written(tmp_path) if not one.startswith("tokenizer.")]
+    train(*more, "tokenizer=subwords", f"model.pretrained={pretrained}", "trainer.max_duration=1st",
+          f"hydra.run.dir={tmp_path}/run")  # fmt: skip
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "tokenizer=subwords learns no vocabulary, since the weights bring theirs, of 15 tokens" in log

@@ -105,6 +105,11 @@ class Target(Protocol):
         """
         return
 
+    def require_targets(self, name: str, stored: StoredSet, rows_N: np.ndarray) -> None:
+        """Raise DataError if these rows of the set `name` have nothing to predict. Called after `fit`, for each set
+        whose rows are all there."""
+        return
+
     def collate(self, rows: Gathered) -> dict[str, Tensor]:
         """Return the targets of a batch by name.
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from nlu.config.errors import UserError
+from nlu.config.errors import DataError, UserError
 from nlu.data.arrays import occurrences, ranges
 from nlu.data.dataset import Files
 from nlu.data.layouts import Packed
@@ -100,7 +100,8 @@ class MaskedWords(Target):
         return self._vocab_size
 
     def fit(self, stored: StoredSet, rows_N: np.ndarray, tokenizer: Tokenizer) -> None:
-        """Take from the vocabulary what a word is. Raises UserError for a vocabulary without a token that masks."""
+        """Take from the vocabulary what a word is. Raises UserError for a vocabulary without a token that masks, and
+        for one without a token that can be masked."""
         number_of = tokenizer.vocabulary
         mask_id = next((number_of[name] for name in MASKS if name in number_of), None)
         if mask_id is None:
@@ -110,9 +111,25 @@ class MaskedWords(Target):
             )
         fixed = {tokenizer.unknown_id, mask_id, *tokenizer.special_ids}
         fixed |= {number for name, number in number_of.items() if name in SPECIALS or UNUSED.fullmatch(name)}
+        if fixed.issuperset(number_of.values()):
+            raise UserError(
+                f"the vocabulary has no token that can be masked: all of its {len(number_of)} are special or unused; "
+                "set data.train to more text or tokenizer.min_count lower to learn a larger one, or tokenizer.vocab to "
+                "a file"
+            )
         parts = {number for name, number in number_of.items() if not begins_word(name, number_of)} - fixed
         self._set(tokenizer.vocab_size, mask_id, _runs(fixed), _runs(parts), None)
         self._train = stored, rows_N
+
+    def require_targets(self, name: str, stored: StoredSet, rows_N: np.ndarray) -> None:
+        # The first chunk of nearly every set has such a token, so hardly anything is read.
+        if any((~self._is_fixed_V[stored.tokens(chunk)]).any() for chunk in chunks_of(rows_N)):
+            return
+        key = name if name in ("train", "test") else "dev"
+        raise DataError(
+            f"the set {name} has no token that can be masked: all are [UNK] or special; set data.{key} to texts whose "
+            "words are in the vocabulary, or tokenizer.vocab to a vocabulary that has them"
+        )
 
     def choose(self, masking: Masking) -> None:
         """Mask in this way. Called by the task, before any batch is collated."""

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.words import counted
 from nlu.data.tokenizing import Tokenizer
 from nlu.display.progress import Progress
 from nlu.models.formats.nano_e5 import is_nano_e5
@@ -75,7 +76,8 @@ def fill(
         )
         raise DataError(f"model.embeddings is {reference!r}: {why}; give vectors of these words, or null")
     if malformed:
-        log.warning("model.embeddings: %d lines are not %d numbers after a word: %s", len(malformed), width, shown)
+        lines, are = counted(len(malformed), "line"), "is" if len(malformed) == 1 else "are"
+        log.warning("model.embeddings: %s %s not %d numbers after a word, and skipped: %s", lines, are, width, shown)
     _report(vocabulary, is_found_V, counts_V)
 
 

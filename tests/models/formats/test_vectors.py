@@ -66,7 +66,7 @@ def test_malformed_lines_are_counted_and_a_file_of_only_such_lines_is_refused(tm
     (tmp_path / "v.txt").write_text("good 1 2 3\nbad 1 x 3\nrare 1 nan 3\n")
     rows = filled(tmp_path / "v.txt")
     assert rows[2].tolist() == [1, 2, 3] and rows[3].tolist() == rows[5].tolist() == [-8, -8, -8]
-    assert "model.embeddings: 2 lines are not 3 numbers after a word: 2, 3" in messages()
+    assert "model.embeddings: 2 lines are not 3 numbers after a word, and skipped: 2, 3" in messages()
     (tmp_path / "v.txt").write_text("other 1 2 3\nbad 1 x 3\n")
     with pytest.raises(DataError, match=r"the lines of its words are malformed \(2\); give vectors of these words"):
         filled(tmp_path / "v.txt")
