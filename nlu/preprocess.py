@@ -77,8 +77,8 @@ def part_of(data: dict[str, Any]) -> tuple[int, int] | None:
         return None
     if part >= parts:
         raise UserError(
-            f"data.part is {part}, but the last of {parts} parts is {parts - 1}, since they count from 0; set data.part "
-            "lower, or data.parts higher"
+            f"data.part is {part}, but the last of {parts} parts is {parts - 1}, since they count from 0; set "
+            "data.part lower, or data.parts higher"
         )
     return part, parts
 

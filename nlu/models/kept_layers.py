@@ -27,7 +27,8 @@ def layers_kept(asked: Sequence[int] | int, count: int) -> list[int]:
         return [(2 * number * (count - 1) + gaps) // (2 * gaps) for number in range(asked)]
     if outside := [number for number in asked if not -count <= number < count]:
         raise UserError(
-            f"{KEY} has {outside[0]}, but the weights have {counted(count, 'layer')}; name layers from {-count} to {count - 1}"
+            f"{KEY} has {outside[0]}, but the weights have {counted(count, 'layer')}; name layers from "
+            f"{-count} to {count - 1}"
         )
     found = [number % count for number in asked]
     if found != sorted(set(found)):
