@@ -84,8 +84,8 @@ class TinyBert(OfLayers):
             return [(number + 1) * theirs // own - 1 for number in range(own)]
         if len(self.layers) != own or max(self.layers) >= theirs:
             raise UserError(
-                f"method.layers is {self.layers}, but model has {counted(own, 'layer')} and the teacher {theirs}; name one of "
-                f"the teacher's layers, from 0 to {theirs - 1}, for each layer of the model"
+                f"method.layers is {self.layers}, but model has {counted(own, 'layer')} and the teacher {theirs}; "
+                f"name one of the teacher's layers, from 0 to {theirs - 1}, for each layer of the model"
             )
         return self.layers
 

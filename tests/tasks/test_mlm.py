@@ -237,7 +237,7 @@ def test_an_encoder_of_only_pairs_has_no_vectors_of_words(tmp_path: Path, capsys
     [
         ("a\n", "a\n", (), "the vocabulary has no token that can be masked: all of its 5 are special"),
         ("a b\n" * 4, "x y\n", (), "the set dev has no token that can be masked: all are [UNK] or special"),
-        ("a b\n" * 4, "a b\n", ("tokenizer.vocab_size=3",), "tokenizer.vocab_size is 3, but 5 tokens are special; set it"),
+        ("a b\n" * 4, "a b\n", ("tokenizer.vocab_size=3",), "tokenizer.vocab_size is 3, but 5 tokens are special"),
         ("a b\n" * 4, "a b\n", ("data.min_len=40",), "data.min_len is 40, but data.max_len is 32, so every"),
         ("a b\n" * 4, "a b\n", ("data.min_len=9",), "they have fewer than data.min_len, 9 tokens; set"),
         ("a\n\n" * 4, "a b\n", ("task=structbert", "data.break_mode=eos"), "since a block of one word has no halves"),
