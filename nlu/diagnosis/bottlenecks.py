@@ -108,6 +108,7 @@ def _operators(measured: Measured) -> Finding | None:
     idle = 1 - min(1.0, measured.computing_s / passes_s)
     if idle <= IDLE:
         return None
+    keys: tuple[str, ...]
     if measured.is_prediction:
         remedy, keys = "Raise batch_size", ("batch_size",)
     else:
