@@ -59,7 +59,7 @@ def query(environment: dict[str, str], typed: str, *prefix: str, program: str = 
     ["nlu-train", pytest.param(f"{shlex.quote(sys.executable)} -m nlu.train", marks=pytest.mark.thorough)],
 )
 def test_bash_completes_choices_and_keys(environment, installed_by):
-    lines = ["nlu-train model=", "nlu-train data=afqmc trainer.bat", "nlu-train --multirun hydra/sweeper=hyper"]
+    lines = ["nlu-train model=", "nlu-train data=afqmc trainer.batch_s", "nlu-train --multirun hydra/sweeper=hyper"]
     script = [f'eval "$({installed_by} -sc install=bash)"', TAB, *(f"press_tab '{line}'" for line in lines)]
     done = subprocess.run(
         ["bash", "--norc", "-c", "\n".join(script)], env=environment, capture_output=True, text=True, timeout=60
@@ -93,7 +93,7 @@ def test_each_program_completes_its_own_configuration(environment):
 @pytest.mark.thorough
 def test_completion_understands_earlier_quotes_flags_and_short_forms(environment, tmp_path):
     before = "nlu-train -m 'data.fields={text: a, label: b}' folds=5 optimizer.lr=1,2 "
-    assert query(environment, f"{before} data=files trainer.bat") == ["trainer.batch_size="]
+    assert query(environment, f"{before} data=files trainer.batch_s") == ["trainer.batch_size="]
     (tmp_path / "given").write_text("# once\nloss=bce\n")
     assert query(environment, f"nlu-train @{tmp_path}/given loss.thr") == ["loss.threshold="]
     (tmp_path / "run").mkdir()
