@@ -64,19 +64,18 @@ def profile_prediction(
         within("output", trained.task, "predictions")
         within("writing", work.output, "piece")
         rows = iter(work.source.rows())
-        if config.warmup and (chunk := list(islice(rows, config.warmup * batch_size))):
-            work.piece(chunk)
+        if first := list(islice(rows, config.warmup * batch_size)):
+            work.piece(first)
         phases.catch_up()
         phases.start()
         began_s = time.perf_counter()
         encoded.clear()
         with phases.within("reading"):
             chunk = list(islice(rows, config.steps * batch_size))
+        # A small file is used up by the warm-up, so its rows are predicted again, without the time of reading them.
+        chunk = chunk or first
         if not chunk:
-            raise UserError(
-                f"rows has {work.rows:,} rows, all of which are used up by warmup, {config.warmup} batches of "
-                f"{batch_size}; set warmup lower, or give more rows"
-            )
+            raise UserError(f"rows is {config.rows}, which has no rows; give a file with rows")
         work.piece(chunk)
         phases.catch_up()
         elapsed_s = time.perf_counter() - began_s
