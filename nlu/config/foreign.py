@@ -17,6 +17,8 @@ _CONFIGURATIONS = (".hjson", ".yaml", ".yml", ".jsonnet", ".libsonnet", ".toml")
 _EXAMPLE = re.compile(r"[\d.]+(e-?\d+)?(ep|st|ex)?")
 """a value that is a number or a duration"""
 _KEY = re.compile(r"^(\w+):", re.MULTILINE)
+NAMED_CHOICES = 5
+"""Choices that a hint names; the others are counted."""
 _NOT_OF_A_CHOICE = ("hydra", "experiment", "debug")
 """Folders of conf/ that hold Hydra's own files or sets of overrides instead of choices."""
 
@@ -82,12 +84,16 @@ def key_of_another_choice(key: str, schema: str | None = None) -> str | None:
             found.setdefault(each, []).append(choice)
     if not found:
         return None
-    owners = [
-        f"{'a key' if group else f'{each}.{name}'} of {' or '.join(f'{each}={one}' for one in choices[:2])}"
-        for each, choices in found.items()
-    ]
+    owners = [f"{'a key' if group else f'{each}.{name}'} of {_named(each, choices)}" for each, choices in found.items()]
     command = "" if any(_is_of(each, schema) for each in found) else ", in python -m nlu.train"
     return f"it is {' or '.join(owners[:3])}{command}"
+
+
+def _named(group: str, choices: list[str]) -> str:
+    """Name choices as arguments, those of a user's own files first, since most others are fixed data sets."""
+    order = sorted(choices, key=lambda choice: choice not in ("files", "corpus"))
+    more = f" or {len(order) - NAMED_CHOICES} more" if len(order) > NAMED_CHOICES else ""
+    return " or ".join(f"{group}={choice}" for choice in order[:NAMED_CHOICES]) + more
 
 
 @cache

@@ -33,6 +33,11 @@ SUBMISSION = (".submitted", ".submitit")
 """records of its submission, and the output of its job"""
 REPEATS = ("fold-*", "seed-*")
 """folders of the runs for each fold and seed, in the folder of the configuration (`nlu.training.repeats`)"""
+SAME_IN_RESUME = (
+    "seed", "data.*", "tokenizer.*", "model.*", "folds.*", "trainer.batch_size", "trainer.batch_tokens",
+    "trainer.accumulation", "trainer.bucket_batches", "trainer.window_rows", "trainer.eval_rows",
+)  # fmt: skip
+"""keys that must usually be the same in a run that starts with resume=RUN: they decide its weights and its order"""
 LOCK_WAIT_S = 10.0
 """the workers of a killed process need a moment to end"""
 SHARED_WAIT_S = 60.0
@@ -129,9 +134,10 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     if differences := _differences(there, config):
         # Several runs cannot start from the state of one, and do not have a common state.
         is_single = num_repeats(config) == num_repeats(there) == 1
-        elsewhere = f", or start from its state there with resume={run_dir}" if is_single else ""
+        may_differ = not any(fnmatch(key, pattern) for key in differences for pattern in SAME_IN_RESUME)
+        elsewhere = f", or start from its state there with resume={run_dir}" if is_single and may_differ else ""
         raise UserError(
-            *differences,
+            *differences.values(),
             summary=f"{run_dir} holds a run with another configuration",
             remedy=f"write the same values to continue it, or choose another {FOLDER_KEY}{elsewhere}",
         )
@@ -159,15 +165,16 @@ def _exists(run_dir: Path, contents: list[str]) -> UserError:
     )
 
 
-def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, str]:
+    """Return a sentence for each key that differs."""
     flat_old, flat_new = flat(dict(old)), flat(dict(new))
     # None is a value that a key may have.
     absent = object()
-    return [
-        f"{key}: {_shown(flat_old, key)} there, {_shown(flat_new, key)} here"
+    return {
+        key: f"{key}: {_shown(flat_old, key)} there, {_shown(flat_new, key)} here"
         for key in dict.fromkeys([*flat_old, *flat_new])
         if has_effect(key) and flat_old.get(key, absent) != flat_new.get(key, absent)
-    ]
+    }
 
 
 def _shown(flat: Mapping[str, object], key: str) -> str:

@@ -2,6 +2,7 @@
 
 import threading
 import tracemalloc
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from nlu.config.errors import CheckpointError, UserError
 from nlu.runs import folder as run_folder
 from nlu.runs.checkpoint import TAKEN
-from nlu.runs.folder import LOCK, checkpoint_to_continue, hold, write_config
+from nlu.runs.folder import LOCK, SAME_IN_RESUME, checkpoint_to_continue, hold, write_config
 from nlu.runs.takeover import make_own
 from nlu.storage import locks
 from nlu.storage.settle import MARKER, mark_whole
+from nlu.training.resuming import SET_BY
 from tests.waits import Clock, held_elsewhere
 
 CONFIG: dict[str, Any] = {
@@ -64,10 +66,23 @@ def test_another_configuration_is_refused_with_every_difference(tmp_path: Path) 
         checkpoint_to_continue(tmp_path, changed)
     for difference in ("seed: 1 there, 2 here", "trainer.batch_size: 8 there, 16 here", "data.max_len: absent there"):
         assert difference in str(refused.value)
+    assert "resume=" not in refused.value.remedy
+
+
+def test_a_longer_run_is_offered_the_state_of_the_run_in_its_folder(tmp_path: Path) -> None:
+    saved_run(tmp_path)
+    longer = CONFIG | {"resume": "auto", "trainer": CONFIG["trainer"] | {"max_duration": "3ep"}}
+    with pytest.raises(UserError) as refused:
+        checkpoint_to_continue(tmp_path, longer)
     assert f"start from its state there with resume={tmp_path}" in refused.value.remedy
     with pytest.raises(UserError) as refused:
-        checkpoint_to_continue(tmp_path, changed | {"folds": {"count": 2}})
+        checkpoint_to_continue(tmp_path, longer | {"folds": {"count": 2}})
     assert "resume=" not in refused.value.remedy
+
+
+def test_keys_of_the_order_of_examples_are_not_offered_the_state_of_another_run() -> None:
+    for key in SET_BY.values():
+        assert any(fnmatch(key, pattern) for pattern in SAME_IN_RESUME), key
 
 
 def test_a_key_that_is_null_on_one_side_and_absent_on_the_other_is_a_difference(tmp_path: Path) -> None:
