@@ -3,12 +3,14 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -31,7 +33,7 @@ from nlu.models.composite import CompositeModel
 from nlu.models.formats.pretrained import Pretrained, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import Optimizer, named_parameters
-from nlu.runs.failed_step import CONFIG, KEY
+from nlu.runs.failed_step import CONFIG, KEY, METHOD
 from nlu.tasks.task import Task
 from nlu.training.auto import with_precision
 from nlu.training.build import assemble, task_with_loss
@@ -76,8 +78,20 @@ def repeated(
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     device = choose_device(given["trainer"]["device"], 0)
     config = with_precision(_config_of(folder, given, overrides), Ranks(0, 1, device))
-    rebuilt = _rebuilt(folder, config, report, device)
+    with _readable(folder):
+        rebuilt = _rebuilt(folder, config, report, device)
     return rebuilt, _run(rebuilt, _scale(rebuilt.passes, report), report["step"])
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Raises CheckpointError for a file that is missing or damaged."""
+    try:
+        yield
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise CheckpointError(
+            f"{KEY} is {folder}, of which a file is missing or damaged ({error}); copy the folder again"
+        ) from error
 
 
 def _config_of(folder: Path, given: Mapping[str, Any], overrides: Sequence[str]) -> Run:
@@ -86,7 +100,12 @@ def _config_of(folder: Path, given: Mapping[str, Any], overrides: Sequence[str])
     keys = {override.partition("=")[0].lstrip("+~") for override in overrides}
     if any(key == "precision" or key.startswith("precision.") for key in keys):
         config = replace(config, precision=given["precision"])
-    teacher = given["method"].get("teacher")
+    if METHOD in keys and given[METHOD][TARGET] != config.method[TARGET]:
+        raise UserError(
+            f"method is {given[METHOD][TARGET]}, but the step was one of {config.method[TARGET]}; {KEY} runs it as it "
+            "was, so choose that method, to set its teacher, or leave it out"
+        )
+    teacher = given[METHOD].get("teacher")
     if teacher is not None and "teacher" in config.method:
         config = replace(config, method={**config.method, "teacher": teacher})
     return replace(config, trusted_packages=[*config.trusted_packages, *given["trusted_packages"]])

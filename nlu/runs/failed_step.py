@@ -12,8 +12,10 @@ from nlu.storage.settle import is_whole
 REPORT, CONFIG = "report.json", "run.json"
 """in the folder: what is known of the step, and the configuration of its run"""
 KEY = "replay"
-ALLOWED = (KEY, "trainer.device", "precision", "method", "trusted_packages")
-"""keys that may be set with `replay`; of the method only its teacher"""
+ALLOWED = (KEY, "trainer.device", "precision", "method.teacher", "trusted_packages")
+"""keys that may be set with `replay`, and those below them"""
+METHOD = "method"
+"""may be chosen as it was in the run, so that its teacher can be set"""
 
 
 def failed_step_at(reference: str) -> tuple[Path, dict[str, Any]]:
@@ -34,7 +36,7 @@ def override_problems(overrides: Iterable[str]) -> Iterator[str]:
     """Yield a problem for each override that a replay would not follow."""
     for override in overrides:
         key = override.partition("=")[0].lstrip("+~").partition("@")[0]
-        if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in ALLOWED):
+        if key != METHOD and not any(key == allowed or key.startswith(f"{allowed}.") for allowed in ALLOWED):
             yield (
                 f"{key} cannot be set with {KEY}, which runs a step of the run as it was; leave out {key}: only "
                 "trainer.device, precision and method.teacher may differ"

@@ -16,6 +16,8 @@ _TRIGGERED = " (Triggered internally at"
 _FRAME = re.compile(r"(?m)^(?=  File )")
 _PASS = "/nlu/training/passes.py"
 """the file whose last frame begins the pass; frames up to it are those of the loop"""
+_SHOWN: set[tuple[str, str, int]] = set()
+"""the text and place of each warning that was shown"""
 
 
 @contextmanager
@@ -40,7 +42,9 @@ def detecting(is_on: bool, number: int) -> Iterator[None]:
                 raise
     texts = [str(warning.message) for warning in said]
     for warning, text in zip(said, texts, strict=True):
-        if _CALL not in text:
+        # Python would repeat a warning at each step, since it forgets what it has shown when filters change.
+        if _CALL not in text and (place := (text, warning.filename, warning.lineno)) not in _SHOWN:
+            _SHOWN.add(place)
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if found is not None:
         call = next((text.partition(_CALL)[2] for text in texts if _CALL in text), "")

@@ -93,10 +93,9 @@ def largest_that_fits(stepper: Stepper, store: Store, accumulation: int, progres
 
             # A set whose rows all fit, as one of a mixture may, sets no limit.
             whole = max(1, -(-len(part) // ranks.world_size))
-            found = largest(fits, min(most, whole))
+            if not (found := largest(fits, min(most, whole))):
+                raise OutOfMemory(f"{FOR_ONE}; {REMEDY}")
             most = most if found == whole else found
-    if not most:
-        raise OutOfMemory(f"{FOR_ONE}; {REMEDY}")
     batch_size = most * ranks.world_size
     log.info(
         "trainer.batch_size=auto: %s examples fit, of at most %s tokens; found by %d tries in %.0f s",
@@ -175,8 +174,13 @@ class _Tries:
         taken = self._peak.bytes() if self._is_measured else 0
         has_failed = totals is None or (self._is_measured and taken > self._allowed)
         if self._ranks.sum_on_host([float(has_failed)])[0]:
+            had_gradients = [parameter for parameter in self._stepper.trained if parameter.grad is not None]
             self._stepper.passes.forget_gradients()
             release(self._stepper.device)
+            if self._accumulation > 1:
+                # A later micro-batch of a step adds to gradients, so the next try must find their memory taken.
+                for parameter in had_gradients:
+                    parameter.grad = torch.zeros_like(parameter)
             return False
         self._known.append((own, taken))
         return True

@@ -49,17 +49,25 @@ def keep_step(run: Training, config: Run, error: NonFinite) -> UserError:
     tensors = {"model": stepper.parallel.state_dict(stepper.model)}
     if stepper.own is not None:
         tensors["method"] = stepper.parallel.state_dict(stepper.own)
+    step, rank = ranks.from_first((error.report["step"], error.report["rank"]) if ranks.is_first else None)
+    if rank and not stepper.parallel.sums_gradients(step):
+        # Until the ranks meet, each has weights of its own.
+        there = ranks.gather_to_first(_on_host(tensors) if ranks.rank == rank else None)
+        tensors = tensors if there is None else there[rank]
     said = ""
     if ranks.is_first:
         batches = {f"batch-{number}": tensors_of(one) for number, one in enumerate(error.passes)}
         documents = {REPORT: _report(run, config, error), CONFIG: without_secrets(config.to_config())}
-        step = error.report["step"]
         try:
             folder = run.checkpoints.save_beside(f"{NONFINITE}{step}", {**tensors, **batches}, documents, step)
             said = f"the step is saved: python -m nlu.train {KEY}={folder} runs it again, also on another machine"
         except CheckpointError as refused:
             said = str(refused)
     return _with(error, ranks.from_first(said))
+
+
+def _on_host(tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    return {part: {name: value.cpu() for name, value in named.items()} for part, named in tensors.items()}
 
 
 def _with(error: NonFinite, said: str) -> UserError:

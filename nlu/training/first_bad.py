@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
+from nlu.models.layers.recomputing import is_repetition
 from nlu.models.layers.torch_private import version_of
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
@@ -111,6 +112,8 @@ class Watch:
                 yield parameter.register_hook(partial(self._parameter_gradient, name))
 
     def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_repetition():
+            return None
         parent = self._stack[-1] if self._stack else None
         self._counts[name] = self._counts.get(name, 0) + 1
         call = Call(name, module, parent, self._counts[name])
@@ -123,6 +126,8 @@ class Watch:
         return changed((args, kwargs), partial(self._view, call)) if torch.is_grad_enabled() else None
 
     def _leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if is_repetition():
+            return
         # A module that has raised an error, which its parent caught, did not leave.
         while (call := self._stack.pop()).module is not module:
             pass

@@ -1,28 +1,62 @@
 """The memory of this machine and of this process: what is free, and the largest amount that some work has taken."""
 
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 CGROUP = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
+V2 = ("memory.max", "memory.current", "inactive_file")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+"""files of a control group, and the line of its memory.stat with what can be reclaimed"""
 
 
 def of_machine() -> tuple[int, int]:
-    """Return free and total bytes, bounded by the limit of a container."""
+    """Return free and total bytes, bounded by the limits of a container, a service or a Slurm job."""
     known = _fields(Path("/proc/meminfo"))
     free_bytes, total_bytes = known["MemAvailable"], known["MemTotal"]
+    for limit, free in limits():
+        free_bytes, total_bytes = min(free_bytes, free), min(total_bytes, limit)
+    return free_bytes, total_bytes
+
+
+def limits() -> Iterator[tuple[int, int]]:
+    """Yield the limit in bytes, and what is free below it, of each control group that this process is in.
+
+    Of version 2 and 1; /proc/meminfo shows the whole machine inside a container too.
+    """
+    for names in ((CGROUP / own, V2) for own in _groups("0::")):
+        yield from _limit(*names)
+    for names in ((CGROUP / "memory" / own, V1) for own in _groups(":memory:")):
+        yield from _limit(*names)
+
+
+def _groups(mark: str) -> Iterator[str]:
+    """Yield the control group of this process and those above it, as paths; the last one is the root, ``."""
     try:
-        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        lines = (PROCESS / "cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    own = next((line.partition(mark)[2] for line in lines if mark in line), "/")
+    path = PurePosixPath(own.lstrip("/"))
+    for each in (path, *path.parents):
+        yield str(each)
+
+
+def _limit(group: Path, names: tuple[str, str, str]) -> Iterator[tuple[int, int]]:
+    limit_name, used_name, reclaimable = names
+    try:
+        limit, used = (int((group / name).read_text()) for name in (limit_name, used_name))
     except (OSError, ValueError):
-        return free_bytes, total_bytes
-    # /proc/meminfo shows the whole machine inside a container too.
-    return min(free_bytes, limit - used + _reclaimable()), min(total_bytes, limit)
+        # Without a limit, or a group that is not visible in a container.
+        return
+    yield limit, limit - used + _reclaimable(group, reclaimable)
 
 
-def _reclaimable() -> int:
-    """Return the bytes of files in memory that count as used by the container, but are given up when it needs them."""
+def _reclaimable(group: Path, name: str) -> int:
+    """Return the bytes of files in memory that count as used by the group, but are given up when it needs them."""
     try:
-        lines = (CGROUP / "memory.stat").read_text().splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith("inactive_file ")))
+        lines = (group / "memory.stat").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
     except (OSError, ValueError, StopIteration):
         return 0
 

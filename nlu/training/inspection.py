@@ -8,6 +8,7 @@ import fnmatch
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -146,15 +147,17 @@ class Inspector:
         def seen() -> Seen:
             return look(self._passes, shares, modules, self._computing, self._layers, runs_placeholders=not is_local)
 
+        # Where ranks wait for one another within passes, the error of one must end them all.
+        attempt = partial(tried, seen) if is_local else seen
         try:
-            found = tried(seen)
+            found = attempt()
         except UserError as error:
             if not self._layers:
                 raise
             log.info("inspect=activations leaves attention out: %s", error.sentences[0].partition(", but")[0])
             self._layers = 0
-            found = tried(seen)
-        if found is not None:
+            found = attempt()
+        if not is_local or not self._passes.ranks.sum_on_host([float(found is None)])[0]:
             self._seen = found
             return
         release(self._passes.device)

@@ -73,9 +73,12 @@ def train(run: Training) -> bool:
                 part, run.rank_batches(state.step), number, stopping.asked(), epoch,
                 run.inspector if due.logs(number) else None,
             )  # fmt: skip
-        if is_whole := due.is_whole(number):
-            run.stepper.synchronize(number)
         pending.append(step)
+        if is_whole := due.is_whole(number):
+            # Raises for a step that failed while this rank still has the weights from before it.
+            while pending and not run.stepper.parallel.sums_gradients(number):
+                meter.count(pending.popleft().result())
+            run.stepper.synchronize(number)
         is_stopping |= step.stop
         # Counted before its numbers have arrived; before anything is written, the loop below waits for them.
         state.step = number

@@ -186,6 +186,7 @@ class Search:
             "place": None if examined is None else sentence(passes, examined, part.member),
             "examined": None if examined is None else examined.to_json(),
             "rows": shown_rows(part, found.own, ranks.rank),
+            "scale": {name: float(value) for name, value in self.scale.items()},
         }
         gathered, of_ranks = ranks.gather_to_first(own), ranks.gather_to_first(recorded)
         sentences: list[str] = []
@@ -198,7 +199,7 @@ class Search:
             report = {
                 "step": self.number, "epoch": self.epoch, "set": part.name, "micro_batch": micro_batch, "rank": rank_at,
                 "world_size": ranks.world_size, "rows": rows, "place": at and at["place"],
-                "examined": at and at["examined"], "scale": {name: float(value) for name, value in self.scale.items()},
+                "examined": at and at["examined"], "scale": gathered[rank_at or 0]["scale"],
             }  # fmt: skip
         passes_of_all = [one for several in of_ranks or [] for one in several]
         return Diagnosis(found.named, ranks.from_first(sentences), report, passes_of_all)

@@ -66,15 +66,15 @@ class Presence:
     def end(self) -> None:
         """Stop writing."""
         self._has_ended.set()
-        self._thread.join()
+        # It may wait for a store that does not answer.
+        self._thread.join(timeout=BEAT_S)
 
     def missing(self) -> str:
-        """Return which ranks the others wait for, and where these were last. Takes two beats."""
-        try:
-            before = self._read()
-            time.sleep(2 * BEAT_S)
-            now = self._read()
-        except RuntimeError:
+        """Return which ranks the others wait for, and where these were last. Takes two beats, or at most six."""
+        before = self._read()
+        time.sleep(2 * BEAT_S)
+        now = self._read()
+        if before is None or now is None:
             return "rank 0, at whose address the ranks meet, does not answer"
         said = []
         for rank in range(self._world_size):
@@ -93,9 +93,24 @@ class Presence:
             return "all ranks run and wait for one another, so messages between them are lost"
         return "; ".join(said[:SHOWN]) + (f"; and {len(said) - SHOWN} more" if len(said) > SHOWN else "")
 
-    def _read(self) -> dict[int, _Seen]:
-        keys = {rank: str(rank) for rank in range(self._world_size) if self._store.check([str(rank)])}
-        return {rank: _Seen(**json.loads(self._store.get(key))) for rank, key in keys.items()}
+    def _read(self) -> dict[int, _Seen] | None:
+        """Return what each rank has written, or None if the store does not answer.
+
+        A store whose process is stopped keeps its connections open, and a request to it then waits without a limit.
+        """
+        found: list[dict[int, _Seen]] = []
+
+        def read() -> None:
+            try:
+                keys = {rank: str(rank) for rank in range(self._world_size) if self._store.check([str(rank)])}
+                found.append({rank: _Seen(**json.loads(self._store.get(key))) for rank, key in keys.items()})
+            except RuntimeError as error:
+                log.debug("presence: %s", error)
+
+        thread = threading.Thread(target=read, name="presence-read", daemon=True)
+        thread.start()
+        thread.join(timeout=2 * BEAT_S)
+        return found[0] if found else None
 
     def _write(self) -> None:
         self._beat += 1

@@ -89,6 +89,8 @@ def run_single(
             except NonFinite as error:
                 said = keep_step(run, config, error)
                 show_inside(run)
+                # A rank that ends first would have the one that draws ended too.
+                ranks.barrier()
                 raise said from None
             except UserError:
                 show_inside(run)
@@ -117,12 +119,15 @@ def run_single(
 
 
 def show_inside(run: Training) -> None:
-    """Draw and name what was inspected before an error, of which it may be the reason."""
+    """Draw and name what was inspected before an error, of which it may be the reason. Never hides that error."""
     if run.inspector is not None and run.stepper.ranks.is_first:
         from nlu.training.finish import draw_inside, tell_of_inside
 
-        draw_inside(run.run_dir)
-        tell_of_inside(run.run_dir)
+        try:
+            draw_inside(run.run_dir)
+            tell_of_inside(run.run_dir)
+        except (OSError, UserError) as error:
+            log.warning("what was inspected is not drawn: %s", error)
 
 
 def require_shared(run_dir: Path, ranks: Ranks) -> None:

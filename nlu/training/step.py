@@ -167,7 +167,8 @@ class Stepper:
         of_optimizer = [value for each in self.trained for value in self.optimizer.state.get(each, {}).values()]
         # Counts of steps, which have no axis, are equal anyway.
         moments = [value for value in of_optimizer if isinstance(value, Tensor) and value.dim()]
-        self.parallel.synchronize(self.trained, [*moments, *(self.average or {}).values()])
+        with refused(f"memory ran out after step {number}, where processes exchange their weights"):
+            self.parallel.synchronize(self.trained, [*moments, *(self.average or {}).values()])
         self.phases.begin("other")
 
     def _is_above(self, max_loss: float, totals: Tensor, scale: dict[str, float]) -> Tensor:
@@ -182,7 +183,10 @@ class Stepper:
 
     def _run_if_it_fits(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor | None:
         """Return the sum of each term over this rank's rows, or None on all ranks if memory ran out on any of them."""
-        with detecting(self.detect_anomaly, number):
+        loss_scale = self.precision.loss_scale(self.device)
+        # An overflow that only skips the update becomes NaN in the backward pass of a healthy run.
+        may_skip = loss_scale is not None and bool(self.precision.may_skip(loss_scale))
+        with detecting(self.detect_anomaly and not may_skip, number):
             if not self.parallel.passes_are_local:
                 return self.passes.run(shares, scale, number)
             forget = summary.mark()

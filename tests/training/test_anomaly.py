@@ -1,10 +1,12 @@
 """`trainer.detect_anomaly`: the operation whose gradient is NaN is named, with the call that ran it."""
 
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
+from nlu.training.anomaly import detecting
 from tests.training.in_process import TINY, sets, tensors, train
 
 MINE = """
@@ -57,3 +59,22 @@ def test_weights_of_a_run_without_nan_stay_the_same(tmp_path: Path) -> None:
     plain, run = (tensors(tmp_path / name, "last/model") for name in ("plain", "run"))
     assert plain.keys() == run.keys() and all((plain[name] == run[name]).all() for name in plain)
     assert not torch.is_anomaly_enabled()
+
+
+def test_an_overflow_that_fp16_skips_is_not_called_an_operation_at_fault(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = (*TINY, *sets(tmp_path), "trainer.max_duration=1st", "precision=fp16", "precision.init_scale=1e30")
+    train(*options, "debug=anomaly", f"hydra.run.dir={tmp_path / 'run'}")
+    assert "1 of the last 1 steps were skipped, since a gradient overflowed" in capfd.readouterr().err
+    train(*options, "precision.min_scale=1e30", "debug=anomaly", f"hydra.run.dir={tmp_path / 'least'}", status=2)
+    assert "the gradient becomes NaN in the backward pass of step 1" in capfd.readouterr().err
+
+
+def test_a_warning_is_shown_once_and_not_in_each_step() -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        for number in (1, 2):
+            with detecting(True, number):
+                warnings.warn("a kernel of my own", stacklevel=1)
+    assert [str(each.message) for each in shown] == ["a kernel of my own"]

@@ -125,6 +125,52 @@ def test_no_memory_for_a_single_row_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / "run").exists()
 
 
+def test_each_try_has_the_gradients_to_which_a_later_micro_batch_adds(tmp_path: Path) -> None:
+    had: list[bool] = []
+    run = batch_search._Tries._run
+
+    def seeing(tries: batch_search._Tries, part: object, rows_N: torch.Tensor) -> torch.Tensor:
+        had.append(all(parameter.grad is not None for parameter in tries._stepper.trained))
+        return run(tries, part, rows_N)  # type: ignore[arg-type]
+
+    with memory_for(rows=11), mock.patch.object(batch_search._Tries, "_run", seeing):
+        train(*overrides_of(tmp_path, "trainer.accumulation=2"), f"hydra.run.dir={tmp_path}/run")
+    assert found_in(tmp_path / "run") == 11
+    # The first pass makes them.
+    assert had[0] is False and all(had[1:]) and len(had) > 5
+
+
+def test_a_set_of_a_mixture_without_memory_for_one_row_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = mixture(tmp_path, {"classes": CLASSES, "tags": TAGS}, *AUTO[:2])
+    # The first pass is the one in which the optimizer gets its state.
+    with memory_for(rows=0, since_call=1):
+        train(*options, f"hydra.run.dir={tmp_path}/run", status=2)
+    assert "trainer.batch_size is auto, but memory ran out for one example of each rank" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_least_limit_of_the_groups_of_a_process_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    lines = {1: "9:cpuset:/\n4:memory:/slurm/job_7\n0::/\n", 2: "0::/slurm/job_7\n"}
+    limit, used, reclaimable = getattr(host_memory, f"V{version}")
+    top = tmp_path / "memory" if version == 1 else tmp_path
+    (top / "slurm/job_7").mkdir(parents=True)
+    (top / limit).write_text("max" if version == 2 else str(2**63 - 4096))
+    (top / used).write_text("5000")
+    for group, most, taken in (("slurm", 9000, 3000), ("slurm/job_7", 8000, 2500)):
+        (top / group / limit).write_text(f"{most}\n")
+        (top / group / used).write_text(f"{taken}\n")
+    (top / "slurm/job_7/memory.stat").write_text(f"cache 700\n{reclaimable} 400\n")
+    (tmp_path / "cgroup").write_text(lines[version])
+    monkeypatch.setattr(host_memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(host_memory, "PROCESS", tmp_path)
+    # Of the job 8,000 - 2,500 + 400 are free, of all jobs 9,000 - 3,000.
+    assert host_memory.of_machine() == (5900, 8000)
+
+
 def test_a_cpu_is_not_asked_for_more_than_a_share_of_its_free_memory(tmp_path: Path) -> None:
     sizes: list[int] = []
     run = batch_search._Tries._run

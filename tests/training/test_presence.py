@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -61,3 +62,24 @@ def test_ranks_that_all_wait_are_told_that_messages_are_lost(monkeypatch: pytest
         assert re.search(r"^rank 2 \(process \d+ on \S+\) runs, and has been in step 7 for 0 s$", ranks[0].missing())
     for one in (*ranks, third):
         one.end()
+
+
+def test_a_process_that_is_stopped_with_the_store_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "BEAT_S", 0.2)
+    code = (
+        "import time, torch.distributed as dist\n"
+        "store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
+        "print(store.port, flush=True)\ntime.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as first:
+        try:
+            assert first.stdout is not None
+            store = dist.TCPStore("127.0.0.1", int(first.stdout.readline()), is_master=False)
+            second = Presence(store, 1, 2)
+            assert second.missing() == "rank 0 has not begun"
+            first.send_signal(signal.SIGSTOP)
+            # Its kernel keeps the connection open, so a request waits for an answer.
+            assert second.missing() == "rank 0, at whose address the ranks meet, does not answer"
+            second.end()
+        finally:
+            first.kill()

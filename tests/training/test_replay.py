@@ -315,5 +315,43 @@ def test_a_folder_without_such_a_step_is_refused_and_the_right_one_named(
     assert "which is not a folder here" in capsys.readouterr().err
     command(f"replay={step}", "optimizer.lr=1", status=2)
     assert "optimizer.lr cannot be set with replay" in capsys.readouterr().err
+    command(f"replay={step}", "method=rdrop", status=2)
+    assert "method is nlu.methods.rdrop.RDrop, but the step was one of nlu.methods.plain.Plain" in (
+        capsys.readouterr().err
+    )
     command(f"replay={step}", *ON_CPU, f"hydra.run.dir={tmp_path}/other", status=0)
     assert "reproduced" in capsys.readouterr().out and not (tmp_path / "other").exists()
+    (step / "batch-0.safetensors").write_bytes(b"cut")
+    command(f"replay={step}", *ON_CPU, status=2)
+    assert "of which a file is missing or damaged" in (said := capsys.readouterr().err) and "copy the folder" in said
+
+
+def test_layers_that_are_computed_again_are_not_calls_of_their_own(config: Run, token: int, tmp_path: Path) -> None:
+    place = f"{LAYER}.output.dense"
+    found = []
+    for name, again in (("kept", False), ("again", True)):
+        run = with_bad(config, token, place, "backward")
+        error, step = failed(replace(run, model=run.model | {"gradient_checkpointing": again}), tmp_path / name)
+        assert "call 2" not in error.problems[0]
+        found.append(json.loads((step / "report.json").read_text())["examined"])
+    assert found[0] == found[1]
+
+
+@pytest.mark.thorough
+def test_a_step_of_ranks_that_train_apart_is_replayed_with_the_weights_of_its_rank(
+    config: Run, token: int, tmp_path: Path
+) -> None:
+    parallel = prepared(["parallel=bmuf", "parallel.warmup=0", "parallel.sync_interval=9"])["parallel"]
+    trainer = replace(config.trainer, devices=2, batch_size=6, max_duration="4st", eval_interval="0")
+    runs = [
+        (
+            replace(with_bad(config, token, f"{LAYER}.output.dense", parallel=parallel), trainer=trainer, seed=seed),
+            tmp_path / str(seed),
+        )
+        for seed in range(1, 6)
+    ]
+    run_in_two(runs, tmp_path, FAILS="1")
+    reports = {step: json.loads((step / "report.json").read_text()) for step in tmp_path.glob("*/nonfinite-*")}
+    assert any(report["rank"] == 1 and report["step"] > 1 for report in reports.values())
+    for step, report in reports.items():
+        assert repeated(step, report, prepared(ON_CPU), ON_CPU)[1].to_json() == report["examined"]
