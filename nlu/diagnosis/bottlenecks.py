@@ -30,6 +30,8 @@ class Measured:
     """calls of operators"""
     computing_s: float = 0.0
     """time in operators, without those that are mostly the cost of calling them (`nlu.diagnosis.traced`)"""
+    traced_s: float = 0.0
+    """forward, backward and update of the steps under the profiler, in which `computing_s` was measured"""
     is_accelerator: bool = False
     is_prediction: bool = False
     """whether a step is a batch that a trained run predicts"""
@@ -105,7 +107,10 @@ def _operators(measured: Measured) -> Finding | None:
     passes_s = sum(measured.seconds.get(phase, 0.0) for phase in ("forward", "backward", "optimizer"))
     if not measured.operators or not passes_s:
         return None
-    idle = 1 - min(1.0, measured.computing_s / passes_s)
+    # The profiler lengthens its own steps by the cost of recording operators, and another load of the machine the ones
+    # before it. A finding that one of the two has made up is missing in the comparison with the other steps.
+    compared_s = min(passes_s, measured.traced_s or passes_s)
+    idle = 1 - min(1.0, measured.computing_s / compared_s)
     if idle <= IDLE:
         return None
     keys: tuple[str, ...]

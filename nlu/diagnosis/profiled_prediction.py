@@ -122,7 +122,9 @@ def profile_prediction(
         traced = trace(trained.model, ranks.device, predict, 1, path)
     traced.scale(measured.computed_tokens / max(1, tokens))
     profiled.modules, profiled.operators = traced.modules, traced.operators
-    profiled.measured = replace(measured, operators=traced.calls, computing_s=traced.computing_s)
+    profiled.measured = replace(
+        measured, operators=traced.calls, computing_s=traced.computing_s, traced_s=traced.passes_s
+    )
     profiled.findings = findings(profiled.measured)
     return profiled, traced
 

@@ -95,7 +95,9 @@ def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | 
     tokens = sum(size_of_step(run, number)[2] for number in numbers) / len(numbers)
     traced.scale(profiled.measured.computed_tokens / max(1, tokens))
     profiled.modules, profiled.operators = traced.modules, traced.operators
-    profiled.measured = replace(profiled.measured, operators=traced.calls, computing_s=traced.computing_s)
+    profiled.measured = replace(
+        profiled.measured, operators=traced.calls, computing_s=traced.computing_s, traced_s=traced.passes_s
+    )
     profiled.findings = findings(profiled.measured)
     return profiled, traced
 

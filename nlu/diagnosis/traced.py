@@ -22,6 +22,7 @@ from nlu.training.phases import HostPhases, Phase
 MODULE, PHASE = "nlu.module ", "nlu.phase "
 """how the ranges in a trace begin"""
 BACKWARD = "autograd::engine::evaluate_function: "
+PASSES = {PHASE + name for name in ("forward", "backward", "optimizer")}
 SMALL_US = 20.0
 """an operator that takes less on a processor is mostly the cost of calling it"""
 
@@ -58,12 +59,15 @@ class Traced:
     """of operators"""
     computing_s: float = 0.0
     """on an accelerator the time of its kernels, else that of operators of at least SMALL_US"""
+    passes_s: float = 0.0
+    """forward, backward and update, as long as they took under the profiler"""
     memory: list[tuple[float, float]] = field(default_factory=list)
     """seconds since the start, and MB of tensors then; on a processor without those from before"""
 
     def scale(self, factor: float) -> None:
         """Multiply the times of a step."""
         self.computing_s *= factor
+        self.passes_s *= factor
         for module in self.modules:
             module.forward_s, module.backward_s = factor * module.forward_s, factor * module.backward_s
         for operator in self.operators:
@@ -181,6 +185,8 @@ def _by_operator(found: Traced, profiler: profile, steps: int, on_cuda: bool) ->
     own_s: dict[str, float] = defaultdict(float)
     calls: Counter[str] = Counter()
     for event in profiler.events() or ():
+        if event.name in PASSES:
+            found.passes_s += float(event.cpu_time_total) / 1e6 / steps
         # Ranges are not operators; their own time is that of Python between them.
         if event.name.startswith((MODULE, PHASE)):
             continue

@@ -60,6 +60,7 @@ class Application:
             batch_size=config.batch_size,
             most_waiting=config.max_waiting_rows,
             on_batch=self.measures.batch_rows.observe,
+            on_phase=self.measures.add,
         )
         self.measures.watch_waiting(lambda: self.batcher.waiting_rows)
         self._token = os.environ.get(TOKEN)
@@ -96,15 +97,20 @@ class Application:
         return app
 
     async def predict(self, request: Request) -> Response:
-        served = self.newest.served
-        asked = read_predict(await self._body(request), served.trained, self.config)
+        served, body = self.newest.served, await self._body(request)
+        began_s = time.perf_counter()
+        asked = read_predict(body, served.trained, self.config)
+        self.measures.add("reading", time.perf_counter() - began_s)
         found = await self._answer(
             lambda: self.batcher.submit(served.predictor, asked.values, with_logits=asked.logits), request
         )
         self.measures.rows.inc(len(found))
-        return JSONResponse(
+        began_s = time.perf_counter()
+        answer = JSONResponse(
             {"rows": [asked.columns.cells(row, one) for row, one in zip(asked.values, found, strict=True)]}
         )
+        self.measures.add("writing", time.perf_counter() - began_s)
+        return answer
 
     async def explain(self, request: Request) -> Response:
         served = self.newest.served

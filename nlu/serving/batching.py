@@ -8,6 +8,7 @@ for at most one part.
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -57,6 +58,7 @@ class _Piece:
 
     request: _Request
     values: Sequence[Values]
+    since_s: float = field(default_factory=time.perf_counter)
 
 
 @dataclass
@@ -70,9 +72,18 @@ class _Long:
 class Batcher:
     """Computes the rows of all requests in one thread."""
 
-    def __init__(self, *, batch_size: int, most_waiting: int, on_batch: Callable[[int], None] = lambda rows: None):
-        """`batch_size` and `most_waiting` count rows; `on_batch` is called with the number of rows of each batch."""
-        self._batch_size, self._most_waiting, self._on_batch = batch_size, most_waiting, on_batch
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        most_waiting: int,
+        on_batch: Callable[[int], None] = lambda rows: None,
+        on_phase: Callable[[str, float], None] = lambda phase, seconds: None,
+    ):
+        """`batch_size` and `most_waiting` count rows; `on_batch` is called with the number of rows of each batch, and
+        `on_phase` with the seconds that its pieces have waited, and that it was tokenized and computed."""
+        self._batch_size, self._most_waiting = batch_size, most_waiting
+        self._on_batch, self._on_phase = on_batch, on_phase
         self._pieces: deque[_Piece] = deque()
         self._long: deque[_Long] = deque()
         self._begun: _Long | None = None
@@ -151,6 +162,8 @@ class Batcher:
             # Cancelled by a client that has gone, or failed by an earlier piece of the same request.
             live = [piece for piece in taken if not piece.request.answer.done()]
             if live:
+                now_s = time.perf_counter()
+                self._on_phase("waiting", sum(now_s - piece.since_s for piece in live))
                 self._predict(live)
 
     def _next(self) -> list[_Piece] | _Long | None:
@@ -185,7 +198,12 @@ class Batcher:
         try:
             self._on_batch(len(values))
             with_logits = any(piece.request.with_logits for piece in pieces)
-            found = predictor.predict(predictor.encode(values), with_logits=with_logits)
+            began_s = time.perf_counter()
+            encoded = predictor.encode(values)
+            encoded_s = time.perf_counter()
+            found = predictor.predict(encoded, with_logits=with_logits)
+            self._on_phase("tokenizing", encoded_s - began_s)
+            self._on_phase("computing", time.perf_counter() - encoded_s)
         # A panic in native code of a library derives from BaseException only, and this thread must survive it.
         except BaseException as error:
             if len(pieces) == 1:

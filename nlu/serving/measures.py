@@ -18,7 +18,13 @@ class Measures:
         self.seconds = Histogram("nlu_request_seconds", what, ["path"], buckets=SECONDS, registry=self._registry)
         self.rows = Counter("nlu_rows", "Rows predicted", registry=self._registry)
         self.batch_rows = Histogram("nlu_batch_rows", "Rows computed together", buckets=ROWS, registry=self._registry)
+        what = "Time of predictions by phase: reading, waiting, tokenizing, computing, writing"
+        self.phases = Counter("nlu_phase_seconds", what, ["phase"], registry=self._registry)
         self.reloads = Counter("nlu_reloads", "Newer checkpoints loaded", registry=self._registry)
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add the time of a phase. Requests wait at the same time, so waiting may grow faster than time passes."""
+        self.phases.labels(phase).inc(seconds)
 
     def watch_waiting(self, waiting_rows: Callable[[], int]) -> None:
         """Read the number of waiting rows from a function."""

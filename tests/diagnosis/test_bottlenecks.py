@@ -24,6 +24,7 @@ def test_nothing_is_to_change_in_a_run_that_computes() -> None:
     [
         ("input", "NLU_CACHE", {"seconds": STEP | {"data": 0.055}}, 0.055 / 0.165),
         ("operators", "trainer.batch_size", {"computing_s": 0.047}, 0.047 / 0.115),
+        ("operators", "trainer.batch_size", {"computing_s": 0.047, "traced_s": 0.120}, 0.047 / 0.115),
         ("operators", "trainer.accumulation", {"computing_s": 0.0, "is_accelerator": True}, 0.094 / 0.115),
         ("evaluation", "trainer.eval_interval", {"evaluation_s": 0.105}, 0.5),
         ("saving", "trainer.save_interval", {"saving_s": 0.110}, 0.5),
@@ -47,6 +48,10 @@ def test_a_bottleneck_is_named_with_its_share_and_a_key(
     [
         {"seconds": STEP | {"data": 0.027}},
         {"computing_s": 0.057},
+        # Steps that took twice as long while another program ran, and traced ones after its end.
+        {"seconds": {name: 2 * seconds for name, seconds in STEP.items()}, "computing_s": 0.070, "traced_s": 0.099},
+        # Traced steps that took twice as long, in which operators were lengthened too.
+        {"computing_s": 0.150, "traced_s": 0.190},
         {"evaluation_s": 0.026},
         {"saving_s": 0.027},
         {"computed_tokens": 1199.0},

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,27 @@ def test_forward_and_backward_are_those_of_the_module_that_an_operator_ran_in() 
     calls = {one.name: one.calls for one in found.operators}
     # Three layers; in the gradient each weight that is trained is a product, and so is the input of the second layer.
     assert calls["aten::addmm"] == 3 and calls["aten::mm"] == 3
+
+
+def test_the_time_of_traced_passes_is_that_of_their_steps() -> None:
+    model = Twice()
+    took_s = []
+
+    def one_step(phases: HostPhases) -> None:
+        phases.begin("data")
+        time.sleep(0.05)
+        began_s = time.perf_counter()
+        phases.begin("forward")
+        total = model(torch.ones(32, 64))
+        time.sleep(0.02)
+        phases.begin("backward")
+        total.backward()
+        phases.begin("other")
+        took_s.append(time.perf_counter() - began_s)
+
+    found = trace(model, torch.device("cpu"), one_step, 2, None)
+    # Waiting for rows is not part of them.
+    assert found.passes_s == pytest.approx(sum(took_s) / 2, rel=0.1)
 
 
 @pytest.mark.parametrize(

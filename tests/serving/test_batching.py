@@ -1,6 +1,7 @@
 """How the model's thread handles waiting requests. The predictors are doubles that count their calls."""
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -66,6 +67,26 @@ def test_waiting_requests_share_batches_in_order_of_arrival() -> None:
         assert [doubles(one) for one in (first, *others)] == [[2], [4, 6], [8], [10, 12, 14, 16, 18], [20]]
         assert waiting.waiting_rows == 0
     assert predictor.batches == [[1], [2, 3, 4], [5, 6, 7, 8], [9, 10]]
+
+
+def test_the_time_of_a_request_is_divided_into_waiting_tokenizing_and_computing() -> None:
+    predictor: Any = Doubling(is_open=False)
+    spent: dict[str, list[float]] = {}
+    waiting = Batcher(
+        batch_size=1, most_waiting=9, on_phase=lambda phase, seconds: spent.setdefault(phase, []).append(seconds)
+    )
+    began_s = time.perf_counter()
+    answers = [waiting.submit(predictor, rows(number)) for number in (1, 2)]
+    predictor.begun.acquire()
+    time.sleep(0.2)
+    predictor.may_go.set()
+    assert [doubles(one) for one in answers] == [[2], [4]]
+    waiting.close()
+    took_s = time.perf_counter() - began_s
+    # The second one waits while the first one is computed.
+    assert spent["waiting"][0] + 0.2 <= spent["waiting"][1] <= took_s
+    assert spent["computing"][1] < 0.2 <= spent["computing"][0] <= took_s
+    assert len(spent["tokenizing"]) == 2 and sum(spent["tokenizing"]) < took_s - 0.2
 
 
 def test_rows_of_another_predictor_are_never_in_the_same_batch() -> None:

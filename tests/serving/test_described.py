@@ -63,6 +63,8 @@ def test_measures_are_as_approved() -> None:
     for rows in (1, 3, 64, 257):
         measures.batch_rows.observe(rows)
     measures.rows.inc(325)
+    measures.add("waiting", 1.5)
+    measures.add("waiting", 0.25)
     measures.reloads.inc()
     lines = [line for line in measures.text().decode().splitlines() if "_created" not in line]
     assert_approved(APPROVED / "measures.txt", "\n".join(lines))

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -173,6 +174,9 @@ def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
     server.ask("/predict", {"rows": ["a", "b"]})
     counted = server.ask("/metrics")[1]
     assert 'nlu_requests_total{path="/predict",status="200"}' in counted and "nlu_batch_rows_sum" in counted
+    phases = dict(re.findall(r'nlu_phase_seconds_total\{phase="(\w+)"\} (\S+)', counted))
+    assert set(phases) == {"reading", "waiting", "tokenizing", "computing", "writing"}
+    assert all(0 < float(seconds) < 60 for seconds in phases.values())
     described = server.ask("/openapi.json")[1]
     assert set(described["paths"]) == {"/predict", "/explain", "/labels", "/health", "/metrics"}
     asked = described["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
