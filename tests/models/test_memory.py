@@ -114,4 +114,4 @@ def test_the_line_of_a_dry_run_names_what_dominates(tmp_path: Path) -> None:
         int(line(*random, "trainer.device=cpu", method).partition("activations ")[2].partition(",")[0])
         for method in ("method=plain", "method=rdrop")
     )
-    assert twice == pytest.approx(2 * once, rel=0.2)
+    assert 1.4 * once < twice < 2 * once
