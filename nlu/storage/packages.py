@@ -11,7 +11,6 @@ import lzma
 import re
 import shutil
 import stat
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -84,6 +83,9 @@ def _extract(reference: Reference, archive: Path, member: str, folder: Path) -> 
 
 
 def _download(reference: Reference, requirement: str, folder: Path) -> Path:
+    # A dry run looks up members that are here, and must import nothing that takes long.
+    import subprocess
+
     with staging_folder() as staging:
         requirements = staging / "requirements.txt"
         requirements.write_text(f"{requirement} --hash=sha256:{reference.sha256}\n", encoding="utf-8")
