@@ -85,7 +85,8 @@ class Bench:
                 stdin=subprocess.DEVNULL, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
-            return Outcome(HUNG, f"error: it has not ended after {self.limit_s:.0f} s\n{error.stderr!r}")
+            said = bytes(error.stderr or b"").decode(errors="replace")
+            return Outcome(HUNG, f"error: it has not ended after {self.limit_s:.0f} s\n{said}")
         return Outcome(done.returncode, done.stderr)
 
     def expected(self, devices: int = 1) -> dict[str, str]:
@@ -134,6 +135,8 @@ def mounted(bench: Bench, run_dir: Path, options: str, then: str) -> tuple[Outco
         cp -r {disk}/run {copy}
     """
     done = bench.run(["unshare", "-Urm", "bash", "-c", script])
+    if done.status == HUNG:
+        return done, False
     first, _, rest = done.said.partition("STATUS ")
     outcome = Outcome(int(rest.split()[0]), first)
     return outcome, "AGAIN 0" in rest and digests(copy) == bench.expected()
