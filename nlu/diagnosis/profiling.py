@@ -7,18 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from nlu.config.choices import target_of
 from nlu.config.inference import Profile
-from nlu.config.targets import TARGET
 from nlu.data.sampling import sampled
 from nlu.diagnosis.bottlenecks import Measured, findings
 from nlu.diagnosis.limits import limit_gflops
 from nlu.diagnosis.profiled import Profiled, draw_memory, print_profile
 from nlu.diagnosis.profiled_prediction import profile_prediction
+from nlu.diagnosis.steps import built, take_step
 from nlu.diagnosis.traced import Traced, trace
 from nlu.diagnosis.usable import device_name, with_machine
 from nlu.display.progress import Progress
@@ -28,10 +26,8 @@ from nlu.runs import logs
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder
 from nlu.training.auto import with_precision
-from nlu.training.build import build_run
 from nlu.training.evaluation import score
 from nlu.training.experiment import choose_kernels
-from nlu.training.loop import rows_are_there
 from nlu.training.memory import peak_mb
 from nlu.training.meter import size_of_step
 from nlu.training.parts import Training
@@ -71,11 +67,7 @@ def run_profile(config: Profile, located: Located | None) -> int:
 
 def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | None) -> tuple[Profiled, Traced]:
     """Measure the steps of a run; `path` is the Chrome trace to write, or None."""
-    single = config.repeat(seed=config.seed, fold=config.folds_to_run[0])
-    # A tracker would create a run of its own.
-    single.tracker = {TARGET: target_of("tracker", "none")}
-    with TemporaryDirectory(prefix="nlu-profile-") as scratch:
-        run = build_run(single, Path(scratch), ranks, progress, None)
+    with built(config, ranks, progress) as run:
         with progress.task("profiling", config.steps) as bar:
             profiled = _measured_steps(run, config, lambda: bar.advance(1))
             _add_costs_between_steps(run, profiled)
@@ -104,15 +96,10 @@ def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | 
 
 def _step(run: Training, number: int) -> PendingStep:
     """Do the step with this number, counted from 0, as the training loop does."""
-    run.stepper.phases.begin("data")
-    run.state.step = number
-    if number == 0 or run.order.begins_window(number):
-        rows_are_there(run)
     total = run.due.total_steps
     # A short run may have fewer steps than are profiled.
     set_learning_rate(run.stepper.optimizer, run.scheduler.factor(min(number + 1, total), total, run.clock))
-    part, epoch = run.train_set(number), run.order.epoch_of(number)
-    return run.stepper.step(part, run.rank_batches(number), number + 1, False, epoch)
+    return take_step(run, number)
 
 
 def _traced_step(run: Training, number: int, phases: HostPhases) -> None:

@@ -67,19 +67,26 @@ def _fields(path: Path) -> dict[str, int]:
     return {row[0].removesuffix(":"): int(row[1]) * 1024 for row in rows if row[2:] == ["kB"]}
 
 
+def peak_bytes() -> int:
+    """Return the most resident bytes of this process since the last `Peak.restart`, or since its start."""
+    return _fields(PROCESS / "status")["VmHWM"]
+
+
 class Peak:
     """The bytes of memory that this process has taken beyond those at the start of this object, at most."""
 
     def __init__(self) -> None:
         self._before = _fields(PROCESS / "status")["VmRSS"]
 
-    def restart(self) -> None:
-        """Forget the peak so far. Where the system does not allow that, earlier peaks count too, which is too much."""
+    def restart(self) -> bool:
+        """Forget the peak so far; returns False where the system does not allow that. Earlier peaks count then too,
+        which is too much."""
         try:
             (PROCESS / "clear_refs").write_text("5")
         except OSError:
-            return
+            return False
+        return True
 
     def bytes(self) -> int:
         """Return the most bytes since the last `restart`, beyond those at the start of this object."""
-        return max(0, _fields(PROCESS / "status")["VmHWM"] - self._before)
+        return max(0, peak_bytes() - self._before)

@@ -114,7 +114,7 @@ def run_single(
 
         # The state is saved, so a signal ends the command at once, also one that arrived just before.
         with run.journal.closed_on_errors(), stopping.at_once():
-            finish(run)
+            finish(run, config)
     return 0
 
 

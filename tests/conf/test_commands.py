@@ -42,7 +42,16 @@ def test_a_file_begins_with_a_command_that_uses_it(composer, name):
 
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("nlu", 10), ("preprocess", 3), ("evaluate", 5), ("export", 3), ("predict", 4), ("prune", 4), ("profile", 3)],
+    [
+        ("nlu", 10),
+        ("preprocess", 3),
+        ("evaluate", 5),
+        ("export", 3),
+        ("predict", 4),
+        ("prune", 4),
+        ("profile", 3),
+        ("scan", 3),
+    ],
 )
 def test_the_commands_of_the_help_are_right(composer, name, least):
     template = yaml.safe_load((conf_dir() / f"hydra/help/{name}.yaml").read_text(encoding="utf-8"))["template"]
@@ -119,6 +128,7 @@ def test_the_package_without_a_command_lists_its_commands():
         "profile",
         "prune",
         "report",
+        "scan",
         "serve",
         "train",
         "visualize",

@@ -1,0 +1,39 @@
+"""Some steps of a run without its folder, for commands that measure them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from nlu.config.choices import target_of
+from nlu.config.schema import Run
+from nlu.config.targets import TARGET
+from nlu.display.progress import Progress
+from nlu.training.build import build_run
+from nlu.training.loop import rows_are_there
+from nlu.training.parts import Training
+from nlu.training.pending import PendingStep
+from nlu.training.ranks import Ranks
+
+
+@contextmanager
+def built(config: Run, ranks: Ranks, progress: Progress) -> Iterator[Training]:
+    """Build the run of a configuration, of several the first one, with its initial weights in a temporary folder."""
+    single = config.repeat(seed=config.seed, fold=config.folds_to_run[0])
+    # A tracker would create another run.
+    single.tracker = {TARGET: target_of("tracker", "none")}
+    with TemporaryDirectory(prefix="nlu-steps-") as scratch:
+        yield build_run(single, Path(scratch), ranks, progress, None)
+
+
+def take_step(run: Training, number: int) -> PendingStep:
+    """Do the step with this number, counted from 0, as the training loop does, at the learning rates of the optimizer.
+
+    The number may be beyond the end of the run.
+    """
+    run.stepper.phases.begin("data")
+    run.state.step = number
+    if number == 0 or run.order.begins_window(number):
+        rows_are_there(run)
+    part, epoch = run.train_set(number), run.order.epoch_of(number)
+    return run.stepper.step(part, run.rank_batches(number), number + 1, False, epoch)

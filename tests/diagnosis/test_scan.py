@@ -1,0 +1,291 @@
+"""python -m nlu.scan: curves whose best rate is known, runs whose losses are known, and sizes whose time is known."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nlu import scan
+from nlu.config.errors import EXIT_USER_ERROR
+from nlu.config.schema import Trainer
+from nlu.diagnosis import batch_scan
+from nlu.diagnosis.batch_scan import BatchScan, Size
+from nlu.diagnosis.range_test import Average, analyzed, rates, rounded_down, slopes, smoothed
+from nlu.diagnosis.scanned import rates_figure, sizes_figure
+from nlu.display.canvas import BEST_COLOUR
+from nlu.runs.records import read_rows
+from nlu.training import host_memory
+from nlu.training.passes import Passes
+from tests.training.in_process import TINY, column, of_composed, sets, train
+from tests.training.short_memory import memory_for
+from tests.training.test_phases import Clock
+
+
+def run_scan(*overrides: str, status: int = 0) -> None:
+    of_composed(scan.main, "scan", *TINY, *overrides, status=status)
+
+
+def curve(falls_at: float, rises_at: float, *, height: float = 1.0, steps: int = 100, noise: float = 0.0) -> Any:
+    """Rates, and losses that fall fastest at one rate and explode around another one."""
+    lr_N = rates(1e-7, 1e-2, steps)
+    x_N = np.log(lr_N)
+    loss_N = 2 - height / (1 + np.exp(-(x_N - np.log(falls_at)))) + np.exp(3 * (x_N - np.log(rises_at)))
+    return lr_N, loss_N + np.random.default_rng(1).normal(0, noise or 1e-9, steps)
+
+
+def test_rates_rise_by_the_same_factor_from_the_first_to_the_last() -> None:
+    lr_N = rates(1e-7, 1e-2, 100)
+    assert lr_N == pytest.approx(np.geomspace(1e-7, 1e-2, 100))
+
+
+def test_a_moving_average_is_the_mean_with_weights_that_decay() -> None:
+    values, average = [3.0, 1.0, 4.0, 1.0, 5.0], Average(0.9)
+    for count in range(1, 6):
+        weights = 0.9 ** np.arange(count)[::-1]
+        assert average.add(values[count - 1]) == pytest.approx(np.average(values[:count], weights=weights))
+
+
+def test_smoothing_weighs_neighbors_by_their_distance_and_shifts_no_step() -> None:
+    draws_N = np.random.default_rng(0).normal(size=30)
+    mean_N, factor_N = smoothed(draws_N, 0.8)
+    for at in (0, 7, 29):
+        weights = np.array([0.8 ** abs(other - at) for other in range(30)])
+        assert mean_N[at] == pytest.approx(np.average(draws_N, weights=weights))
+        assert factor_N[at] ** 2 == pytest.approx((weights**2).sum() / weights.sum() ** 2)
+    straight_N = np.arange(200.0)
+    assert smoothed(straight_N, 0.9)[0][70:130] == pytest.approx(straight_N[70:130], abs=0.05)
+    assert smoothed(straight_N, 0.0)[0] == pytest.approx(straight_N)
+
+
+def test_slopes_are_those_of_least_squares_lines() -> None:
+    values_N = np.random.default_rng(0).normal(size=20)
+    found_N = slopes(values_N, 5)
+    expected = [np.polyfit(np.arange(5), values_N[at - 2 : at + 3], 1)[0] for at in range(2, 18)]
+    assert found_N[2:18] == pytest.approx(np.array(expected))
+    assert np.isnan(found_N[[0, 1, 18, 19]]).all()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_the_recommended_rate_is_where_the_loss_falls_fastest(noise: float) -> None:
+    # The steepest point of a logistic curve is its middle; neighboring rates differ by the factor 1.12.
+    found = analyzed(*curve(3e-5, 1e-1, noise=noise), 0.9, 100, False)
+    assert found.recommended is not None
+    assert found.recommended == pytest.approx(3e-5, rel=0.15 if not noise else 0.5)
+    assert found.recommended == rounded_down(found.lr_N[found.fastest]) and found.diverged_lr is None
+
+
+def test_the_recommended_rate_is_a_tenth_of_the_lowest_if_the_loss_explodes_soon() -> None:
+    lr_N, loss_N = curve(1e-3, 2e-3)
+    # On a finer grid of the same curve: 2 - 1 / (1 + e^-(x - a)) + e^(3 (x - b)).
+    x_N = np.linspace(np.log(1e-7), np.log(1e-2), 200_001)
+    fine_N = 2 - 1 / (1 + np.exp(-(x_N - np.log(1e-3)))) + np.exp(3 * (x_N - np.log(2e-3)))
+    lowest = float(np.exp(x_N[fine_N.argmin()]))
+    found = analyzed(lr_N, loss_N, 0.0, 100, False)
+    assert found.lr_N[found.lowest] == pytest.approx(lowest, rel=0.07)
+    assert found.recommended == pytest.approx(lowest / 10, rel=0.12)
+    # Smoothed, the explosion counts a little earlier, never later.
+    assert lowest / 20 < (analyzed(lr_N, loss_N, 0.9, 100, False).recommended or 0) < 1.2 * lowest / 10
+
+
+def test_an_explosion_of_any_size_does_not_change_the_recommended_rate() -> None:
+    lr_N, loss_N = curve(3e-5, 1e-3)
+    end = int((loss_N > 6).argmax())
+    lower, higher = (np.append(loss_N[:end], last) for last in (10.0, 1e30))
+    first, second = (analyzed(lr_N[: end + 1], one, 0.9, 100, True) for one in (lower, higher))
+    assert first.recommended is not None and first.recommended == second.recommended
+    assert first.diverged_lr == lr_N[end]
+
+
+def test_losses_that_fall_by_chance_recommend_no_rate() -> None:
+    lr_N = rates(1e-7, 1e-2, 100)
+    draws = [np.random.default_rng(seed).normal(0.7, 0.1, 100) for seed in range(100)]
+    found = [analyzed(lr_N, loss_N, 0.9, 100, False).recommended for loss_N in draws]
+    assert found.count(None) >= 99
+    assert analyzed(*curve(3e-5, 1e-1, height=0.5, noise=0.1), 0.9, 100, False).recommended is not None
+
+
+@pytest.mark.parametrize(("value", "rounded"), [(3.279e-5, 3.2e-5), (1e-4, 1e-4), (9.99e-3, 9.9e-3), (0.41, 0.41)])
+def test_a_recommended_rate_has_two_digits_and_is_not_rounded_up(value: float, rounded: float) -> None:
+    assert rounded_down(value) == rounded
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [("optimizer.layer_lr_decay=0.5", "optimizer.top_lr_ratio=3"), ("optimizer.lr_by_name={head.*: 1e-2}",)],
+)
+def test_a_step_of_a_range_test_is_that_of_a_run_at_its_rate(tmp_path: Path, overrides: tuple[str, ...]) -> None:
+    data = sets(tmp_path)
+    train(*TINY, *data, *overrides, "trainer.max_duration=12st", "trainer.ema_decay=0", f"hydra.run.dir={tmp_path}/run")
+    # The configuration has another rate, which must not matter.
+    run_scan(
+        *data, *overrides, "of=lr", "steps=12", "smoothing=0", "min_lr=3e-3", "max_lr=3.0000001e-3",
+        "optimizer.lr=7e-5", "scheduler=one_cycle", f"out={tmp_path}/scanned", status=1,
+    )  # fmt: skip
+    rows = list(read_rows(tmp_path / "scanned/lr.tsv"))
+    assert [row["loss"] for row in rows] == pytest.approx(column(tmp_path / "run", "loss"), rel=1e-5)
+    assert [row["step"] for row in rows] == list(range(1, 13))
+
+
+def test_a_scan_recommends_a_rate_and_ends_where_the_loss_diverges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_scan(
+        *sets(tmp_path, train_rows=400), "of=lr", "steps=60", "min_lr=1e-5", "max_lr=1e3", "trainer.clip_norm=0",
+        f"out={tmp_path}/scanned",
+    )  # fmt: skip
+    printed = capsys.readouterr().out
+    kept = json.loads((tmp_path / "scanned/scan.json").read_text())
+    rows = list(read_rows(tmp_path / "scanned/lr.tsv"))
+    assert f"recommended: optimizer.lr={kept['recommended']:.1e}\n" in printed
+    assert len(rows) < 60 and kept["diverged_lr"] == rows[-1]["lr"]
+    # The words of these rows tell the label, which takes a rate of about 1e-2.
+    assert 1e-4 < kept["recommended"] < 1e-1 and kept["recommended"] <= kept["lowest_lr"] / 10
+    assert kept["loss_at_start"] == pytest.approx(np.mean([row["loss"] for row in rows[:6]]))
+    assert {path.name for path in (tmp_path / "scanned").iterdir()} == {"lr.tsv", "lr.png", "scan.json"}
+    assert "the 400 training rows" not in printed
+
+
+def test_rows_that_repeat_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_scan(*sets(tmp_path), "of=lr", "steps=10", "max_lr=1e-6", status=1)
+    printed = capsys.readouterr().out
+    # Epochs of 8, 8, 8 and 3 rows.
+    assert "note: the 10 steps took the 27 training rows 2.6 times" in printed
+    assert "no rate can be recommended: the smoothed loss falls by" in printed
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("of=lr", "min_lr=1e-2"), "min_lr is 0.01, but must be below max_lr, 0.01"),
+        (("of=lr", "steps=9"), "steps is 9, but a curve needs a loss at 10 rates"),
+        (("of=lr", "max_batch_size=8"), "max_batch_size is 8, but of is lr, which does not use it"),
+        (("of=batch_size", "max_lr=1"), "max_lr is 1, but of is batch_size, which does not use it"),
+        (("of=batch_size", "trainer.batch_tokens=99"), "trainer.batch_tokens is 99, which fills micro-batches"),
+        (("of=lr", "trainer.devices=2"), "trainer.devices is 2, but one process scans"),
+        (("of=lr", "resume=outputs/mine"), "a scan starts from the initial weights"),
+        (
+            ("of=lr", "optimizer.lr_by_name={backbone.*: 1e-3, head.*: 1e-3}"),
+            "the rates of all parameters are set elsewhere",
+        ),
+        (("of=rate",), 'of is "rate" but must be one of lr, batch_size'),
+        ((), "of is missing"),
+    ],
+)
+def test_a_scan_that_makes_no_sense_is_refused(
+    tmp_path: Path, overrides: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_scan(*sets(tmp_path), *overrides, status=EXIT_USER_ERROR)
+    error = capsys.readouterr().err
+    assert said in error and "Traceback" not in error
+
+
+def size(batch_size: int, tokens_per_s: float) -> Size:
+    return Size(batch_size, 10, 1.0, tokens_per_s / 8, tokens_per_s, None)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "trainer", "overrides"),
+    [
+        ((10, 20, 38, 40), Trainer(batch_size=32), "trainer.batch_size=4 trainer.accumulation=8"),
+        ((10, 20, 37, 40), Trainer(batch_size=8), "trainer.batch_size=8 trainer.accumulation=1"),
+        ((10, 40, 20), Trainer(batch_size=9, accumulation=2), "trainer.batch_size=2 trainer.accumulation=9"),
+        ((10, 20, 40), Trainer(batch_size=6, accumulation=3), "trainer.batch_size=4 trainer.accumulation=3"),
+        ((10, 20, 40), Trainer(batch_size="auto"), "trainer.batch_size=4 trainer.accumulation=1"),
+    ],
+)
+def test_the_smallest_size_within_5_percent_is_recommended_for_steps_of_equal_rows(
+    speeds: tuple[float, ...], trainer: Trainer, overrides: str
+) -> None:
+    measured = [size(2**place, speed) for place, speed in enumerate(speeds)]
+    assert BatchScan(measured, "cpu", "", trainer).overrides == overrides
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock on which a pass takes one second and half a second for each row."""
+    clock = Clock()
+    backward = Passes.backward
+
+    def taking_time(self: Passes, share: Any, *arguments: Any) -> Any:
+        clock.move(1 + 0.5 * len(share.batch))
+        return backward(self, share, *arguments)
+
+    monkeypatch.setattr(Passes, "backward", taking_time)
+    monkeypatch.setattr(batch_scan, "time", clock)
+    return clock
+
+
+def rows_of_six_words(folder: Path, count: int) -> tuple[str, ...]:
+    path = folder / "rows.tsv"
+    path.write_text("".join(f"a b c d e {'fg'[number % 2]}\t{number % 2}\n" for number in range(count)))
+    return "data=files", f"data.train={path}", f"data.dev={path}", "data.fields={text: 0, label: 1}"
+
+
+def test_speed_is_rows_and_tokens_of_a_second_up_to_a_size_that_is_no_faster(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_scan(*rows_of_six_words(tmp_path, 512), "of=batch_size", "steps=3", "trainer.batch_size=64",
+             f"out={tmp_path}/scanned")  # fmt: skip
+    rows = list(read_rows(tmp_path / "scanned/batch_size.tsv"))
+    by_size = {number: number / (1 + 0.5 * number) for number in (1, 2, 4, 8, 16, 32, 64, 128)}
+    assert {row["batch_size"]: row["examples_per_s"] for row in rows} == pytest.approx(by_size)
+    # Two more tokens around each text.
+    assert [row["real_tokens_per_s"] for row in rows] == pytest.approx([8 * speed for speed in by_size.values()])
+    assert [row["step_s"] for row in rows] == pytest.approx([1 + 0.5 * number for number in by_size])
+    # 128 rows are 4.7 % faster than 32, which are 5 % slower than that: 1.882 of 1.969.
+    printed = capsys.readouterr().out
+    assert "larger sizes were not measured: they would not be faster" in printed
+    assert "recommended: trainer.batch_size=32 trainer.accumulation=2\n" in printed
+    assert json.loads((tmp_path / "scanned/scan.json").read_text())["recommended"] == 32
+
+
+def test_a_scan_of_sizes_ends_where_memory_ends(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with memory_for(rows=7):
+        run_scan(*rows_of_six_words(tmp_path, 30), "of=batch_size", "steps=3")
+    printed = capsys.readouterr().out
+    assert re.findall(r"^ +(\d+) +[\d,.]+ ", printed, re.MULTILINE) == ["1", "2", "4"]
+    assert "not measured: memory ran out with 8 examples" in printed
+    assert "note: the largest size was the fastest; larger ones were not measured" in printed
+
+
+def test_a_scan_of_sizes_ends_before_a_cpu_runs_out_of_memory(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = iter([10, 30, 60])
+    monkeypatch.setattr(host_memory.Peak, "bytes", lambda self: next(taken))
+    monkeypatch.setattr(host_memory, "of_machine", lambda: (100, 100))
+    run_scan(*rows_of_six_words(tmp_path, 30), "of=batch_size", "steps=3")
+    # After 1, 2 and 4 rows: twice 60 bytes are more than 80 % of 100.
+    assert "8 examples might take more than 80% of the free memory" in capsys.readouterr().out
+
+
+def test_pairs_that_are_compared_are_scanned_from_two_on(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"a b {'cdefgh'[number % 6]}\tb a {'cdefgh'[number % 6]}\n" for number in range(12)))
+    run_scan(
+        "task=retrieve", "data=files", f"data.train={path}", f"data.dev={path}", "data.fields={text_a: 0, text_b: 1}",
+        "loss=info_nce", "of=batch_size", "steps=3",
+    )  # fmt: skip
+    printed = capsys.readouterr().out
+    assert re.findall(r"^ +(\d+) +[\d,.]+ ", printed, re.MULTILINE) == ["2", "4", "8"]
+    assert "InfoNce compares the rows of a micro-batch" in printed
+
+
+def test_the_figures_mark_what_is_recommended() -> None:
+    found = analyzed(*curve(3e-5, 1e-3), 0.9, 100, False)
+    axes = rates_figure(found, 2e-4).axes[0]
+    marked = [line for line in axes.lines if line.get_color() == BEST_COLOUR]
+    assert [float(line.get_xdata()[0]) for line in marked] == [found.recommended]  # type: ignore[index]
+    assert axes.get_xscale() == "log" and axes.lines[0].get_ydata() == pytest.approx(found.loss_N)
+    sizes = BatchScan([size(1, 10), size(2, 39), size(4, 40)], "cpu", "", Trainer())
+    drawn = sizes_figure(sizes)
+    marked = [line for line in drawn.axes[0].lines if line.get_color() == BEST_COLOUR]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in marked] == [([2], [39])]  # type: ignore[arg-type]
+    assert len(drawn.axes) == 1, "no axis of memory that is not known"
