@@ -165,6 +165,7 @@ def _beside(axes: Axes, x: float, text: str, colour: str, *, below: bool = False
         va="top",
         color=colour if colour == BEST_COLOUR else "#666666",
         fontweight="bold" if colour == BEST_COLOUR else "normal",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
     )
 
 

@@ -171,7 +171,7 @@ def test_rows_that_repeat_are_noted(tmp_path: Path, capsys: pytest.CaptureFixtur
             "the rates of all parameters are set elsewhere",
         ),
         (("of=rate",), 'of is "rate" but must be one of lr, batch_size'),
-        ((), "of is missing"),
+        ((), "of is not set; set it to one of lr, batch_size"),
     ],
 )
 def test_a_scan_that_makes_no_sense_is_refused(
