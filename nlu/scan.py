@@ -29,7 +29,7 @@ def main(composed: DictConfig) -> int:
         from nlu.launching.queue import end_dry_run
 
         return end_dry_run(plain)
-    from nlu.config.inference import Scan
+    from nlu.config.scan import Scan
     from nlu.storage.outputs import require_free
 
     config = Scan.of(plain)

@@ -22,7 +22,7 @@ SCHEMAS = {
     "train": RUN, "preprocess": PREPROCESS, "evaluate": EVALUATE,
     "export": "nlu.config.inference.Export", "predict": "nlu.config.inference.Predict",
     "serve": "nlu.config.inference.Serve", "prune": "nlu.config.inference.Prune",
-    "profile": "nlu.config.inference.Profile", "scan": "nlu.config.inference.Scan",
+    "profile": "nlu.config.inference.Profile", "scan": "nlu.config.scan.Scan",
 }  # fmt: skip
 """For each command that composes a configuration, the dataclass of the top-level keys."""
 PLAIN_GROUPS = {

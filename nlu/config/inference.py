@@ -23,7 +23,6 @@ from nlu.config.types import (
     Port,
     PositiveFloat,
     PositiveInt,
-    Probability,
     TrainedRun,
 )
 
@@ -223,31 +222,6 @@ class Profile(Run):
     """Steps before the measured ones."""
     out: NewFolder | None = None
     """A new folder for profile.json, trace.json and memory.png; null = only print."""
-
-
-@dataclass(kw_only=True)
-class Scan(Run):
-    """The validated configuration of `nlu.scan`: that of a run, and what to vary."""
-
-    of: Literal["lr", "batch_size"]
-    """What is varied."""
-    steps: PositiveInt | None = None
-    """of=lr: steps, each at a higher rate; of=batch_size: measured steps of each size; null = 100 and 10."""
-    min_lr: PositiveFloat = 1e-7
-    """of=lr: the first rate."""
-    max_lr: PositiveFloat = 1e-2
-    """of=lr: the last rate."""
-    smoothing: Probability = 0.9
-    """of=lr: decay per step of the moving average of the loss; 0 = off."""
-    max_batch_size: PositiveInt | None = None
-    """of=batch_size: the largest size; null = as long as larger ones are faster."""
-    out: NewFolder | None = None
-    """A new folder for the table, the figure and scan.json; null = only print."""
-
-    @property
-    def num_steps(self) -> int:
-        """`steps`, or what null stands for."""
-        return self.steps or (100 if self.of == "lr" else 10)
 
 
 @dataclass(kw_only=True)

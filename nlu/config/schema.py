@@ -208,12 +208,12 @@ class Run:
         return self.seeds * len(self.folds_to_run)
 
     @property
-    def members(self) -> dict[str, Self]:
+    def members(self) -> "dict[str, Run]":
         """The configuration of each set of a mixture, as that of a run of this set only; {} without a mixture."""
         if not (names := names_of({"data": self.data})):
             return {}
         config = self.to_config()
-        return {name: self.of(with_defaults(member_of(config, name), RUN)) for name in names}
+        return {name: Run.of(with_defaults(member_of(config, name), RUN)) for name in names}
 
     def with_devices(self, count: int) -> Self:
         """Return the configuration with another number of processes."""

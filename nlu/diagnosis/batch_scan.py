@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nlu.config.errors import OutOfMemory
-from nlu.config.inference import Scan
+from nlu.config.scan import Scan
 from nlu.config.schema import Trainer
 from nlu.diagnosis.steps import take_step
 from nlu.diagnosis.usable import device_name

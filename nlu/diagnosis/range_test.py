@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nlu.config.errors import UserError
-from nlu.config.inference import Scan
+from nlu.config.scan import Scan
 from nlu.config.words import counted
 from nlu.diagnosis.steps import take_step
 from nlu.optim.adamw import set_learning_rate

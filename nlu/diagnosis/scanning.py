@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from nlu.config.inference import Scan
+from nlu.config.scan import Scan
 from nlu.diagnosis.batch_scan import BatchScan, run_batch_scan
 from nlu.diagnosis.range_test import RangeTest, run_range_test
 from nlu.diagnosis.scanned import print_scan, write_scan

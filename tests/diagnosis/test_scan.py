@@ -20,6 +20,7 @@ from nlu.runs.records import read_rows
 from nlu.training import host_memory
 from nlu.training.passes import Passes
 from tests.training.in_process import TINY, column, of_composed, sets, train
+from tests.training.mixtures import CLASSES, NUMBERS, mixture
 from tests.training.short_memory import memory_for
 from tests.training.test_phases import Clock
 
@@ -289,3 +290,13 @@ def test_the_figures_mark_what_is_recommended() -> None:
     marked = [line for line in drawn.axes[0].lines if line.get_color() == BEST_COLOUR]
     assert [(list(line.get_xdata()), list(line.get_ydata())) for line in marked] == [([2], [39])]  # type: ignore[arg-type]
     assert len(drawn.axes) == 1, "no axis of memory that is not known"
+
+
+def test_sizes_of_a_mixture_are_scanned_and_its_rates_are_refused(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = mixture(tmp_path, {"texts": CLASSES, "numbers": NUMBERS})
+    of_composed(scan.main, "scan", *both, "of=batch_size", "steps=3", "max_batch_size=2")
+    assert re.findall(r"^ +(\d+) +[\d,.]+ ", capsys.readouterr().out, re.MULTILINE) == ["1", "2"]
+    of_composed(scan.main, "scan", *both, "of=lr", status=EXIT_USER_ERROR)
+    assert "the data are a mixture" in capsys.readouterr().err

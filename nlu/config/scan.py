@@ -1,0 +1,33 @@
+"""The keys of `nlu.scan`. This module imports nothing heavy, as `nlu.config.schema` does not."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nlu.config.schema import Run
+from nlu.config.types import NewFolder, PositiveFloat, PositiveInt, Probability
+
+
+@dataclass(kw_only=True)
+class Scan(Run):
+    """The validated configuration of `nlu.scan`: that of a run, and what to vary."""
+
+    # As `field()` it leaves the function `Run.of` of the class as it is: only instances have the key.
+    of: Literal["lr", "batch_size"] = field()  # type: ignore[assignment]
+    """What is varied."""
+    steps: PositiveInt | None = None
+    """of=lr: steps, each at a higher rate; of=batch_size: measured steps of each size; null = 100 and 10."""
+    min_lr: PositiveFloat = 1e-7
+    """of=lr: the first rate."""
+    max_lr: PositiveFloat = 1e-2
+    """of=lr: the last rate."""
+    smoothing: Probability = 0.9
+    """of=lr: decay per step of the moving average of the loss; 0 = off."""
+    max_batch_size: PositiveInt | None = None
+    """of=batch_size: the largest size; null = as long as larger ones are faster."""
+    out: NewFolder | None = None
+    """A new folder for the table, the figure and scan.json; null = only print."""
+
+    @property
+    def num_steps(self) -> int:
+        """`steps`, or what null stands for."""
+        return self.steps or (100 if self.of == "lr" else 10)
