@@ -32,7 +32,7 @@ def main(composed: DictConfig) -> int:
     from nlu.config.scan import Scan
     from nlu.storage.outputs import require_free
 
-    config = Scan.of(plain)
+    config = Scan.read(plain)
     # Imported from here on, since a key that is refused should not wait for torch.
     if config.out is not None:
         require_free(config.out, "out")

@@ -1,7 +1,8 @@
 """The keys of `nlu.scan`. This module imports nothing heavy, as `nlu.config.schema` does not."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Self
 
 from nlu.config.schema import Run
 from nlu.config.types import NewFolder, PositiveFloat, PositiveInt, Probability
@@ -11,7 +12,7 @@ from nlu.config.types import NewFolder, PositiveFloat, PositiveInt, Probability
 class Scan(Run):
     """The validated configuration of `nlu.scan`: that of a run, and what to vary."""
 
-    # As `field()` it leaves the function `Run.of` of the class as it is: only instances have the key.
+    # Without `field()`, the function `Run.of` would be its default.
     of: Literal["lr", "batch_size"] = field()  # type: ignore[assignment]
     """What is varied."""
     steps: PositiveInt | None = None
@@ -26,6 +27,11 @@ class Scan(Run):
     """of=batch_size: the largest size; null = as long as larger ones are faster."""
     out: NewFolder | None = None
     """A new folder for the table, the figure and scan.json; null = only print."""
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Self:
+        """Build from a validated configuration with all of its keys, as `Run.of` does."""
+        return super().of(config)
 
     @property
     def num_steps(self) -> int:
