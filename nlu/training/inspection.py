@@ -157,7 +157,8 @@ class Inspector:
             log.info("inspect=activations leaves attention out: %s", error.sentences[0].partition(", but")[0])
             self._layers = 0
             found = attempt()
-        if not is_local or not self._passes.ranks.sum_on_host([float(found is None)])[0]:
+        has_failed = is_local and bool(self._passes.ranks.sum_on_host([float(found is None)])[0])
+        if found is not None and not has_failed:
             self._seen = found
             return
         release(self._passes.device)
