@@ -22,6 +22,7 @@ NOT_HERE = {
     "experiment=tnews_bert": "names a file that the page shows, with weights of a former program",
     "hf://distilbert/": "needs weights from the hub; tests/models/formats/test_fine_tuned.py has such models",
     "model.pooled_layers=": "needs more layers than the small model of these tests has",
+    "method.teacher=outputs/teacher": "needs the run of the command before it; others learn from outputs/mine",
     "launcher=joblib": "needs that plugin; tests/launchers/test_slots.py has a launcher of its kind",
     "launcher=pai": "needs an account; tests/services runs jobs over doubles of PAI",
     "postgresql://": "needs a database; tests/services runs searches on one",
