@@ -130,29 +130,27 @@ def _operators(measured: Measured) -> Finding | None:
 
 
 def _evaluation(measured: Measured) -> Finding | None:
-    share = measured.evaluation_s / measured.whole_s
-    if share <= MUCH:
-        return None
-    return Finding(
+    return _between_steps(
         "evaluation",
-        f"{share:.0%} of the run would be evaluations. Set a longer trainer.eval_interval, score a sample "
-        "(trainer.eval_rows=1000), or raise trainer.eval_batch_size",
+        measured.evaluation_s / measured.whole_s,
+        "evaluations. Set a longer trainer.eval_interval, score a sample (trainer.eval_rows=1000), or raise "
+        "trainer.eval_batch_size",
         ("trainer.eval_interval", "trainer.eval_rows", "trainer.eval_batch_size"),
-        share,
     )
 
 
 def _saving(measured: Measured) -> Finding | None:
-    share = measured.saving_s / measured.whole_s
-    if share <= MUCH:
-        return None
-    return Finding(
+    return _between_steps(
         "saving",
-        f"{share:.0%} of the run would be writing checkpoints. Set a longer trainer.save_interval and "
-        "trainer.eval_interval, or put the run folder on a local disk",
+        measured.saving_s / measured.whole_s,
+        "writing checkpoints. Set a longer trainer.save_interval and trainer.eval_interval, or put the run folder on a "
+        "local disk",
         ("trainer.save_interval", "trainer.eval_interval", "hydra.run.dir"),
-        share,
     )
+
+
+def _between_steps(kind: str, share: float, said: str, keys: tuple[str, ...]) -> Finding | None:
+    return Finding(kind, f"{share:.0%} of the run would be {said}", keys, share) if share > MUCH else None
 
 
 def _padding(measured: Measured) -> Finding | None:

@@ -43,26 +43,8 @@ def profile_prediction(
         work = work_of(asked, trained, file, ranks, ())
         work.bar = bar
         predictor = work.predictor
-        encoded: list[Any] = []
         phases = phases_on(ranks.device)
-
-        def within(phase: Phase, holder: Any, name: str, keep: Callable[[Any], None] = lambda result: None) -> None:
-            function = getattr(holder, name)
-
-            def timed(*arguments: Any, **named: Any) -> Any:
-                with phases.within(phase):
-                    result = function(*arguments, **named)
-                keep(result)
-                return result
-
-            setattr(holder, name, timed)
-
-        within("encoding", predictor, "encode", encoded.append)
-        # What a prediction does beside forward passes and their outputs is to gather batches.
-        within("data", predictor, "predict")
-        within("forward", trained.task, "forward")
-        within("output", trained.task, "predictions")
-        within("writing", work.output, "piece")
+        encoded = _timed(work, trained.task, phases)
         rows = iter(work.source.rows())
         if first := list(islice(rows, config.warmup * batch_size)):
             work.piece(first)
@@ -127,6 +109,30 @@ def profile_prediction(
     )
     profiled.findings = findings(profiled.measured)
     return profiled, traced
+
+
+def _timed(work: Any, task: Any, phases: HostPhases) -> list[Any]:
+    """Time the parts of a prediction as phases; returns a list of what `encode` will have returned."""
+    encoded: list[Any] = []
+
+    def within(phase: Phase, holder: Any, name: str, keep: Callable[[Any], None] = lambda result: None) -> None:
+        function = getattr(holder, name)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            with phases.within(phase):
+                result = function(*arguments, **named)
+            keep(result)
+            return result
+
+        setattr(holder, name, timed)
+
+    within("encoding", work.predictor, "encode", encoded.append)
+    # What a prediction does beside forward passes and their outputs is to gather batches.
+    within("data", work.predictor, "predict")
+    within("forward", task, "forward")
+    within("output", task, "predictions")
+    within("writing", work.output, "piece")
+    return encoded
 
 
 def tokens_with_padding(part: Examples, batches: list[np.ndarray], pads: bool) -> int:
