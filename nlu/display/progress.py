@@ -10,7 +10,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -241,3 +242,14 @@ def _render_bar(bar: Bar, console_width: int) -> RenderableType:
     drawn = ProgressBar(total=bar.total, completed=bar.done, width=width, pulse=bar.total is None)
     line.add_row(before, drawn, "  ".join(words))
     return line
+
+
+def bars(progress: Progress) -> Callable[[str], AbstractContextManager[Callable[[int], None]]]:
+    """Return the function with which `prepare` shows its progress."""
+
+    @contextmanager
+    def bar(description: str) -> Iterator[Callable[[int], None]]:
+        with progress.task(description) as shown:
+            yield shown.advance
+
+    return bar

@@ -25,7 +25,7 @@ from nlu.data.examples import Examples
 from nlu.data.mixture import own_sets
 from nlu.data.opening import Store
 from nlu.data.prepare import prepare_scoring
-from nlu.display.progress import Progress
+from nlu.display.progress import Progress, bars
 from nlu.display.scores import draw_scores, print_beside, print_scores
 from nlu.inference.exported import Exported, digests_of
 from nlu.inference.findings import Findings, find, require_classes
@@ -42,7 +42,7 @@ from nlu.storage.outputs import output_folder, require_free
 from nlu.storage.places import files_like
 from nlu.tasks.task import Task
 from nlu.training.auto import with_precision
-from nlu.training.build import bars, build_data, build_model, build_task, store_of_run
+from nlu.training.build import build_data, build_model, build_task, store_of_run
 from nlu.training.evaluation import Evaluator, keep_predictions, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group

@@ -1,7 +1,7 @@
 """Build the parts of a run from its validated configuration: data, task, model, optimizer, state."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from nlu.data.streaming import has_begun, open_stream, write_stream
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
-from nlu.display.progress import Progress
+from nlu.display.progress import Progress, bars
 from nlu.methods.method import Context, Method
 from nlu.metrics.kinds import kind_named
 from nlu.models.adapter import Adapter
@@ -381,17 +381,6 @@ def task_class_of(config: Run) -> type[Task]:
     """Return the class of the task, whose constants are known before it is built."""
     found: Any = import_target(config.task[TARGET], config.trusted_packages)
     return found
-
-
-def bars(progress: Progress) -> Callable[[str], AbstractContextManager[Callable[[int], None]]]:
-    """Return the function with which `prepare` shows its progress."""
-
-    @contextmanager
-    def bar(description: str) -> Iterator[Callable[[int], None]]:
-        with progress.task(description) as shown:
-            yield shown.advance
-
-    return bar
 
 
 def require_metric(config: Run, task: Task, store: Store) -> None:
