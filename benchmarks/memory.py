@@ -2,13 +2,14 @@
 
     python benchmarks/memory.py --rows 1000000 3000000
     python benchmarks/memory.py --rows 200000 600000 --what score --tasks tag
+    python benchmarks/memory.py --rows 1000000 10000000 --what preprocess train --tasks mlm
 
 Writes synthetic rows of 4 to 40 words to a temporary folder and runs our commands on them, each in a process of its
 own: `nlu.preprocess` with an empty cache, then `nlu.train` for 20 steps on what that left, then `nlu.train` for one
 step on a few rows, which scores all rows as dev set and keeps their predictions, then `nlu.predict` from a file of all
-rows to a new one. The peak resident set of each process
-is printed, and how much of it was anonymous: the rest are pages of files (libraries, the store), which the system
-takes back when it needs them.
+rows to a new one. Rows of the task mlm are lines of a corpus, which has documents of ten lines. The peak resident set
+of each process is printed, and how much of it was anonymous: the rest are pages of files (libraries, the store), which
+the system takes back when it needs them.
 """
 
 import argparse
@@ -24,10 +25,10 @@ from pathlib import Path
 from table import Row
 
 KINDS = ("preprocess", "train", "score", "predict")
-TASKS = ("classify", "tag")
+TASKS = ("classify", "tag", "mlm")
 TINY = (
     "model=bert_tiny", "model.hidden_size=8", "model.heads=1", "model.layers=1", "model.intermediate_size=8",
-    "model.max_positions=64", "data.max_len=64", "data=files", "trainer.device=cpu", "trainer.batch_size=256",
+    "model.max_positions=64", "data.max_len=64", "trainer.device=cpu", "trainer.batch_size=256",
 )  # fmt: skip
 """A model that is hardly there, so that a million rows are scored in minutes."""
 TYPES = ("person", "place", "work")
@@ -48,14 +49,17 @@ class Measured:
 
 
 def write_rows(path: Path, rows: int, task: str, seed: int = 0) -> None:
-    """Write rows from a vocabulary of 5,000 words: text and label, or words and their tags."""
+    """Write rows from a vocabulary of 5,000 words: text and label, words and their tags, or lines of a corpus."""
     rng = random.Random(seed)
     words = [f"word{number}" for number in range(5_000)]
     with path.open("w") as file:
-        for _ in range(rows):
+        for number in range(rows):
             chosen = rng.choices(words, k=rng.randint(4, 40))
             if task == "classify":
                 file.write(f"{' '.join(chosen)}\t{rng.randrange(4)}\n")
+                continue
+            if task == "mlm":
+                file.write(f"{' '.join(chosen)}\n" + "\n" * (number % 10 == 9))
                 continue
             tags = ["O"] * len(chosen)
             first, kind = rng.randrange(len(chosen)), rng.choice(TYPES)
@@ -65,14 +69,15 @@ def write_rows(path: Path, rows: int, task: str, seed: int = 0) -> None:
 
 
 def suffix(task: str) -> str:
-    return "tsv" if task == "classify" else "conll"
+    return {"classify": "tsv", "tag": "conll", "mlm": "txt"}[task]
 
 
 def overrides(task: str) -> list[str]:
     """Return what all commands of a task have in common."""
     own = {
-        "classify": ["task=classify", "data.fields={text: 0, label: 1}", "data.header=false"],
-        "tag": ["task=tag", "data.format=conll", "data.fields={tokens: 0, tags: 1}"],
+        "classify": ["task=classify", "data=files", "data.fields={text: 0, label: 1}", "data.header=false"],
+        "tag": ["task=tag", "data=files", "data.format=conll", "data.fields={tokens: 0, tags: 1}"],
+        "mlm": ["task=mlm", "data=corpus"],
     }
     return [*TINY, *own[task]]
 
@@ -168,8 +173,10 @@ def measure(*words: str) -> list[Row]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 3_000_000])
     parser.add_argument("--what", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--tasks", choices=TASKS, nargs="+", default=list(TASKS))
+    parser.add_argument("--tasks", choices=TASKS, nargs="+", default=["classify", "tag"])
     arguments = parser.parse_args(words)
+    if "mlm" in arguments.tasks and "predict" in arguments.what:
+        parser.error("a run of task=mlm predicts no rows; give --what preprocess train score")
     return [row for task in arguments.tasks for row in compare(task, arguments.rows, arguments.what)]
 
 
