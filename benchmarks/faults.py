@@ -105,6 +105,8 @@ class Bench:
     def is_same(self, run_dir: Path, devices: int = 1) -> bool:
         """Continue a run without the fault; returns whether it has the bytes of one that never met it."""
         again = self.run(self.command(run_dir, devices=devices))
+        # Cut off on a busy machine, it has neither a result nor all of its files.
+        assert again.status != HUNG, f"the run without the fault has not ended after {self.limit_s:.0f} s"
         return again.status == 0 and digests(run_dir) == self.expected(devices)
 
 
