@@ -31,13 +31,18 @@ from tiny_run import overrides, write_data
 
 HUNG = 124
 """the status of a command that has not ended in time"""
-CLOCK = """
-import os, time
+SITE = """
+import errno, os, time
 if jump := float(os.environ.get("CLOCK_JUMP_S", 0)):
     began, real = time.monotonic(), time.time
     time.time = lambda: real() + (jump if time.monotonic() - began > 4 else 0.0)
+if os.environ.get("QUOTA_USED_UP"):
+    def fsync(descriptor):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    os.fsync = fsync
 """
-"""a sitecustomize.py that lets the clock of a process jump four seconds after its start"""
+"""a sitecustomize.py that lets the clock of a process jump four seconds after its start, or reports a quota that is
+used up as NFS does: when a file is written to the disk"""
 
 
 @dataclass
@@ -251,11 +256,13 @@ CASES["rank: hangs"] = signalled(signal.SIGSTOP, "trainer.timeout_min=0.2")
 CASES["rank: slow for 5 s"] = signalled(signal.SIGSTOP, back_s=5.0)
 
 
-def surrounded(**environment: str) -> Case:
-    """A run in an unusual environment."""
+def surrounded(*, is_begun: bool = False, **environment: str) -> Case:
+    """A run in an unusual environment, from its first step or from the middle on."""
 
     def work(bench: Bench, run_dir: Path) -> tuple[Outcome, bool]:
-        (run_dir.parent / "sitecustomize.py").write_text(CLOCK)
+        if is_begun:
+            bench.half(run_dir)
+        (run_dir.parent / "sitecustomize.py").write_text(SITE)
         added = {name: value.format(folder=run_dir.parent) for name, value in environment.items()}
         outcome = bench.run(bench.command(run_dir), **added)
         return outcome, bench.is_same(run_dir)
@@ -263,6 +270,7 @@ def surrounded(**environment: str) -> Case:
     return work
 
 
+CASES["disk: quota used up"] = surrounded(is_begun=True, PYTHONPATH="{folder}", QUOTA_USED_UP="1")
 CASES["clock: an hour forward"] = surrounded(PYTHONPATH="{folder}", CLOCK_JUMP_S="3600")
 CASES["clock: a day back"] = surrounded(PYTHONPATH="{folder}", CLOCK_JUMP_S="-86400")
 CASES["HOME is gone"] = surrounded(HOME="/proc/nowhere", NLU_CACHE="")

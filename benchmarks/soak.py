@@ -5,8 +5,9 @@
 
 Three commands run until the time is over: a training with an evaluation every 10 steps and a save every 20, a search
 of short trials, two at a time, and a server that answers requests of 4 clients. Each second the resident memory of
-these processes (not of the jobs of the search, which end), their open files and their threads are read. A line for each
-says what it began and ended with, and its slope by least squares after the first fifth, in which caches fill.
+these processes (not of the jobs of the search, which end), their open files and their threads are read; the samples are
+written beside the figure as they come. Every ten minutes and in the end, a line for each says what it began and ended
+with, and its slope by least squares after the first fifth, in which caches fill.
 
 In the end the training is stopped by SIGTERM and must be able to continue, the search must have no failed trial, and
 each answer of the server must have been that of the first one for the same row.
@@ -37,6 +38,9 @@ WARM = 0.2
 CLIENTS = 4
 LIMIT_S = 1200.0
 """for a start or an end on a busy machine"""
+LINES_S = 600
+"""between two prints of the lines"""
+COLUMNS = "process\tseconds\tresident_mb\tfiles\tthreads\n"
 
 
 @dataclass
@@ -60,6 +64,12 @@ class Watched:
             self.threads.append(int(fields["Threads"]))
             self.resident_mb.append(resident_mb)
             self.seconds.append(at_s)
+
+    def row(self) -> str:
+        """The last sample, as a line of the table of samples."""
+        return (
+            f"{self.name}\t{self.seconds[-1]:.1f}\t{self.resident_mb[-1]:.1f}\t{self.files[-1]}\t{self.threads[-1]}\n"
+        )
 
     def slope(self) -> float:
         """MB in an hour, after the first samples."""
@@ -192,11 +202,22 @@ def soak(folder: Path, minutes: float, figure: Path) -> None:
         ]
         for client in clients:
             client.start()
-        began_s = time.monotonic()
+        samples = stack.enter_context(figure.with_suffix(".tsv").open("w", buffering=1))
+        samples.write(COLUMNS)
+        began_s, printed = time.monotonic(), 0
         while (at_s := time.monotonic() - began_s) < 60 * minutes:
             for one in watched:
                 one.sample(at_s)
                 assert one.process.poll() is None, f"{one.name} ended: {one.log.read_text()[-2000:]}"
+                samples.write(one.row())
+            if at_s // LINES_S > printed:
+                printed = at_s // LINES_S
+                print(
+                    f"after {at_s / 60:.0f} minutes, {count[0]:,} answers",
+                    *(one.line() for one in watched),
+                    sep="\n",
+                    flush=True,
+                )
             time.sleep(1)
         stopped.set()
         for client in clients:
