@@ -43,7 +43,7 @@ POINTER_WIDTH = 10.0
 """width of the invisible line around a curve that a pointer can rest on"""
 MARK_GAP = 0.05
 """marks closer than this to an end of an axis would overlap its text"""
-COLOURS = {"complete": "#0072b2", "pruned": "#a0a0a0", "running": "#e69f00", "waiting": "#e69f00"}
+COLOURS = {"complete": "#0072b2", "paused": "#56b4e9", "pruned": "#a0a0a0", "running": "#e69f00", "waiting": "#e69f00"}
 
 FAILED_COLOUR = "#7a1f1f"
 SHADES = "Blues"

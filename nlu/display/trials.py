@@ -13,7 +13,7 @@ from nlu.display.progress import format_time
 from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
 from nlu.storage.files import write_text
 
-STATES = ("complete", "pruned", "failed", "running", "waiting")
+STATES = ("complete", "paused", "pruned", "failed", "running", "waiting")
 """in the order of the table"""
 MAX_PRINTED = 30
 MAX_NUMBERS = 8

@@ -33,6 +33,7 @@ from nlu.storage.redaction import hide
 from nlu.storage.temporary import is_temporary
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.faults import StorageUnavailable, lost_a_peer, machine_fault
+from nlu.sweeps.steps import ASKS, PART_ENDS, asks, is_answered, is_paused, until_of
 from nlu.sweeps.storage import open_storage
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,15 @@ LOCKS = ".jobs"
 """the folder, beside those of the trials, with a lock file for each trial"""
 CLAIM_VARIABLE = "NLU_TRIAL_CLAIM"
 """passes the claim of a job to the processes that it starts: STORAGE STUDY NUMBER ID"""
+ANSWER_S = 120.0
+"""how long a job waits for the decision of the search before it saves its state and ends"""
+ANSWER_POLL_S = 0.1
 CHECKED_FOR_S = 5.0
 """how long `TrialChannel.require_newest` relies on its last check"""
+
+
+answer_here: dict[int, Callable[[int], None]] = {}
+"""by process, if a search runs its jobs in its own: decides about the trial of a number, which waits"""
 
 
 class Superseded(UserError):
@@ -79,7 +87,10 @@ class TrialChannel:
         self._study.pruner = pruning.build(self._study.user_attrs.get(PRUNER), self._storage)
         study_id = self._storage.get_study_id_from_name(study)
         self._id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
-        self._wall_s = float(self._attribute(DECISION).get("wall_s", 0.0))
+        frozen = self._storage.get_trial(self._id)
+        self._wall_s = float(frozen.user_attrs.get(DECISION, {}).get("wall_s", 0.0))
+        # The first step is written with the trial.
+        self._may_pause = until_of(frozen) is not None
         self._began_s = time.monotonic()
         # A process that the job has started continues under the claim of the job instead of claiming the trial from it.
         claimed, _, own = os.environ.get(CLAIM_VARIABLE, "").rpartition(" ")
@@ -159,6 +170,36 @@ class TrialChannel:
             return True
         return pruned
 
+    def pauses(self, examples: int) -> bool:
+        """Ask whether the trial is paused after `examples` examples: after each report, and when a run continues.
+
+        The run must then save its state and end. If the trial has taken its step, this waits for the decision of the
+        search. It returns True if none comes for `ANSWER_S` seconds or this process should stop; the trial is then
+        asked about again when it continues.
+        """
+        if not self._may_pause:
+            return False
+        self._require_newest()
+        if examples < (until_of(self._storage.get_trial(self._id)) or math.inf):
+            return False
+        self._set(ASKS, examples)
+        # By process, since the ranks of a run may be forks of the search.
+        if (answer := answer_here.get(os.getpid())) is not None:
+            answer(self.number)
+        end_s = time.monotonic() + ANSWER_S
+        while asks(frozen := self._storage.get_trial(self._id)):
+            if not is_answered(frozen) or stopping.received() is not None or time.monotonic() > end_s:
+                return True
+            time.sleep(ANSWER_POLL_S)
+            self._require_newest()
+        return is_paused(frozen)
+
+    def end_part(self, examples: int) -> None:
+        """Note that a fold or seed of the trial has ended after `examples` examples in all."""
+        ends = self._require_newest().get(PART_ENDS, [])
+        if examples not in ends:
+            self._set(PART_ENDS, [*ends, examples])
+
     def finish(
         self,
         state: str,
@@ -211,7 +252,7 @@ class TrialChannel:
     def _attribute(self, name: str) -> dict[str, Any]:
         return self._storage.get_trial(self._id).user_attrs.get(name, {})
 
-    def _set(self, name: str, value: Mapping[str, object]) -> None:
+    def _set(self, name: str, value: object) -> None:
         self._storage.set_trial_user_attr(self._id, name, value)
 
 

@@ -3,8 +3,8 @@
 import copy
 import io
 import pickle
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Container
+from typing import cast
 
 from optuna import storages
 from optuna.storages import BaseStorage, RDBStorage
@@ -12,6 +12,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.errors import UserError
+from nlu.sweeps.steps import is_paused
 
 
 def cached(storage: RDBStorage) -> BaseStorage:
@@ -24,7 +25,8 @@ def cached(storage: RDBStorage) -> BaseStorage:
 
 
 class _Levelled:
-    """A study whose pruned trials have their last value at a level instead of at their number of examples."""
+    """A study whose pruned trials have their last value at a level instead of at their number of examples, and whose
+    paused trials are pruned ones."""
 
     def __init__(self, study: Study, level_of: Callable[[FrozenTrial], int]):
         self._study, self._level_of = study, level_of
@@ -32,14 +34,19 @@ class _Levelled:
     def __getattr__(self, name: str) -> object:
         return getattr(self._study, name)
 
-    def _get_trials(self, *arguments: Any, **named: Any) -> list[FrozenTrial]:
-        return [self._levelled(trial) for trial in self._study._get_trials(*arguments, **named)]
+    def _get_trials(
+        self, deepcopy: bool = True, states: Container[TrialState] | None = None, use_cache: bool = False
+    ) -> list[FrozenTrial]:
+        trials = self._study._get_trials(deepcopy=deepcopy, states=None, use_cache=use_cache)
+        shown = map(self._levelled, trials)
+        return [trial for trial in shown if states is None or trial.state in states]
 
     def _levelled(self, trial: FrozenTrial) -> FrozenTrial:
-        if trial.state != TrialState.PRUNED or not trial.intermediate_values:
+        if not trial.intermediate_values or not (trial.state == TrialState.PRUNED or is_paused(trial)):
             return trial
         # The storage may hold the same objects.
         trial = copy.copy(trial)
+        trial.state = TrialState.PRUNED
         trial.intermediate_values = {self._level_of(trial): trial.intermediate_values[max(trial.intermediate_values)]}
         return trial
 

@@ -1,4 +1,7 @@
-"""The pruners by name, with the types and defaults of their parameters; resources are examples seen."""
+"""The pruners by name, with the types and defaults of their parameters; resources are examples seen.
+
+Those that pause trials instead of stopping them are schedulers of the search (`nlu.sweeps.schedulers`).
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,8 @@ PARAMETERS: dict[str, dict[str, tuple[object, str]]] = {
         "n_warmup_steps": (0, "NonNegativeInt | Duration"),
         "interval_steps": (1, "PositiveInt | Duration"),
     },
+    "asha": {},
+    "freeze_thaw": {},
     "none": {},
 }
 """default and type (from `nlu.config.types`) of the parameters of each pruner, except for the resources"""

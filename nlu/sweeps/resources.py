@@ -12,6 +12,8 @@ from nlu.config.schema import num_repeats
 from nlu.config.words import counted
 from nlu.sweeps import pruning
 from nlu.sweeps.brackets import WITH_RUNGS, brackets, cost
+from nlu.sweeps.schedulers.asha import rungs
+from nlu.sweeps.schedulers.scheduler import PAUSING
 
 RANDOM_TRIALS = 10
 """the number of trials that TPE draws at random first (its n_startup_trials)"""
@@ -20,9 +22,14 @@ RANDOM_TRIALS = 10
 def setting_problems(settings: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with the pruner and its resources, regardless of the trials."""
     found = [
-        broken_rule(f"hydra.sweeper.{key}", ast.Constant("Duration | None"), settings[key])
-        for key in ("min_resource", "max_resource")
+        broken_rule(f"hydra.sweeper.{key}", ast.Constant("Duration | None"), settings.get(key))
+        for key in ("min_resource", "max_resource", "max_examples")
     ]
+    if settings.get("max_examples") is not None and not pauses(settings):
+        found.append(
+            f"hydra.sweeper.max_examples is {settings['max_examples']}, but only {' and '.join(PAUSING)} keep to it; "
+            f"leave it out, or set {pruning.KEY}"
+        )
     if settings["reduction_factor"] < 2:
         found.append(f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3")
     try:
@@ -30,6 +37,24 @@ def setting_problems(settings: Mapping[str, Any]) -> list[str]:
     except UserError as error:
         found += error.problems
     return [problem for problem in found if problem]
+
+
+def pauses(settings: Mapping[str, Any]) -> bool:
+    """Return whether the search pauses trials; True for a pruner that is reported as wrong."""
+    try:
+        return pruning.read(settings["pruner"])[0] in PAUSING
+    except UserError:
+        return True
+
+
+def unsaved(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a problem if trials would be paused without a checkpoint to continue from."""
+    if not pauses(settings) or all(config["trainer"]["save"] for config in configs):
+        return []
+    return [
+        f"trainer.save is false, but {pruning.KEY} pauses trials, which continue from their checkpoint; set "
+        f"trainer.save=true, or {pruning.KEY}=hyperband"
+    ]
 
 
 def order_problems(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -74,7 +99,7 @@ def too_short(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]],
 
 
 def _has_rungs(settings: Mapping[str, Any]) -> bool:
-    return pruning.read(settings["pruner"])[0] in WITH_RUNGS
+    return pruning.read(settings["pruner"])[0] in (*WITH_RUNGS, *PAUSING)
 
 
 def _ends(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, int]]:
@@ -125,9 +150,30 @@ def pruner_spec(
     if name == "median":
         scored = _lengths("trainer.eval_interval", evaluation_interval, configs, num_examples) if configs else [1]
         spec["eval_interval"] = min(scored)
-    if name in WITH_RUNGS:
+    if name in (*WITH_RUNGS, *PAUSING):
         spec |= _resources(settings, configs, num_examples)
+    if name in PAUSING:
+        spec |= {"max_examples": _budget(settings, configs, num_examples, spec)}
+        spec |= {"parts": max((num_repeats(config) for config in configs), default=1)}
     return spec
+
+
+def _budget(
+    settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None, spec: Mapping[str, Any]
+) -> int | None:
+    """Return the examples that all trials together may see; None if only n_trials limits them."""
+    written = settings["max_examples"]
+    if written is None:
+        # A freeze-thaw search has no end of its own.
+        factor = spec["reduction_factor"]
+        return settings["n_trials"] * spec["max_resource"] // factor if spec["name"] == "freeze_thaw" else None
+    found = max(_lengths("hydra.sweeper.max_examples", written, configs, num_examples, rounded=False))
+    if found < spec["max_resource"]:
+        raise UserError(
+            f"hydra.sweeper.max_examples is {written}, {found:,} examples, fewer than a whole trial has, "
+            f"{spec['max_resource']:,}; set it higher"
+        )
+    return found
 
 
 def raised(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[str]:
@@ -242,7 +288,7 @@ def _step_examples(trainer: Mapping[str, Any]) -> int | None:
 
 def without_rungs(spec: Mapping[str, Any]) -> list[str]:
     """Return a warning if no rung of the pruner lies within the trials."""
-    if spec["name"] not in WITH_RUNGS or spec["min_resource"] < spec["max_resource"]:
+    if spec["name"] not in (*WITH_RUNGS, *PAUSING) or spec["min_resource"] < spec["max_resource"]:
         return []
     return [
         f"trials are never stopped early, since min_resource and max_resource are both {spec['min_resource']:,} "
@@ -252,6 +298,8 @@ def without_rungs(spec: Mapping[str, Any]) -> list[str]:
 
 def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]:
     """Return the lines that announce the cost of a search: brackets, rungs, full runs, and a warning."""
+    if spec["name"] in PAUSING:
+        return _announced_pauses(spec, n_trials)
     found = brackets(spec)
     if not found:
         return [f"pruner: {spec['name']}; at most {counted(n_trials, 'full run')}"]
@@ -275,3 +323,15 @@ def announced(spec: Mapping[str, Any], n_trials: int, sampler: str) -> list[str]
             f"its first {RANDOM_TRIALS} at random; hydra.sweeper.n_trials={wanted} would do"
         )
     return lines
+
+
+def _announced_pauses(spec: Mapping[str, Any], n_trials: int) -> list[str]:
+    low, high, most = spec["min_resource"], spec["max_resource"], spec["max_examples"]
+    cost = f"{counted(n_trials, 'trial')} of up to {high:,} examples"
+    if most is not None:
+        cost += f", {most:,} examples in all: about {most / high:.1f} full runs"
+    if spec["name"] == "freeze_thaw":
+        return [f"pruner: freeze_thaw, a step from {low:,} examples; its model also draws the trials; at most {cost}"]
+    stops = ", ".join(f"{rung:,}" for rung in rungs(low, high // spec["parts"], spec["reduction_factor"])[:-1])
+    where = f"paused at {stops} examples, 1 in {spec['reduction_factor']} continues" if stops else "never paused"
+    return [f"pruner: asha, {where}; at most {cost}"]

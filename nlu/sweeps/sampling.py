@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nlu.sweeps.brackets import PRUNER, Bracket, bracket_of, brackets
 from nlu.sweeps.optuna_private import guard_cma, levelled
+from nlu.sweeps.schedulers.asha import Asha
 
 Build = Callable[[int], BaseSampler]
 SEEDS = 2**32
@@ -75,12 +76,19 @@ class SeededByTrial(BaseSampler):
 def _seen(study: Study) -> Study:
     """Return the study as samplers see it."""
     spec = study.user_attrs.get(PRUNER)
+    if spec and spec["name"] == "asha":
+        return levelled(study, partial(_last_of, Asha.of(spec).rungs))
     return levelled(study, partial(_level_of, study.study_name, brackets(spec) if spec else []))
+
+
+def _last_of(rungs: Sequence[int], trial: FrozenTrial) -> int:
+    """Return the last rung that a trial reached."""
+    examples = max(trial.intermediate_values)
+    return max((at for at in rungs if at <= examples), default=0)
 
 
 def _level_of(study_name: str, found: Sequence[Bracket], trial: FrozenTrial) -> int:
     """Return the last rung that a trial reached; for a pruner without rungs, the number of its evaluations."""
     if not found:
         return len(trial.intermediate_values)
-    examples = max(trial.intermediate_values)
-    return max((at for at in bracket_of(found, study_name, trial.number).rungs if at <= examples), default=0)
+    return _last_of(bracket_of(found, study_name, trial.number).rungs, trial)

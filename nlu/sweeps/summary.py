@@ -28,6 +28,7 @@ from nlu.display.tables import metric_text, print_table
 from nlu.display.trials import SearchedKey, Summary, TrialRow, print_trials, write_trials, written
 from nlu.storage.files import write_text
 from nlu.sweeps.channel import OUTCOME
+from nlu.sweeps.steps import is_paused
 
 TRIALS, PAGE, BEST = "trials.tsv", "index.html", Path("experiment") / "best.yaml"
 FOLDER = "summary"
@@ -105,7 +106,7 @@ def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
     outcome: dict[str, Any] = trial.user_attrs.get(OUTCOME) or {}
     steps = [(step, value) for step, value in sorted(trial.intermediate_values.items()) if math.isfinite(value)]
     last_step = steps[-1][0] if steps else None
-    state = STATES[trial.state.name]
+    state = "paused" if is_paused(trial) else STATES[trial.state.name]
     value = trial.values[0] if state == "complete" and trial.values else None
     if value is None and state != "failed":
         # The job wrote it, unless it still runs.

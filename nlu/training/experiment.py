@@ -63,7 +63,8 @@ def choose_kernels(device: torch.device) -> None:
 
 
 def _say_how_to_continue(run_dir: Path, is_saved: bool) -> None:
-    name = stopping.sentence()
+    # Without a signal, its trial was paused.
+    name = stopping.sentence() if stopping.received() else "paused by the search"
     if (run_dir / CONFIG).is_file() and not is_saved:
         log.info(
             "%s; the run cannot be continued, since trainer.save is false: the command with hydra.run.dir=%s "
@@ -153,6 +154,12 @@ class _OfRankZero:
     """A placeholder for the trial on the other ranks, which never call it."""
 
     def report(self, examples: int, value: float) -> bool:
+        raise AssertionError("only rank 0 holds the trial")
+
+    def pauses(self, examples: int) -> bool:
+        raise AssertionError("only rank 0 holds the trial")
+
+    def end_part(self, examples: int) -> None:
         raise AssertionError("only rank 0 holds the trial")
 
     def require_newest(self) -> None:

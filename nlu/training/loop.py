@@ -34,7 +34,8 @@ def train(run: Training) -> bool:
     """Train until the run is complete, its stage is over, or a signal arrives; returns whether it was a signal.
 
     Call it inside `stopping.polled`. On return the last state is saved and, if the run is complete, every evaluation
-    set is scored at the last step. A pruned run has `state.pruned` set and counts as complete.
+    set is scored at the last step. A pruned run has `state.pruned` set and counts as complete. A run whose trial is
+    paused ends as if a signal had arrived.
     """
     state, due = run.state, run.due
     # `train_s` is the time of all processes of this run together.
@@ -48,6 +49,9 @@ def train(run: Training) -> bool:
     phases = run.stepper.phases
     phases.start()
     meter, first = Meter(run), state.step
+    # The job before this one may have ended after its save, without an answer.
+    if state.step and is_paused(run):
+        return True
     while not run.is_complete and not due.is_stage_over(state.step):
         number = state.step + 1
         phases.begin("data")
@@ -100,6 +104,7 @@ def train(run: Training) -> bool:
                 phases.catch_up()
             # The value is also reported at the last step, at which nothing is left to prune.
             state.pruned = is_to_be_pruned(run) and not due.is_last(number)
+            is_stopping |= is_paused(run)
         # After the evaluation, so that the last row has the time of the last one.
         if logging:
             log_window(run, lr, meter.loss_scale)
@@ -187,6 +192,14 @@ def is_to_be_pruned(run: Training) -> bool:
     ranks = run.stepper.ranks
     value = run.value_of(run.state.last_metrics)
     return ranks.from_first(run.trial.report(run.clock.examples(run.state.step), value) if ranks.is_first else None)
+
+
+def is_paused(run: Training) -> bool:
+    """Return on all ranks whether the search pauses the trial of this run, if any, after the present step."""
+    if run.trial is None or run.is_complete:
+        return False
+    ranks = run.stepper.ranks
+    return ranks.from_first(run.trial.pauses(run.clock.examples(run.state.step)) if ranks.is_first else None)
 
 
 def log_evaluation(run: Training, entry: Best) -> None:

@@ -35,6 +35,12 @@ class Trial(Protocol):
     def report(self, examples: int, value: float) -> bool:
         """Report the value of an evaluation after `examples` examples; returns whether the run should be pruned."""
 
+    def pauses(self, examples: int) -> bool:
+        """Return whether the run should save its state after `examples` examples and end, to be continued later."""
+
+    def end_part(self, examples: int) -> None:
+        """Note that a fold or seed of the trial has ended after `examples` examples in all."""
+
     def require_newest(self) -> None:
         """Raise UserError if another job has taken the trial. Called before each save."""
 

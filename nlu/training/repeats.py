@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nlu.config import stopping
 from nlu.config.schema import Run
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, say_finished, write_config
@@ -67,6 +68,15 @@ class RunningMean:
         mean = statistics.fmean([*self._values, value])
         self.asked_to_prune, self._heard = self._trial.report(self._examples + examples, mean), True
         return self.asked_to_prune
+
+    def pauses(self, examples: int) -> bool:
+        """Return whether the trial is paused; after the first repeat this is only decided between two of them."""
+        return not self._values and self._trial.pauses(examples)
+
+    def pauses_between(self) -> bool:
+        """Return whether the trial is paused after the last repeat that was added. Called on rank 0."""
+        self._trial.end_part(self._examples)
+        return self._trial.pauses(self._examples)
 
     def ask_again(self, result: dict[str, Any]) -> None:
         """Report again the end of a repeat that an earlier process has run, from its result.json."""
@@ -155,6 +165,8 @@ def run_repeats(
                 pruned = result["pruned"] or (mean is not None and mean.asked_to_prune)
                 if ranks.from_first(pruned):
                     break
+                if mean and ranks.from_first(mean.pauses_between() if ranks.is_first else None):
+                    return stopping.exit_code()
         if ranks.is_first and not is_unfinished:
             _write_result(config, run_dir, done, len(repeats))
     return 0

@@ -70,6 +70,8 @@ def climb(config: DictConfig, folder: Path) -> float:
         raise MirrorUnavailable("the mirror is away")
     trial = open_trial(config.trial) if config.trial else None
     is_pruned = False
+    if trial and step and step < config.steps and trial.pauses(100 * step):
+        raise Stop
     while step < config.steps and not is_pruned:
         time.sleep(config.step_s)
         step += 1
@@ -78,7 +80,8 @@ def climb(config: DictConfig, folder: Path) -> float:
         temporary.write_text(json.dumps({"step": step}))
         temporary.rename(saved)
         is_pruned = bool(trial and trial.report(100 * step, value) and step < config.steps)
-        if config.stops and step < config.steps:
+        is_paused = bool(trial and not is_pruned and step < config.steps and trial.pauses(100 * step))
+        if (config.stops or is_paused) and step < config.steps:
             raise Stop
         if config.die_once and step == 2 and not (folder / "died").exists():
             (folder / "died").touch()

@@ -58,6 +58,20 @@ def test_a_trial_is_a_run_like_any_other(tmp_path):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.mark.parametrize("more", [(), pytest.param(("folds=2",), marks=pytest.mark.thorough)], ids=["run", "folds"])
+def test_a_paused_trial_continues_to_the_same_bytes(tmp_path, more):
+    folder, data = tmp_path / "s", files(tmp_path)
+    said = search(folder, *data, "optimizer.lr=choice(3e-3,1e-4,1e-5)", "hydra.sweeper.pruner=asha", *more)
+    assert sorted(states(folder)) == ["COMPLETE", "RUNNING", "RUNNING"] and "1 complete, 2 paused" in said
+    (best,) = [trial for trial in trials(folder) if trial.state.name == "COMPLETE"]
+    assert best.user_attrs["launches"] == 2 and f"trial {best.number} paused" in said
+    rate = best.params["optimizer.lr"]
+    train(*data, *TINY, *QUICK[:4], f"optimizer.lr={rate}", f"hydra.run.dir={tmp_path}/plain", *more)
+    fold = "fold-1/" if more else ""
+    for name in (f"{fold}checkpoints/best-1/model.safetensors", f"{fold}checkpoints/last/model.safetensors"):
+        assert (folder / f"{best.number}" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+
+
 @pytest.mark.thorough
 def test_a_failing_run_writes_its_traceback_to_its_log_and_the_search_continues(tmp_path):
     folder = tmp_path / "s"

@@ -175,7 +175,8 @@ def test_the_remaining_trials_are_the_waiting_and_the_unasked_ones():
     from hydra_plugins.hyperband_sweeper._impl import Search
 
     for waiting, n_trials, asked, remaining in (([4, 5], 9, 6, 5), ([4], 6, 6, 1), ([], 6, 8, 0)):
-        one = SimpleNamespace(waiting=waiting, plan=SimpleNamespace(n_trials=n_trials), asked=asked)
+        plan, steps = SimpleNamespace(n_trials=n_trials), SimpleNamespace(pauses=False)
+        one = SimpleNamespace(waiting=waiting, plan=plan, asked=asked, steps=steps)
         assert Search._remaining(one) == remaining
 
 

@@ -54,6 +54,8 @@ OFFERED = {
     "hyperband": {
         "name": "hyperband", "min_resource": 100, "max_resource": 190, "reduction_factor": 2, "bootstrap_count": 0,
     },
+    "asha": {"name": "asha", "min_resource": 100, "max_resource": 400, "reduction_factor": 2},
+    "freeze_thaw": {"name": "freeze_thaw", "min_resource": 100, "max_resource": 400, "reduction_factor": 2},
 }  # fmt: skip
 
 
@@ -90,6 +92,9 @@ def test_each_pruner_stops_what_its_rule_says():
         "successive_halving": [400, 400, 100, 200, 100, 400],
         # One bracket with one rung, at 100: three have passed when the fifth comes, one more than half of five.
         "hyperband": [400, 400, 100, 400, 100, 400],
+        # The search pauses their trials, and stops none.
+        "asha": [400] * 6,
+        "freeze_thaw": [400] * 6,
     }
     low = [0.5, 0.7, 0.45, 0.62, 0.55]
     stopped = ends(MEDIAN, [dict.fromkeys((100, 200), value) for value in low])

@@ -183,3 +183,22 @@ def test_trials_with_batches_by_tokens_are_compared_by_examples():
     unlike = [config(max_duration="500st", batch_tokens=tokens) for tokens in (1024, 4096)]
     (warning,) = resources.unlike_lengths(SETTINGS, unlike)
     assert "differ in trainer.batch_tokens, so some see 4 times" in warning
+
+
+def test_the_budget_of_a_search_that_pauses_is_in_examples_and_holds_a_whole_trial():
+    settings = {**SETTINGS, "pruner": "freeze_thaw", "n_trials": 30, "max_examples": None}
+    configs = [config()]
+    found = resources.pruner_spec(settings, configs, 1000)
+    assert found["max_examples"] == 20000 and found["parts"] == 1
+    assert resources.pruner_spec({**settings, "pruner": "asha"}, configs, 1000)["max_examples"] is None
+    assert resources.pruner_spec({**settings, "max_examples": "7ep"}, configs, 1000)["max_examples"] == 7000
+    with pytest.raises(UserError, match="fewer than a whole trial has"):
+        resources.pruner_spec({**settings, "max_examples": "0.5ep"}, configs, 1000)
+    (problem,) = resources.setting_problems({**settings, "pruner": "median", "max_examples": "9ep"})
+    assert "only asha and freeze_thaw keep to it" in problem
+
+
+def test_trials_that_pause_need_checkpoints():
+    unsaved = {"trainer": {"save": False}}
+    assert "trainer.save=true" in resources.unsaved({"pruner": "asha"}, [unsaved])[0]
+    assert resources.unsaved({"pruner": "hyperband"}, [unsaved]) == []

@@ -263,6 +263,30 @@ def test_a_trial_gets_the_mean_over_ended_folds_and_the_running_one() -> None:
     assert heard[-1] == (-1, 0.0), "what the runs ask before they save reaches the trial"
 
 
+def test_a_trial_of_folds_is_paused_within_the_first_one_and_between_them() -> None:
+    asked: list[object] = []
+
+    class Listener:
+        def report(self, examples: int, value: float) -> bool:
+            return False
+
+        def pauses(self, examples: int) -> bool:
+            asked.append(examples)
+            return True
+
+        def end_part(self, examples: int) -> None:
+            asked.append(f"end {examples}")
+
+    ended = {"best": {"set": "dev", "metric": "f1", "value": 0.8}, "last": {"dev": {"f1": 0.7}}, "examples": 100}
+    mean = RunningMean(Listener())
+    assert mean.pauses(50)
+    mean.add(ended)
+    assert mean.pauses_between() and not mean.pauses(50)
+    mean.add(ended)
+    assert mean.pauses_between()
+    assert asked == [50, "end 100", 100, "end 200", 200]
+
+
 @pytest.mark.parametrize(
     ("folds", "fold", "seeds", "names"),
     [

@@ -14,18 +14,17 @@ import optuna
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 from optuna.exceptions import ExperimentalWarning
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.config.words import counted
 from nlu.launching import waiting
 from nlu.runs.mirror import Mirror
-from nlu.sweeps import preflight
+from nlu.sweeps import steps
 from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON, last_line
 from nlu.sweeps.faults import machine_fault
 from nlu.sweeps.lease import Lease
-from nlu.sweeps.space import suggest
 
 from ._board import Board, Idle, announce, parameters, when
 from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running, end_jobs
@@ -33,9 +32,10 @@ from ._folder import bring_trials_back, hold, mirrored, require_no_run, tell
 from ._keeping import Keeper
 from ._plan import SearchPlan
 from ._slots import REMEDY, Ended, quiet_launchers
+from ._steps import Steps, paused_line
 
-VALUES, ATTEMPT, LAUNCHES = "values", "attempt", "launches"
-"""user attributes of a trial: its values, once all are drawn; how often it has failed; how many jobs were launched"""
+ATTEMPT, LAUNCHES = "attempt", "launches"
+"""user attributes of a trial: how often it has failed; how many jobs were launched"""
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
@@ -90,16 +90,19 @@ class Search:
     waiting: list[int] = field(default_factory=list)
     """the numbers of trials without a job: interrupted ones and those that start again"""
     restarts: Restarts = field(default_factory=Restarts)
+    is_spent: bool = False
+    """whether the scheduler wants no further step"""
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
+        self.steps = Steps(self.plan)
 
     def run(self) -> None:
         """Keep all slots filled until n_trials are finished."""
         trials = self._trials()
         finished = [trial for trial in trials if trial.state in FINISHED]
         # Trials of an earlier command: each gets a new launch, which finds out whether its job ended or is alive.
-        self.waiting = [trial.number for trial in trials if trial.state == TrialState.RUNNING]
+        self.waiting = [trial.number for trial in trials if steps.is_waiting(trial)]
         self.asked = len(trials)
         self.idle = Idle(self.plan.slots.count)
         with (
@@ -113,7 +116,8 @@ class Search:
             self.keeper = Keeper(self.plan, self.board.say)
             self.keeper.update(trials)
             try:
-                self._loop()
+                with self.steps.answering(self._answer):
+                    self._loop()
             except (UserError, stopping.Stopped):
                 # After a signal these are expected: a storage that does not answer is no longer waited for, and a job
                 # in this process was stopped and will be continued.
@@ -145,7 +149,13 @@ class Search:
             # A launch ends the wait; the outcomes in the storage have to be polled.
             self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
+    def _answer(self, number: int) -> None:
+        self.lease.require()
+        self.steps.answer(number, self._trials(), may_begin=self.asked < self.plan.n_trials)
+
     def _remaining(self) -> int:
+        if self.steps.pauses:
+            return len(self.waiting) + (0 if self.is_spent else self.plan.slots.count)
         return len(self.waiting) + max(0, self.plan.n_trials - self.asked)
 
     def _fill(self) -> None:
@@ -160,15 +170,17 @@ class Search:
                 self._collect()
 
     def _next(self) -> int | None:
-        """Return the trial for a free slot: a waiting one that may start, else a new one, else None."""
+        """Return the trial for a free slot: a waiting one that may start, else that of the scheduler, else None."""
         if (due := self.restarts.next_due(self.waiting)) is not None:
             return due
         # If more trials are waiting than there are slots, a new one could not start either. It is better drawn later,
         # when the sampler has seen more results.
-        if self.asked >= self.plan.n_trials or len(self.waiting) > self.plan.slots.count:
+        if len(self.waiting) > self.plan.slots.count:
             return None
-        self.asked += 1
-        return self.plan.study.ask().number
+        number = self.steps.next(self._trials, may_begin=self.asked < self.plan.n_trials)
+        self.is_spent = number is None and not self.running
+        self.asked = max(self.asked, -1 if number is None else number + 1)
+        return number
 
     def _recall(self) -> None:
         """If only trials that were set aside are left, start them again. Raises UserError if that would not help."""
@@ -181,11 +193,11 @@ class Search:
 
     def _start(self, number: int) -> bool:
         """Launch the job of a trial, or close the trial if it has an outcome; False if it must wait for GPUs."""
-        frozen = self._drawn(number)
+        frozen = self.steps.drawn(number)
         if OUTCOME in frozen.user_attrs and self._is_current(frozen):
             self._close(frozen)
             return True
-        values = frozen.user_attrs[VALUES]
+        values = frozen.user_attrs[steps.VALUES]
         need = self.plan.need(values)
         if not self.plan.slots.gpus.has_free(need.gpus):
             return False
@@ -198,17 +210,6 @@ class Search:
         self.board.say(f"trial {number} {begun}: {parameters(values)}")
         self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, values), need)
         return True
-
-    def _drawn(self, number: int) -> FrozenTrial:
-        """Return a trial with all its values. If drawing them was interrupted, they are drawn again."""
-        frozen = self._frozen(number)
-        if VALUES not in frozen.user_attrs:
-            trial = Trial(self.plan.study, self.plan.trial_id(number))
-            values = self.plan.space.draw(partial(suggest, trial), partial(preflight.composed_value, self.plan.base))
-            # Last: a trial with this attribute is complete, and is never drawn again.
-            trial.set_user_attr(VALUES, values)
-            frozen = self._frozen(number)
-        return frozen
 
     def _frozen(self, number: int) -> FrozenTrial:
         return self.plan.storage.get_trial(self.plan.trial_id(number))
@@ -223,6 +224,8 @@ class Search:
         for frozen in self._trials():
             if frozen.number in self.running and self._is_current(frozen):
                 self._close(frozen)
+            elif frozen.number in self.running and steps.asks(frozen):
+                self._answer(frozen.number)
         for ended in launches:
             running = self.running.get(ended.number)
             # The end of an older launch of the same trial says nothing about its present job.
@@ -261,7 +264,7 @@ class Search:
         retries = self.plan.settings["retries"]
         again = attempt < retries
         self.board.say(
-            f"trial {number} failed: {parameters(frozen.user_attrs.get(VALUES, {}))}: "
+            f"trial {number} failed: {parameters(frozen.user_attrs.get(steps.VALUES, {}))}: "
             f"{self.failures.words(number, error)} "
             f"({outcome['log'] or 'no log'})" + (f"; trying again, {attempt + 1} of {retries}" if again else ""),
             style="red",
@@ -300,6 +303,9 @@ class Search:
         self.plan.slots.freed(ended.number)
         self.idle.changed(len(self.running), self._remaining())
         frozen = self._frozen(ended.number)
+        if steps.is_paused(frozen):
+            # However its job ended: it continues from what it saved, or not at all.
+            return self.board.say(paused_line(frozen))
         left = frozen.user_attrs.get(FAULT, {})
         fault = machine_fault(ended.failure) if ended.failure is not None else None
         if left.get("launch") == ended.launch:

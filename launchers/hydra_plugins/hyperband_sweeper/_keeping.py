@@ -14,6 +14,7 @@ from nlu.storage.bucket import Unreachable
 from nlu.storage.files import read_json, write_json
 from nlu.storage.locks import Locked
 from nlu.sweeps import keeping
+from nlu.sweeps.schedulers.scheduler import PAUSING
 
 from ._plan import SearchPlan
 
@@ -114,7 +115,8 @@ class Keeper:
             sizes,
             self._keep,
             plan.n_trials,
-            plan.slots.count,
+            # Paused trials keep all, too.
+            plan.n_trials if plan.spec["name"] in PAUSING else plan.slots.count,
             plan.mirror,
             free=shutil.disk_usage(plan.folder).free,
             there=keeping.held(plan.folder),

@@ -93,7 +93,7 @@ class SearchPlan:
         configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
         self.saves = any(config["trainer"]["save"] for config in configs)
         self.expected_sizes = keeping.expected(configs)
-        found = resources.order_problems(self.settings, configs)
+        found = [*resources.order_problems(self.settings, configs), *resources.unsaved(self.settings, configs)]
         least_gpus = 1
         if self._is_local:
             needs = [need_of(compose([*self.space.fixed, *probe])).gpus for probe in probes]
@@ -174,6 +174,11 @@ class SearchPlan:
                 f"hydra.sweeper.keep is {self.settings['keep']}, but only trials of nlu.train have checkpoints; leave "
                 "it out"
             )
+        if not self.hands_trial and resources.pauses(self.settings):
+            found.append(
+                f"hydra.sweeper.pruner is {show(self.settings['pruner'])}, which pauses trials, but the program has no "
+                "key trial; choose hydra.sweeper.pruner=none"
+            )
         sweep: Any = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)
         subdir = sweep["subdir"]
         if "hydra:job.num" not in subdir and "hydra.job.num" not in subdir:
@@ -191,6 +196,8 @@ class SearchPlan:
 
     def _sampler_problems(self) -> list[str]:
         sampler = self.settings["sampler"]
+        if self._is_grid and self.settings["pruner"] == "freeze_thaw":
+            return [f"{SAMPLERS} is grid, but freeze_thaw draws the trials itself; leave it out, or take asha"]
         if isinstance(sampler, dict):
             return [
                 f"hydra.sweeper.sampler.{key} is {value} but must be >= 0; set it to such a number"
@@ -228,13 +235,14 @@ class SearchPlan:
             composed = OmegaConf.select(self.base, "seed")
             seed = composed if isinstance(composed, int) else 0
         kind = node["_target_"].rpartition(".")[2]
+        self.seed = seed % SEEDS
         if self._is_grid:
             values = grid_values(self.space)
             self.n_trials = min(self.n_trials, math.prod(map(len, values.values())))
             build = partial(build, values)
         try:
             # Built once now, so that a wrong parameter of the sampler is reported before the first trial.
-            build(seed=seed % SEEDS)
+            build(seed=self.seed)
         except (TypeError, ValueError) as error:
             chosen = self.config.hydra.runtime.choices[SAMPLERS]
             reason = " ".join(str(error).split()).removesuffix(".")

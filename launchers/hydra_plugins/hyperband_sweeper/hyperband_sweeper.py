@@ -28,11 +28,14 @@ class HyperbandSweeperConf:
     study_name: str | None = None
     """null = the name of the sweep folder"""
     pruner: Any = "hyperband"
-    """hyperband | successive_halving | median | threshold | none, or {name: NAME, PARAMETER: VALUE}"""
+    """hyperband | successive_halving | asha | freeze_thaw | median | threshold | none, or {name: NAME, KEY: VALUE}"""
     min_resource: str | None = None
     """Examples seen before the first decision, a duration; null, and smaller values = trainer.eval_interval"""
     max_resource: str | None = None
     """Examples seen by a trial that is not stopped, a duration; null = trainer.max_duration"""
+    max_examples: str | None = None
+    """Examples seen by all trials together, a duration, with asha and freeze_thaw; null = no limit, with freeze_thaw
+    n_trials / reduction_factor whole trials"""
     reduction_factor: int = 3
     """One trial in so many passes a rung."""
     keep: str = "all"

@@ -1,0 +1,103 @@
+"""Which trial gets a free slot: the decisions of the scheduler, written into the study before they take effect."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from nlu.sweeps import channel, preflight, steps
+from nlu.sweeps.schedulers.choosing import build
+from nlu.sweeps.schedulers.scheduler import PAUSING, Decision
+from nlu.sweeps.space import suggest
+
+from ._plan import SearchPlan
+from ._slots import BASIC
+
+
+class Steps:
+    """Carries out what the scheduler of a search decides. Only the search decides, so two jobs never get one step."""
+
+    def __init__(self, plan: SearchPlan):
+        self._plan = plan
+        self.pauses = plan.spec["name"] in PAUSING
+        self._composed = partial(preflight.composed_value, plan.base)
+        self._scheduler = build(plan.spec, plan.space, self._composed, plan.seed)
+        # The loop of the search does not run while a job runs in its thread; see `answering`.
+        self._answers = plan.slots.is_threaded
+
+    @contextmanager
+    def answering(self, answer: Callable[[int], None]) -> Iterator[None]:
+        """Within the block, decide by `answer` about the trials whose jobs run in this process."""
+        if self.pauses and self._plan.slots.target == BASIC:
+            channel.answer_here[os.getpid()] = answer
+        try:
+            yield
+        finally:
+            channel.answer_here.clear()
+
+    def drawn(self, number: int) -> FrozenTrial:
+        """Return a trial with all its values. If drawing them was interrupted, they are drawn again."""
+        trial_id = self._plan.trial_id(number)
+        frozen = self._plan.storage.get_trial(trial_id)
+        if steps.VALUES in frozen.user_attrs:
+            return frozen
+        trial = Trial(self._plan.study, trial_id)
+        values = self._plan.space.draw(partial(suggest, trial), self._composed)
+        # Last: a trial with this attribute is complete, and is never drawn again.
+        trial.set_user_attr(steps.VALUES, values)
+        return self._plan.storage.get_trial(trial_id)
+
+    def next(self, read: Callable[[], Sequence[FrozenTrial]], *, may_begin: bool) -> int | None:
+        """Return the trial for a free slot, new or continued, or None; what it may train is written.
+
+        `read` returns all trials.
+        """
+        if not self.pauses:
+            return self._plan.study.ask().number if may_begin else None
+        trials = read()
+        log = steps.log_of(trials)
+        decision = self._decision(trials, log, may_begin=may_begin)
+        if decision is None:
+            return None
+        if decision.number is None:
+            return self._begin(decision, len(log))
+        self._write(decision, len(log))
+        return decision.number
+
+    def answer(self, number: int, trials: Sequence[FrozenTrial], *, may_begin: bool) -> None:
+        """Decide about a trial whose job waits: it gets the next step, or is paused."""
+        log = steps.log_of(trials)
+        decision = self._decision(trials, log, may_begin=may_begin, asking=number)
+        if decision is not None and decision.number == number:
+            self._write(decision, len(log))
+            return
+        # Nothing else is written: the slot is decided about once the job has ended, from the same trials.
+        asked_at = trials[number].user_attrs[steps.ASKS]
+        self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), steps.PAUSED_AT, asked_at)
+
+    def _decision(
+        self, trials: Sequence[FrozenTrial], log: Sequence[Decision], *, may_begin: bool, asking: int | None = None
+    ) -> Decision | None:
+        found = steps.standings(trials, maximize=self._plan.direction == "maximize", asking=asking)
+        return self._scheduler.decide(found, log, may_begin=may_begin)
+
+    def _write(self, decision: Decision, count: int) -> None:
+        assert decision.number is not None, "a trial that was begun before"
+        name, step = steps.step_of(decision, count, answers=self._answers)
+        self._plan.storage.set_trial_system_attr(self._plan.trial_id(decision.number), name, step)
+
+    def _begin(self, decision: Decision, count: int) -> int:
+        """Create a trial with its first step, in one write: after a kill there are both or none."""
+        name, step = steps.step_of(decision, count, answers=self._answers)
+        fixed = {} if decision.values is None else {steps.FIXED: dict(decision.values)}
+        trial = create_trial(state=TrialState.RUNNING, system_attrs={name: step, **fixed})
+        trial_id = self._plan.storage.create_new_trial(self._plan.study_id, trial)
+        return self._plan.storage.get_trial(trial_id).number
+
+
+def paused_line(trial: FrozenTrial) -> str:
+    """Return the line of a search about a trial that was paused."""
+    value = f"{trial.intermediate_values[trial.last_step]:.6g}" if trial.last_step is not None else "no value"
+    return f"trial {trial.number} paused: {value} after {trial.last_step or 0:,} examples"

@@ -1,0 +1,31 @@
+"""The scheduler of a search, from the specification of its pruner and its space."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from optuna.distributions import BaseDistribution
+
+from nlu.sweeps.schedulers.asha import Asha
+from nlu.sweeps.schedulers.scheduler import Lengths, Scheduler, Straight
+from nlu.sweeps.space import Space
+
+
+def build(spec: Mapping[str, Any], space: Space, composed: Callable[[str], str | None], seed: int) -> Scheduler:
+    """Return the scheduler for a pruner, given as to `nlu.sweeps.pruning.build`.
+
+    `composed` returns the value of a key that is not drawn, as for `Space.draw`.
+    """
+    if spec["name"] == "asha":
+        return Asha.of(spec)
+    if spec["name"] != "freeze_thaw":
+        return Straight()
+    # Its libraries take half a second to import.
+    from nlu.sweeps.schedulers.encoding import Encoding
+    from nlu.sweeps.schedulers.freeze_thaw import FreezeThaw
+
+    distributions: dict[str, list[BaseDistribution]] = {name: [each] for name, each in space.params.items()}
+    for branch in space.branches:
+        for name, each in branch.params.items():
+            distributions.setdefault(name, []).append(each)
+    encoding = Encoding(distributions, [name for name in distributions if name not in space.params])
+    return FreezeThaw(Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed)

@@ -1,0 +1,209 @@
+"""A freeze-thaw search: the next step goes to the trial, paused or new, that most probably improves on the best value.
+
+A Gaussian process over learning curves (`nlu.sweeps.schedulers.process`) predicts each trial. The acquisition is that
+of ifBO (Rakotoarison et al. 2024, arXiv:2404.16795): the probability of exceeding the best value by a threshold within
+a horizon, both drawn at random for each decision. So some decisions look for a small gain soon, others for a large one
+late, and no trade-off has to be set.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgError
+from scipy.special import ndtr
+
+from nlu.sweeps.schedulers.encoding import Encoding, drawn_anywhere, drawn_near
+from nlu.sweeps.schedulers.process import Curves, Posterior, fitted, prior
+from nlu.sweeps.schedulers.scheduler import FAILED, PAUSED, RUNNING, Decision, Draw, Lengths, Standing
+
+FIRST_TRIALS = 8
+"""trials that are drawn at random before the model decides"""
+EXPLORED = 0.1
+"""the share of decisions for a new trial that is drawn at random"""
+CANDIDATES, NEAR = 200, 120
+"""new configurations that compete at each decision; so many of them are neighbors of the best trials"""
+ORIGINS = 5
+"""the best trials, whose neighbors compete"""
+STEPS = 26
+"""the steps of a whole trial, unless it has fewer evaluations"""
+POINTS = 6
+"""the points of a curve that the model sees, spaced geometrically"""
+FIT_POINTS, FIT_EVERY, FIT_ITERATIONS = 160, 12, 12
+"""the kernel is fitted to at most so many points, once in so many decisions, from its last parameters"""
+GAIN = (1e-3, 1e-1)
+"""the bounds of the threshold, as a share of the difference between the best trial and the median one"""
+LOWEST = -3.0
+"""the place on the scale of the model below which all values are alike, such as that of a trial that failed"""
+KERNEL = "kernel"
+"""in the log of a decision: the logarithms of the kernel's parameters, if they were fitted for it"""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale on which the model sees values: 0 for the median trial and 1 for the best one, logarithmic below.
+
+    So differences between good trials stay large, whatever the bad ones and the first evaluations are.
+    """
+
+    median: float
+    best: float
+    unit: float
+
+    @classmethod
+    def of(cls, trials: Sequence[Standing]) -> "Scale":
+        """Return the scale for the best values of some trials, one of which is finite."""
+        found = [trial.best for trial in trials if math.isfinite(trial.best)]
+        median, best = float(np.median(found)), max(found)
+        # Before trials differ, any unit does; it keeps their evaluations apart.
+        unit = best - median or float(np.std([value for each in trials for _, value in each.points])) or 1.0
+        return cls(median, best, unit if math.isfinite(unit) else 1.0)
+
+    def standard(self, values_N: np.ndarray) -> np.ndarray:
+        """Return values on this scale; those that are not finite are the lowest ones."""
+        found_N = (np.where(np.isfinite(values_N), values_N, -1e30) - self.median) / self.unit
+        return np.maximum(np.where(found_N < 0, -np.log1p(-np.minimum(found_N, 0)), found_N), LOWEST)
+
+    def value(self, standard: float) -> float:
+        """Return the value at a place of this scale."""
+        return self.median + self.unit * (standard if standard > 0 else -math.expm1(-standard))
+
+
+class FreezeThaw:
+    """Axes: M candidates, N points, T trials, C columns."""
+
+    def __init__(self, lengths: Lengths, encoding: Encoding, draw: Draw, seed: int):
+        self._lengths, self._encoding, self._draw, self._seed = lengths, encoding, draw, seed
+        self._steps = max(1, round(lengths.part / lengths.least / STEPS))
+        """the evaluations in a step"""
+
+    def decide(self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool) -> Decision | None:
+        """Return the trial that gets the next step, see `Scheduler`."""
+        lengths = self._lengths
+        random = np.random.default_rng([self._seed, len(log)])
+        left = lengths.left(trials)
+        may_begin = may_begin and lengths.end <= left
+        paused = [trial for trial in trials if trial.state == PAUSED and not trial.part_ends]
+        paused = [trial for trial in paused if lengths.can_end(trial, left)]
+        if may_begin and (len(trials) < FIRST_TRIALS or random.random() < EXPLORED):
+            return self._begun(drawn_anywhere(self._draw, random), {"rule": "random"})
+        if not any(math.isfinite(trial.best) for trial in trials):
+            if may_begin:
+                return self._begun(drawn_anywhere(self._draw, random), {"rule": "random"})
+            return self._thawed(paused[0], {"rule": "only"}) if paused else lengths.last_steps(trials)
+        new = self._new_candidates(trials, random) if may_begin else []
+        if not paused and not new:
+            return lengths.last_steps(trials)
+        return self._most_probable(trials, log, paused, new, random)
+
+    def _begun(self, values: Mapping[str, object], why: Mapping[str, Any]) -> Decision:
+        return Decision(self._lengths.stop(None, self._steps), values=values, why=why)
+
+    def _thawed(self, trial: Standing, why: Mapping[str, Any]) -> Decision:
+        return Decision(self._lengths.stop(trial, self._steps), trial.number, why=why)
+
+    def _new_candidates(self, trials: Sequence[Standing], random: np.random.Generator) -> list[dict[str, object]]:
+        seen = [trial for trial in trials if math.isfinite(trial.best)]
+        best = sorted(seen, key=lambda trial: (-trial.best, trial.number))[:ORIGINS]
+        near = [drawn_near(self._draw, best[int(random.integers(len(best)))].values, random) for _ in range(NEAR)]
+        return near + [drawn_anywhere(self._draw, random) for _ in range(CANDIDATES - NEAR)]
+
+    def _most_probable(
+        self,
+        trials: Sequence[Standing],
+        log: Sequence[Decision],
+        paused: Sequence[Standing],
+        new: Sequence[Mapping[str, object]],
+        random: np.random.Generator,
+    ) -> Decision:
+        """Return the candidate that most probably exceeds the best value."""
+        part = self._lengths.part
+        curves, scale = self._curves(trials)
+        kernel, is_fitted = self._kernel(curves, log, random)
+        try:
+            posterior = Posterior(curves, kernel)
+        except LinAlgError:
+            # Its noise is small, and points are nearly equal; the prior has more.
+            kernel = prior(len(self._encoding.names))[0]
+            posterior = Posterior(curves, kernel)
+        if any(trial.state == RUNNING for trial in trials):
+            posterior = Posterior(self._with_pending(curves, posterior, trials), kernel)
+        row_of = {trial.number: row for row, trial in enumerate(trials)}
+        trial_M = np.array([row_of[trial.number] for trial in paused] + [-1] * len(new))
+        begun_M = np.array([trial.examples / part for trial in paused] + [0.0] * len(new))
+        x_MC = self._encoding.rows([*(trial.values for trial in paused), *new])
+        horizon = random.uniform(min(1.0, self._lengths.least / part), 1.0)
+        gain = math.exp(random.uniform(*map(math.log, GAIN)))
+        goal = float(scale.standard(np.array([scale.best]))[0]) + gain
+        mean_M, deviation_M = posterior.at(x_MC, trial_M, np.minimum(begun_M + horizon, 1.0))
+        score_M = (mean_M - goal) / deviation_M
+        chosen = int(np.argmax(score_M))
+        why = {
+            "rule": "model",
+            "chance": float(ndtr(score_M[chosen])),
+            "goal": scale.value(goal),
+            "at": int(part * min(begun_M[chosen] + horizon, 1.0)),
+            "mean": scale.value(float(mean_M[chosen])),
+            "low": scale.value(float(mean_M[chosen] - deviation_M[chosen])),
+            "high": scale.value(float(mean_M[chosen] + deviation_M[chosen])),
+            **({KERNEL: kernel.tolist()} if is_fitted else {}),
+        }
+        if chosen < len(paused):
+            return self._thawed(paused[chosen], why)
+        return self._begun(new[chosen - len(paused)], why)
+
+    def _curves(self, trials: Sequence[Standing]) -> tuple[Curves, "Scale"]:
+        """Return the curves of the trials, on the scale that is returned too."""
+        trial_N, time_N, value_N = [], [], []
+        for row, trial in enumerate(trials):
+            for at in _thinned(len(trial.points)):
+                examples, value = trial.points[at]
+                trial_N.append(row)
+                time_N.append(min(examples / self._lengths.part, 1.0))
+                value_N.append(value)
+            if trial.state == FAILED:
+                # So that its neighbors are tried last.
+                trial_N.append(row)
+                time_N.append(1.0)
+                value_N.append(-math.inf)
+        scale = Scale.of(trials)
+        rows_TC = self._encoding.rows([trial.values for trial in trials])
+        curves = Curves(
+            rows_TC, self._encoding.parameter_C, np.array(trial_N), np.array(time_N), scale.standard(np.array(value_N))
+        )
+        return curves, scale
+
+    def _kernel(self, curves: Curves, log: Sequence[Decision], random: np.random.Generator) -> tuple[np.ndarray, bool]:
+        """Return the logarithms of the kernel's parameters, and whether they were fitted now."""
+        fits = [(at, decision.why[KERNEL]) for at, decision in enumerate(log) if KERNEL in decision.why]
+        start = np.array(fits[-1][1]) if fits else prior(len(self._encoding.names))[0]
+        if fits and len(log) - fits[-1][0] < FIT_EVERY:
+            return start, False
+        count = len(curves.value_N)
+        if count > FIT_POINTS:
+            kept = np.sort(random.choice(count, FIT_POINTS, replace=False))
+            own = (each[kept] for each in (curves.trial_N, curves.time_N, curves.value_N))
+            curves = Curves(curves.x_TC, curves.parameter_C, *own)
+        # Rounded as in the log, so that the decisions of a continued search have the same parameters.
+        return np.round(fitted(curves, start, FIT_ITERATIONS), 6), True
+
+    def _with_pending(self, curves: Curves, posterior: Posterior, trials: Sequence[Standing]) -> Curves:
+        """Return the curves with the steps that run now, as if they had reached what the model predicts."""
+        rows = np.array([row for row, trial in enumerate(trials) if trial.state == RUNNING])
+        times = np.array([min(trials[row].until / self._lengths.part, 1.0) for row in rows])
+        mean, _ = posterior.at(curves.x_TC[rows], rows, times)
+        trial_N = np.r_[curves.trial_N, rows]
+        order = np.argsort(trial_N, kind="stable")
+        time_N, value_N = np.r_[curves.time_N, times][order], np.r_[curves.value_N, mean][order]
+        return replace(curves, trial_N=trial_N[order], time_N=time_N, value_N=value_N)
+
+
+@cache
+def _thinned(count: int) -> list[int]:
+    """Return the positions of the points of a curve that the model sees, the last one among them."""
+    if count <= POINTS:
+        return list(range(count))
+    return sorted({round(at) - 1 for at in np.geomspace(1, count, POINTS)})
