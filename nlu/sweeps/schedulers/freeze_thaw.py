@@ -136,7 +136,7 @@ class FreezeThaw:
         begun_M = np.array([trial.examples / part for trial in paused] + [0.0] * len(new))
         x_MC = self._encoding.rows([*(trial.values for trial in paused), *new])
         horizon = random.uniform(min(1.0, self._lengths.least / part), 1.0)
-        gain = math.exp(random.uniform(*map(math.log, GAIN)))
+        gain = math.exp(random.uniform(math.log(GAIN[0]), math.log(GAIN[1])))
         goal = float(scale.standard(np.array([scale.best]))[0]) + gain
         mean_M, deviation_M = posterior.at(x_MC, trial_M, np.minimum(begun_M + horizon, 1.0))
         score_M = (mean_M - goal) / deviation_M
