@@ -78,6 +78,10 @@ class RunningMean:
         self._trial.end_part(self._examples)
         return self._trial.pauses(self._examples)
 
+    def end_part(self, examples: int) -> None:
+        """Belongs to `pauses_between`: a run does not contain several repeats."""
+        raise AssertionError("a repeat does not end a part of its trial itself")
+
     def ask_again(self, result: dict[str, Any]) -> None:
         """Report again the end of a repeat that an earlier process has run, from its result.json."""
         if not self._heard:
