@@ -147,7 +147,7 @@ def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path
     monkeypatch.setattr(_impl.Search, "_loop", loop)
     plan: Any = SimpleNamespace(
         folder=tmp_path, settings={"stop_after_same_failures": 0, "keep": "all"}, n_trials=2, is_run=False,
-        storage=SimpleNamespace(),
+        storage=SimpleNamespace(), spec={"name": "none"}, base=None, space=None, seed=0,
         study=SimpleNamespace(get_trials=lambda deepcopy: []), slots=SimpleNamespace(count=1, is_threaded=False),
     )  # fmt: skip
     with pytest.raises(SystemExit) as end:
