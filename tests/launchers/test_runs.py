@@ -58,7 +58,7 @@ def test_a_trial_is_a_run_like_any_other(tmp_path):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-@pytest.mark.parametrize("more", [(), pytest.param(("folds=2",), marks=pytest.mark.thorough)], ids=["run", "folds"])
+@pytest.mark.parametrize("more", [(), pytest.param(("folds.count=2",), marks=pytest.mark.thorough)], ids=["run", "folds"])
 def test_a_paused_trial_continues_to_the_same_bytes(tmp_path, more):
     folder, data = tmp_path / "s", files(tmp_path)
     said = search(folder, *data, "optimizer.lr=choice(3e-3,1e-4,1e-5)", "hydra.sweeper.pruner=asha", *more)
@@ -105,7 +105,7 @@ def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp
     [
         pytest.param((), id="one process", marks=pytest.mark.thorough),
         pytest.param(("trainer.devices=2",), id="two processes", marks=pytest.mark.thorough),
-        pytest.param(("folds=2",), id="folds", marks=pytest.mark.thorough),
+        pytest.param(("folds.count=2",), id="folds", marks=pytest.mark.thorough),
     ],
 )
 def test_the_console_has_a_line_for_each_event_and_a_trials_words_are_in_its_log(tmp_path, more):
