@@ -58,7 +58,10 @@ def test_a_trial_is_a_run_like_any_other(tmp_path):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-@pytest.mark.parametrize("more", [(), pytest.param(("folds.count=2",), marks=pytest.mark.thorough)], ids=["run", "folds"])
+FOLDS = pytest.param(("folds.count=2",), marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize("more", [(), FOLDS], ids=["run", "folds"])
 def test_a_paused_trial_continues_to_the_same_bytes(tmp_path, more):
     folder, data = tmp_path / "s", files(tmp_path)
     said = search(folder, *data, "optimizer.lr=choice(3e-3,1e-4,1e-5)", "hydra.sweeper.pruner=asha", *more)

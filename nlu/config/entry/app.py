@@ -54,7 +54,7 @@ _STORAGE = {
     errno.EFBIG: "the file system allows no file of this size; write elsewhere",
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
-    errno.EROFS: _PERMISSION,
+    errno.EROFS: "the file system is read-only; mount it writable, or write elsewhere",
     errno.EEXIST: _NOT_A_FOLDER,
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EISDIR: "a folder is where a file is needed; give the path of a file",

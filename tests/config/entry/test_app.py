@@ -34,6 +34,7 @@ def task(config: DictConfig) -> Any:
         "bug": RuntimeError("a bug"),
         "value": ValueError("a bug --too"),
         "full": OSError(errno.ENOSPC, "No space left on device", "runs/weights.bin"),
+        "sealed": OSError(errno.EROFS, "Read-only file system", "runs/weights.bin"),
         "unreadable": OSError(errno.EIO, "I/O error"),
         "interrupt": KeyboardInterrupt(),
         "away": MirrorUnavailable("the store does not answer"),
@@ -173,10 +174,13 @@ def test_a_signal_that_hydra_turns_into_another_error_stops_the_command(run, mon
     assert (code, err) == (status, f"nlu: {said}; nothing had started; the same command starts it\n")
 
 
-def test_a_full_disk_names_the_file_and_the_remedy(run):
-    code, _, err = run("task=tag", "name=full")
+@pytest.mark.parametrize(("name", "remedy"), [
+    ("full", "the disk is full; free some space or write elsewhere"),
+    ("sealed", "the file system is read-only; mount it writable, or write elsewhere"),
+])  # fmt: skip
+def test_a_full_disk_and_a_read_only_one_name_the_file_and_the_remedy(run, name, remedy):
+    code, _, err = run("task=tag", f"name={name}")
     assert code == 2
-    remedy = "the disk is full; free some space or write elsewhere"
     assert err == f"nlu: error: runs/weights.bin cannot be used: {remedy}\n"
 
 
