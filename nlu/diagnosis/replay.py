@@ -41,6 +41,7 @@ from nlu.training.failed_step import passes_at
 from nlu.training.nonfinite import Examined, RecordedPass, examine, first_sentence, row_sentences, sentence
 from nlu.training.passes import Passes, Share
 from nlu.training.phases import phases_on
+from nlu.training.precision import precision_for
 from nlu.training.ranks import Ranks, choose_device
 
 EXIT_FINITE = 1
@@ -137,11 +138,11 @@ def _rebuilt(folder: Path, config: Run, report: Mapping[str, Any], device: torch
     if of_method is not None and (folder / "method.safetensors").is_file():
         of_method.load_state_dict(load_file(folder / "method.safetensors"))
         of_method.to(device)
+    precision = precision_for(model, own.precision, own.trusted_packages)
     # The optimizer decides which parameters are trained.
     optimizer: Optimizer = build(own.optimizer, trusted=own.trusted_packages)
     optimizer.build(model, of_method)
     trained = [parameter for _, parameter in named_parameters(model, of_method) if parameter.requires_grad]
-    precision = build(own.precision, trusted=own.trusted_packages)
     ranks = Ranks(recorded[0].rank, 1, device)
     passes = Passes(model, task, method, precision, ranks, own.seed, trained, phases_on(device), of_method)
     return Rebuilt(passes, recorded)

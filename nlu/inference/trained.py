@@ -109,7 +109,10 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
     source = open_pretrained(str(checkpoint), "run")
     model = assemble(config, task, target, known["layout"], tokenizer, source)
     # The average has the names of the weights that it replaces. Weights without an average stay as they are.
-    tensors = {**source.tensors(), **_average(checkpoint, located.checkpoint)}
+    tensors = dict(source.tensors())
+    for name, value in _average(checkpoint, located.checkpoint).items():
+        # Scored while training in the type of the weights, which may be fp16.
+        tensors[name] = value.to(tensors[name].dtype)
     if located.head_name is not None:
         tensors = of_head(tensors, located.head_name)
     adapter: Adapter = build(config.adapter, trusted=trusted)

@@ -2,7 +2,8 @@
 
 The class of an encoder names its formula in the constant `activations_of_config`. The rest holds for any encoder of
 known size: weights, gradients and the two moments of AdamW (Loshchilov & Hutter 2019,
-https://arxiv.org/abs/1711.05101) take four times the weights, a moving average once more. What the layers keep for the
+https://arxiv.org/abs/1711.05101) take four times the weights, a moving average once more; with
+precision.master_weights=false weights and gradients take half. What the layers keep for the
 backward pass grows with the tokens; the formula follows Korthikanti et al. 2022 (https://arxiv.org/abs/2205.05198),
 section 4.1, for our layers: packed rows, fp32 residuals, attention by products on a CPU.
 
@@ -127,10 +128,14 @@ def _with_formula(config: Mapping[str, Any], formula: Formula) -> StepMemory | s
         return found
     passes = read_constants(config["method"][TARGET]).get("passes_kept", 1)
     weights = found.parameters * FLOAT
+    # Without master weights, products use the weights themselves.
+    held, copies = weights, found.linear_parameters * rows.low * (rows.low < FLOAT)
+    if not config["precision"].get("master_weights", True):
+        held, copies = found.parameters * rows.low, 0
     notes = [*found.notes, *_notes(config)]
     return StepMemory(
-        weights + found.linear_parameters * rows.low * (rows.low < FLOAT),
-        weights,
+        held + copies,
+        held,
         2 * weights,
         weights if config["trainer"]["ema_decay"] else 0,
         passes * found.kept + found.working,

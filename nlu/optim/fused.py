@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from nlu.optim.half import has_half, step_in_parts
+
 TAKES_DIVISOR = "grad_scale" in inspect.signature(adam).parameters
 """whether torch's kernel can divide gradients during the update, as its gradient scaler requires"""
 
@@ -27,8 +29,15 @@ def update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: T
     """Divide the gradients and run the optimizer's step, unless `failed`, a number on the device, is not 0.
 
     The fused kernel divides during the update, which saves a pass over all gradients, and reads `failed` without a
-    synchronization with the host.
+    synchronization with the host. float16 parameters are divided and updated in float32.
     """
+    if has_half(gradients):
+        step_in_parts(optimizer, lambda of_part: _update(optimizer, of_part, divisor, failed))
+    else:
+        _update(optimizer, gradients, divisor, failed)
+
+
+def _update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None) -> None:
     if TAKES_DIVISOR and isinstance(optimizer, FusedAdamW):
         # torch's gradient scaler hands these attributes to the kernel in the same way; the kernel divides by
         # `grad_scale` and skips the update where `found_inf` is not 0.

@@ -6,17 +6,14 @@ training of deep learning machines by incremental block training with intra-bloc
 model-update filtering", equations 3 to 8).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from nlu.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Probability
-from nlu.training.parallel import Replicated
+from nlu.training.parallel import Replicated, messages
 from nlu.training.ranks import Ranks
-
-MESSAGE_ELEMENTS = 1 << 25
-"""the largest message in numbers, so that its memory stays small beside that of the model"""
 
 
 class Bmuf(Replicated):
@@ -90,7 +87,7 @@ class Bmuf(Replicated):
 
     def _average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its mean over ranks."""
-        for some in _messages(tensors):
+        for some in messages(tensors):
             flat = torch.cat([tensor.reshape(-1) for tensor in some])
             self.ranks.add_up(flat)
             flat /= self.ranks.world_size
@@ -103,16 +100,3 @@ class Bmuf(Replicated):
     def load_state(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
         if tensors:
             self._momentum = [tensors[name].to(self.ranks.device) for name in names]
-
-
-def _messages(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield the tensors in messages, each of one type and, unless a single tensor is larger, of limited size."""
-    message: list[Tensor] = []
-    for tensor in tensors:
-        size = sum(one.numel() for one in message) + tensor.numel()
-        if message and (size > MESSAGE_ELEMENTS or tensor.dtype != message[0].dtype):
-            yield message
-            message = []
-        message.append(tensor)
-    if message:
-        yield message

@@ -47,6 +47,7 @@ from nlu.training.journal import Journal
 from nlu.training.ordering import clock_of, order_of
 from nlu.training.parallel import strategy
 from nlu.training.parts import Training, Trial
+from nlu.training.precision import precision_for
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume, tokenizer_at
 from nlu.training.step import Stepper
@@ -235,23 +236,24 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
     method: Method = build(config.method, trusted=trusted)
     # Seed again, since ranks may have drawn different amounts for the initial weights.
     torch.manual_seed(stable_seed(config.seed, "method"))
-    # Before the strategy, so that a method that copies the model, such as a teacher, copies whole weights.
+    # Before strategy and precision, so that a method that copies the model, as a teacher, copies whole fp32 weights.
     own = method.prepare(model, Context(task, store, config.seed, ranks.device, progress))
     parallel = strategy(ranks, config.parallel, trusted)
+    precision = precision_for(model, config.precision, trusted)
     model = parallel.prepare(model)
     own = None if own is None else parallel.prepare(own)
     # The optimizer comes after the strategy, which may replace the parameters.
     chosen: Optimizer = build(config.optimizer, trusted=trusted)
     optimizer = chosen.build(model, own)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    # From the prepared parameters, so each rank averages what it holds.
-    average = {name: parameter.detach().clone() for name, parameter in trained.items()} if trainer.ema_decay else None
+    # From the prepared parameters, so each rank averages what it holds; fp32, since small steps would be lost in fp16.
+    average = {name: each.detach().clone().float() for name, each in trained.items()} if trainer.ema_decay else None
     return Stepper(
         model,
         optimizer,
         task,
         method,
-        build(config.precision, trusted=trusted),
+        precision,
         parallel,
         config.seed,
         trainer.clip_norm,

@@ -7,7 +7,7 @@ others, a rank for which memory runs out cannot divide its batch, since the othe
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -15,11 +15,15 @@ from torch import Tensor, nn
 
 from nlu.config.choices import choice_of, target_of
 from nlu.config.targets import TARGET, build
+from nlu.optim.half import has_half
 from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
 Module = TypeVar("Module", bound=nn.Module)
+
+MESSAGE_ELEMENTS = 1 << 25
+"""the largest message in numbers, so that its memory stays small beside that of the model"""
 
 
 class Parallel(Protocol):
@@ -98,7 +102,7 @@ class SingleProcess:
         return totals
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
-        return torch.nn.utils.get_total_norm(gradients)
+        return total_norm(gradients)
 
     def norm_over_ranks(self, norm: Tensor, number: int) -> Tensor:
         return norm
@@ -153,19 +157,54 @@ class Replicated(SingleProcess):
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
         gradients = self.gradients_of(parameters)
         # In another message if that of the gradients is rounded.
-        own = totals.new_empty(0) if self.reduce_dtype != torch.float32 or not gradients else totals
-        if not len(own):
+        is_apart = self.reduce_dtype != torch.float32 or not gradients or has_half(gradients)
+        own = totals.new_empty(0) if is_apart else totals
+        if is_apart:
             self.ranks.add_up(totals)
         if not gradients:
             return totals
+        if has_half(gradients):
+            # Summed in fp32 and then rounded; in several messages, so that a copy of all gradients is never needed.
+            # A message has one type, so biases, which are fp32, come after all matrices.
+            for some in messages(sorted(gradients, key=lambda gradient: gradient.dtype != torch.float16)):
+                self._add_up_in_one_message(some, totals.new_empty(0))
+            return totals
+        summed = self._add_up_in_one_message(gradients, own)
+        return totals if is_apart else summed.to(totals.dtype)
+
+    def _add_up_in_one_message(self, gradients: Sequence[Tensor], own: Tensor) -> Tensor:
+        """Sum gradients over all ranks in place; returns the sum of `own`."""
         # One message instead of one for each tensor. The totals travel in the gradients' type, so their sum over ranks
         # has fp32 precision.
-        flat = torch.cat([own.float(), *(gradient.view(-1) for gradient in gradients)]).to(self.reduce_dtype)
+        flat = torch.cat([own.float(), *(gradient.view(-1).float() for gradient in gradients)]).to(self.reduce_dtype)
         self.ranks.add_up(flat)
         pieces = flat[len(own) :].split([gradient.numel() for gradient in gradients])
         # Copied back into the same tensors, which the optimizer's kernel knows; one call for all of them.
-        torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
-        return flat[: len(own)].to(totals.dtype) if len(own) else totals
+        torch._foreach_copy_(list(gradients), [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
+        return flat[: len(own)]
+
+
+def messages(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield the tensors in messages, each of one type and, unless a single tensor is larger, of limited size."""
+    message: list[Tensor] = []
+    for tensor in tensors:
+        size = sum(one.numel() for one in message) + tensor.numel()
+        if message and (size > MESSAGE_ELEMENTS or tensor.dtype != message[0].dtype):
+            yield message
+            message = []
+        message.append(tensor)
+    if message:
+        yield message
+
+
+def total_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the Euclidean norm of all gradients, float32; that of float16 ones is computed without copies of them."""
+    if not has_half(gradients):
+        return torch.nn.utils.get_total_norm(gradients)
+    halves = [gradient for gradient in gradients if gradient.dtype == torch.float16]
+    others = [gradient for gradient in gradients if gradient.dtype != torch.float16]
+    norms = [*torch._foreach_norm(halves, 2, dtype=torch.float32), *(torch._foreach_norm(others, 2) if others else ())]
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def strategy(ranks: Ranks, node: Mapping[str, Any], trusted: Sequence[str] = ()) -> Parallel:

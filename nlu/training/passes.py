@@ -23,6 +23,7 @@ from nlu.models.layers.noise import Noise, drawing_from
 from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task
+from nlu.training.parallel import total_norm
 from nlu.training.phases import HostPhases
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
@@ -100,7 +101,7 @@ class Passes:
 
     def norm(self) -> Tensor:
         """Return the Euclidean norm of the gradients on this rank, on the device."""
-        return nn.utils.get_total_norm([parameter.grad for parameter in self.trained if parameter.grad is not None])
+        return total_norm([parameter.grad for parameter in self.trained if parameter.grad is not None])
 
     def run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
         """Compute the gradients of this rank's rows in step `number` from zero, and return the sum of each term.

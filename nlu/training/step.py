@@ -292,12 +292,15 @@ class Stepper:
     def _update_average(self, number: int, share: Tensor | None = None) -> None:
         """Move the average towards the weights; `share` is a factor on the device, 0 for a skipped step."""
         if self.average is not None:
-            # The average follows the trained parameters only; frozen ones and buffers are the same in both.
-            shadow = [self.average[name] for name in self._of_model]
             # The decay grows over the first steps; otherwise the average would long consist of the initial weights.
-            decay = min(self.ema_decay, (1 + number) / (10 + number))
-            weights = [parameter.data for parameter in self._of_model.values()]
-            if share is None:
-                torch._foreach_lerp_(shadow, weights, 1 - decay)
-            else:
-                torch._foreach_lerp_(shadow, weights, [(1 - decay) * share] * len(shadow))
+            amount: Tensor | float = 1 - min(self.ema_decay, (1 + number) / (10 + number))
+            amount = amount if share is None else amount * share
+            # The average follows the trained parameters only; frozen ones and buffers are the same in both.
+            pairs = [(self.average[name], parameter.data) for name, parameter in self._of_model.items()]
+            for one, weight in pairs:
+                if weight.dtype == torch.float16:
+                    # The average is fp32; copies of all weights at once would take as much memory as master weights.
+                    one.lerp_(weight.float(), amount)
+            if others := [pair for pair in pairs if pair[1].dtype != torch.float16]:
+                shadow, weights = map(list, zip(*others, strict=True))
+                torch._foreach_lerp_(shadow, weights, [amount] * len(shadow) if isinstance(amount, Tensor) else amount)

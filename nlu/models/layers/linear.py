@@ -49,14 +49,17 @@ ROW_COUNTS = 32
 
 
 class Linear(nn.Linear):
-    """nn.Linear on (rows, features), padded to at least `min_rows()` rows.
+    """nn.Linear on (rows, features), padded to at least `min_rows()` rows. Its weight may be float16, its bias not.
 
     Under autocast it uses copies of weight and bias in the lower precision. The copies are kept until weight or bias
     changes, so that micro-batches and evaluation batches do not cast them again; gradients reach the fp32 originals.
     The values are those of autocast. On a CPU the weight's gradient reuses its memory, and if no gradient is needed the
-    copies have the memory layout of the library's kernels, which is a tenth faster.
+    copies have the memory layout of the library's kernels, which is a tenth faster. In float16 autocast a float16
+    weight is used as it is; without autocast, a temporary float32 copy of it is.
     """
 
+    may_be_half = True
+    """whether `halve` includes the weight"""
     _kept: tuple[tuple[object, ...], Tensor, Tensor] | None = None
     """the state from which the copies were made, the copy of the weight and that of the bias"""
     _laid_out: dict[tuple[int, int], tuple[Tensor, Tensor]]
@@ -68,14 +71,15 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
         """Return (R, O), or only the output features `outputs`."""
         weight, bias, device = self.weight, self.bias, input.device.type
-        used_weight, used_bias = weight.detach(), bias.detach()
-        if torch.is_autocast_enabled(device):
+        if not torch.is_autocast_enabled(device):
+            used_weight, used_bias = widened(weight.detach()), bias.detach()
+        else:
             used_weight, used_bias = self._low_precision(torch.get_autocast_dtype(device))
             if device == "cpu" and not torch.is_grad_enabled() and reads_blocks(used_weight.dtype):
                 laid_out = self._in_blocks(used_weight, used_bias, outputs)
                 return _with_min_rows(input, lambda rows: product_of_blocks(rows.to(used_bias.dtype), *laid_out))
-        # The gradient of a slice has another shape than the memory.
-        memory = self._memory if device == "cpu" and outputs is None else None
+        # The gradient of a slice has another shape than the memory, and that of a float16 weight another type.
+        memory = self._memory if device == "cpu" and outputs is None and weight.dtype != torch.float16 else None
         operands = [weight, bias, used_weight, used_bias]
         if outputs is not None:
             operands = [operand[outputs] for operand in operands]
@@ -91,7 +95,7 @@ class Linear(nn.Linear):
         if self._kept is None or self._kept[0] != state or None in versions:
             # A copy that is made during scoring must be usable in training.
             with torch.inference_mode(False), torch.no_grad():
-                self._kept = state, self.weight.to(dtype), self.bias.to(dtype)
+                self._kept = state, self.weight.detach().to(dtype), self.bias.to(dtype)
             self._laid_out = {}
         return self._kept[1], self._kept[2]
 
@@ -125,7 +129,7 @@ class Tied(Linear):
 
 
 class _Product(torch.autograd.Function):
-    """x W' + b in the precision of the copies of W and b, with gradients for the fp32 originals."""
+    """x W' + b in the precision of the copies of W and b, with gradients for the originals, in their types."""
 
     @staticmethod
     def forward(
@@ -140,7 +144,7 @@ class _Product(torch.autograd.Function):
         used_input = input.to(used_weight.dtype)
         # A frozen weight needs no input for its gradient, which saves the memory of the activations.
         ctx.save_for_backward(used_input if weight.requires_grad else None, used_weight)
-        ctx.input_dtype, ctx.memory = input.dtype, memory
+        ctx.input_dtype, ctx.weight_dtype, ctx.memory = input.dtype, weight.dtype, memory
         if len(used_weight) <= FEW_OUTPUTS:
             used_input, used_weight = with_aligned_rows(used_input), with_aligned_rows(used_weight)
         if len(used_weight) == 1:
@@ -155,7 +159,7 @@ class _Product(torch.autograd.Function):
         to_input, to_weight, to_bias = ctx.needs_input_grad[:3]
         return (
             (gradient_RO @ used_weight).to(ctx.input_dtype) if to_input else None,
-            _gradient_of_weight(gradient_RO, used_input, ctx.memory) if to_weight else None,
+            _gradient_of_weight(gradient_RO, used_input, ctx.weight_dtype, ctx.memory) if to_weight else None,
             gradient_RO.sum(0).float() if to_bias else None,
             None,
             None,
@@ -163,10 +167,12 @@ class _Product(torch.autograd.Function):
         )
 
 
-def _gradient_of_weight(gradient_RO: Tensor, input_RI: Tensor, memory: ReusedMemory | None) -> Tensor:
-    """Return (O, I) in fp32."""
+def _gradient_of_weight(
+    gradient_RO: Tensor, input_RI: Tensor, dtype: torch.dtype, memory: ReusedMemory | None
+) -> Tensor:
+    """Return (O, I) in the type of the weight; `memory` is for fp32."""
     if memory is None:
-        return (gradient_RO.t() @ input_RI).float()
+        return (gradient_RO.t() @ input_RI).to(dtype)
     out = memory.take(torch.Size((gradient_RO.shape[1], input_RI.shape[1])))
     # mm cannot write a bf16 product into fp32 memory.
     if gradient_RO.dtype == out.dtype:
@@ -219,16 +225,19 @@ def with_rows(input: Tensor, rows: int) -> Tensor:
 
 
 class Embedding(nn.Embedding):
-    """nn.Embedding; on a CPU its gradient reuses the memory of the last step."""
+    """nn.Embedding; on a CPU its gradient reuses the memory of the last step. Its weight may be float16."""
+
+    may_be_half = True
+    """whether `halve` includes the weight"""
 
     def __init__(self, entries: int, width: int):
         super().__init__(entries, width)
         self._memory = ReusedMemory()
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the vectors (T, D) of the entries (T,)."""
+        """Return the vectors (T, D) of the entries (T,); float32 of a float16 table, since sums need more digits."""
         if self.weight.device.type != "cpu":
-            return F.embedding(input, self.weight)
+            return widened(F.embedding(input, self.weight))
         return _LookUp.apply(input, self.weight, self._memory)
 
 
@@ -236,10 +245,35 @@ class _LookUp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, entries_T: Tensor, weight_VD: Tensor, memory: ReusedMemory) -> Tensor:
         ctx.save_for_backward(entries_T)
-        ctx.shape, ctx.memory = weight_VD.shape, memory
-        return F.embedding(entries_T, weight_VD)
+        ctx.shape, ctx.memory = weight_VD.shape, memory if weight_VD.dtype != torch.float16 else None
+        return widened(F.embedding(entries_T, weight_VD))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (entries_T,) = ctx.saved_tensors
-        return None, ctx.memory.take(ctx.shape).zero_().index_add_(0, entries_T, gradients[0].float()), None
+        # Summed in fp32 also for a float16 table; autograd then rounds it.
+        sums_VD = torch.empty(ctx.shape) if ctx.memory is None else ctx.memory.take(ctx.shape)
+        return None, sums_VD.zero_().index_add_(0, entries_T, gradients[0].float()), None
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Return a float16 tensor in float32, and any other one as it is."""
+    return tensor.float() if tensor.dtype == torch.float16 else tensor
+
+
+def halve(module: nn.Module) -> list[str]:
+    """Hold the weights of all our linear layers and embeddings within a module in float16; returns their names.
+
+    Biases, norms and all other parameters stay float32. Raises OverflowError with the name of a weight that float16
+    does not hold.
+    """
+    names = []
+    for name, each in module.named_modules():
+        if isinstance(each, Linear | Embedding) and each.may_be_half and isinstance(each.weight, nn.Parameter):
+            half = each.weight.detach().half()
+            if not torch.isfinite(half).all():
+                raise OverflowError(f"{name}.weight")
+            # The parameter stays the same object, to which heads and methods may refer.
+            each.weight.data = half
+            names.append(f"{name}.weight")
+    return names
