@@ -34,8 +34,8 @@ from nlu.storage.places import data_folder
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 585
 MEASURED = ("--device", "cuda", "--batch-size", "256", "--turns", "3", "--threads", "8", "--precision", "bf16")
-TESTS = ("tests/training/test_cuda.py", "tests/models/layers/test_attention.py", "tests/models/test_encoder.py",
-         "tests/diagnosis/test_cuda.py")
+TESTS = ("tests/training/test_cuda_memory.py", "tests/diagnosis/test_cuda.py", "tests/training/test_cuda.py",
+         "tests/models/layers/test_attention.py", "tests/models/test_encoder.py")
 PARTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "tests": (230, ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--durations=5", *TESTS)),
     "train 4 x 312": (130, ("train", "--sizes", "4 x 312", "--steps", "60", "--no-weaker", *MEASURED)),

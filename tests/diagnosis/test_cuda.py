@@ -1,10 +1,15 @@
-"""What doctor says of CUDA devices, on one."""
+"""What doctor and profile say of CUDA devices, on one."""
+
+import json
+from pathlib import Path
 
 import pytest
 import torch
 
+from nlu import profile
 from nlu.diagnosis.fast_paths import cuda
 from nlu.diagnosis.machine import collectives, devices
+from tests.training.in_process import MODEL, PLAIN, of_composed, sets
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -21,3 +26,20 @@ def test_devices_and_their_fast_paths_are_listed() -> None:
     assert "TFLOP/s" in found["bf16 on CUDA"].says
     if torch.cuda.get_device_capability() >= (8, 0):
         assert found["varlen attention"].mark == "ok" and found["bf16 on CUDA"].mark == "ok"
+
+
+def test_a_profile_has_the_time_of_operators_and_kernels_on_the_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [option for option in (*MODEL, *PLAIN) if option != "trainer.device=cpu"]
+    given = ("trainer.device=cuda", "steps=2", "warmup=1", f"out={tmp_path}/profiled")
+    of_composed(profile.main, "profile", *options, *sets(tmp_path), *given)
+    assert "peak memory" in capsys.readouterr().out
+    kept = json.loads((tmp_path / "profiled/profile.json").read_text())
+    taken_s = {one["name"]: one["own_s"] for one in kept["operators"]}
+    # Operators that start no kernel take no time of the device; the slowest one comes first.
+    assert next(iter(taken_s.values())) > 0 and kept["measured"]["peak_mb"] > 0
+    assert any(module["forward_s"] > 0 and module["backward_s"] > 0 for module in kept["modules"])
+    events = json.loads((tmp_path / "profiled/trace.json").read_text())["traceEvents"]
+    assert any(event.get("cat") == "kernel" for event in events)
+    assert (tmp_path / "profiled/memory.png").exists()

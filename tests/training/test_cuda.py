@@ -23,15 +23,22 @@ from tests.training.runs import QUICK, TINY, files, result, run, weights
 
 DEVICE = "cuda"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+HALF = "fp16 without master weights"
+"""the name of that precision in these tests"""
 WARM_UP_STEPS = 2
 """in which kernels are chosen and the optimizer makes its state"""
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def in_precision(name: str) -> tuple[str, ...]:
+    """Return the overrides of a precision of these tests."""
+    return ("precision=fp16", "precision.master_weights=false") if name == HALF else (f"precision={name}",)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", HALF])
 def test_a_run_on_cuda_gives_the_same_bytes_twice(tmp_path: Path, precision: str) -> None:
     options = [option for option in (*TINY, *QUICK, *files(tmp_path)) if option != "trainer.device=cpu"]
     for name in ("a", "b"):
-        run(*options, f"trainer.device={DEVICE}", f"precision={precision}", f"hydra.run.dir={tmp_path}/{name}")
+        run(*options, f"trainer.device={DEVICE}", *in_precision(precision), f"hydra.run.dir={tmp_path}/{name}")
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
 
 
@@ -88,6 +95,10 @@ WAYS: dict[str, tuple[Row, tuple[str, ...]]] = {
     "tags": (tagged, ("task=tag",)),
     **{f"crf, {method}": (tagged, ("task=tag", "head=crf", f"method={method}")) for method in ("plain", "freelb")},
     "no dropout in attention": (single, ("model.attention_dropout=0",)),
+    "checkpointing": (single, ("model.gradient_checkpointing=true", "method=rdrop")),
+    "LoRA": (single, ("adapter=lora", "adapter.rank=2")),
+    "mlm": (single, ("task=mlm", "task.mask_fraction=0.4", "trainer.major_metric=loss")),
+    "mlm_pairs": (pair, ("task=mlm_pairs", "task.mask_fraction=0.4", "trainer.major_metric=loss")),
 }
 
 
@@ -114,19 +125,25 @@ def modes() -> Iterator[None]:
 
 IN_FP16 = ("plain", "freelb", "accumulation", "pairs", "tags", "crf, plain", "no dropout in attention")
 """Ways that are tried in fp16 too, which differs from bf16 in its loss scale only."""
+IN_HALF = ("plain", "fgm", "accumulation", "crf, plain", "mlm", "LoRA", "checkpointing")
+"""Ways that are tried without master weights."""
 
 
 @pytest.mark.usefixtures("modes")
 @pytest.mark.parametrize(
     ("way", "precision"),
-    [*((way, name) for way in WAYS for name in ("fp32", "bf16")), *((way, "fp16") for way in IN_FP16)],
+    [
+        *((way, name) for way in WAYS for name in ("fp32", "bf16")),
+        *((way, "fp16") for way in IN_FP16),
+        *((way, HALF) for way in IN_HALF),
+    ],
 )
 def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
     tmp_path: Path, way: str, precision: str
 ) -> None:  # fmt: skip
     options = options_of(way, tmp_path)
     for name in ("a", "b"):
-        in_process.train(*options, f"precision={precision}", f"hydra.run.dir={tmp_path}/{name}")
+        in_process.train(*options, *in_precision(precision), f"hydra.run.dir={tmp_path}/{name}")
     for path in ("checkpoints/last/model.safetensors", "predictions/dev.jsonl", "valid.tsv"):
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
 
@@ -145,13 +162,15 @@ def test_on_cuda_a_loss_above_the_bound_ends_the_run_at_its_step(
 
 
 @pytest.mark.usefixtures("modes")
-def test_on_cuda_a_step_that_is_not_finite_fails_again_there_and_on_a_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+@pytest.mark.parametrize("run_on", [DEVICE, "cpu"])
+def test_a_step_that_is_not_finite_fails_again_on_cuda_and_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_on: str
+) -> None:
     way = next(iter(WAYS))
     passes = CrossEntropy.__call__
     monkeypatch.setattr(CrossEntropy, "__call__", lambda *arguments: passes(*arguments) * math.nan)
-    in_process.train(*options_of(way, tmp_path), f"hydra.run.dir={tmp_path}/run", status=2)
+    options = [one for one in options_of(way, tmp_path) if not one.startswith("trainer.device=")]
+    in_process.train(*options, f"trainer.device={run_on}", f"hydra.run.dir={tmp_path}/run", status=2)
     for device in (DEVICE, "cpu"):
         given = [f"trainer.device={device}"]
         folder, report = failed_step_at(f"{tmp_path}/run/nonfinite-1")
@@ -160,7 +179,10 @@ def test_on_cuda_a_step_that_is_not_finite_fails_again_there_and_on_a_cpu(
 
 
 @pytest.mark.usefixtures("modes")
-@pytest.mark.parametrize(("way", "precision"), [*((way, "bf16") for way in WAYS), *((way, "fp16") for way in IN_FP16)])
+@pytest.mark.parametrize(
+    ("way", "precision"),
+    [*((way, "bf16") for way in WAYS), *((way, "fp16") for way in IN_FP16), *((way, HALF) for way in IN_HALF)],
+)
 def test_on_cuda_the_host_waits_for_the_device_in_no_step(
     tmp_path: Path, way: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
@@ -178,13 +200,28 @@ def test_on_cuda_the_host_waits_for_the_device_in_no_step(
         return pending
 
     monkeypatch.setattr(Stepper, "step", strict)
-    in_process.train(*options_of(way, tmp_path), f"precision={precision}", f"hydra.run.dir={tmp_path}/run")
+    in_process.train(*options_of(way, tmp_path), *in_precision(precision), f"hydra.run.dir={tmp_path}/run")
     assert checked == list(range(WARM_UP_STEPS + 1, 10))
 
 
 @pytest.mark.usefixtures("modes")
-def test_on_cuda_an_overflow_skips_the_step_and_halves_the_scale(tmp_path: Path) -> None:
-    options = ("precision=fp16", "precision.init_scale=268435456", "trainer.log_interval=1st")
+def test_on_cuda_a_student_learns_of_a_teacher_on_the_device_as_on_a_cpu(tmp_path: Path) -> None:
+    options = [*options_of("no dropout in attention", tmp_path), "model.dropout=0", "model.head_dropout=0"]
+    in_process.train(*options, f"hydra.run.dir={tmp_path}/teacher")
+    options = [one for one in options if not one.startswith("trainer.device=")]
+    options += ["method=distil", f"method.teacher={tmp_path}/teacher", "trainer.log_interval=1st", "seed=2"]
+    for name, device in (("a", DEVICE), ("b", DEVICE), ("cpu", "cpu")):
+        in_process.train(*options, f"trainer.device={device}", f"hydra.run.dir={tmp_path}/{name}")
+    path = "checkpoints/last/model.safetensors"
+    assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes()
+    losses = [in_process.column(tmp_path / name, "loss") for name in ("a", "cpu")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+
+
+@pytest.mark.usefixtures("modes")
+@pytest.mark.parametrize("precision", ["fp16", HALF])
+def test_on_cuda_an_overflow_skips_the_step_and_halves_the_scale(tmp_path: Path, precision: str) -> None:
+    options = (*in_precision(precision), "precision.init_scale=268435456", "trainer.log_interval=1st")
     in_process.train(*options_of("plain", tmp_path), *options, f"hydra.run.dir={tmp_path}/run")
     scale = 268435456.0
     for row in read_rows(tmp_path / "run/train.tsv"):

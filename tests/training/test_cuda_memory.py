@@ -1,0 +1,126 @@
+"""Memory of a CUDA device, if this machine has one: where it runs out, what saves it, and what a run records of it."""
+
+import gc
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from nlu.runs.records import PEAK_COLUMN
+from tests.training.in_process import column, train
+from tests.training.test_cuda import DEVICE, modes  # noqa: F401 - a fixture
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.usefixtures("modes"),
+]
+ROWS, TOKENS = 400, 100
+WIDE = (
+    "model=bert_tiny", "model.hidden_size=128", "model.heads=2", "model.layers=4", "model.intermediate_size=512",
+    "model.max_positions=128", "data.max_len=128", "model.dropout=0", "model.attention_dropout=0",
+    "model.head_dropout=0",
+)  # fmt: skip
+"""Layers keep about 3 MB for each row of TOKENS tokens in fp32, and all weights are 3 MB."""
+LIMIT_MB = 300
+
+
+def long_rows(folder: Path) -> tuple[str, ...]:
+    """Write rows that all have TOKENS tokens; returns the overrides of a run on them."""
+    rng = random.Random(0)
+    for name, rows in (("train", ROWS), ("dev", 8)):
+        texts = (rng.choices("abcdefgh", k=TOKENS) for _ in range(rows))
+        lines = [json.dumps({"text": " ".join(words), "label": str(int(words[0] < "d"))}) for words in texts]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return (
+        "data=files", f"data.train={folder}/train.jsonl", f"data.dev={folder}/dev.jsonl", f"trainer.device={DEVICE}",
+        "scheduler=constant", "trainer.max_duration=4st", "trainer.eval_interval=0", "trainer.ema_decay=0",
+    )  # fmt: skip
+
+
+@contextmanager
+def memory_of(mb: int) -> Iterator[None]:
+    """Let tensors on the device take only so much more memory than now."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    whole = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + mb * 1e6) / whole, 0)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
+
+
+def peak_mb(run_dir: Path) -> float:
+    return max(map(float, column(run_dir, PEAK_COLUMN)))
+
+
+def test_the_largest_batch_that_fits_on_cuda_runs_and_twice_as_many_rows_are_divided(tmp_path: Path) -> None:
+    options = (*WIDE, *long_rows(tmp_path), "trainer.log_interval=1st")
+    with memory_of(LIMIT_MB):
+        train(*options, "trainer.batch_size=auto", f"hydra.run.dir={tmp_path}/auto")
+        found = json.loads((tmp_path / "auto/batch_size.json").read_text())["batch_size"]
+        assert 8 < found < ROWS // 2
+        size = f"trainer.batch_size={2 * found}"
+        train(*options, size, f"hydra.run.dir={tmp_path}/divided")
+    train(*options, size, f"hydra.run.dir={tmp_path}/whole")
+    state = json.loads((tmp_path / "divided/checkpoints/last/state.json").read_text())["state"]
+    assert state["pieces"] in (2, 4)
+    assert "memory ran out in step 1, in a micro-batch of" in (tmp_path / "divided/log.txt").read_text()
+    losses = [column(tmp_path / run, "loss") for run in ("divided", "whole")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    # What the search found fills most of the memory, and twice as many rows take more than there was.
+    assert LIMIT_MB / 2 < peak_mb(tmp_path / "auto") < LIMIT_MB + 100 < peak_mb(tmp_path / "whole") + 100
+    assert peak_mb(tmp_path / "divided") < peak_mb(tmp_path / "whole")
+
+
+def test_too_little_memory_for_one_row_on_cuda_is_an_error_that_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = (*WIDE, *long_rows(tmp_path), "trainer.batch_size=4", f"hydra.run.dir={tmp_path}/run")
+    with memory_of(5):
+        train(*options, status=2)
+    assert "memory ran out" in capsys.readouterr().err
+
+
+def test_gradient_checkpointing_on_cuda_gives_the_same_losses_with_less_memory(tmp_path: Path) -> None:
+    options = (*WIDE, *long_rows(tmp_path), "trainer.batch_size=200", "trainer.log_interval=1st", "precision=bf16")
+    for name in ("false", "true"):
+        train(*options, f"model.gradient_checkpointing={name}", f"hydra.run.dir={tmp_path}/{name}")
+    assert column(tmp_path / "true", "loss") == pytest.approx(column(tmp_path / "false", "loss"), rel=1e-3)
+    assert peak_mb(tmp_path / "true") < 0.7 * peak_mb(tmp_path / "false")
+
+
+HEAVY = (
+    "model=bert_tiny", "model.hidden_size=512", "model.heads=8", "model.layers=6", "model.intermediate_size=2048",
+    "model.max_positions=128", "data.max_len=128",
+)  # fmt: skip
+"""19 million weights, beside which the layers keep little for a few rows."""
+
+
+def test_without_master_weights_a_run_on_cuda_takes_less_memory_and_learns_alike(tmp_path: Path) -> None:
+    options = (*HEAVY, *long_rows(tmp_path), "trainer.batch_size=4", "trainer.log_interval=1st", "precision=fp16")
+    for name in ("true", "false"):
+        train(*options, f"precision.master_weights={name}", "optimizer.lr=1e-3", f"hydra.run.dir={tmp_path}/{name}")
+    losses = [column(tmp_path / name, "loss") for name in ("true", "false")]
+    assert losses[1][0] == pytest.approx(losses[0][0], rel=0.02)
+    # 12 bytes instead of 18 for each weight; the products' own memory and the activations are the same.
+    saved_mb = peak_mb(tmp_path / "true") - peak_mb(tmp_path / "false")
+    assert 19 * 3 < saved_mb < 19 * 7
+
+
+@pytest.mark.parametrize("kind", ["weights", "rows"])
+def test_peak_memory_in_train_tsv_is_that_of_tensors_on_the_device(tmp_path: Path, kind: str) -> None:
+    options = {"weights": (*HEAVY, "trainer.batch_size=4"), "rows": (*WIDE, "trainer.batch_size=100")}[kind]
+    gc.collect()
+    before_mb = torch.cuda.memory_allocated() / 1e6
+    train(*options, *long_rows(tmp_path), "trainer.log_interval=1st", f"hydra.run.dir={tmp_path}/run")
+    at_least: Callable[[float], bool] = (before_mb + {"weights": 19 * 16, "rows": 100}[kind]).__lt__
+    peaks = list(map(float, column(tmp_path / "run", PEAK_COLUMN)))
+    # The first step makes the optimizer's state, so the second one has it all.
+    assert len(peaks) == 4 and at_least(peaks[1])
+    assert max(peaks) < before_mb + 1500
