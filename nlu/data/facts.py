@@ -13,10 +13,13 @@ from nlu.config.words import counted
 from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.mixture import MixedStore
-from nlu.data.opening import Meta, Store
+from nlu.data.opening import Store
+from nlu.data.tokenizing import Tokenizer
 
 RARE, RARE_WITHOUT_NAME = 0.001, 0.05
 """share of the training rows below which a label may be a typing error; the second for marks such as -"""
+MUCH_UNKNOWN, COUNTED_ROWS = 0.01, 8_192
+"""share of unknown tokens that is logged, and the rows of a set, at even distances, in which they are counted"""
 FEWEST = 100
 """with fewer rows, no label is called rare"""
 
@@ -25,7 +28,8 @@ def describe(store: Store) -> dict[str, Any]:
     """Return the facts of every set, the content of data.json.
 
     `duplicates` counts examples whose text occurred before in the same set, `conflicts` texts with several labels or
-    tags, and `in_train` examples whose text is also a training text. `bad_rows`, the first of which are listed, and
+    tags, and `in_train` examples whose text is also a training text. `unknown_share` is that of [UNK] among the tokens
+    of texts, without special ones, in a large set of COUNTED_ROWS rows. `bad_rows`, the first of which are listed, and
     `cut_to_max_len` count rows of the set's files; a dev set that was split off train has none.
     """
     if isinstance(store, MixedStore):
@@ -35,7 +39,7 @@ def describe(store: Store) -> dict[str, Any]:
     of_train_S = None if is_growing else np.sort(_hashes(store.sets["train"]))
     # Of rows that are still written, nothing is known that stays true.
     known = {name: part for name, part in store.sets.items() if not part.is_growing}
-    sets = {name: _describe_set(store.meta, part, of_train_S) for name, part in known.items()}
+    sets = {name: _describe_set(store, part, of_train_S) for name, part in known.items()}
     return {
         "store": store.folder.name,
         "labels": store.labels,
@@ -63,10 +67,10 @@ def _describe_mixture(store: MixedStore) -> dict[str, Any]:
     }
 
 
-def _describe_set(meta: Meta, part: Examples, of_train_S: np.ndarray | None) -> dict[str, Any]:
+def _describe_set(store: Store, part: Examples, of_train_S: np.ndarray | None) -> dict[str, Any]:
     sorted_S = of_train_S if part.name == "train" and of_train_S is not None else np.sort(_hashes(part))
     lengths = np.percentile(part.lengths_N, [50, 95, 100]).astype(int).tolist()
-    read = meta["sets"].get(part.name, {})
+    read = store.meta["sets"].get(part.name, {})
     facts = {
         "examples": len(part),
         "bad_rows": read.get("bad_rows", 0),
@@ -76,6 +80,7 @@ def _describe_set(meta: Meta, part: Examples, of_train_S: np.ndarray | None) -> 
         "length_median": lengths[0],
         "length_95_percent": lengths[1],
         "length_max": lengths[2],
+        "unknown_share": _unknown_share(part, store.tokenizer),
         "duplicates": int((sorted_S[1:] == sorted_S[:-1]).sum()),
         "conflicts": _conflicts(part, repeated(sorted_S)),
         **part.target.facts(part.stored, part.rows_N),
@@ -83,6 +88,13 @@ def _describe_set(meta: Meta, part: Examples, of_train_S: np.ndarray | None) -> 
     if part.name != "train" and of_train_S is not None:
         facts["in_train"] = int(among(sorted_S, of_train_S).sum())
     return facts
+
+
+def _unknown_share(part: Examples, tokenizer: Tokenizer) -> float:
+    counted_N = np.linspace(0, len(part) - 1, min(len(part), COUNTED_ROWS)).astype(np.int64)
+    tokens = part.stored.tokens(part.rows_N[counted_N])
+    tokens = tokens[tokenizer.is_unknown(tokens) | ~np.isin(tokens, tokenizer.special_ids)]
+    return round(float(tokenizer.is_unknown(tokens).mean()), 6) if len(tokens) else 0.0
 
 
 def _hashes(part: Examples) -> np.ndarray:
@@ -119,6 +131,10 @@ def lines(facts: dict[str, Any]) -> list[str]:
             f"data: {name}: {counted(part['examples'], 'example')}; tokens: median {part['length_median']}, 95 % "
             f"{part['length_95_percent']}, most {part['length_max']}"
         )
+        if part.get("unknown_share", 0) > MUCH_UNKNOWN:
+            out.append(
+                f"data: {name}: {part['unknown_share']:.1%} of the tokens are [UNK], as the vocabulary lacks the words"
+            )
         out += [f"data: {name}: {line}" for line in _target_lines(name, part)]
         for key, noun, rest in (
             ("duplicates", "example", "seen before in the same set"),

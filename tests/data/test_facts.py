@@ -24,8 +24,8 @@ def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
     assert facts["dropped_duplicates"] == 0
     assert facts["sets"]["train"] == {
         "examples": 7, "bad_rows": 0, "document_marks": 0, "listed_bad_rows": [], "cut_to_max_len": 0,
-        "length_median": 5, "length_95_percent": 7, "length_max": 8, "duplicates": 4, "conflicts": 2,
-        "labels": {"0": 2, "1": 3, "2": 2},
+        "length_median": 5, "length_95_percent": 7, "length_max": 8, "unknown_share": 0.0, "duplicates": 4,
+        "conflicts": 2, "labels": {"0": 2, "1": 3, "2": 2},
     }  # fmt: skip
     dev = facts["sets"]["dev"]
     assert (dev["examples"], dev["duplicates"], dev["conflicts"], dev["in_train"]) == (3, 1, 0, 2)
@@ -36,6 +36,7 @@ def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
         "data: train: 4 examples seen before in the same set",
         "data: train: 2 texts with several labels",
         "data: dev: 3 examples; tokens: median 3, 95 % 3, most 3",
+        "data: dev: 33.3% of the tokens are [UNK], as the vocabulary lacks the words",
         "data: dev: 1: 2 (66.7%), 0: 1 (33.3%), 2: 0 (0.0%)",
         "data: dev: warning: no row has the label 2, so scores of this set say nothing about it",
         "data: dev: 1 example seen before in the same set",

@@ -20,7 +20,7 @@ from nlu.export import main as export
 from nlu.metrics.words import WordScorer
 from nlu.predict import main as predict
 from tests.training.in_process import MODEL, PLAIN, of_composed, train
-from tests.training.kinds import LSTM_CRF, PRETRAINING, RE2, TEXTCNN, Kind
+from tests.training.kinds import LSTM_CRF, PRETRAINING, RE2, TEXTCNN, Kind, write
 from tests.training.runs import result
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b"]
@@ -253,6 +253,23 @@ def test_texts_without_a_word_to_mask_are_refused_before_the_run_folder_is_made(
     task = () if any(one.startswith("task=") for one in options) else ("task=mlm",)
     train(*task, *files, *MODEL, *PLAIN, *options, f"hydra.run.dir={tmp_path}/run", status=2)
     assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["dev", "test"])
+def test_a_scored_set_of_unknown_words_is_refused_also_where_a_label_decides(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = PRETRAINING["mlm_pairs"].overrides(tmp_path)
+    rows = [{"text_a": "y", "text_b": "z", "label": label} for label in "01"]
+    write(tmp_path / "unknown.jsonl", rows)
+    given = (
+        f"data.{name}={tmp_path}/unknown.jsonl",
+        "trainer.major_metric=label_accuracy",
+        f"hydra.run.dir={tmp_path}/run",
+    )
+    train(*options, *given, status=2)
+    assert f"the set {name} has no token that can be masked: all are [UNK]" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
