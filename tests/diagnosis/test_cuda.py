@@ -10,6 +10,7 @@ from nlu import profile
 from nlu.diagnosis.fast_paths import cuda
 from nlu.diagnosis.machine import collectives, devices
 from tests.training.in_process import MODEL, PLAIN, of_composed, sets
+from tests.training.test_cuda import modes  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -28,6 +29,7 @@ def test_devices_and_their_fast_paths_are_listed() -> None:
         assert found["varlen attention"].mark == "ok" and found["bf16 on CUDA"].mark == "ok"
 
 
+@pytest.mark.usefixtures("modes")
 def test_a_profile_has_the_time_of_operators_and_kernels_on_the_device(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
