@@ -14,6 +14,7 @@ from nlu.config.errors import UserError
 from nlu.data.examples import Examples
 from nlu.models.layers.linear import Embedding, Linear, halve
 from nlu.models.memory import step_memory
+from nlu.optim import fused
 from nlu.optim.fused import FusedAdamW, update
 from nlu.runs.predictions import Predictions
 from nlu.training.fp16 import Fp16
@@ -42,17 +43,19 @@ def by_hand(weight: np.ndarray, gradients: list[np.ndarray], divisor: float, dty
     return kept
 
 
-@pytest.mark.parametrize("kernel", [FusedAdamW, torch.optim.AdamW])
-def test_two_steps_of_adamw_are_computed_in_fp32_and_rounded_once_each(kernel: Any) -> None:
+@pytest.mark.parametrize("kernel_divides", [True, False])
+def test_two_steps_of_adamw_are_computed_in_fp32_and_rounded_once_each(
+    kernel_divides: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "TAKES_DIVISOR", kernel_divides)
     rng, divisor = np.random.default_rng(0), 640.0
     shapes: dict[tuple[int, ...], Any] = {(7, 5): np.float16, (3, 4): np.float16, (2, 2): np.float16, (5,): np.float32}
     weights = [rng.normal(0, 0.5, shape).astype(dtype) for shape, dtype in shapes.items()]
     gradients = [[rng.normal(0, 300, one.shape).astype(one.dtype) for one in weights] for _ in range(2)]
     parameters = [torch.nn.Parameter(torch.from_numpy(one.copy())) for one in weights]
-    options: dict[str, Any] = {"lr": LR, "betas": BETAS, "eps": EPS, "fused": True}
     # The order of groups is not that of the sizes.
     groups = [{"params": parameters[2:], "weight_decay": DECAY}, {"params": parameters[:2], "weight_decay": DECAY}]
-    optimizer = kernel(groups, **options)
+    optimizer = FusedAdamW(groups, lr=LR, betas=BETAS, eps=EPS, fused=True)
     for step in range(2):
         for parameter, one in zip(parameters, gradients[step], strict=True):
             parameter.grad = torch.from_numpy(one.copy())
