@@ -84,7 +84,8 @@ def test_a_change_below_half_a_step_of_fp16_is_rounded_away() -> None:
 
 def test_norms_of_fp16_gradients_are_those_of_fp32() -> None:
     rng = np.random.default_rng(0)
-    gradients = [rng.normal(0, 9000, (300, 7)).astype(np.float16), rng.normal(0, 9000, 50).astype(np.float32)]
+    gradients: list[np.ndarray] = [rng.normal(0, 9000, (300, 7)).astype(np.float16)]
+    gradients.append(rng.normal(0, 9000, 50).astype(np.float32))
     expected = np.sqrt(sum((one.astype(np.float64) ** 2).sum() for one in gradients))
     assert expected > 65504, "an fp16 norm would be infinite"
     assert total_norm([torch.from_numpy(one) for one in gradients]).item() == pytest.approx(expected, rel=1e-6)
