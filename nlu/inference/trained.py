@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
@@ -28,6 +28,7 @@ from nlu.models.task_model import TaskModel
 from nlu.reports.runs import saved_config
 from nlu.runs.checkpoint import SCORE
 from nlu.storage.settle import copy_whole
+from nlu.storage.tensors import load_tensors
 from nlu.tasks.task import Task
 from nlu.training.build import assemble
 
@@ -180,7 +181,10 @@ def _average(checkpoint: Path, shown: Path) -> dict[str, Tensor]:
     Raises CheckpointError if its file is missing: the weights of the last step would predict something else.
     """
     if (checkpoint / AVERAGE).is_file():
-        return load_file(checkpoint / AVERAGE)
+        try:
+            return load_tensors(checkpoint / AVERAGE)
+        except (ValueError, SafetensorError) as error:
+            raise CheckpointError(f"{shown}: {AVERAGE} is damaged ({error}); give another checkpoint") from error
     state = checkpoint / "state.json"
     if state.is_file() and "average" in json.loads(state.read_text(encoding="utf-8"))["parts"]:
         raise CheckpointError(

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
 from torch import Tensor
 
 from nlu.config.errors import CheckpointError
 from nlu.runs.state import Best, State
 from nlu.storage.files import read_json, sync_folder, umask, write_json
 from nlu.storage.settle import aside, candidates, find_whole, is_whole, remove, replace
+from nlu.storage.tensors import load_tensors, origin_of, save_tensors
 
 OrderKey = dict[str, Any]
 """by name, what the order of examples and the choice of the best evaluations depend on"""
@@ -29,8 +29,6 @@ TAKEN = ".taken"
 """in a run folder: checkpoints of another run, before they become those of this run"""
 ORIGIN = "taken_from.json"
 """in checkpoints that were taken from another run: `path`, as it was written, and `place`, the folder it named"""
-STEP = "step"
-"""in the metadata of each file of tensors in `last`: the step at which it was saved"""
 SCORE = "score.json"
 """in the folder of a best checkpoint: its evaluation"""
 
@@ -113,7 +111,7 @@ class Checkpoints:
 
     def best_weights(self) -> dict[str, Tensor]:
         """Return the weights of the best evaluation. Every rank may call it."""
-        return load_file(self.folder / "best-1" / "model.safetensors")
+        return load_tensors(self.folder / "best-1" / "model.safetensors")
 
     def _write(
         self,
@@ -126,9 +124,8 @@ class Checkpoints:
         new = None
         try:
             new = aside(final)
-            metadata = None if step is None else {STEP: str(step)}
             for part, values in tensors.items():
-                save_file(_separate(values), new / f"{part}.safetensors", metadata)
+                save_tensors(new / f"{part}.safetensors", _separate(values), step)
                 # safetensors creates files that only their owner can read, but a run folder may be shared.
                 (new / f"{part}.safetensors").chmod(0o666 & ~umask())
             for document, content in {"config.json": self._config, "labels.json": self._labels, **documents}.items():
@@ -275,14 +272,15 @@ class Saved:
     parts: frozenset[str]
 
     def tensors(self, part: str) -> dict[str, Tensor]:
-        """Read the tensors of a part, on the CPU. Raises ValueError if their step is not that of the state."""
+        """Read the tensors of a part, on the CPU. Raises ValueError if they are damaged or of another step."""
         file = self.folder / f"{part}.safetensors"
-        with safe_open(file, "pt") as opened:
-            step = (opened.metadata() or {}).get(STEP)
+        found, step = origin_of(file)
+        if found not in (part, None):
+            raise ValueError(f"{file.name} has the tensors of {found}.safetensors")
         # Loading tensors of one save with the state of another would train on, with wrong results and without an error.
         if step != str(self.state.step):
             raise ValueError(f"{file.name} is of step {step}, state.json of step {self.state.step}")
-        return load_file(file)
+        return load_tensors(file)
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
         raise UserError(f"{run_dir} holds {contents[0]!r} but no run; choose another {FOLDER_KEY}")
     if resume not in ("auto", taken_from(run_dir)):
         raise _exists(run_dir, contents)
-    there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+    there = _read_config(run_dir)
     if absent := [key for key in config if key not in there and has_effect(key)]:
         raise UserError(
             f"{run_dir} holds a run of an earlier version, without {' and '.join(absent)}, which this version cannot "
@@ -186,9 +186,28 @@ def write_config(run_dir: Path, config: Mapping[str, object]) -> None:
     write_text(run_dir / CONFIG, yaml.safe_dump(without_secrets(config), allow_unicode=True, sort_keys=False))
 
 
+def _read_config(run_dir: Path) -> dict[str, Any]:
+    """Return the content of config.yaml. Raises UserError if it is damaged."""
+    path = run_dir / CONFIG
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error).partition("\n")[0]) from error
+    if not isinstance(found, dict):
+        raise _damaged(path, "it does not map keys to values")
+    return found
+
+
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(
+        f"{path} is damaged ({reason}); restore it from a copy, such as that of another run of the same command, or "
+        f"choose another {FOLDER_KEY}"
+    )
+
+
 def keep_note(run_dir: Path, note: str | None) -> None:
     """Store the note that a command gives to an ended run, which it does not begin again; None keeps the former one."""
-    there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+    there = _read_config(run_dir)
     if note is not None and there.get("note") != note:
         write_config(run_dir, {**there, "note": note})
         log.info("the note of %s is now %r", run_dir, note)

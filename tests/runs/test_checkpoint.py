@@ -214,6 +214,29 @@ def test_files_of_two_steps_are_refused_as_a_state(tmp_path: Path, part: str) ->
         parts(model, optimizer, average).load(last)
 
 
+@pytest.mark.parametrize("part", ["model", "optimizer", "average"])
+def test_a_state_with_a_flipped_bit_is_refused(tmp_path: Path, part: str) -> None:
+    model, optimizer = trained_model()
+    average = {name: parameter.detach().clone() + 1 for name, parameter in model.named_parameters()}
+    last = tmp_path / "checkpoints" / "last"
+    checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), State(step=3), {})
+    content = bytearray((last / f"{part}.safetensors").read_bytes())
+    content[-1] ^= 1
+    (last / f"{part}.safetensors").write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{part}.safetensors has other bytes than those that were saved"):
+        parts(model, optimizer, average).load(last)
+
+
+def test_a_state_whose_weights_are_swapped_with_their_average_is_refused(tmp_path: Path) -> None:
+    model, optimizer = trained_model()
+    average = {name: parameter.detach().clone() + 1 for name, parameter in model.named_parameters()}
+    last = tmp_path / "checkpoints" / "last"
+    checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), State(step=3), {})
+    (last / "model.safetensors").write_bytes((last / "average.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match="model.safetensors has the tensors of average.safetensors"):
+        parts(model, optimizer, average).load(last)
+
+
 def test_a_state_with_fields_of_another_version_is_refused(tmp_path: Path) -> None:
     model, optimizer = trained_model()
     last = tmp_path / "checkpoints" / "last"

@@ -222,6 +222,15 @@ def test_an_unused_folder_is_removed_and_a_foreign_one_is_not_changed(tmp_path: 
         assert [path.name for path in (tmp_path / name).iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("content", ["seed: 1\nmodel:\n  layers: 4\n  he", "seed: [1", "null", "- 1\n", "a: \x00"])
+def test_a_damaged_configuration_is_named_with_a_remedy(tmp_path: Path, content: str) -> None:
+    run_folder.write_config(tmp_path, {"seed": 1, "resume": "auto"})
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(UserError, match="config.yaml is damaged .*; restore it from a copy"):
+        run_folder.checkpoint_to_continue(tmp_path, {"seed": 1, "resume": "auto"})
+    assert (tmp_path / "config.yaml").read_text() == content
+
+
 def test_a_run_of_an_earlier_version_is_not_gone_on_with_which_one_sentence_says(tmp_path: Path) -> None:
     config = {"seed": 1, "resume": "auto", "head": {}, "method": {}, "folds": {"count": None}, "fold": None, "seeds": 1}
     run_folder.write_config(tmp_path, {"seed": 1, "resume": "auto"})

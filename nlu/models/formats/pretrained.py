@@ -117,10 +117,11 @@ def _read(weights: Path) -> dict[str, Tensor]:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+
+    from nlu.storage.tensors import load_tensors
 
     try:
-        return load_file(path)
+        return load_tensors(path)
     except SafetensorError as error:
         raise ValueError(f"not a whole safetensors file: {error}") from error
 
