@@ -37,7 +37,14 @@ def main(composed: DictConfig) -> int:
     """Run one configuration. The job of a search also writes its outcome to the storage of the search."""
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     if not isinstance(trial := composed.get("trial"), DictConfig):
-        return run_while_time_lasts(partial(run, composed, run_dir), _lost_a_peer)
+        try:
+            return run_while_time_lasts(partial(run, composed, run_dir), _lost_a_peer)
+        except RuntimeError as error:
+            from nlu.sweeps.faults import ProcessLost
+
+            if not isinstance(error, ProcessLost):
+                raise
+            raise UserError(f"{error}; the same command with resume=auto continues from the last save") from error
     from nlu.sweeps.channel import run_trial
 
     mapping: Any = OmegaConf.to_container(trial, resolve=True)

@@ -156,6 +156,8 @@ class _Workers:
     def __init__(self, work: Work, workers: list[Placement], limit_s: float | None, meeting: str):
         self._limit_s, self._deadline_s = limit_s, None if limit_s is None else time.monotonic() + limit_s
         self._is_asked = self._is_killed = False
+        self._is_ended = False
+        """whether this process has ended the others after one of them"""
         # A fork would copy threads' locks and CUDA's state, which do not work in a child.
         context = multiprocessing.get_context("spawn")
         self._processes: list[BaseProcess] = []
@@ -233,6 +235,9 @@ class _Workers:
                     self._deadline_s = time.monotonic() + STOP_S
                 # The others would wait for it in their next collective.
                 if status not in (0, *stopping.STOPPED):
+                    if not (self._is_ended or stopping.received()) and status is not None and status < 0:
+                        self._say_killed(number, -status)
+                    self._is_ended = True
                     self._kill()
         if stopping.received() and (self._is_killed or any(one in stopping.STOPPED for one in statuses.values())):
             return stopping.exit_code()
@@ -254,6 +259,9 @@ class _Workers:
     def _print(self, failure: "_Failure", number: int, *, is_first: bool) -> None:
         """Print the whole traceback of the first worker that failed, and a line for each later one."""
         rank = self._ranks[number]
+        if isinstance(failure.error, ProcessLost):
+            # Its message names the process at fault, and where this one waited does not matter.
+            return _say(f"rank {rank}: {failure.error}")
         if not is_first:
             _say(f"rank {rank} failed too: {failure.line}")
             return
@@ -261,6 +269,13 @@ class _Workers:
             _say(f"rank {rank} failed:")
         sys.stderr.write(failure.trace)
         sys.stderr.flush()
+
+    def _say_killed(self, number: int, by: int) -> None:
+        """Print that a worker was ended by a signal, which nobody else reports."""
+        process = f"process {self._processes[number].pid}"
+        who = f"rank {self._ranks[number]} ({process})" if len(self._ranks) > 1 else process
+        why = ", as when the machine runs out of memory" if by == signal.SIGKILL else ""
+        _say(f"error: {who} was ended by {signal.Signals(by).name}{why}; a run continues with resume=auto")
 
     def _pass_on(self, number: int) -> None:
         if self._is_asked and number == signal.SIGINT:

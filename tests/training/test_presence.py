@@ -27,7 +27,18 @@ def test_a_rank_that_hangs_is_named_with_its_place_and_process(capfd: pytest.Cap
     host = re.escape(socket.gethostname())
     said = rf"rank 1 \(process \d+ on {host}\) runs, and has been in step 2 for [4-9] s \(.*Timed out"
     assert re.match(said, str(caught.value)), caught.value
-    assert "nlu: rank 1 was ended, since rank 0 had failed" in capfd.readouterr().err
+    said_at_once = capfd.readouterr().err
+    assert "nlu: rank 1 was ended, since rank 0 had failed" in said_at_once
+    assert f"nlu: rank 0: {caught.value}" in said_at_once and "Traceback" not in said_at_once
+
+
+def test_a_rank_that_is_killed_is_named_with_the_signal(capfd: pytest.CaptureFixture[str]) -> None:
+    assert in_processes(partial(work, "dies"), 2) == signal.SIGKILL
+    said = capfd.readouterr().err
+    assert re.search(
+        r"^nlu: error: rank 1 \(process \d+\) was ended by SIGKILL, as when the machine runs out", said, re.M
+    )
+    assert "Traceback" not in said
 
 
 def test_a_rank_that_dies_on_another_machine_is_named() -> None:
