@@ -207,9 +207,15 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     columns = (*TRAIN_COLUMNS, *of_terms, *of_scale, *COST_COLUMNS)
     of_valid = (*VALID_COLUMNS, *(SAMPLE_COLUMNS if run.sampled_rows else ()))
     run.tables = {"train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, of_valid)}
-    for table in run.tables.values():
-        # Rows after the saved state will be written again.
-        table.truncate_after(run.state.step)
+    # Rows after the saved state will be written again.
+    ends = {name: table.truncate_after(run.state.step) for name, table in run.tables.items()}
+    logged_at = run.state.step - run.state.window.steps
+    # A run that was taken over from another folder has no rows of the steps before.
+    if (end := ends["train"]) is not None and end < logged_at:
+        log.warning(
+            "%s ends at step %s, but rows up to step %s were written: the others are lost, which changes nothing else",
+            run_dir / TRAIN, f"{end:,}", f"{logged_at:,}",
+        )  # fmt: skip
     run.journal.begin(run_dir, config.to_config(), run.state)
     if run.checkpoints.folder.is_dir():
         # A kill may have come between saving the state and naming the best checkpoints after it.

@@ -258,3 +258,22 @@ def test_a_run_with_windows_trains_on_them_one_after_another(tmp_path: Path) -> 
         start(composed(*options), tmp_path / "run")
     assert sorted(np.concatenate([*taken[0], *taken[1]]).tolist()) == list(range(16))
     assert min(taken[2][0]) >= 16
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_rows_of_train_tsv_that_something_else_has_cut_off_are_missed_in_one_sentence(
+    tmp_path: Path, kept: int
+) -> None:
+    options = [*TINY, *sets(tmp_path), "trainer.max_duration=6st", "trainer.log_interval=1st", "resume=auto"]
+    run_dir = tmp_path / "run"
+    train(*options, "trainer.stop_after=3st", f"hydra.run.dir={run_dir}")
+    table = run_dir / "train.tsv"
+    lines = table.read_text().splitlines(keepends=True)
+    assert len(lines) == 4
+    table.write_text("".join(lines[: kept + 1]))
+    train(*options, f"hydra.run.dir={run_dir}")
+    said = [line for line in warned_of(run_dir) if "train.tsv" in line]
+    cut = f"train.tsv ends at step {kept}, but rows up to step 3 were written: the others are lost"
+    assert (len(said) == 1 and cut in said[0]) if kept < 3 else not said
+    steps = [int(line.split("\t")[0]) for line in table.read_text().splitlines()[1:]]
+    assert steps == [*range(1, kept + 1), 4, 5, 6]
