@@ -14,6 +14,7 @@ from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.mixture import MixedStore
 from nlu.data.opening import Store
+from nlu.data.store import chunks_of
 from nlu.data.tokenizing import Tokenizer
 
 RARE, RARE_WITHOUT_NAME = 0.001, 0.05
@@ -92,9 +93,13 @@ def _describe_set(store: Store, part: Examples, of_train_S: np.ndarray | None) -
 
 def _unknown_share(part: Examples, tokenizer: Tokenizer) -> float:
     counted_N = np.linspace(0, len(part) - 1, min(len(part), COUNTED_ROWS)).astype(np.int64)
-    tokens = part.stored.tokens(part.rows_N[counted_N])
-    tokens = tokens[tokenizer.is_unknown(tokens) | ~np.isin(tokens, tokenizer.special_ids)]
-    return round(float(tokenizer.is_unknown(tokens).mean()), 6) if len(tokens) else 0.0
+    unknown = words = 0
+    for rows_B in chunks_of(part.rows_N[counted_N]):
+        tokens = part.stored.tokens(rows_B)
+        is_unknown = tokenizer.is_unknown(tokens)
+        unknown += int(is_unknown.sum())
+        words += int((is_unknown | ~np.isin(tokens, tokenizer.special_ids)).sum())
+    return round(unknown / words, 6) if words else 0.0
 
 
 def _hashes(part: Examples) -> np.ndarray:
