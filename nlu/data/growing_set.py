@@ -19,7 +19,8 @@ from nlu.data.examples import Examples
 from nlu.data.growing import BEAT_S, Growth
 from nlu.data.layouts import Layout
 from nlu.data.reading import Texts
-from nlu.data.store import StoreDamaged, StoredSet, mapped
+from nlu.data.shards import StoreDamaged, mapped
+from nlu.data.store import StoredSet
 from nlu.data.targets import Target
 
 log = logging.getLogger(__name__)

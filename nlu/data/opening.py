@@ -17,7 +17,8 @@ from nlu.data.folds import Fold, fold_numbers, kept_together
 from nlu.data.layouts import Layout, Pair
 from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.reading import Texts
-from nlu.data.store import StoreDamaged, StoredSet
+from nlu.data.shards import StoreDamaged
+from nlu.data.store import StoredSet
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, Vocabulary, load_tokenizer
 

@@ -22,7 +22,8 @@ from nlu.data.layouts import Values
 from nlu.data.plan import Plan
 from nlu.data.reader import Row
 from nlu.data.seeds import text_hashes
-from nlu.data.store import EncodedRows, StoreDamaged, StoredSet
+from nlu.data.shards import StoreDamaged
+from nlu.data.store import EncodedRows, StoredSet
 from nlu.storage.cache import cache_dir
 from nlu.storage.settle import is_whole
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from nlu.config.errors import DataError, UserError
 from nlu.data.arrays import ranges, starts_of
+from nlu.data.shards import StoreDamaged, mapped, values_of, write_shard
 
 SHARD_ROWS = 65_536
 FORMAT_VERSION = 3
@@ -39,10 +40,6 @@ class Misfit(ValueError):
             f"{self.kind}, which cannot hold that; let column() return a type that does, such as pa.float32(), or "
             "pa.list_(pa.float32()) for lists"
         )
-
-
-class StoreDamaged(DataError):
-    """A set of the store lacks rows that were written; build the store again."""
 
 
 @dataclass
@@ -164,12 +161,6 @@ def _held(values: Sequence[object], kind: pa.DataType, row_of: np.ndarray) -> np
     return held
 
 
-def _values(column: pa.Array) -> np.ndarray:
-    """Return a column of numbers without copying; `to_numpy` would import pandas if it is installed."""
-    dtype = np.dtype(column.type.to_pandas_dtype())
-    return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
-
-
 def record_batch(
     encoded: EncodedRows, targets: Sequence[object], target: pa.DataType | None, origin: Origin
 ) -> pa.RecordBatch:
@@ -241,11 +232,7 @@ class SetWriter:
         self._shards += 1
 
     def _write(self, whole: pa.RecordBatch, path: Path) -> None:
-        # `open` maps only *.arrow, so a shard that was being written is never read.
-        temporary = path.with_suffix(".tmp")
-        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
-            writer.write_batch(whole)
-        temporary.rename(path)
+        write_shard(whole, path)
 
 
 class StoredSet:
@@ -258,7 +245,7 @@ class StoredSet:
         if remap is not None:
             self.renumber("target", np.asarray(remap, np.int32))
         self._batches, self._starts_S = batches, starts_of(np.array(list(map(len, batches)), np.int64))
-        self.lengths_N = self._per_row(lambda batch: np.diff(_values(batch.column("tokens").offsets)))
+        self.lengths_N = self._per_row(lambda batch: np.diff(values_of(batch.column("tokens").offsets)))
         self.text_hash_N = self._column("text_hash")
 
     @classmethod
@@ -326,7 +313,7 @@ class StoredSet:
         """Return the values of a column with one value per row; (B,), of the column's type."""
         out = np.empty(len(rows_B), self._dtype(column))
         for shard, places in self._by_shard(rows_B):
-            out[places] = _values(self._batches[shard].column(column))[rows_B[places] - self._starts_S[shard]]
+            out[places] = values_of(self._batches[shard].column(column))[rows_B[places] - self._starts_S[shard]]
         return self._renumbered(column, out)
 
     def lists(self, column: str, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -336,7 +323,7 @@ class StoredSet:
         groups = self._by_shard(rows_B)
         for shard, places in groups:
             starts, counts_B[places] = self._extents(column, shard, rows_B[places])
-            pieces[shard] = _values(self._batches[shard].column(column).values)[ranges(starts, counts_B[places])]
+            pieces[shard] = values_of(self._batches[shard].column(column).values)[ranges(starts, counts_B[places])]
         # Most batches of a small set are in one shard, whose values are in order already.
         if len(groups) == 1:
             flat = pieces[groups[0][0]]
@@ -356,7 +343,7 @@ class StoredSet:
 
     def _extents(self, column: str, shard: int, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the start and the number of the values in a column of lists, for rows of one shard."""
-        offsets, local_B = _values(self._batches[shard].column(column).offsets), rows_B - self._starts_S[shard]
+        offsets, local_B = values_of(self._batches[shard].column(column).offsets), rows_B - self._starts_S[shard]
         starts_B = offsets[local_B].astype(np.int64)
         return starts_B, offsets[local_B + 1] - starts_B
 
@@ -374,23 +361,13 @@ class StoredSet:
         return np.concatenate(parts) if parts else np.zeros(0, np.int32)
 
     def _column(self, name: str) -> np.ndarray:
-        return self._per_row(lambda batch: _values(batch.column(name)))
+        return self._per_row(lambda batch: values_of(batch.column(name)))
 
     def _by_shard(self, rows_B: np.ndarray) -> list[tuple[int, np.ndarray]]:
         if len(self._batches) == 1:
             return [(0, np.arange(len(rows_B)))]
         shard_B = np.searchsorted(self._starts_S, rows_B, side="right") - 1
         return [(int(shard), np.nonzero(shard_B == shard)[0]) for shard in np.unique(shard_B)]
-
-
-def mapped(path: Path) -> pa.RecordBatch:
-    """Map a shard. Raises StoreDamaged if it cannot be read."""
-    try:
-        with pa.memory_map(str(path)) as source:
-            # The batch keeps the mapping open after the file object is closed.
-            return pa.ipc.open_file(source).get_batch(0)
-    except (pa.ArrowException, OSError) as error:
-        raise StoreDamaged(f"{path} cannot be read ({error})") from None
 
 
 def chunks_of(rows_N: np.ndarray) -> Iterator[np.ndarray]:

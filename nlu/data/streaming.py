@@ -34,8 +34,9 @@ from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.prepare import Part, ProgressBar, is_good, quiet, write_meta
 from nlu.data.reading import Texts, refuse_header_as_row
 from nlu.data.reusing import CUT, Reuse
+from nlu.data.shards import StoreDamaged, mapped
 from nlu.data.sharing import Chunks
-from nlu.data.store import SetWriter, StoreDamaged, StoredSet, mapped
+from nlu.data.store import SetWriter, StoredSet
 from nlu.data.tokenizing import load_tokenizer
 from nlu.storage.cache import staging_folder
 from nlu.storage.locks import Locked

@@ -1,5 +1,7 @@
 """Gathered rows equal the written ones for any size of shards."""
 
+import random
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 
 from nlu.data import store
 from nlu.data.arrays import ranges, starts_of
-from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoreDamaged, StoredSet, chunks_of
+from nlu.data.shards import StoreDamaged, mapped
+from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoredSet, chunks_of
 
 NUMBER_ROWS = 40
 
@@ -167,3 +170,25 @@ def test_ranges_concatenates_a_range_for_each_row(pairs):
     starts_N, lengths_N = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
     assert ranges(starts_N, lengths_N).tolist() == [start + i for start, length in pairs for i in range(length)]
     assert starts_of(lengths_N).tolist() == [sum(length for _, length in pairs[:n]) for n in range(len(pairs))]
+
+
+def test_a_changed_byte_of_a_shard_is_damage_or_changes_nothing(rows, tmp_path):
+    rng = random.Random(0)
+    path = written(tmp_path / "train", rows) / "00000.arrow"
+    whole, all_N = path.read_bytes(), np.arange(len(rows))
+    refused = 0
+    for _ in range(150):
+        changed = bytearray(whole)
+        changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        # Another file, since the first one is mapped.
+        other = tmp_path / "changed.arrow"
+        other.unlink(missing_ok=True)
+        other.write_bytes(changed)
+        try:
+            found = StoredSet([mapped(other)])
+        except StoreDamaged:
+            refused += 1
+            continue
+        assert found.tokens(all_N).tolist() == [token for row in rows for token in row["tokens"]]
+        assert found.scalars("target", all_N).tolist() == [row["target"] for row in rows]
+    assert refused > 75

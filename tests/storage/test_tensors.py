@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nlu.storage.tensors import checksum, load_tensors, origin_of, save_tensors
+from nlu.storage.tensors import load_tensors, origin_of, save_tensors
 
 TENSORS = {
     "large": torch.arange(70_000, dtype=torch.float32).reshape(700, 100),
@@ -40,13 +40,6 @@ def test_any_flipped_bit_of_the_tensors_is_noticed(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"a\.safetensors has other bytes than those that were saved"):
             load_tensors(path)
-
-
-def test_exchanged_chunks_and_exchanged_names_are_noticed():
-    parts = TENSORS["large"].flatten()[: 4 * 8192].reshape(4, 8192)
-    assert checksum({"a": parts}) != checksum({"a": parts[[1, 0, 2, 3]]})
-    one, two = torch.tensor([1.0]), torch.tensor([2.0])
-    assert checksum({"a": one, "b": two}) != checksum({"a": two, "b": one})
 
 
 def test_a_file_of_another_program_or_of_an_earlier_version_is_read(tmp_path):
