@@ -261,9 +261,7 @@ def test_a_run_with_windows_trains_on_them_one_after_another(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
-def test_rows_of_train_tsv_that_something_else_has_cut_off_are_missed_in_one_sentence(
-    tmp_path: Path, kept: int
-) -> None:
+def test_rows_of_train_tsv_that_were_cut_off_are_missed_in_one_sentence(tmp_path: Path, kept: int) -> None:
     options = [*TINY, *sets(tmp_path), "trainer.max_duration=6st", "trainer.log_interval=1st", "resume=auto"]
     run_dir = tmp_path / "run"
     train(*options, "trainer.stop_after=3st", f"hydra.run.dir={run_dir}")
