@@ -2,7 +2,7 @@
 
 The grammar is that of Hydra, read as by hydra-optuna-sweeper: `choice(a,b)`, `range(1,10)`, `interval(0,1)`,
 `tag(log, interval(1e-5, 1e-3))`. That package converts sweeps in a private module; a test compares its result with this
-one.
+one. Only here, a sweep may have a prior, the value that the user believes to be good: `tag(interval(0,1), prior=0.3)`.
 """
 
 import math
@@ -24,7 +24,7 @@ from optuna.distributions import (
 )
 from optuna.trial import Trial
 
-from nlu.config.checks.reading import grammar_problem, quoted
+from nlu.config.checks.reading import PRIOR, grammar_problem, quoted
 from nlu.config.errors import UserError
 
 
@@ -126,6 +126,8 @@ class Space:
     branches: list[Branch] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
     """overrides, in the order given"""
+    priors: dict[str, object] = field(default_factory=dict)
+    """the values that the user believes to be good, of parameters that have one"""
     parser: OverridesParser = field(default_factory=OverridesParser.create, repr=False, compare=False)
 
     @property
@@ -154,6 +156,11 @@ class Space:
                         if name not in values:
                             values[name] = suggest(name, distribution)
         return values
+
+    def distributions(self, name: str) -> list[BaseDistribution]:
+        """Return the distributions of a parameter: several if they depend on conditions."""
+        places = (self.params, *(branch.params for branch in self.branches))
+        return [params[name] for params in places if name in params]
 
     def described(self) -> dict[str, str]:
         """Return the space as text, to compare it with another."""
@@ -241,9 +248,11 @@ def _add(space: Space, text: str, problems: list[str], where: str | None = None)
         Branch(branch.key, branch.value, {key: held for key, held in branch.params.items() if key != name})
         for branch in space.branches
     ]
+    space.priors.pop(name, None)
     if override.is_sweep_override():
         if (distribution := _distribution(override, where or text, problems)) is not None:
             space.params[name] = distribution
+            _add_prior(space, override, distribution, problems, where or name)
     else:
         space.fixed.append(text)
 
@@ -270,6 +279,50 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
         return None
 
 
+def _add_prior(
+    space: Space, override: Override, distribution: BaseDistribution, problems: list[str], where: str
+) -> None:
+    tags: set[str] = getattr(override.value(), "tags", set())
+    for tag in tags:
+        if tag.startswith(PRIOR):
+            text = tag.removeprefix(PRIOR)
+            try:
+                space.priors[override.get_key_element()] = value_within(distribution, text)
+            except ValueError as error:
+                problems.append(f"{where}: its prior is {text}, {error}; write a prior that can be drawn")
+
+
+def value_within(distribution: BaseDistribution, value: object) -> Any:
+    """Return a value, perhaps a text, as the distribution would draw it. Raises ValueError if it never would."""
+    text = bare(written(value))
+    if isinstance(distribution, CategoricalDistribution):
+        for choice in distribution.choices:
+            if bare(written(choice)) == text:
+                return choice
+        # 1e-4 and 0.0001 are one number.
+        for choice in distribution.choices:
+            if _number(choice) is not None and _number(choice) == _number(text):
+                return choice
+        raise ValueError(f"which is not in {shown(distribution)}")
+    assert isinstance(distribution, FloatDistribution | IntDistribution), "there are three kinds of distribution"
+    if (number := _number(text)) is None:
+        raise ValueError(f"which is not a number of {shown(distribution)}")
+    low, high, step = distribution.low, distribution.high, distribution.step
+    is_step = step is None or math.isclose((number - low) / step, round((number - low) / step), abs_tol=1e-9)
+    if not low <= number <= high or not is_step:
+        raise ValueError(f"which is not in {shown(distribution)}")
+    return int(number) if isinstance(distribution, IntDistribution) else number
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
 def _add_branch(space: Space, condition: str, branch: object, problems: list[str]) -> None:
     key, equals, value = condition.partition("=")
     where = f"{WHEN}.'{condition}'"
@@ -286,6 +339,7 @@ def _add_branch(space: Space, condition: str, branch: object, problems: list[str
         f"{where}: {fixed} is not a sweep; write choice(...), range(...) or interval(...)" for fixed in inner.fixed
     ]
     space.branches.append(Branch(key, value, inner.params))
+    space.priors |= inner.priors
 
 
 def _check_branches(space: Space, problems: list[str]) -> None:

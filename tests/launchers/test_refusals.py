@@ -42,6 +42,25 @@ WRONG = [
     ([LR, "hydra.sweeper.n_trials=0", "hydra.sweeper.on_failure=stopp", "optimizer.weight_decay=-1"], "3 problems"),
     ([LR, "hydra.run.dir=mine"], "a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir=mine"),
     (["optimizer.lr=choice(0.1,-1)"], "optimizer.lr is -1 but must be a number > 0"),
+    (
+        ["optimizer.lr=interval(0.5,1)", "hydra.sweeper.use_defaults=true"],
+        "which is not in interval(0.5, 1.0); give it a prior",
+    ),
+    (
+        [LR, "hydra.sweeper.enqueue=[{optimizer.lrr:0.1}]"],
+        "enqueue[0]: optimizer.lrr is not drawn; nearest: optimizer.lr",
+    ),
+    (
+        [LR, "hydra.sweeper.enqueue=[{optimizer.lr:7}]"],
+        "enqueue[0]: optimizer.lr is 7, which is not in tag(log, interval(",
+    ),
+    ([LR, "hydra.sweeper.enqueue=[0.1]"], "hydra.sweeper.enqueue[0] is 0.1, but must map drawn keys to values"),
+    ([LR, "hydra.sweeper.warm_start=[nowhere]"], "hydra.sweeper.warm_start: nowhere holds no search"),
+    (["optimizer.lr=tag(interval(0,1),prior=2)"], "its prior is 2, which is not in interval(0.0, 1.0)"),
+    (
+        ["seed=choice(1,2)", "hydra/sweeper/sampler=grid", "hydra.sweeper.use_defaults=true"],
+        "grid tries every combination",
+    ),
     (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: unknown choice; nearest: bert_tiny"),
 ]
 ALSO_WRONG = [

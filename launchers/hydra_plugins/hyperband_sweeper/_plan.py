@@ -28,11 +28,13 @@ from nlu.storage.places import address_problems
 from nlu.sweeps import keeping, preflight, resources
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.patience import PatientStorage
+from nlu.sweeps.priors import WithPrior
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
 from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
 from nlu.sweeps.storage import journal_of, open_storage, storage_url, url_problems
 
 from . import _folder
+from ._first import FIRST, centers, first_keys, first_trials
 from ._slots import LOCAL, Gpus, Need, Slots, need_of, visible_gpus
 
 SAMPLERS = "hydra/sweeper/sampler"
@@ -89,6 +91,9 @@ class SearchPlan:
         if found:
             raise UserError(*found)
         self.base = compose(list(self.space.fixed))
+        has_begun = _folder.held_search(self.folder) is not None
+        self.first = first_trials(self.settings, self.space, self.composed_value, self.warnings.append, has_begun)
+        self.centers = centers(self.space, self.first, use_defaults=bool(self.settings["use_defaults"]))
         probes = self._probes(is_group)
         configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
         self.saves = any(config["trainer"]["save"] for config in configs)
@@ -128,7 +133,14 @@ class SearchPlan:
             or resources.without_rungs(self.spec)
             or resources.raised(self.settings, configs, examples)
         )
+        if self.centers and self.spec["name"] != "freeze_thaw":
+            factor = self.settings["reduction_factor"]
+            self.sampler = WithPrior(self.sampler, self.centers, self.spec, factor, self.seed)
         self._open_study(storage)
+
+    def composed_value(self, key: str) -> str | None:
+        """Return the value that a key has without the search."""
+        return preflight.composed_value(self.base, key)
 
     def _composer(self) -> Callable[[Sequence[str]], DictConfig]:
         """Return a function that composes overrides of a trial; it keeps its last results, since composing is slow."""
@@ -150,6 +162,8 @@ class SearchPlan:
         self._check_launch(configs, probes)
         print(f"# Drawn for each trial: {', '.join(self.space.names)}")
         combinations = counted(tried, "combination")
+        for values in self.first:
+            print(f"# Tried first: {' '.join(overrides_of(values))}")
         print(f"# {combinations} of groups, valid at both ends of every interval and with every choice.")
         print("# Nothing was run or read. The search itself will check whether the storage answers and has another")
         print("# search of this name, and will compute the rungs of the pruner, which depend on the number of rows.")
@@ -198,6 +212,8 @@ class SearchPlan:
         sampler = self.settings["sampler"]
         if self._is_grid and self.settings["pruner"] == "freeze_thaw":
             return [f"{SAMPLERS} is grid, but freeze_thaw draws the trials itself; leave it out, or take asha"]
+        if self._is_grid and (given := first_keys(self.settings)):
+            return [f"hydra.sweeper.{given[0]} is set, but {SAMPLERS}=grid tries every combination; leave it out"]
         if isinstance(sampler, dict):
             return [
                 f"hydra.sweeper.sampler.{key} is {value} but must be >= 0; set it to such a number"
@@ -215,7 +231,7 @@ class SearchPlan:
 
     def _probes(self, is_group: Callable[[str], bool]) -> list[list[str]]:
         """Return values of trials: both ends of intervals and all choices, for every combination of groups."""
-        value_of = partial(preflight.composed_value, self.base)
+        value_of = self.composed_value
         tried = preflight.combinations(self.space, is_group)
         return [probe for combination in tried for probe in preflight.probes(self.space, combination, value_of)]
 
@@ -281,12 +297,14 @@ class SearchPlan:
             SHARED: preflight.shared_values(self.base, self.space.names),
             PRUNER: self.spec,
             SAMPLER: self._described_sampler(),
+            FIRST: attributes.get(FIRST, self.first),
             _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex,
             SPACE: self.space.described(),
         }
         if all(name in attributes for name in (SPACE, SHARED, FOLDER, _folder.ID)):
             self._refuse_another(attributes, now)
             self._warn_of_another(attributes, now)
+        self.first = now[FIRST]
         # Written only once this search has the lease; see `settle`.
         self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}
 
@@ -327,7 +345,7 @@ class SearchPlan:
 
     def _described_sampler(self) -> dict[str, Any]:
         parameters = {key: value for key, value in self.settings["sampler"].items() if not key.startswith("_")}
-        return {"name": self.sampler_name, **parameters}
+        return {"name": self.sampler_name, **parameters, **({"prior": self.centers} if self.centers else {})}
 
     def _warn_of_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         for key in (SAMPLER, PRUNER):

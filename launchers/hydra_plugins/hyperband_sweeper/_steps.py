@@ -1,14 +1,19 @@
 """Which trial gets a free slot: the decisions of the scheduler, written into the study before they take effect."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
+import numpy as np
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from nlu.sweeps import channel, preflight, steps
+from nlu.sweeps import channel, steps
+from nlu.sweeps.sampling import stable_seed
 from nlu.sweeps.schedulers.choosing import build
+from nlu.sweeps.schedulers.encoding import drawn_value
 from nlu.sweeps.schedulers.scheduler import PAUSING, Decision
 from nlu.sweeps.space import suggest
 
@@ -22,8 +27,7 @@ class Steps:
     def __init__(self, plan: SearchPlan):
         self._plan = plan
         self.pauses = plan.spec["name"] in PAUSING
-        self._composed = partial(preflight.composed_value, plan.base)
-        self._scheduler = build(plan.spec, plan.space, self._composed, plan.seed)
+        self._scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)
         # The loop of the search does not run while a job runs in its thread; see `answering`.
         self._answers = plan.slots.is_threaded
 
@@ -44,7 +48,7 @@ class Steps:
         if steps.VALUES in frozen.user_attrs:
             return frozen
         trial = Trial(self._plan.study, trial_id)
-        values = self._plan.space.draw(partial(suggest, trial), self._composed)
+        values = self._plan.space.draw(partial(suggest, trial), self._plan.composed_value)
         # Last: a trial with this attribute is complete, and is never drawn again.
         trial.set_user_attr(steps.VALUES, values)
         return self._plan.storage.get_trial(trial_id)
@@ -55,14 +59,14 @@ class Steps:
         `read` returns all trials.
         """
         if not self.pauses:
-            return self._plan.study.ask().number if may_begin else None
+            return self._ask(len(read())) if may_begin else None
         trials = read()
         log = steps.log_of(trials)
         decision = self._decision(trials, log, may_begin=may_begin)
         if decision is None:
             return None
         if decision.number is None:
-            return self._begin(decision, len(log))
+            return self._begin(decision, len(log), self._given(decision, len(trials)))
         self._write(decision, len(log))
         return decision.number
 
@@ -88,11 +92,34 @@ class Steps:
         name, step = steps.step_of(decision, count, answers=self._answers)
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(decision.number), name, step)
 
-    def _begin(self, decision: Decision, count: int) -> int:
+    def _given(self, decision: Decision, number: int) -> Mapping[str, object] | None:
+        """Return the parameters of a new trial that are not drawn; those of the first trials are given."""
+        if number >= len(self._plan.first):
+            return decision.values
+        first = self._plan.first[number]
+        if decision.values is None:
+            return first
+        # The scheduler draws what is not given.
+        random = np.random.default_rng(stable_seed(self._plan.seed, number, "given"))
+
+        def value(name: str, distribution: BaseDistribution) -> object:
+            return first[name] if name in first else drawn_value(distribution, random)
+
+        return self._plan.space.draw(value, self._plan.composed_value)
+
+    def _ask(self, count: int) -> int:
+        """Begin a trial that is never paused; returns its number, that of trials so far."""
+        if count >= len(self._plan.first):
+            return self._plan.study.ask().number
+        return self._create({steps.FIXED: dict(self._plan.first[count])})
+
+    def _begin(self, decision: Decision, count: int, values: Mapping[str, object] | None) -> int:
         """Create a trial with its first step, in one write: after a kill there are both or none."""
         name, step = steps.step_of(decision, count, answers=self._answers)
-        fixed = {} if decision.values is None else {steps.FIXED: dict(decision.values)}
-        trial = create_trial(state=TrialState.RUNNING, system_attrs={name: step, **fixed})
+        return self._create({name: step, **({} if values is None else {steps.FIXED: dict(values)})})
+
+    def _create(self, attributes: Mapping[str, Any]) -> int:
+        trial = create_trial(state=TrialState.RUNNING, system_attrs=dict(attributes))
         trial_id = self._plan.storage.create_new_trial(self._plan.study_id, trial)
         return self._plan.storage.get_trial(trial_id).number
 

@@ -38,6 +38,12 @@ class HyperbandSweeperConf:
     n_trials / reduction_factor whole trials"""
     reduction_factor: int = 3
     """One trial in so many passes a rung."""
+    use_defaults: bool = False
+    """The first trial has the values that the swept keys have without the search; they are also the prior"""
+    enqueue: list[Any] | None = None
+    """Configurations that are tried first: [{optimizer.lr: 1e-4}]; parameters that are left out are drawn"""
+    warm_start: list[str] | None = None
+    """Sweep folders of former searches; the parameters of the three best trials of each are tried first"""
     keep: str = "all"
     """Checkpoints of ended trials that stay: all, rungs (best ones of complete trials) or best (those of the best)"""
     on_failure: str = "continue"

@@ -22,6 +22,11 @@ _PIECES_INSIDE = re.compile(rf"{_QUOTED}|[^'\"{{}}\[\](),:]+|.", re.DOTALL)
 _PIECES = re.compile(rf"{_QUOTED}|[^'\",]+|.", re.DOTALL)
 """Pieces of plain values, of which a sweep has several."""
 _ADDRESSES = re.compile(rf"{_QUOTED}|(?P<address>[A-Za-z][\w+.-]*://[^\s'\"{{}}\[\](),\\]*)")
+_PRIOR = re.compile(
+    rf"tag\((?P<rest>.*),\s*prior\s*=\s*(?:(?P<quoted>{_QUOTED})|(?P<plain>[^,()'\"\s]+))\s*\)\s*$", re.DOTALL
+)
+PRIOR = "prior="
+"""begins the tag of a sweep that holds its prior"""
 USER_MISTAKES = (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError)
 """What Hydra raises before a task starts for a command line or configuration file that it cannot use."""
 
@@ -31,11 +36,13 @@ def quoted(argument: str) -> str:
 
     These are words with letters beyond ASCII (`data.train=数据.csv`), and addresses with one of =#&~!; in them
     (`output=odps://PROJECT/tables/NAME/pt=1`). Quoted text, values with a backslash or an interpolation, and keys of
-    mappings, which Hydra reads in ASCII only, stay as they are.
+    mappings, which Hydra reads in ASCII only, stay as they are. The prior of a sweep, `tag(interval(0,1), prior=0.5)`,
+    becomes a tag, since Hydra's function `tag` knows no such argument.
     """
     key, equals, value = argument.partition("=")
     if "${" in value:
         return argument
+    value = _PRIOR.sub(_as_tag, value)
     value = _ADDRESSES.sub(
         lambda match: f'"{match[0]}"' if set("=#&~!;").intersection(match["address"] or "") else match[0], value
     )
@@ -47,6 +54,11 @@ def quoted(argument: str) -> str:
     return f"{key}=" + "".join(
         _in_quotes(piece) if after != ":" else piece for piece, after in zip(pieces, following, strict=True)
     )
+
+
+def _as_tag(match: re.Match[str]) -> str:
+    prior = match["plain"] or match["quoted"][1:-1]
+    return f"tag('{PRIOR}{prior}',{match['rest']})"
 
 
 def _in_quotes(piece: str) -> str:

@@ -10,10 +10,16 @@ from nlu.sweeps.schedulers.scheduler import Lengths, Scheduler, Straight
 from nlu.sweeps.space import Space
 
 
-def build(spec: Mapping[str, Any], space: Space, composed: Callable[[str], str | None], seed: int) -> Scheduler:
+def build(
+    spec: Mapping[str, Any],
+    space: Space,
+    composed: Callable[[str], str | None],
+    seed: int,
+    centers: Mapping[str, object] | None = None,
+) -> Scheduler:
     """Return the scheduler for a pruner, given as to `nlu.sweeps.pruning.build`.
 
-    `composed` returns the value of a key that is not drawn, as for `Space.draw`.
+    `composed` returns the value of a key that is not drawn, as for `Space.draw`; `centers` are the values of the prior.
     """
     if spec["name"] == "asha":
         return Asha.of(spec)
@@ -28,4 +34,4 @@ def build(spec: Mapping[str, Any], space: Space, composed: Callable[[str], str |
         for name, each in branch.params.items():
             distributions.setdefault(name, []).append(each)
     encoding = Encoding(distributions, [name for name in distributions if name not in space.params])
-    return FreezeThaw(Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed)
+    return FreezeThaw(Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed, centers)

@@ -137,10 +137,12 @@ def drawn_near(draw: Draw, origin: Mapping[str, object], random: np.random.Gener
     return dict(draw(suggest))
 
 
-def _anywhere(random: np.random.Generator) -> Suggest:
-    def suggest(name: str, distribution: BaseDistribution) -> object:
-        if isinstance(distribution, CategoricalDistribution):
-            return distribution.choices[int(random.integers(len(distribution.choices)))]
-        return value_at(distribution, float(random.random()))
+def drawn_value(distribution: BaseDistribution, random: np.random.Generator) -> object:
+    """Return a value that is drawn evenly, on the scale of the distribution."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[int(random.integers(len(distribution.choices)))]
+    return value_at(distribution, float(random.random()))
 
-    return suggest
+
+def _anywhere(random: np.random.Generator) -> Suggest:
+    return lambda name, distribution: drawn_value(distribution, random)

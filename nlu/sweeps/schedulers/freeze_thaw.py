@@ -16,6 +16,7 @@ import numpy as np
 from scipy.linalg import LinAlgError
 from scipy.special import ndtr
 
+from nlu.sweeps.schedulers.belief import Belief
 from nlu.sweeps.schedulers.encoding import Encoding, drawn_anywhere, drawn_near
 from nlu.sweeps.schedulers.process import Curves, Posterior, fitted, prior
 from nlu.sweeps.schedulers.scheduler import FAILED, PAUSED, RUNNING, Decision, Draw, Lengths, Standing
@@ -24,6 +25,9 @@ FIRST_TRIALS = 8
 """trials that are drawn at random before the model decides"""
 EXPLORED = 0.1
 """the share of decisions for a new trial that is drawn at random"""
+TRUSTED = 0.5
+"""the share of random draws that come from the prior, if there is one: that of PriorBand for trials that begin at the
+first rung"""
 CANDIDATES, NEAR = 200, 120
 """new configurations that compete at each decision; so many of them are neighbors of the best trials"""
 ORIGINS = 5
@@ -75,8 +79,12 @@ class Scale:
 class FreezeThaw:
     """Axes: M candidates, N points, T trials, C columns."""
 
-    def __init__(self, lengths: Lengths, encoding: Encoding, draw: Draw, seed: int):
+    def __init__(
+        self, lengths: Lengths, encoding: Encoding, draw: Draw, seed: int, centers: Mapping[str, object] | None = None
+    ):
+        """`centers`: the values of the prior, if there is one."""
         self._lengths, self._encoding, self._draw, self._seed = lengths, encoding, draw, seed
+        self._belief = Belief(centers) if centers else None
         self._steps = max(1, round(lengths.part / lengths.least / STEPS))
         """the evaluations in a step"""
 
@@ -89,10 +97,10 @@ class FreezeThaw:
         paused = [trial for trial in trials if trial.state == PAUSED and not trial.part_ends]
         paused = [trial for trial in paused if lengths.can_end(trial, left)]
         if may_begin and (len(trials) < FIRST_TRIALS or random.random() < EXPLORED):
-            return self._begun(drawn_anywhere(self._draw, random), {"rule": "random"})
+            return self._begun(self._random(random), {"rule": "random"})
         if not any(math.isfinite(trial.best) for trial in trials):
             if may_begin:
-                return self._begun(drawn_anywhere(self._draw, random), {"rule": "random"})
+                return self._begun(self._random(random), {"rule": "random"})
             return self._thawed(paused[0], {"rule": "only"}) if paused else lengths.last_steps(trials)
         new = self._new_candidates(trials, random) if may_begin else []
         if not paused and not new:
@@ -109,7 +117,13 @@ class FreezeThaw:
         seen = [trial for trial in trials if math.isfinite(trial.best)]
         best = sorted(seen, key=lambda trial: (-trial.best, trial.number))[:ORIGINS]
         near = [drawn_near(self._draw, best[int(random.integers(len(best)))].values, random) for _ in range(NEAR)]
-        return near + [drawn_anywhere(self._draw, random) for _ in range(CANDIDATES - NEAR)]
+        return near + [self._random(random) for _ in range(CANDIDATES - NEAR)]
+
+    def _random(self, random: np.random.Generator) -> dict[str, object]:
+        """Return a configuration drawn at random, from the prior or evenly."""
+        if self._belief is not None and random.random() < TRUSTED:
+            return self._belief.configuration(self._draw, random)
+        return drawn_anywhere(self._draw, random)
 
     def _most_probable(
         self,
