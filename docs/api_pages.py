@@ -28,6 +28,7 @@ The docstrings of the code, a page for each package. [](../../CONTRIBUTING.md) e
 
 ```{toctree}
 :maxdepth: 1
+:titlesonly:
 
 files
 """
