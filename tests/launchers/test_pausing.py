@@ -41,8 +41,9 @@ def value_of(values, step: int) -> float:
 class World:
     """What outlives a process: the journal, the checkpoints of the jobs, and the steps that they trained."""
 
-    def __init__(self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=()):
+    def __init__(self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=(), until_plateau=None):
         self.folder, self.n_trials, self.count, self.fails = folder, n_trials, count, fails
+        self.until_plateau = until_plateau
         self.spec = {"name": pruner, "min_resource": STEP_EXAMPLES, "max_resource": LENGTH * STEP_EXAMPLES,
                      "reduction_factor": 3, "max_examples": max_examples, "parts": 1}  # fmt: skip
         self.saved, self.trained, self.at_once = {}, [], 0
@@ -56,12 +57,14 @@ class World:
             study_name="s", storage=storage, direction="maximize", load_if_exists=True, sampler=sampler
         )
         study_id = storage.get_study_id_from_name("s")
+        settings = {"stop_after_same_failures": 0, "retries": 0, "on_failure": "continue", "keep": "all",
+                    "max_hours": None, "until_plateau": self.until_plateau}  # fmt: skip
         plan = SimpleNamespace(
-            spec=self.spec, space=SPACE, base=None, seed=0, storage=storage, study=study, study_id=study_id, url=url,
+            spec=self.spec, space=SPACE, composed_value=None, centers={}, first=[], seed=0, storage=storage,
+            study=study, study_id=study_id, url=url,
             name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warnings=[],
-            slots=Jobs(self, url), settings={"stop_after_same_failures": 0, "retries": 0, "on_failure": "continue",
-            "keep": "all"}, is_run=False, saves=False, hands_trial=True, mirror=None, sampler_name="random",
-            need=lambda values: Need(gpus=0), overrides=lambda *launch: launch,
+            slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,
+            sampler_name="random", need=lambda values: Need(gpus=0), overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),
         )  # fmt: skip
         Search(plan, SimpleNamespace(require=lambda: None)).run()
@@ -223,6 +226,18 @@ def test_several_trials_at_a_time_keep_to_the_budget_and_never_share_a_step(tmp_
     assert spent <= 4000 + LENGTH * STEP_EXAMPLES
     best = max(world.trials(), key=lambda trial: max(trial.intermediate_values.values()))
     assert best.state.name == "COMPLETE"
+
+
+@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
+def test_on_a_plateau_no_trial_begins_and_the_best_one_ends(tmp_path, pruner):
+    world = unbroken(tmp_path, pruner=pruner, n_trials=40, max_examples=20 * LENGTH * STEP_EXAMPLES, until_plateau=2)
+    found = world.trials()
+    complete = [trial for trial in found if trial.state.name == "COMPLETE"]
+    assert len(found) < 40 and len(complete) >= 1
+    best = max(value for trial in found for value in trial.intermediate_values.values())
+    assert max(trial.value for trial in complete) == best
+    cost = sum(trial.last_step for trial in found)
+    assert cost < 20 * LENGTH * STEP_EXAMPLES
 
 
 def test_a_failed_trial_is_not_continued_and_the_search_ends(tmp_path):

@@ -61,6 +61,7 @@ WRONG = [
         ["seed=choice(1,2)", "hydra/sweeper/sampler=grid", "hydra.sweeper.use_defaults=true"],
         "grid tries every combination",
     ),
+    ([LR, "hydra.sweeper.max_hours=0"], "hydra.sweeper.max_hours is 0.0 but must be > 0, or null for no limit"),
     (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: unknown choice; nearest: bert_tiny"),
 ]
 ALSO_WRONG = [

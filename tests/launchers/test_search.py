@@ -175,9 +175,30 @@ def test_the_remaining_trials_are_the_waiting_and_the_unasked_ones():
     from hydra_plugins.hyperband_sweeper._impl import Search
 
     for waiting, n_trials, asked, remaining in (([4, 5], 9, 6, 5), ([4], 6, 6, 1), ([], 6, 8, 0)):
-        plan, steps = SimpleNamespace(n_trials=n_trials), SimpleNamespace(pauses=False)
+        plan, steps = (
+            SimpleNamespace(n_trials=n_trials),
+            SimpleNamespace(pauses=False, limits=SimpleNamespace(is_over=False)),
+        )
         one = SimpleNamespace(waiting=waiting, plan=plan, asked=asked, steps=steps)
         assert Search._remaining(one) == remaining
+
+
+def test_a_search_ends_on_a_plateau_and_its_continuation_counts_on(tmp_path):
+    more = ("lr=tag(log,interval(0.001,1))", "hydra.sweeper.n_trials=60", "hydra.sweeper.until_plateau=4")
+    said = search(tmp_path / "s", *more)
+    values = [trial.value for trial in trials(tmp_path / "s")]
+    best = values.index(max(values))
+    assert best == len(values) - 5 < 55
+    assert "no better value in 4 trials (hydra.sweeper.until_plateau): no new trial begins" in said
+    search(tmp_path / "s", *more)
+    assert len(trials(tmp_path / "s")) == len(values)
+
+
+def test_a_search_ends_after_its_hours_with_what_it_has(tmp_path):
+    more = ("lr=tag(log,interval(0.001,1))", "step_s=0.1", "hydra.sweeper.n_trials=60", "hydra.sweeper.max_hours=3e-4")
+    said = search(tmp_path / "s", *more)
+    assert 1 <= len(trials(tmp_path / "s")) < 10 and "hydra.sweeper.max_hours=0.0003 is over" in said
+    assert set(states(tmp_path / "s")) == {"COMPLETE"}
 
 
 def test_slots_for_which_no_trial_remains_are_not_idle(monkeypatch):

@@ -151,12 +151,12 @@ class Search:
 
     def _answer(self, number: int) -> None:
         self.lease.require()
-        self.steps.answer(number, self._trials(), may_begin=self.asked < self.plan.n_trials)
+        self.steps.answer(number, self._trials(), self.asked, self.board.say)
 
     def _remaining(self) -> int:
         if self.steps.pauses:
             return len(self.waiting) + (0 if self.is_spent else self.plan.slots.count)
-        return len(self.waiting) + max(0, self.plan.n_trials - self.asked)
+        return len(self.waiting) + (0 if self.steps.limits.is_over else max(0, self.plan.n_trials - self.asked))
 
     def _fill(self) -> None:
         slots = self.plan.slots
@@ -177,7 +177,7 @@ class Search:
         # when the sampler has seen more results.
         if len(self.waiting) > self.plan.slots.count:
             return None
-        number = self.steps.next(self._trials, may_begin=self.asked < self.plan.n_trials)
+        number = self.steps.next(self._trials, self.asked, self.board.say)
         self.is_spent = number is None and not self.running
         self.asked = max(self.asked, -1 if number is None else number + 1)
         return number

@@ -14,7 +14,7 @@ from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from optuna.samplers import RandomSampler
+from optuna.samplers import BaseSampler, RandomSampler
 
 from nlu.config.checks.composing import without_hydra
 from nlu.config.checks.reading import read_override
@@ -268,7 +268,7 @@ class SearchPlan:
             ) from error
         self.sampler_name = kind.removesuffix("Sampler").lower()
         is_quasi_random = kind == "QMCSampler"
-        self.sampler = SeededByTrial(
+        self.sampler: BaseSampler = SeededByTrial(
             lambda own_seed: build(seed=own_seed),
             seed,
             one_sequence=self._is_grid or is_quasi_random,

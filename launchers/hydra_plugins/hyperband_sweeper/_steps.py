@@ -17,6 +17,7 @@ from nlu.sweeps.schedulers.encoding import drawn_value
 from nlu.sweeps.schedulers.scheduler import PAUSING, Decision
 from nlu.sweeps.space import suggest
 
+from ._limits import Limits
 from ._plan import SearchPlan
 from ._slots import BASIC
 
@@ -27,6 +28,7 @@ class Steps:
     def __init__(self, plan: SearchPlan):
         self._plan = plan
         self.pauses = plan.spec["name"] in PAUSING
+        self.limits = Limits(plan)
         self._scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)
         # The loop of the search does not run while a job runs in its thread; see `answering`.
         self._answers = plan.slots.is_threaded
@@ -53,14 +55,15 @@ class Steps:
         trial.set_user_attr(steps.VALUES, values)
         return self._plan.storage.get_trial(trial_id)
 
-    def next(self, read: Callable[[], Sequence[FrozenTrial]], *, may_begin: bool) -> int | None:
+    def next(self, read: Callable[[], Sequence[FrozenTrial]], asked: int, say: Callable[[str], None]) -> int | None:
         """Return the trial for a free slot, new or continued, or None; what it may train is written.
 
-        `read` returns all trials.
+        `read` returns all trials, of which `asked` were begun. `say` gets the sentence about a limit that is reached.
         """
-        if not self.pauses:
-            return self._ask(len(read())) if may_begin else None
         trials = read()
+        may_begin = self._may_begin(trials, asked, say)
+        if not self.pauses:
+            return self._ask(len(trials)) if may_begin else None
         log = steps.log_of(trials)
         decision = self._decision(trials, log, may_begin=may_begin)
         if decision is None:
@@ -70,10 +73,10 @@ class Steps:
         self._write(decision, len(log))
         return decision.number
 
-    def answer(self, number: int, trials: Sequence[FrozenTrial], *, may_begin: bool) -> None:
+    def answer(self, number: int, trials: Sequence[FrozenTrial], asked: int, say: Callable[[str], None]) -> None:
         """Decide about a trial whose job waits: it gets the next step, or is paused."""
         log = steps.log_of(trials)
-        decision = self._decision(trials, log, may_begin=may_begin, asking=number)
+        decision = self._decision(trials, log, may_begin=self._may_begin(trials, asked, say), asking=number)
         if decision is not None and decision.number == number:
             self._write(decision, len(log))
             return
@@ -81,11 +84,16 @@ class Steps:
         asked_at = trials[number].user_attrs[steps.ASKS]
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), steps.PAUSED_AT, asked_at)
 
+    def _may_begin(self, trials: Sequence[FrozenTrial], asked: int, say: Callable[[str], None]) -> bool:
+        if not self.limits.is_over and (sentence := self.limits.reached(trials)) is not None:
+            say(sentence)
+        return not self.limits.is_over and asked < self._plan.n_trials
+
     def _decision(
         self, trials: Sequence[FrozenTrial], log: Sequence[Decision], *, may_begin: bool, asking: int | None = None
     ) -> Decision | None:
         found = steps.standings(trials, maximize=self._plan.direction == "maximize", asking=asking)
-        return self._scheduler.decide(found, log, may_begin=may_begin)
+        return self._scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
 
     def _write(self, decision: Decision, count: int) -> None:
         assert decision.number is not None, "a trial that was begun before"

@@ -36,6 +36,10 @@ class HyperbandSweeperConf:
     max_examples: str | None = None
     """Examples seen by all trials together, a duration, with asha and freeze_thaw; null = no limit, with freeze_thaw
     n_trials / reduction_factor whole trials"""
+    max_hours: float | None = None
+    """No new trial begins once the commands of the search have run so long; null = no limit"""
+    until_plateau: float | None = None
+    """No new trial begins after the examples of so many whole trials without a better value; null = no limit"""
     reduction_factor: int = 3
     """One trial in so many passes a rung."""
     use_defaults: bool = False

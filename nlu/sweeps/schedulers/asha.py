@@ -24,8 +24,12 @@ class Asha:
         """Return the scheduler for a specification, see `nlu.sweeps.schedulers.choosing`."""
         return cls(Lengths.of(spec), spec["reduction_factor"])
 
-    def decide(self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool) -> Decision | None:
+    def decide(
+        self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool, is_over: bool = False
+    ) -> Decision | None:
         """Return the trial that gets the next step, see `Scheduler`."""
+        if is_over:
+            return self._lengths.last_steps(trials)
         left = self._lengths.left(trials)
         for level in reversed(range(len(self.rungs) - 1)):
             if (found := self._promoted(trials, level, left)) is not None:

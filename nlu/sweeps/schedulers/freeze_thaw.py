@@ -88,8 +88,12 @@ class FreezeThaw:
         self._steps = max(1, round(lengths.part / lengths.least / STEPS))
         """the evaluations in a step"""
 
-    def decide(self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool) -> Decision | None:
+    def decide(
+        self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool, is_over: bool = False
+    ) -> Decision | None:
         """Return the trial that gets the next step, see `Scheduler`."""
+        if is_over:
+            return self._lengths.last_steps(trials)
         lengths = self._lengths
         random = np.random.default_rng([self._seed, len(log)])
         left = lengths.left(trials)

@@ -1,0 +1,77 @@
+"""What ends a search besides n_trials: hours, and a plateau of the best value.
+
+Both stop new trials; those that run end as usual, and a search that pauses trials completes its best one. What was
+used is kept in the study, so a search that was killed goes on counting.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from ._plan import SearchPlan
+
+USED = "used"
+"""user attribute of a study: the seconds of all its commands, its best value, and the cost up to it in whole trials"""
+WRITTEN_EVERY_S = 60.0
+
+
+class Limits:
+    """Follows time and best value of a search."""
+
+    def __init__(self, plan: SearchPlan):
+        self._plan, self.is_over = plan, False
+        self._max_hours, self._patience = plan.settings["max_hours"], plan.settings["until_plateau"]
+        kept: Mapping[str, Any] = plan.study.user_attrs.get(USED, {})
+        self._seconds: float = kept.get("seconds", 0.0)
+        self._best: float | None = kept.get("best")
+        self._cost: float = kept.get("cost", 0.0)
+        self._counted_s = self._written_s = time.monotonic()
+
+    def reached(self, trials: Sequence[FrozenTrial]) -> str | None:
+        """Return the sentence about a limit that is reached, from when on the search `is_over`; None before."""
+        if self._max_hours is None and self._patience is None:
+            return None
+        now_s = time.monotonic()
+        self._seconds += now_s - self._counted_s
+        self._counted_s = now_s
+        cost, best = self._spent(trials), self._best_of(trials)
+        is_better = best is not None and (self._best is None or best > self._best)
+        if is_better:
+            self._best, self._cost = best, cost
+        if is_better or now_s - self._written_s > WRITTEN_EVERY_S:
+            self._written_s = now_s
+            used = {"seconds": round(self._seconds, 1), "best": self._best, "cost": self._cost}
+            self._plan.study.set_user_attr(USED, used)
+        sentence = self._sentence(cost)
+        self.is_over = sentence is not None
+        return sentence
+
+    def _sentence(self, cost: float) -> str | None:
+        if self._max_hours is not None and self._seconds >= 3600 * self._max_hours:
+            return f"hydra.sweeper.max_hours={self._max_hours:g} is over: no new trial begins"
+        if self._patience is not None and cost - self._cost >= self._patience:
+            what = "the examples of " if self._counts_examples else ""
+            return (
+                f"no better value in {what}{self._patience:g} trials (hydra.sweeper.until_plateau): no new trial begins"
+            )
+        return None
+
+    @property
+    def _counts_examples(self) -> bool:
+        return "max_resource" in self._plan.spec
+
+    def _spent(self, trials: Sequence[FrozenTrial]) -> float:
+        """Return what the trials have cost, in whole trials; without a pruner that counts examples, in ended trials."""
+        if self._counts_examples:
+            return sum(trial.last_step or 0 for trial in trials) / float(self._plan.spec["max_resource"])
+        return sum(trial.state.is_finished() for trial in trials)
+
+    def _best_of(self, trials: Sequence[FrozenTrial]) -> float | None:
+        """Return the best value of any evaluation; greater is better."""
+        sign = 1.0 if self._plan.direction == "maximize" else -1.0
+        values = [value for trial in trials for value in trial.intermediate_values.values()]
+        values += [trial.value for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None]
+        return max((sign * value for value in values if math.isfinite(value)), default=None)
