@@ -59,7 +59,7 @@ class WithPrior(BaseSampler):
             return self._sampler.sample_independent(study, trial, param_name, param_distribution)
         belief, kept = source
         random = np.random.default_rng(stable_seed(self._seed, trial.number, param_name, "prior"))
-        if param_name in kept and random.random() < KEPT:
+        if param_name in kept and belief.has(param_name, param_distribution) and random.random() < KEPT:
             return belief.centers[param_name]
         return belief.value(param_name, param_distribution, random)
 

@@ -308,8 +308,10 @@ def value_within(distribution: BaseDistribution, value: object) -> Any:
     if (number := _number(text)) is None:
         raise ValueError(f"which is not a number of {shown(distribution)}")
     low, high, step = distribution.low, distribution.high, distribution.step
-    is_step = step is None or math.isclose((number - low) / step, round((number - low) / step), abs_tol=1e-9)
-    if not low <= number <= high or not is_step:
+    # The ends first: what is not finite is at no step.
+    if not low <= number <= high or (
+        step is not None and not math.isclose((number - low) / step, round((number - low) / step), abs_tol=1e-9)
+    ):
         raise ValueError(f"which is not in {shown(distribution)}")
     return int(number) if isinstance(distribution, IntDistribution) else number
 

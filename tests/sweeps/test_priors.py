@@ -10,6 +10,7 @@ from optuna.samplers import RandomSampler
 from optuna.trial import TrialState, create_trial
 from scipy.stats import kstest, truncnorm
 
+from nlu.config.errors import UserError
 from nlu.sweeps.brackets import bracket_of, brackets
 from nlu.sweeps.priors import WithPrior
 from nlu.sweeps.schedulers.belief import Belief
@@ -28,7 +29,7 @@ def test_numbers_are_truncated_normal_on_their_scale_and_choices_half_the_center
     assert kstest(positions, expected.cdf).pvalue > 0.01
     kinds = [belief.value("kind", KIND, random) for _ in range(3000)]
     assert kinds.count("b") / 3000 == pytest.approx(1 / 2 + 1 / 6, abs=0.03)
-    found = belief.log_density({"lr": 1e-3, "kind": "a", "other": 1}, {"lr": LR, "kind": KIND})
+    found = belief.log_density({"lr": 1e-3, "kind": "a", "other": 1e-3}, {"lr": LR, "kind": KIND, "other": LR})
     assert found == pytest.approx(expected.logpdf(0.5) + math.log(1 / 6), abs=1e-9)
 
 
@@ -102,3 +103,36 @@ def test_a_prior_is_read_from_the_command_line_and_is_a_value_that_can_be_drawn(
     space = read_space(None, {"b=x": {"d": "tag(interval(0,1),prior=0.5)"}}, given)
     assert space.priors == {"a": 1e-4, "b": "y z", "c": 5, "d": 0.5}
     assert read_space(None, None, [*given, "a=interval(0,1)", "b=x"]).priors == {"c": 5}
+
+
+def test_a_center_of_another_range_of_the_key_counts_as_none():
+    small, large = IntDistribution(1, 4), IntDistribution(100, 400)
+    belief, random = Belief({"units": 2, "kind": "z"}), np.random.default_rng(0)
+    drawn = [belief.value("units", large, random) for _ in range(400)]
+    assert min(drawn) >= 100 and np.mean(np.array(drawn) < 250) == pytest.approx(0.5, abs=0.1)
+    assert {belief.value("kind", KIND, random) for _ in range(50)} == {"a", "b", "c"}
+    assert belief.log_density({"units": 200}, {"units": large}) == 0.0
+    assert belief.log_density({"units": 2}, {"units": small}) > 0.0
+    assert belief.log_density({"kind": "a"}, {"kind": KIND}) == pytest.approx(math.log(1 / 3))
+    assert Belief({}).log_density({"kind": "a"}, {"kind": KIND}) == pytest.approx(math.log(1 / 3))
+
+
+def test_neighbors_of_the_best_trial_take_no_value_of_another_range():
+    small, large = IntDistribution(1, 4), IntDistribution(100, 400)
+    study = optuna.create_study(direction="maximize", study_name="s")
+    for value in (0.9, 0.2, 0.1):
+        params, distributions = {"kind": "a", "units": 2}, {"kind": KIND, "units": small}
+        study.add_trial(create_trial(params=params, distributions=distributions, value=value))
+    study.sampler = WithPrior(RandomSampler(seed=0), {"units": 3, "kind": "b"}, NONE, 3, 0)
+    for _ in range(60):
+        trial = study.ask({"kind": KIND})
+        assert 100 <= trial.suggest_int("units", large.low, large.high) <= 400
+        study.tell(trial, state=TrialState.FAIL)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_a_prior_that_is_not_finite_is_refused(value):
+    given = [f"a=tag(range(1,9,2),'prior={value}')", f"b=tag(int(interval(1,9)),'prior={value}')"]
+    with pytest.raises(UserError) as refused:
+        read_space(None, None, given)
+    assert len(refused.value.problems) == 2

@@ -8,10 +8,10 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from scipy.optimize import approx_fprime
 
 from nlu.sweeps.schedulers.asha import Asha, rungs
-from nlu.sweeps.schedulers.encoding import Encoding, drawn_anywhere, drawn_near, position, value_at
+from nlu.sweeps.schedulers.encoding import Encoding, contains, drawn_anywhere, drawn_near, drawn_value, position, value_at
 from nlu.sweeps.schedulers.freeze_thaw import FreezeThaw
 from nlu.sweeps.schedulers.process import Curves, Posterior, negative_log_posterior, prior
-from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, Lengths, Standing
+from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing
 
 LENGTHS = Lengths(least=1, end=27, part=27)
 COARSE = Lengths(least=3, end=27, part=27)
@@ -234,3 +234,43 @@ def test_random_configurations_come_from_the_whole_space():
         drawn_anywhere(lambda suggest: {"lr": suggest("lr", LR)}, np.random.default_rng(n))["lr"] for n in range(99)
     ]
     assert min(found) < 3e-4 and max(found) > 0.3 and all(LR.low <= each <= LR.high for each in found)
+
+
+STEPPED = [
+    IntDistribution(1, 9), IntDistribution(2, 12, step=5), IntDistribution(1, 64, log=True),
+    FloatDistribution(0.0, 1.0, step=0.25),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("distribution", STEPPED)
+def test_a_stepped_value_is_at_its_position_and_each_one_is_drawn_equally_often(distribution):
+    step = distribution.step
+    values = [distribution.low + at * step for at in range(round((distribution.high - distribution.low) / step) + 1)]
+    assert [value_at(distribution, position(distribution, value)) for value in values] == values
+    random = np.random.default_rng(0)
+    drawn = [drawn_value(distribution, random) for _ in range(4000)]
+    for value in (values[0], values[len(values) // 2], values[-1]):
+        share = 1 / len(values)
+        if distribution.log:
+            share = math.log((value + 0.5) / (value - 0.5)) / math.log(64.5 / 0.5)
+        assert drawn.count(value) / 4000 == pytest.approx(share, abs=0.03)
+
+
+def test_a_distribution_contains_what_it_may_draw():
+    batch = IntDistribution(2, 12, step=5)
+    assert [value for value in range(15) if contains(batch, value)] == [2, 7, 12]
+    assert not contains(batch, 7.5) and not contains(batch, "7") and not contains(batch, math.nan)
+    choices = CategoricalDistribution([1, "a", None])
+    assert contains(choices, None) and contains(choices, 1) and not contains(choices, True)
+
+
+def test_a_step_always_leads_further_than_the_trial_has_come():
+    lengths, paused = Lengths(1, end=5, part=5), trial(0, [0.1] * 7)
+    chosen = lengths.last_steps([paused])
+    assert (chosen.number, chosen.until) == (0, 8)
+    assert lengths.stop(paused, 1) == 8 and lengths.stop(trial(0, [0.1] * 4), 1) == 5
+
+
+def test_the_last_steps_do_not_wait_for_a_trial_that_a_pruner_stopped():
+    chosen = LENGTHS.last_steps([trial(0, [0.9], STOPPED), trial(1, [0.5])])
+    assert chosen.number == 1

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from nlu.sweeps.schedulers.encoding import drawn_value, position, value_at
+from nlu.sweeps.schedulers.encoding import contains, drawn_value, position, value_at
 from nlu.sweeps.schedulers.scheduler import Draw
 
 WIDTH = 0.25
@@ -25,14 +25,18 @@ _NORMAL = NormalDist()
 
 
 class Belief:
-    """Values that are believed to be good. A parameter without one is drawn evenly."""
+    """Values that are believed to be good. A parameter without one, or with one of another range, is drawn evenly."""
 
     def __init__(self, centers: Mapping[str, object]):
         self.centers = centers
 
+    def has(self, name: str, distribution: BaseDistribution) -> bool:
+        """Whether it has a value for a parameter that is drawn from a distribution."""
+        return name in self.centers and contains(distribution, self.centers[name])
+
     def value(self, name: str, distribution: BaseDistribution, random: np.random.Generator) -> object:
         """Return a value for a parameter."""
-        if name not in self.centers:
+        if not self.has(name, distribution):
             return drawn_value(distribution, random)
         center: Any = self.centers[name]
         if isinstance(distribution, CategoricalDistribution):
@@ -50,9 +54,13 @@ class Belief:
         """Return the logarithm of the density of a configuration, on the scales on which its values are drawn."""
         found = 0.0
         for name, value in values.items():
-            if name not in self.centers:
+            distribution = distributions[name]
+            if not self.has(name, distribution):
+                # Numbers have the density 1.
+                if isinstance(distribution, CategoricalDistribution):
+                    found -= math.log(len(distribution.choices))
                 continue
-            center, distribution = self.centers[name], distributions[name]
+            center = self.centers[name]
             if isinstance(distribution, CategoricalDistribution):
                 found += math.log(CHOSEN * (value == center) + (1 - CHOSEN) / len(distribution.choices))
                 continue

@@ -88,9 +88,9 @@ def position(distribution: Any, value: Any) -> float:
     if isinstance(distribution, CategoricalDistribution):
         order = _numbers(distribution.choices)
         return order.index(float(value)) / max(1, len(order) - 1)
-    low, high = distribution.low, distribution.high
-    if low == high:
+    if distribution.low == distribution.high:
         return 0.5
+    low, high = _ends(distribution)
     if distribution.log:
         return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
     return (value - low) / (high - low)
@@ -98,17 +98,30 @@ def position(distribution: Any, value: Any) -> float:
 
 def value_at(distribution: Any, share: float) -> Any:
     """Return the value of a numeric distribution at a position from 0 to 1, rounded to its steps."""
-    low, high = distribution.low, distribution.high
-    if isinstance(distribution, IntDistribution):
-        # Each integer has an equal share, those at the ends too.
-        ends = (low - 0.5, high + 0.5)
-        step = distribution.step
-        found = round((_between(*ends, share, log=distribution.log) - low) / step) * step + low
-        return int(min(max(found, low), high - (high - low) % step))
-    found = _between(low, high, share, log=distribution.log)
-    if distribution.step is not None:
-        found = low + round((found - low) / distribution.step) * distribution.step
-    return float(min(max(found, low), high))
+    low, high, step = distribution.low, distribution.high, distribution.step
+    found = _between(*_ends(distribution), share, log=distribution.log)
+    if step is not None:
+        found = low + round((found - low) / step) * step
+    found = min(max(found, low), high)
+    return int(found) if isinstance(distribution, IntDistribution) else float(found)
+
+
+def _ends(distribution: Any) -> tuple[float, float]:
+    """Return the ends between which positions lie: each step has an equal share, those at the ends too."""
+    margin = (distribution.step or 0) / 2
+    return distribution.low - margin, distribution.high + margin
+
+
+def contains(distribution: Any, value: object) -> bool:
+    """Whether a distribution draws a value; one key may have several, that depend on conditions."""
+    if isinstance(distribution, CategoricalDistribution):
+        return any(_same(choice, value) for choice in distribution.choices)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    low, high, step = distribution.low, distribution.high, distribution.step
+    if not low <= value <= high:
+        return False
+    return step is None or math.isclose((value - low) / step, round((value - low) / step), abs_tol=1e-9)
 
 
 def _between(low: float, high: float, share: float, *, log: bool) -> float:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-RUNNING, PAUSED, ENDED, FAILED = "running", "paused", "ended", "failed"
+RUNNING, PAUSED, ENDED, FAILED, STOPPED = "running", "paused", "ended", "failed", "stopped"
+"""the states of a trial; a pruner stopped it for good"""
 PAUSING = ("asha", "freeze_thaw")
 """the choices of hydra.sweeper.pruner that pause trials"""
 Suggest = Callable[[str, "BaseDistribution"], object]
@@ -110,7 +111,13 @@ class Lengths:
         # Multiples, since an evaluation comes with the first whole batch after one.
         done = 0 if trial is None else trial.examples // self.least
         found = (done + steps) * self.least
-        return self.part if found + self.least > self.part else found
+        return self.beyond(trial, self.part if found + self.least > self.part else found)
+
+    def beyond(self, trial: Standing | None, until: int) -> int:
+        """Return `until`, or, if a trial has seen as many examples, its end: the step would never be taken."""
+        if trial is None or until > trial.examples:
+            return until
+        return max(self.end, trial.examples) + 1
 
     def left(self, trials: Sequence[Standing]) -> float:
         """Return the rest of the budget once all running trials have reached their next decision."""
@@ -136,7 +143,7 @@ class Lengths:
         best = max(ends or alive, key=lambda trial: (trial.best, -trial.number))
         if best.state == ENDED:
             return None
-        until = self.stop(best, 1) if best.part_ends else self.part
+        until = self.stop(best, 1) if best.part_ends else self.beyond(best, self.part)
         return Decision(until, best.number, why={"rule": "last"})
 
 
