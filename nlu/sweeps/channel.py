@@ -55,7 +55,7 @@ CLAIM_VARIABLE = "NLU_TRIAL_CLAIM"
 """passes the claim of a job to the processes that it starts: STORAGE STUDY NUMBER ID"""
 ANSWER_S = 120.0
 """how long a job waits for the decision of the search before it saves its state and ends"""
-ANSWER_POLL_S = 0.1
+ANSWER_POLL_S, ANSWER_POLL_REMOTE_S = 0.1, 1.0
 CHECKED_FOR_S = 5.0
 """how long `TrialChannel.require_newest` relies on its last check"""
 
@@ -80,6 +80,7 @@ class TrialChannel:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.number, self.attempt, self.launch = number, attempt, launch
         self._address = f"{storage} {study} {number}"
+        self._is_local = storage.startswith(("journal:", "sqlite:"))
         self._storage = open_storage(storage, is_known=True)
         # A job that is asked to stop no longer waits for the storage.
         self._storage.is_hurried = lambda: stopping.received() is not None
@@ -126,16 +127,16 @@ class TrialChannel:
         if elapsed_s() - self._checked_s > CHECKED_FOR_S:
             self._require_newest()
 
-    def _require_newest(self) -> dict[str, Any]:
-        """Return the attributes of the trial. Raises Superseded if another job has claimed it."""
+    def _require_newest(self) -> Any:
+        """Return the trial. Raises Superseded if another job has claimed it."""
         # Before the question, since the answer may describe any moment after it.
         asked_s = elapsed_s()
-        attributes = self._storage.get_trial(self._id).user_attrs
-        held = attributes.get(CLAIM, {})
+        frozen = self._storage.get_trial(self._id)
+        held = frozen.user_attrs.get(CLAIM, {})
         if self._claim is not None and held.get("id") != self._claim:
             raise self._superseded(held)
         self._checked_s = asked_s
-        return attributes
+        return frozen
 
     def _superseded(self, held: Mapping[str, object]) -> Superseded:
         return Superseded(
@@ -150,7 +151,7 @@ class TrialChannel:
         """
         from optuna.exceptions import UpdateFinishedTrialError
 
-        decision = self._require_newest().get(DECISION, {})
+        decision = self._require_newest().user_attrs.get(DECISION, {})
         try:
             # The run continues from a checkpoint that is older than its last report. What was decided then did not stop
             # it.
@@ -179,24 +180,22 @@ class TrialChannel:
         """
         if not self._may_pause:
             return False
-        self._require_newest()
-        if examples < (until_of(self._storage.get_trial(self._id)) or math.inf):
+        if examples < (until_of(self._require_newest()) or math.inf):
             return False
         self._set(ASKS, examples)
         # By process, since the ranks of a run may be forks of the search.
         if (answer := answer_here.get(os.getpid())) is not None:
             answer(self.number)
         end_s = time.monotonic() + ANSWER_S
-        while asks(frozen := self._storage.get_trial(self._id)):
+        while asks(frozen := self._require_newest()):
             if not is_answered(frozen) or stopping.received() is not None or time.monotonic() > end_s:
                 return True
-            time.sleep(ANSWER_POLL_S)
-            self._require_newest()
+            time.sleep(ANSWER_POLL_S if self._is_local else ANSWER_POLL_REMOTE_S)
         return is_paused(frozen)
 
     def end_part(self, examples: int) -> None:
         """Note that a fold or seed of the trial has ended after `examples` examples in all."""
-        ends = self._require_newest().get(PART_ENDS, [])
+        ends = self._require_newest().user_attrs.get(PART_ENDS, [])
         if examples not in ends:
             self._set(PART_ENDS, [*ends, examples])
 

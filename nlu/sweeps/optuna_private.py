@@ -60,6 +60,15 @@ def levelled(study: Study, level_of: Callable[[FrozenTrial], int]) -> Study:
     return cast(Study, _Levelled(study, level_of)) if hasattr(study, "_get_trials") else study
 
 
+def forget_trials(study: Study) -> None:
+    """Make samplers read the trials of a study again, as `Study.ask` does; they keep what they read for one trial.
+
+    A version without this memory always reads them.
+    """
+    if hasattr(study, "_thread_local"):
+        study._thread_local.cached_all_trials = None
+
+
 _OF_CMA = {
     "cmaes._cma": {"CMA"},
     "cmaes._cmawm": {"CMAwM"},

@@ -25,7 +25,7 @@ def setting_problems(settings: Mapping[str, Any]) -> list[str]:
         broken_rule(f"hydra.sweeper.{key}", ast.Constant("Duration | None"), settings.get(key))
         for key in ("min_resource", "max_resource", "max_examples")
     ]
-    if settings.get("max_examples") is not None and not pauses(settings):
+    if settings.get("max_examples") is not None and pruner_name(settings) not in (*PAUSING, None):
         found.append(
             f"hydra.sweeper.max_examples is {settings['max_examples']}, but only {' and '.join(PAUSING)} keep to it; "
             f"leave it out, or set {pruning.KEY}"
@@ -44,12 +44,17 @@ def setting_problems(settings: Mapping[str, Any]) -> list[str]:
     return [problem for problem in found if problem]
 
 
-def pauses(settings: Mapping[str, Any]) -> bool:
-    """Return whether the search pauses trials; True for a pruner that is reported as wrong."""
+def pruner_name(settings: Mapping[str, Any]) -> str | None:
+    """Return the name of the pruner; None for one that is reported as wrong."""
     try:
-        return pruning.read(settings["pruner"])[0] in PAUSING
+        return pruning.read(settings["pruner"])[0]
     except UserError:
-        return True
+        return None
+
+
+def pauses(settings: Mapping[str, Any]) -> bool:
+    """Return whether the search pauses trials."""
+    return pruner_name(settings) in PAUSING
 
 
 def unsaved(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -210,6 +215,13 @@ def _resources(
     if low is None:
         # A trial that is scored only at its end is never stopped.
         least = min(least, most)
+    whole = max(_lengths("trainer.max_duration", whole_run, configs, num_examples, rounded=False)) if configs else most
+    if most != whole and pauses(settings):
+        raise UserError(
+            f"hydra.sweeper.max_resource is {high}, {most:,} examples, but a trial has {whole:,}, and "
+            f"{pruning.KEY}={pruner_name(settings)} pauses trials up to their end; leave it out, and set "
+            "trainer.max_duration"
+        )
     if least > most:
         raise UserError(
             f"hydra.sweeper.min_resource is {least:,} examples, more than max_resource, {most:,}; set it lower"

@@ -366,10 +366,11 @@ def _check_branches(space: Space, problems: list[str]) -> None:
 
 
 def grid_problems(space: Space) -> list[str]:
-    """Return why a space is not a grid: intervals and conditions."""
+    """Return why a space is not a grid: intervals, conditions and priors."""
     problems = []
     if space.branches:
         problems.append(f"{WHEN} needs hydra/sweeper/sampler=random or tpe; choose one, or run a grid for each branch")
+    problems += [f"{name} has a prior, but a grid tries every combination; leave prior= out" for name in space.priors]
     return problems + [
         f"{name} is {shown(distribution)}, but a grid needs a list of values; write choice(...) or range(...), or "
         "choose hydra/sweeper/sampler=random or tpe"

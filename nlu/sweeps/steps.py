@@ -7,10 +7,11 @@ killed finds all its decisions and makes the next one from the same trials.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, Decision, Standing
+from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Decision, Standing
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -80,30 +81,36 @@ def log_of(trials: Sequence[FrozenTrial]) -> list[Decision]:
     ]
 
 
-def standings(trials: Sequence[FrozenTrial], *, maximize: bool, asking: int | None = None) -> list[Standing]:
+def standings(
+    trials: Sequence[FrozenTrial], *, maximize: bool, asking: int | None = None, busy: Collection[int] = ()
+) -> list[Standing]:
     """Return where all trials with parameters stand.
 
-    `asking` is the trial whose job waits for a decision: it counts as paused.
+    `asking` is the trial whose job waits for a decision: it counts as paused. `busy` are those that have a job: one
+    that was paused still saves, and counts as running until its job has ended.
     """
     sign = 1.0 if maximize else -1.0
     return [
-        _standing(trial, values, sign, is_asking=trial.number == asking)
+        _standing(trial, values, sign, is_asking=trial.number == asking, is_busy=trial.number in busy)
         for trial in trials
         if (values := _values_of(trial)) is not None
     ]
 
 
-def _standing(trial: FrozenTrial, values: Mapping[str, object], sign: float, *, is_asking: bool) -> Standing:
+def _standing(
+    trial: FrozenTrial, values: Mapping[str, object], sign: float, *, is_asking: bool, is_busy: bool
+) -> Standing:
     ends = trial.user_attrs.get(PART_ENDS, [])
     reports = sorted((at, sign * value) for at, value in trial.intermediate_values.items())
     # Means over several folds change in jumps within a fold, so only the first one is a curve.
     points = [(at, value) for at, value in reports if not ends or at <= ends[0] or at in ends]
     if trial.state.is_finished():
-        state = FAILED if trial.state.name == "FAIL" else ENDED
+        state = {"FAIL": FAILED, "PRUNED": STOPPED}.get(trial.state.name, ENDED)
     else:
-        state = PAUSED if is_asking or is_paused(trial) else RUNNING
-    until = until_of(trial)
-    return Standing(trial.number, values, points, until or 0, state, ends)
+        state = PAUSED if is_asking or (is_paused(trial) and not is_busy) else RUNNING
+    found = Standing(trial.number, values, points, until_of(trial) or 0, state, ends)
+    # A job that saves trains no further.
+    return replace(found, until=found.examples) if state == RUNNING and is_paused(trial) else found
 
 
 def _values_of(trial: FrozenTrial) -> Mapping[str, object] | None:

@@ -1,8 +1,14 @@
 """What a search tries first: its defaults, given configurations, and the best of former searches; and its priors."""
 
-import pytest
+from types import SimpleNamespace
 
+import pytest
+from hydra_plugins.hyperband_sweeper._first import centers, first_trials
+from hydra_plugins.hyperband_sweeper._identity import refuse_another
+
+from nlu.config.errors import UserError
 from nlu.sweeps.schedulers.scheduler import PAUSING
+from nlu.sweeps.space import grid_problems, read_space
 from tests.launchers.searches import runs, search, study, trials
 
 LR, KIND = "lr=tag(log,interval(0.001,1))", "kind=choice(a,b)"
@@ -52,3 +58,59 @@ def test_half_of_the_trials_come_from_the_prior_which_a_better_trial_replaces(tm
     # Within a quarter of the interval below 1e-6: half of the first trials, but a third of an even draw.
     assert study(tmp_path / "own").user_attrs["sampler"]["prior"] == {"lr": 1e-8}
     assert sum(lr > 1e-4 for lr in found[20:]) > 10
+
+
+WHEN = {"kind=a": {"units": "int(interval(1,4))"}, "kind=b": {"units": "int(interval(100,400))"}}
+NO_FIRST = {"use_defaults": False, "enqueue": None, "warm_start": None}
+
+
+def first(*given, when=WHEN, composed=lambda key: None, arguments=(KIND,), **settings):
+    space = read_space(None, when, list(arguments))
+    return first_trials({**NO_FIRST, "enqueue": list(given), **settings}, space, composed, print, has_begun=False)
+
+
+def test_a_conditional_key_is_given_with_its_condition_and_from_its_range():
+    assert first({"kind": "b", "units": 200}) == [{"kind": "b", "units": 200}]
+    for given, said in (
+        ({"units": 200}, "units is only drawn where kind=a or kind=b; add that to the entry"),
+        ({"kind": "a", "units": 200}, r"units is 200, which is not in interval\(1, 4\)"),
+    ):
+        with pytest.raises(UserError, match=said):
+            first(given)
+    # A condition on a key that is not drawn holds or does not.
+    assert first({"units": 3}, composed=lambda key: "a", arguments=(LR,)) == [{"units": 3}]
+
+
+def test_defaults_without_an_active_parameter_are_no_trial_and_no_center():
+    space = read_space(None, WHEN, ["lr=0.1"])
+    settings = {**NO_FIRST, "use_defaults": True, "enqueue": [{"units": 2}]}
+    assert first(arguments=["lr=0.1"], use_defaults=True) == []
+    assert centers(settings, space, lambda key: None) == {}
+
+
+def test_a_former_folder_whose_storage_lacks_its_study_is_refused(tmp_path):
+    folder = tmp_path / "former"
+    search(folder, LR, "hydra.sweeper.n_trials=1")
+    held = folder / "search.json"
+    held.write_text(held.read_text().replace('"former"', '"other"'))
+    with pytest.raises(UserError, match="names the study other, which its storage lacks"):
+        first(warm_start=[folder], arguments=[LR], when=None)
+
+
+def test_a_grid_takes_no_prior():
+    (problem,) = grid_problems(read_space(None, None, ["lr=tag(choice(0.1,0.2),'prior=0.1')"]))
+    assert problem.startswith("lr has a prior, but a grid tries every combination")
+
+
+@pytest.mark.parametrize(("old", "new"), [("asha", "hyperband"), ("none", "freeze_thaw"), ("asha", "freeze_thaw")])
+def test_a_search_never_changes_between_pausing_trials_and_stopping_them(old, new):
+    def attributes(pruner):
+        return {"folder": "f", "space": {}, "shared": {}, "pruner": {"name": pruner}}
+
+    study = SimpleNamespace(user_attrs=attributes(old), direction=SimpleNamespace(name="MAXIMIZE"))
+    settings = {"storage": None, "study_name": None}
+    if old == "asha" and new == "freeze_thaw":
+        refuse_another(study, "the study s", attributes(new), "maximize", settings)
+        return
+    with pytest.raises(UserError, match=f"the study s has the pruner {old}, this search {new}"):
+        refuse_another(study, "the study s", attributes(new), "maximize", settings)

@@ -1,5 +1,6 @@
 """Searches that pause trials: the loop of a search with jobs in this process, killed at any write and continued."""
 
+import itertools
 import math
 import threading
 import time
@@ -8,11 +9,13 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
+from hydra_plugins.hyperband_sweeper import _limits
 from hydra_plugins.hyperband_sweeper._impl import Search
 from hydra_plugins.hyperband_sweeper._slots import BASIC, LOCAL, Ended, Gpus, Need
-from optuna.distributions import CategoricalDistribution, FloatDistribution
-from optuna.samplers import RandomSampler
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import RandomSampler, TPESampler
 
+from nlu.config.errors import UserError
 from nlu.sweeps import channel, steps
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.sampling import SeededByTrial
@@ -41,33 +44,39 @@ def value_of(values, step: int) -> float:
 class World:
     """What outlives a process: the journal, the checkpoints of the jobs, and the steps that they trained."""
 
-    def __init__(self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=(), until_plateau=None):
+    def __init__(
+        self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=(), until_plateau=None,
+        sampler=RandomSampler, length=LENGTH, save_s=0.0, max_hours=None,
+        space=SPACE, first=(),
+    ):  # fmt: skip
         self.folder, self.n_trials, self.count, self.fails = folder, n_trials, count, fails
-        self.until_plateau = until_plateau
+        self.until_plateau, self.sampler, self.length, self.save_s = until_plateau, sampler, length, save_s
+        self.max_hours, self.space, self.first = max_hours, space, first
         self.spec = {"name": pruner, "min_resource": STEP_EXAMPLES, "max_resource": LENGTH * STEP_EXAMPLES,
                      "reduction_factor": 3, "max_examples": max_examples, "parts": 1}  # fmt: skip
         self.saved, self.trained, self.at_once = {}, [], 0
+        self.alive, self.doubled, self.best = set(), [], -math.inf
 
-    def search(self) -> None:
-        """Start the search, or continue it, as a new process would."""
+    def search(self, require=lambda: None) -> None:
+        """Start the search, or continue it, as a new process would; `require` is that of its lease."""
         url = storage_url(None, self.folder)
         storage = open_storage(url)
-        sampler = SeededByTrial(lambda seed: RandomSampler(seed=seed), 0)
+        sampler = SeededByTrial(lambda seed: self.sampler(seed=seed), 0)
         study = optuna.create_study(
             study_name="s", storage=storage, direction="maximize", load_if_exists=True, sampler=sampler
         )
         study_id = storage.get_study_id_from_name("s")
         settings = {"stop_after_same_failures": 0, "retries": 0, "on_failure": "continue", "keep": "all",
-                    "max_hours": None, "until_plateau": self.until_plateau}  # fmt: skip
+                    "max_hours": self.max_hours, "until_plateau": self.until_plateau}  # fmt: skip
         plan = SimpleNamespace(
-            spec=self.spec, space=SPACE, composed_value=None, centers={}, first=[], seed=0, storage=storage,
-            study=study, study_id=study_id, url=url,
+            spec=self.spec, space=self.space, composed_value=None, centers={}, first=self.first, seed=0,
+            storage=storage, study=study, study_id=study_id, url=url,
             name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warnings=[],
             slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,
             sampler_name="random", need=lambda values: Need(gpus=0), overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),
         )  # fmt: skip
-        Search(plan, SimpleNamespace(require=lambda: None)).run()
+        Search(plan, SimpleNamespace(require=require)).run()
 
     def trials(self):
         return optuna.load_study(study_name="s", storage=open_storage(storage_url(None, self.folder))).get_trials()
@@ -81,25 +90,36 @@ class World:
 
     def job(self, url, number, attempt, launch, values) -> int:
         trial = channel.TrialChannel(url, "s", number, attempt, launch)
+        try:
+            return self.climb(trial, number, values)
+        except Exception as error:
+            # As `run_trial` does.
+            trial.finish(channel.FAILED, self.folder, error=channel.last_line(error))
+            return 1
+
+    def climb(self, trial, number, values) -> int:
         if trial.is_over:
             return 0
         trial.claim()
         step = self.saved.get(number, 0)
         if step and trial.pauses(step * STEP_EXAMPLES):
             return 75
-        while step < LENGTH:
+        while step < self.length:
             step += 1
             if number in self.fails and step == 2:
                 trial.finish(channel.FAILED, self.folder, error="out of memory")
                 return 1
             trial.report(step * STEP_EXAMPLES, value_of(values, step))
-            is_paused = step < LENGTH and trial.pauses(step * STEP_EXAMPLES)
+            is_paused = step < self.length and trial.pauses(step * STEP_EXAMPLES)
             self.trained.append((number, step))
             # A run saves after its report was answered.
+            self.best = max(self.best, value_of(values, step))
+            if is_paused and value_of(values, step) == self.best:
+                time.sleep(self.save_s)
             self.saved[number] = step
             if is_paused:
                 return 75
-        trial.finish(channel.COMPLETE, self.folder, value=value_of(values, LENGTH), examples=LENGTH * STEP_EXAMPLES)
+        trial.finish(channel.COMPLETE, self.folder, value=value_of(values, step), examples=step * STEP_EXAMPLES)
         return 0
 
 
@@ -112,17 +132,20 @@ class Jobs:
         self.world, self.url, self.count, self.gpus, self.ended = world, url, world.count, Gpus([]), []
         self.is_threaded = self.count > 1
         self.target = LOCAL if self.is_threaded else BASIC
-        self.alive = 0
 
     def sentence(self, wanted):
         return None
 
     def launch(self, number, launch, arguments, need):
         def run() -> None:
-            self.alive += 1
-            self.world.at_once = max(self.world.at_once, self.alive)
-            status = self.world.job(self.url, *arguments)
-            self.alive -= 1
+            if number in self.world.alive:
+                self.world.doubled.append(number)
+            self.world.alive.add(number)
+            self.world.at_once = max(self.world.at_once, len(self.world.alive))
+            try:
+                status = self.world.job(self.url, *arguments)
+            finally:
+                self.world.alive.discard(number)
             result = JobReturn(status=JobStatus.COMPLETED)
             result.return_value = status
             self.ended.append(Ended(number, launch, result, None))
@@ -174,14 +197,23 @@ def killed_at(monkeypatch):
 
 def unbroken(tmp_path, **options):
     world = World(tmp_path / "unbroken", **options)
-    world.folder.mkdir()
+    world.folder.mkdir(parents=True)
     world.search()
     return world
 
 
-@pytest.mark.parametrize(("pruner", "stride"), [("asha", 7), ("freeze_thaw", 23)])
-def test_a_search_that_is_killed_at_any_write_decides_alike(tmp_path, killed_at, pruner, stride):
-    options = {"pruner": pruner, "n_trials": 12, "max_examples": None if pruner == "asha" else 4000}
+def tpe(seed):
+    """TPE that learns from the fourth trial on."""
+    return TPESampler(n_startup_trials=3, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("pruner", "stride", "sampler"),
+    [("asha", 11, RandomSampler), ("asha", 31, tpe), ("freeze_thaw", 23, RandomSampler)],
+)
+def test_a_search_that_is_killed_at_any_write_decides_alike(tmp_path, killed_at, pruner, stride, sampler):
+    max_examples = None if pruner == "asha" else 4000
+    options = {"pruner": pruner, "n_trials": 12, "max_examples": max_examples, "sampler": sampler}
     killed_at(math.inf)
     whole = unbroken(tmp_path, **options)
     writes = killed_at.count()
@@ -196,6 +228,48 @@ def test_a_search_that_is_killed_at_any_write_decides_alike(tmp_path, killed_at,
         killed_at(math.inf)
         world.search()
         assert world.outcome() == whole.outcome(), f"killed at write {write}"
+
+
+def test_tpe_learns_from_the_trials_that_a_search_paused(tmp_path):
+    drawn = [
+        [trial.params["lr"] for trial in unbroken(tmp_path / name, n_trials=12, sampler=sampler).trials()]
+        for name, sampler in (("tpe", tpe), ("unlearned", lambda seed: TPESampler(n_startup_trials=99, seed=seed)))
+    ]
+    assert drawn[0][:3] == drawn[1][:3] and not set(drawn[0][3:]) & set(drawn[1][3:])
+
+
+@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
+def test_a_trial_that_is_longer_than_max_resource_runs_to_its_end(tmp_path, pruner):
+    world = unbroken(tmp_path, pruner=pruner, n_trials=9, max_examples=4000, length=LENGTH + 3)
+    complete = [trial for trial in world.trials() if trial.state.name == "COMPLETE"]
+    assert complete and all(trial.last_step == (LENGTH + 3) * STEP_EXAMPLES for trial in complete)
+
+
+def test_a_paused_trial_continues_only_once_its_job_has_saved_and_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(channel, "ANSWER_POLL_S", 0.002)
+    monkeypatch.delenv(channel.CLAIM_VARIABLE, raising=False)
+    # Only the best trial saves slowly, and a slot becomes free meanwhile.
+    world = unbroken(tmp_path, n_trials=9, count=3, save_s=0.3)
+    assert world.at_once > 1 and not world.doubled
+    assert len(world.trained) == len(set(world.trained))
+    assert "COMPLETE" in [trial.state.name for trial in world.trials()]
+
+
+def test_an_error_of_the_search_while_a_job_waits_for_it_costs_no_trial(tmp_path, monkeypatch):
+    monkeypatch.delenv(channel.CLAIM_VARIABLE, raising=False)
+    whole = unbroken(tmp_path)
+    world = World(tmp_path / "lost")
+    world.folder.mkdir()
+
+    def require():
+        if 4 in world.alive:
+            raise UserError("another search has the lease")
+
+    with pytest.raises(UserError, match="another search has the lease"):
+        world.search(require)
+    assert [trial.state.name for trial in world.trials()] == ["RUNNING"] * 5
+    world.search()
+    assert world.outcome() == whole.outcome()
 
 
 def test_a_paused_trial_trains_no_step_twice(tmp_path):
@@ -254,3 +328,32 @@ def test_a_conditional_parameter_is_drawn_only_under_its_condition(tmp_path):
     assert kinds == {"cnn", "bert"}
     for trial in world.trials():
         assert ("dropout" in trial.params) == (trial.params["model"] == "bert")
+
+
+@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw", "none"])
+def test_a_given_value_of_another_range_of_its_key_is_drawn_instead(tmp_path, pruner):
+    ranges = {"cnn": IntDistribution(1, 4), "bert": IntDistribution(100, 400)}
+    branches = [Branch("model", model, {"units": units}) for model, units in ranges.items()]
+    world = unbroken(
+        tmp_path, pruner=pruner, n_trials=10, max_examples=4000, space=Space(SPACE.params, branches),
+        first=[{"units": 2}, {"units": 200}] * 4 + [{"lr": 0.01, "model": "bert", "units": 3}],
+    )  # fmt: skip
+    found = [trial.params for trial in world.trials()[:9]]
+    assert all(ranges[each["model"]]._contains(each["units"]) for each in found)
+    assert sum(each["units"] in (2, 200) for each in found) >= 2
+    assert found[8]["lr"] == 0.01 and found[8]["model"] == "bert"
+
+
+def test_the_time_of_a_command_is_written_when_it_ends_and_counts_for_the_next_one(tmp_path, monkeypatch):
+    def used():
+        study = optuna.load_study(study_name="s", storage=open_storage(storage_url(None, world.folder)))
+        return study.user_attrs["used"]["seconds"]
+
+    # A second for each look at the clock.
+    clock = itertools.count()
+    monkeypatch.setattr(_limits, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    world = unbroken(tmp_path, n_trials=2, max_hours=1)
+    first_s, now_s = used(), next(clock)
+    assert first_s == now_s - 1
+    world.search()
+    assert used() - first_s == next(clock) - 1 - (now_s + 1) > 0

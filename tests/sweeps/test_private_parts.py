@@ -56,6 +56,18 @@ def test_samplers_see_levels_as_long_as_optuna_reads_trials_in_one_place(monkeyp
     assert optuna_private.levelled(study, lambda trial: 0) is study
 
 
+def test_samplers_read_the_trials_again_once_they_are_forgotten(monkeypatch):
+    study = optuna.create_study()
+    study.add_trial(optuna.trial.create_trial(state=TrialState.COMPLETE, value=1.0))
+    assert len(study._get_trials(use_cache=True)) == 1
+    study.add_trial(optuna.trial.create_trial(state=TrialState.COMPLETE, value=1.0))
+    assert len(study._get_trials(use_cache=True)) == 1
+    optuna_private.forget_trials(study)
+    assert len(study._get_trials(use_cache=True)) == 2
+    monkeypatch.delattr(study, "_thread_local")
+    optuna_private.forget_trials(study)
+
+
 def test_submitits_names_are_what_they_were_and_are_done_without(monkeypatch, tmp_path):
     from submitit.core import utils
 

@@ -202,3 +202,17 @@ def test_trials_that_pause_need_checkpoints():
     unsaved = {"trainer": {"save": False}}
     assert "trainer.save=true" in resources.unsaved({"pruner": "asha"}, [unsaved])[0]
     assert resources.unsaved({"pruner": "hyperband"}, [unsaved]) == []
+
+
+@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
+def test_a_pruner_that_pauses_trials_takes_max_resource_only_as_their_whole_length(pruner):
+    more = {"pruner": pruner, "max_examples": None, "n_trials": 9}
+    with pytest.raises(UserError, match="max_resource is 1ep, 1,000 examples, but a trial has 2,000"):
+        spec([config()], max_resource="1ep", **more)
+    assert spec([config()], max_resource="2000ex", **more)["max_resource"] == 2000
+    assert spec([config()], max_resource="1ep")["max_resource"] == 1000
+
+
+def test_a_pruner_that_does_not_exist_is_one_problem():
+    settings = {**SETTINGS, "pruner": "ahsa", "max_examples": "2000ex", "max_hours": None, "until_plateau": None}
+    assert len(resources.setting_problems(settings)) == 1 and not resources.pauses(settings)

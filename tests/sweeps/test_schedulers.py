@@ -8,7 +8,15 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from scipy.optimize import approx_fprime
 
 from nlu.sweeps.schedulers.asha import Asha, rungs
-from nlu.sweeps.schedulers.encoding import Encoding, contains, drawn_anywhere, drawn_near, drawn_value, position, value_at
+from nlu.sweeps.schedulers.encoding import (
+    Encoding,
+    contains,
+    drawn_anywhere,
+    drawn_near,
+    drawn_value,
+    position,
+    value_at,
+)
 from nlu.sweeps.schedulers.freeze_thaw import FreezeThaw
 from nlu.sweeps.schedulers.process import Curves, Posterior, negative_log_posterior, prior
 from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing

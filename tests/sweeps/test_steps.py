@@ -3,7 +3,7 @@
 from optuna.trial import TrialState, create_trial
 
 from nlu.sweeps import steps
-from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, Decision
+from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Decision
 
 
 def trial(number=0, *, until=(), paused_at=None, asks=None, reports=None, ends=None, state=TrialState.RUNNING):
@@ -67,3 +67,16 @@ def test_standings_have_the_state_the_direction_and_the_curve_of_the_first_fold(
     assert [each.state for each in found] == [PAUSED, PAUSED, FAILED, ENDED, RUNNING]
     assert list(found[-1].points) == [(50, -0.9), (96, -0.6), (190, -0.5)]
     assert found[-1].best == -0.5 and found[-1].examples == 190
+
+
+def test_a_paused_trial_whose_job_still_saves_counts_as_running_to_where_it_is():
+    saves = trial(0, until=[100], paused_at=104, reports={50: 0.5, 104: 0.6})
+    (found,) = steps.standings([saves], maximize=True, busy={0})
+    assert (found.state, found.until) == (RUNNING, 104)
+    (found,) = steps.standings([saves], maximize=True, asking=0, busy={0})
+    assert found.state == PAUSED
+
+
+def test_a_trial_that_a_pruner_stopped_has_not_ended():
+    (found,) = steps.standings([trial(0, state=TrialState.PRUNED)], maximize=True)
+    assert found.state == STOPPED

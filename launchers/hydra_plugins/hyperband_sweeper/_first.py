@@ -3,7 +3,7 @@
 A configuration may lack parameters; the sampler draws these.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.sweeps.space import Space, bare, value_within, written
+from nlu.sweeps.space import Branch, Space, bare, value_within, written
 from nlu.sweeps.storage import open_storage, storage_url
 
 from ._folder import held_search
@@ -46,7 +46,7 @@ def first_trials(
     if settings["use_defaults"]:
         found.append(_defaults(space, composed, problems))
     for number, given in enumerate(settings["enqueue"] or []):
-        found.append(_given(given, space, f"{SWEEPER}.enqueue[{number}]", problems))
+        found.append(_given(given, space, composed, f"{SWEEPER}.enqueue[{number}]", problems))
     for folder in [] if has_begun else settings["warm_start"] or []:
         try:
             found += _former(Path(str(folder)), space, warn)
@@ -57,9 +57,9 @@ def first_trials(
     return [values for at, values in enumerate(found) if values and values not in found[:at]]
 
 
-def centers(space: Space, first: Sequence[Mapping[str, object]], *, use_defaults: bool) -> dict[str, object]:
-    """Return the values of the prior: those written in the space and, with `use_defaults`, the defaults of the rest."""
-    return {**(first[0] if use_defaults else {}), **space.priors}
+def centers(settings: Mapping[str, Any], space: Space, composed: Callable[[str], str | None]) -> dict[str, object]:
+    """Return the values of the prior: those written in the space and, with use_defaults, the defaults of the rest."""
+    return {**(_defaults(space, composed, []) if settings["use_defaults"] else {}), **space.priors}
 
 
 def _defaults(space: Space, composed: Callable[[str], str | None], problems: list[str]) -> dict[str, object]:
@@ -86,7 +86,18 @@ def _remedy(name: str) -> str:
     return f"give it a prior, {name}=tag(..., prior=VALUE), or let its sweep contain the default"
 
 
-def _given(given: object, space: Space, where: str, problems: list[str]) -> dict[str, object]:
+def _holds(branch: Branch, given: Mapping[Any, object], space: Space, composed: Callable[[str], str | None]) -> bool:
+    """Whether the condition of a branch holds in an entry, or, for a key that is not drawn, without the search."""
+    if branch.key in given:
+        text: str | None = written(given[branch.key])
+    else:
+        text = None if branch.key in space.names else composed(branch.key)
+    return text is not None and bare(text) == bare(branch.value)
+
+
+def _given(
+    given: object, space: Space, composed: Callable[[str], str | None], where: str, problems: list[str]
+) -> dict[str, object]:
     if not isinstance(given, Mapping):
         problems.append(f"{where} is {given!r}, but must map drawn keys to values, such as {{optimizer.lr: 1e-4}}")
         return {}
@@ -95,6 +106,14 @@ def _given(given: object, space: Space, where: str, problems: list[str]) -> dict
         if not (distributions := space.distributions(str(name))):
             problems.append(f"{where}: {name} is not drawn; {hint(str(name), space.names)}")
             continue
+        if str(name) not in space.params:
+            active = [branch for branch in space.branches if str(name) in branch.params]
+            conditions = " or ".join(map(str, active))
+            active = [branch for branch in active if _holds(branch, given, space, composed)]
+            if not active:
+                problems.append(f"{where}: {name} is only drawn where {conditions}; add that to the entry")
+                continue
+            distributions = [branch.params[str(name)] for branch in active]
         try:
             found[str(name)] = _within(distributions, value)
         except ValueError as error:
@@ -122,9 +141,13 @@ def _former(folder: Path, space: Space, warn: Callable[[str], None]) -> list[dic
     # A journal inside the folder moves with it.
     own = storage_url(None, folder)
     journal = Path(own.partition("://")[2])
-    study = optuna.load_study(
-        study_name=held["study"], storage=open_storage(own if journal.is_file() else held["storage"], is_known=True)
-    )
+    url = own if journal.is_file() else held["storage"]
+    try:
+        # The user waits for the answer: what is away now is reported at once.
+        storage = open_storage(url, is_known=True, patience_s=0.0)
+        study = optuna.load_study(study_name=held["study"], storage=storage)
+    except KeyError:
+        raise UserError(f"{where} names the study {held['study']}, which its storage lacks; leave it out") from None
     complete = [
         trial for trial in study.get_trials(deepcopy=False)
         if trial.state == TrialState.COMPLETE and trial.value is not None

@@ -141,6 +141,7 @@ class Search:
             self.lease.require()
             self._collect()
             self._fill()
+            self.steps.limits.count()
             self.idle.changed(len(self.running), self._remaining())
             if not self.running:
                 if not self._remaining():
@@ -151,7 +152,7 @@ class Search:
 
     def _answer(self, number: int) -> None:
         self.lease.require()
-        self.steps.answer(number, self._trials(), self.asked, self.board.say)
+        self.steps.answer(number, self._trials(), self.asked, set(self.running), self.board.say)
 
     def _remaining(self) -> int:
         if self.steps.pauses:
@@ -173,18 +174,17 @@ class Search:
         """Return the trial for a free slot: a waiting one that may start, else that of the scheduler, else None."""
         if (due := self.restarts.next_due(self.waiting)) is not None:
             return due
-        # If more trials are waiting than there are slots, a new one could not start either. It is better drawn later,
-        # when the sampler has seen more results.
+        # A new one could not start either. It is better drawn later, when the sampler has seen more results.
         if len(self.waiting) > self.plan.slots.count:
             return None
-        number = self.steps.next(self._trials, self.asked, self.board.say)
+        number = self.steps.next(self._trials, self.asked, set(self.running), self.board.say)
         self.is_spent = number is None and not self.running
         self.asked = max(self.asked, -1 if number is None else number + 1)
         return number
 
     def _recall(self) -> None:
         """If only trials that were set aside are left, start them again. Raises UserError if that would not help."""
-        if not self.restarts.set_aside.keys() >= set(self.waiting):
+        if not self.waiting or not self.restarts.set_aside.keys() >= set(self.waiting):
             return
         error = self.restarts.error(self.plan.folder)
         if not self.restarts.recall():
@@ -209,6 +209,7 @@ class Search:
         begun = "continues" if frozen.last_step is not None or attempt else "started"
         self.board.say(f"trial {number} {begun}: {parameters(values)}")
         self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, values), need)
+        self.steps.require_answered()
         return True
 
     def _frozen(self, number: int) -> FrozenTrial:

@@ -34,20 +34,31 @@ class Limits:
         """Return the sentence about a limit that is reached, from when on the search `is_over`; None before."""
         if self._max_hours is None and self._patience is None:
             return None
-        now_s = time.monotonic()
-        self._seconds += now_s - self._counted_s
-        self._counted_s = now_s
+        self.count()
         cost, best = self._spent(trials), self._best_of(trials)
         is_better = best is not None and (self._best is None or best > self._best)
         if is_better:
             self._best, self._cost = best, cost
-        if is_better or now_s - self._written_s > WRITTEN_EVERY_S:
-            self._written_s = now_s
-            used = {"seconds": round(self._seconds, 1), "best": self._best, "cost": self._cost}
-            self._plan.study.set_user_attr(USED, used)
+        if is_better:
+            self._write()
         sentence = self._sentence(cost)
         self.is_over = sentence is not None
         return sentence
+
+    def count(self, *, is_end: bool = False) -> None:
+        """Add the time since the last call; it is written once a minute and at the end of a command."""
+        if self._max_hours is None and self._patience is None:
+            return
+        now_s = time.monotonic()
+        self._seconds += now_s - self._counted_s
+        self._counted_s = now_s
+        if is_end or now_s - self._written_s > WRITTEN_EVERY_S:
+            self._write()
+
+    def _write(self) -> None:
+        self._written_s = self._counted_s
+        used = {"seconds": round(self._seconds, 1), "best": self._best, "cost": self._cost}
+        self._plan.study.set_user_attr(USED, used)
 
     def _sentence(self, cost: float) -> str | None:
         if self._max_hours is not None and self._seconds >= 3600 * self._max_hours:

@@ -30,17 +30,15 @@ from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.priors import WithPrior
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
-from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
+from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space
 from nlu.sweeps.storage import journal_of, open_storage, storage_url, url_problems
 
 from . import _folder
 from ._first import FIRST, centers, first_keys, first_trials
+from ._identity import FOLDER, SAMPLER, SHARED, SPACE, changes, refuse_another
 from ._slots import LOCAL, Gpus, Need, Slots, need_of, visible_gpus
 
 SAMPLERS = "hydra/sweeper/sampler"
-SPACE, SHARED, FOLDER, SAMPLER = "space", "shared", "folder", "sampler"
-"""user attributes of a study: the space, the values that all trials share, the sweep folder, the name and parameters of
-the sampler"""
 
 
 @dataclass
@@ -93,7 +91,7 @@ class SearchPlan:
         self.base = compose(list(self.space.fixed))
         has_begun = _folder.held_search(self.folder) is not None
         self.first = first_trials(self.settings, self.space, self.composed_value, self.warnings.append, has_begun)
-        self.centers = centers(self.space, self.first, use_defaults=bool(self.settings["use_defaults"]))
+        self.centers = centers(self.settings, self.space, self.composed_value)
         probes = self._probes(is_group)
         configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
         self.saves = any(config["trainer"]["save"] for config in configs)
@@ -165,8 +163,9 @@ class SearchPlan:
         for values in self.first:
             print(f"# Tried first: {' '.join(overrides_of(values))}")
         print(f"# {combinations} of groups, valid at both ends of every interval and with every choice.")
-        print("# Nothing was run or read. The search itself will check whether the storage answers and has another")
-        print("# search of this name, and will compute the rungs of the pruner, which depend on the number of rows.")
+        besides = " besides the studies of hydra.sweeper.warm_start" if self.settings["warm_start"] else ""
+        print(f"# Nothing was run or read{besides}. The search itself will check whether the storage answers and has")
+        print("# another search of this name, and will compute the rungs of the pruner from the number of rows.")
         for warning in [*self.warnings, *resources.too_short(self.settings, configs, None)]:
             print(f"# warning: {warning}")
         raise SystemExit(0)
@@ -210,7 +209,7 @@ class SearchPlan:
 
     def _sampler_problems(self) -> list[str]:
         sampler = self.settings["sampler"]
-        if self._is_grid and self.settings["pruner"] == "freeze_thaw":
+        if self._is_grid and resources.pruner_name(self.settings) == "freeze_thaw":
             return [f"{SAMPLERS} is grid, but freeze_thaw draws the trials itself; leave it out, or take asha"]
         if self._is_grid and (given := first_keys(self.settings)):
             return [f"hydra.sweeper.{given[0]} is set, but {SAMPLERS}=grid tries every combination; leave it out"]
@@ -302,8 +301,9 @@ class SearchPlan:
             SPACE: self.space.described(),
         }
         if all(name in attributes for name in (SPACE, SHARED, FOLDER, _folder.ID)):
-            self._refuse_another(attributes, now)
-            self._warn_of_another(attributes, now)
+            where = f"the study {self.name} in {self.url}"
+            refuse_another(self.study, where, now, self.direction, self.settings)
+            self.warnings += changes(attributes, now)
         self.first = now[FIRST]
         # Written only once this search has the lease; see `settle`.
         self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}
@@ -325,34 +325,9 @@ class SearchPlan:
         except KeyError:
             return None
 
-    def _refuse_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        where = f"the study {self.name} in {self.url}"
-        # A journal inside the folder moves with it.
-        if before[FOLDER] != now[FOLDER] and self.settings["storage"] is not None:
-            raise UserError(
-                f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; set hydra.sweep.dir to that "
-                "folder to continue it, or hydra.sweeper.study_name to another name"
-            )
-        if self.study.direction.name.lower() != self.direction:
-            raise UserError(f"{where} is to {self.study.direction.name.lower()}, this search to {self.direction}")
-        # With only another name its trials would have the folders of this search.
-        named = " and hydra.sweeper.study_name" if self.settings["study_name"] else ""
-        remedy = f"write the same to continue it, or choose another hydra.sweep.dir{named}"
-        if found := space_differences(before[SPACE], now[SPACE]):
-            raise UserError(*found, summary=f"{where} draws from another space", remedy=remedy)
-        if found := space_differences(before[SHARED], now[SHARED], absent="absent"):
-            raise UserError(*found, summary=f"{where} has other values that all its trials share", remedy=remedy)
-
     def _described_sampler(self) -> dict[str, Any]:
         parameters = {key: value for key, value in self.settings["sampler"].items() if not key.startswith("_")}
         return {"name": self.sampler_name, **parameters, **({"prior": self.centers} if self.centers else {})}
-
-    def _warn_of_another(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        for key in (SAMPLER, PRUNER):
-            old, new = before.get(key, now[key]), now[key]
-            if old != new:
-                change = " so far, ".join(_described(spec, besides) for spec, besides in ((old, new), (new, old)))
-                self.warnings.append(f"the search had another {key}: {change} from now on")
 
     @property
     def _is_local(self) -> bool:
@@ -386,14 +361,6 @@ def _mirror(arguments: Sequence[str], config: DictConfig) -> str | None:
     mirror = written[-1] if written else OmegaConf.select(config, "mirror")
     # A wrong address is refused with all other problems, when the configuration of the trials is checked.
     return mirror if isinstance(mirror, str) and not address_problems(mirror, "mirror") else None
-
-
-def _described(spec: dict[str, Any], besides: dict[str, Any]) -> str:
-    """Return the name of a sampler or pruner and, if both have the same name, the parameters that differ."""
-    if spec["name"] != besides["name"]:
-        return spec["name"]
-    differing = [f"{key}={value}" for key, value in spec.items() if value != besides.get(key)]
-    return f"{spec['name']} ({', '.join(differing)})"
 
 
 def _quoted(text: str) -> str:

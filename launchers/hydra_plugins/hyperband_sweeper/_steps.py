@@ -1,8 +1,9 @@
 """Which trial gets a free slot: the decisions of the scheduler, written into the study before they take effect."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,9 +12,11 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nlu.sweeps import channel, steps
+from nlu.sweeps.faults import StorageUnavailable
+from nlu.sweeps.optuna_private import forget_trials
 from nlu.sweeps.sampling import stable_seed
 from nlu.sweeps.schedulers.choosing import build
-from nlu.sweeps.schedulers.encoding import drawn_value
+from nlu.sweeps.schedulers.encoding import contains, drawn_value
 from nlu.sweeps.schedulers.scheduler import PAUSING, Decision
 from nlu.sweeps.space import suggest
 
@@ -32,16 +35,37 @@ class Steps:
         self._scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)
         # The loop of the search does not run while a job runs in its thread; see `answering`.
         self._answers = plan.slots.is_threaded
+        self._error: Exception | None = None
 
     @contextmanager
     def answering(self, answer: Callable[[int], None]) -> Iterator[None]:
-        """Within the block, decide by `answer` about the trials whose jobs run in this process."""
+        """Within the block, decide by `answer` about the trials whose jobs run in this process.
+
+        An error of it would count as one of the job. It is kept for `require_answered` instead, and the job, which
+        gets no answer, saves its state and ends.
+        """
+
+        def keep_error(number: int) -> None:
+            try:
+                answer(number)
+            except Exception as error:
+                self._error = error
+
         if self.pauses and self._plan.slots.target == BASIC:
-            channel.answer_here[os.getpid()] = answer
+            channel.answer_here[os.getpid()] = keep_error
         try:
             yield
         finally:
             channel.answer_here.clear()
+            # A storage that does not answer must not hide why the search ends.
+            with suppress(StorageUnavailable):
+                self.limits.count(is_end=True)
+
+    def require_answered(self) -> None:
+        """Raise the error of an answer to a job in this process, once that job has ended."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
 
     def drawn(self, number: int) -> FrozenTrial:
         """Return a trial with all its values. If drawing them was interrupted, they are drawn again."""
@@ -49,23 +73,42 @@ class Steps:
         frozen = self._plan.storage.get_trial(trial_id)
         if steps.VALUES in frozen.user_attrs:
             return frozen
+        # A search that pauses trials creates them without `Study.ask`, which would read the others.
+        forget_trials(self._plan.study)
         trial = Trial(self._plan.study, trial_id)
-        values = self._plan.space.draw(partial(suggest, trial), self._plan.composed_value)
+        values = self._plan.space.draw(partial(self._suggest, trial, trial_id), self._plan.composed_value)
         # Last: a trial with this attribute is complete, and is never drawn again.
         trial.set_user_attr(steps.VALUES, values)
         return self._plan.storage.get_trial(trial_id)
 
-    def next(self, read: Callable[[], Sequence[FrozenTrial]], asked: int, say: Callable[[str], None]) -> int | None:
+    def _suggest(self, trial: Trial, trial_id: int, name: str, distribution: BaseDistribution) -> object:
+        """Draw a parameter, or return the one that is given, unless the trial draws it from another range."""
+        fixed = self._plan.storage.get_trial(trial_id).system_attrs.get(steps.FIXED, {})
+        if name in fixed and not contains(distribution, fixed[name]):
+            fixed = {key: value for key, value in fixed.items() if key != name}
+            self._plan.storage.set_trial_system_attr(trial_id, steps.FIXED, fixed)
+            # Only for this parameter: a sampler that draws several at once has drawn the others together.
+            return suggest(Trial(self._plan.study, trial_id), name, distribution)
+        return suggest(trial, name, distribution)
+
+    def next(
+        self,
+        read: Callable[[], Sequence[FrozenTrial]],
+        asked: int,
+        busy: Collection[int],
+        say: Callable[[str], None],
+    ) -> int | None:
         """Return the trial for a free slot, new or continued, or None; what it may train is written.
 
-        `read` returns all trials, of which `asked` were begun. `say` gets the sentence about a limit that is reached.
+        `read` returns all trials, of which `asked` were begun and `busy` have a job. `say` gets the sentence about a
+        limit that is reached.
         """
         trials = read()
         may_begin = self._may_begin(trials, asked, say)
         if not self.pauses:
             return self._ask(len(trials)) if may_begin else None
         log = steps.log_of(trials)
-        decision = self._decision(trials, log, may_begin=may_begin)
+        decision = self._decision(trials, log, busy, may_begin=may_begin)
         if decision is None:
             return None
         if decision.number is None:
@@ -73,10 +116,17 @@ class Steps:
         self._write(decision, len(log))
         return decision.number
 
-    def answer(self, number: int, trials: Sequence[FrozenTrial], asked: int, say: Callable[[str], None]) -> None:
+    def answer(
+        self,
+        number: int,
+        trials: Sequence[FrozenTrial],
+        asked: int,
+        busy: Collection[int],
+        say: Callable[[str], None],
+    ) -> None:
         """Decide about a trial whose job waits: it gets the next step, or is paused."""
         log = steps.log_of(trials)
-        decision = self._decision(trials, log, may_begin=self._may_begin(trials, asked, say), asking=number)
+        decision = self._decision(trials, log, busy, may_begin=self._may_begin(trials, asked, say), asking=number)
         if decision is not None and decision.number == number:
             self._write(decision, len(log))
             return
@@ -90,10 +140,18 @@ class Steps:
         return not self.limits.is_over and asked < self._plan.n_trials
 
     def _decision(
-        self, trials: Sequence[FrozenTrial], log: Sequence[Decision], *, may_begin: bool, asking: int | None = None
+        self,
+        trials: Sequence[FrozenTrial],
+        log: Sequence[Decision],
+        busy: Collection[int],
+        *,
+        may_begin: bool,
+        asking: int | None = None,
     ) -> Decision | None:
-        found = steps.standings(trials, maximize=self._plan.direction == "maximize", asking=asking)
-        return self._scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
+        maximize = self._plan.direction == "maximize"
+        found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
+        decision = self._scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
+        return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
 
     def _write(self, decision: Decision, count: int) -> None:
         assert decision.number is not None, "a trial that was begun before"
@@ -111,7 +169,8 @@ class Steps:
         random = np.random.default_rng(stable_seed(self._plan.seed, number, "given"))
 
         def value(name: str, distribution: BaseDistribution) -> object:
-            return first[name] if name in first else drawn_value(distribution, random)
+            is_given = name in first and contains(distribution, first[name])
+            return first[name] if is_given else drawn_value(distribution, random)
 
         return self._plan.space.draw(value, self._plan.composed_value)
 
@@ -130,6 +189,12 @@ class Steps:
         trial = create_trial(state=TrialState.RUNNING, system_attrs=dict(attributes))
         trial_id = self._plan.storage.create_new_trial(self._plan.study_id, trial)
         return self._plan.storage.get_trial(trial_id).number
+
+
+def _turned(why: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decided in a search that minimizes: the scheduler sees values with the other sign."""
+    turned = {"goal": "goal", "mean": "mean", "low": "high", "high": "low"}
+    return {name: -why[turned[name]] if name in turned else value for name, value in why.items()}
 
 
 def paused_line(trial: FrozenTrial) -> str:
