@@ -98,7 +98,7 @@ def test_a_former_folder_whose_storage_lacks_its_study_is_refused(tmp_path):
 
 
 def test_a_grid_takes_no_prior():
-    (problem,) = grid_problems(read_space(None, None, ["lr=tag(choice(0.1,0.2),'prior=0.1')"]))
+    (problem,) = grid_problems(read_space(None, None, ["lr=tag('prior=0.1',choice(0.1,0.2))"]))
     assert problem.startswith("lr has a prior, but a grid tries every combination")
 
 

@@ -132,7 +132,7 @@ def test_neighbors_of_the_best_trial_take_no_value_of_another_range():
 
 @pytest.mark.parametrize("value", ["inf", "nan"])
 def test_a_prior_that_is_not_finite_is_refused(value):
-    given = [f"a=tag(range(1,9,2),'prior={value}')", f"b=tag(int(interval(1,9)),'prior={value}')"]
+    given = [f"a=tag('prior={value}',range(1,9,2))", f"b=tag('prior={value}',int(interval(1,9)))"]
     with pytest.raises(UserError) as refused:
         read_space(None, None, given)
-    assert len(refused.value.problems) == 2
+    assert [f"its prior is {value}, which is not in" in problem for problem in refused.value.problems] == [True, True]
