@@ -114,7 +114,7 @@ class SearchPlan:
             found = [*error.problems, *found]
         if found:
             raise UserError(*found)
-        self._build_sampler()
+        sampler: BaseSampler = self._built_sampler()
         self.warnings += resources.unlike_lengths(self.settings, configs)
         # After all checks that need neither the data nor the storage.
         if self.is_run and self.base.dry_run:
@@ -132,8 +132,8 @@ class SearchPlan:
             or resources.raised(self.settings, configs, examples)
         )
         if self.centers and self.spec["name"] != "freeze_thaw":
-            factor = self.settings["reduction_factor"]
-            self.sampler = WithPrior(self.sampler, self.centers, self.spec, factor, self.seed)
+            sampler = WithPrior(sampler, self.centers, self.spec, self.settings["reduction_factor"], self.seed)
+        self.sampler = sampler
         self._open_study(storage)
 
     def composed_value(self, key: str) -> str | None:
@@ -238,7 +238,7 @@ class SearchPlan:
     def _plain(composed: DictConfig) -> dict[str, Any]:
         return prepare(without_hydra(composed))
 
-    def _build_sampler(self) -> None:
+    def _built_sampler(self) -> SeededByTrial:
         node = self.settings["sampler"]
         build = instantiate(
             {**node, "_partial_": True},
@@ -267,7 +267,7 @@ class SearchPlan:
             ) from error
         self.sampler_name = kind.removesuffix("Sampler").lower()
         is_quasi_random = kind == "QMCSampler"
-        self.sampler: BaseSampler = SeededByTrial(
+        return SeededByTrial(
             lambda own_seed: build(seed=own_seed),
             seed,
             one_sequence=self._is_grid or is_quasi_random,
