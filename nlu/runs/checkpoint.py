@@ -20,7 +20,7 @@ from nlu.config.errors import CheckpointError
 from nlu.runs.state import Best, State
 from nlu.storage.files import read_json, sync_folder, umask, write_json
 from nlu.storage.settle import aside, candidates, find_whole, is_whole, remove, replace
-from nlu.storage.tensors import load_tensors, origin_of, save_tensors
+from nlu.storage.tensors import Damaged, load_tensors, origin_of, save_tensors
 
 OrderKey = dict[str, Any]
 """by name, what the order of examples and the choice of the best evaluations depend on"""
@@ -306,9 +306,10 @@ def opened_last(path: Path) -> Iterator[Saved]:
 def damaged(path: object, error: Exception) -> CheckpointError:
     """Return the error for a state that cannot be read."""
     reason = str(error).partition("\n")[0].rstrip(": ") or type(error).__name__
+    what = "it is damaged" if isinstance(error, Damaged) else "it is damaged, or has another model or other labels"
     return CheckpointError(
-        f"{path} cannot be continued from ({reason}): it is damaged, or has another model or other labels; give "
-        "another with resume=PATH, or start from step 0 in another hydra.run.dir"
+        f"{path} cannot be continued from ({reason}): {what}; give another with resume=PATH, or start from step 0 in "
+        "another hydra.run.dir"
     )
 
 

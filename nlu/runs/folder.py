@@ -13,6 +13,7 @@ import yaml
 
 from nlu.config.errors import UserError
 from nlu.config.schema import flat, has_effect, num_repeats
+from nlu.config.words import listed
 from nlu.runs.checkpoint import TAKEN, find_last
 from nlu.runs.mirrored import NOTE, OUTBOX
 from nlu.runs.takeover import LOCK, make_own, take, taken_from
@@ -127,8 +128,11 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
         raise _exists(run_dir, contents)
     there = _read_config(run_dir)
     if absent := [key for key in config if key not in there and has_effect(key)]:
+        # Every version has written it.
+        if "trainer" in absent:
+            raise _damaged(run_dir / CONFIG, f"it lacks {listed(absent, 4)}")
         raise UserError(
-            f"{run_dir} holds a run of an earlier version, without {' and '.join(absent)}, which this version cannot "
+            f"{run_dir} holds a run of an earlier version, without {listed(absent)}, which this version cannot "
             f"continue; start a new run elsewhere, from its weights with model.pretrained={run_dir}/best"
         )
     if differences := _differences(there, config):

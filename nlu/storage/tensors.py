@@ -18,6 +18,10 @@ SAVED = "saved"
 writes several in random order, and the same tensors must give the same bytes"""
 
 
+class Damaged(ValueError):
+    """A file has other bytes than those that were saved."""
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], step: int | None = None) -> None:
     """Write tensors, which are contiguous, on the CPU and share no memory; the part that the file names and `step` are
     kept with them."""
@@ -26,11 +30,11 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], step: int | None = N
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read tensors onto the CPU. Raises ValueError if they are not those that were saved."""
+    """Read tensors onto the CPU. Raises Damaged if they are not those that were saved."""
     tensors = load_file(path)
     saved = _metadata(path).get(SAVED)
     if saved is not None and saved.split()[0] != _checksum(tensors):
-        raise ValueError(f"{path.name} has other bytes than those that were saved")
+        raise Damaged(f"{path.name} does not match its checksum")
     return tensors
 
 
