@@ -51,7 +51,7 @@ def run(
     command, environment = ["-m", "nlu.train", *overrides], {**SAME_THREADS, **(env or {})}
     if prefix:
         done = subprocess.run(
-            [*prefix, *command], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, env=environment
+            [*prefix, *command], cwd=REPOSITORY, capture_output=True, text=True, timeout=1800, env=environment
         )
     else:
         done = warm.run(command, cwd=REPOSITORY, env=environment, figures=figures)

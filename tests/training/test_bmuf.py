@@ -50,7 +50,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         for rank in ("0", "1")
     ]  # fmt: skip
     for process in processes:
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=1800)
         assert process.returncode == 0, said
     return [np.load(folder / f"rank-{rank}.npz") for rank in (0, 1)]
 

@@ -233,7 +233,7 @@ def test_two_processes_killed_during_a_save_continue_to_the_bytes_of_torchrun(
     killed = subprocess.run(
         [sys.executable, program, *options, "trainer.devices=2", f"hydra.run.dir={tmp_path}/run"], cwd=REPOSITORY,
         env={**SAME_THREADS, "KILLED_BEFORE": "os.rename .last.new last 2"}, capture_output=True, text=True,
-        timeout=300, start_new_session=True,
+        timeout=1800, start_new_session=True,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = os.listdir(tmp_path / "run/checkpoints")

@@ -56,7 +56,7 @@ def run_in_two(jobs: Sequence[tuple[Run, Path]], folder: Path, **environment: st
         for rank in ("0", "1")
     ]  # fmt: skip
     for process in processes:
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=1800)
         assert process.returncode == 0, said
 
 

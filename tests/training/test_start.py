@@ -39,7 +39,7 @@ def test_a_first_step_imports_nothing_that_only_the_end_or_a_compiler_needs(tmp_
     ]  # fmt: skip
     # A separate cache: building the store of the rows counts too.
     environment = {**SAME_THREADS, "NLU_CACHE": str(tmp_path / "cache")}
-    subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=300, env=environment, check=True)
+    subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=1800, env=environment, check=True)
     modules = listing.read_text().split("\n")
     assert "torch" in modules
     assert not {name.partition(".")[0] for name in modules} & UNNEEDED
