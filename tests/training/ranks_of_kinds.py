@@ -52,8 +52,9 @@ def main(jobs: Path) -> None:
         slow_down(float(seconds))
     rank, _, rows = os.environ.get("ROWS_THAT_FIT", "").partition(":")
     with memory_for(int(rows)) if os.environ["RANK"] == rank else nullcontext():
-        for config, run_dir in pickle.loads(jobs.read_bytes()):
-            os.environ[MEETING] = f"file://{run_dir}-meeting"
+        for number, (config, run_dir) in enumerate(pickle.loads(jobs.read_bytes())):
+            # A new file for each run: one process may begin the next run before the other has left this one.
+            os.environ[MEETING] = f"file://{run_dir}-meeting-{number}"
             try:
                 start(config, run_dir)
             except UserError as error:
