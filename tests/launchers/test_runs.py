@@ -122,5 +122,5 @@ def test_the_console_has_a_line_for_each_event_and_a_trials_words_are_in_its_log
     ]  # fmt: skip
     assert "run folder" not in said and "best dev accuracy" not in said and "mean best" not in said
     for number in (0, 1):
-        log = (folder / f"{number}/{'fold-0/' * ('folds=2' in more)}log.txt").read_text()
+        log = (folder / f"{number}/{'fold-0/' * ('folds.count=2' in more)}log.txt").read_text()
         assert log.count("run folder") == 1 and "parameters" in log and "data store" in log
