@@ -17,7 +17,7 @@ CHECKSUM = "checksum"
 
 
 class StoreDamaged(DataError):
-    """A set of the store lacks rows that were written; build the store again."""
+    """A set of the store lacks rows that were written, or has other bytes; build the store again."""
 
 
 def write_shard(batch: pa.RecordBatch, path: Path) -> None:
@@ -38,7 +38,7 @@ def mapped(path: Path) -> pa.RecordBatch:
         # Shards of an earlier version have none.
         kept = dict(metadata or {}).get(CHECKSUM.encode())
         if kept is not None and kept.decode() != checksum(_arrays_of(batch)):
-            raise ValueError("it has other bytes than those that were written")
+            raise ValueError("it does not match its checksum")
     # numpy raises ValueError for arrays beyond their buffers.
     except (pa.ArrowException, OSError, ValueError) as error:
         raise StoreDamaged(f"{path} cannot be read ({error})") from None

@@ -90,7 +90,7 @@ class Stepper:
         never waits for an accelerator here; on a CPU, a UserError is raised at once.
 
         If memory runs out on a rank, `pieces` is doubled on all of them and the passes are run again, which gives the
-        same update but for rounding. Raises OutOfMemory if a micro-batch cannot be divided any further.
+        same update except for rounding. Raises OutOfMemory if a micro-batch cannot be divided any further.
         """
         shares = self.passes.shares(part, divided(micro_batches, self.pieces), epoch)
         counts, own_counts, stop = self.passes.count(shares, stop)

@@ -161,7 +161,7 @@ def test_a_reloaded_checkpoint_predicts_exactly_what_was_scored_while_training(
 
 
 @pytest.mark.thorough
-def test_two_processes_make_the_update_of_one_but_for_the_rounding_of_sums(tmp_path: Path) -> None:
+def test_two_processes_make_the_update_of_one_except_for_rounding(tmp_path: Path) -> None:
     options = (*NO_DROPOUT, *Kind(HALF, classes).overrides(tmp_path, train_rows=11), *STEP)
     start(composed(*options), tmp_path / "single")
     run_in_two([(composed(*options), tmp_path / "together")], tmp_path)

@@ -174,7 +174,7 @@ class Search:
         """Return the trial for a free slot: a waiting one that may start, else that of the scheduler, else None."""
         if (due := self.restarts.next_due(self.waiting)) is not None:
             return due
-        # A new one could not start either. It is better drawn later, when the sampler has seen more results.
+        # A new trial could not start either. It is better drawn later, when the sampler has seen more results.
         if len(self.waiting) > self.plan.slots.count:
             return None
         number = self.steps.next(self._trials, self.asked, set(self.running), self.board.say)

@@ -103,6 +103,9 @@ class Steps:
         `read` returns all trials, of which `asked` were begun and `busy` have a job. `say` gets the sentence about a
         limit that is reached.
         """
+        if not self.pauses and asked >= self._plan.n_trials:
+            # Before the trials are read: this is asked at each poll while the last ones run.
+            return None
         trials = read()
         may_begin = self._may_begin(trials, asked, say)
         if not self.pauses:
