@@ -100,7 +100,7 @@ def composer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         "vocab.txt",
     ):
         (tmp_path / name).touch()
-    for name in ("mine", "teacher"):
+    for name in ("mine", "teacher", "teacher-of-tags"):
         (tmp_path / "outputs" / name).mkdir(parents=True)
     (tmp_path / "outputs/mine/overrides").write_text("model=bert_tiny\n")
     (tmp_path / "outputs/mine/checkpoints/best-1").mkdir(parents=True)

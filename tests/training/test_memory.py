@@ -31,14 +31,15 @@ def state_of(folder: Path) -> dict[str, object]:
     return json.loads((folder / "checkpoints/last/state.json").read_text())["state"]
 
 
-def assert_same_but_for_rounding(one: Path, other: Path) -> None:
+def assert_same_but_for_rounding(one: Path, other: Path, rounding: float = 1e-4) -> None:
+    """Compare weights and moments; `rounding` is that of the gradients, as a part of the largest value of each kind."""
     for name in ("model", "optimizer"):
         first, second = tensors(one, f"last/{name}"), tensors(other, f"last/{name}")
         largest = {part: max(np.abs(first[key]).max() for key in first if key.startswith(part))
                    for part in {key.partition(":")[0] if ":" in key else "" for key in first}}  # fmt: skip
         for key, value in first.items():
             scale = largest[key.partition(":")[0] if ":" in key else ""]
-            np.testing.assert_allclose(second[key], value, rtol=1e-3, atol=1e-4 * scale, err_msg=key)
+            np.testing.assert_allclose(second[key], value, rtol=1e-3, atol=rounding * scale, err_msg=key)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,9 @@ def test_a_step_without_enough_memory_is_divided_into_the_same_update(kind: Kind
     with memory_for(rows=4, since_call=2) as met:
         start(config, tmp_path / "divided")
     assert max(met[:2]) > 4
-    assert_same_but_for_rounding(tmp_path / "whole", tmp_path / "divided")
+    # The gradients of the parts are added in the type of the weights, and fp16 rounds each sum to one part in 2048.
+    rounding = 2e-3 if "precision.master_weights=false" in kind.options else 1e-4
+    assert_same_but_for_rounding(tmp_path / "whole", tmp_path / "divided", rounding)
     assert state_of(tmp_path / "divided")["pieces"] == 4
     losses = [[float(row["loss"]) for row in read_rows(tmp_path / run / "train.tsv")] for run in ("whole", "divided")]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
