@@ -17,7 +17,7 @@ from nlu.sweeps.schedulers.encoding import (
     position,
     value_at,
 )
-from nlu.sweeps.schedulers.freeze_thaw import FreezeThaw
+from nlu.sweeps.schedulers.freeze_thaw import FreezeThaw, _seen
 from nlu.sweeps.schedulers.process import Curves, Posterior, negative_log_posterior, prior
 from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing
 
@@ -235,6 +235,21 @@ def test_running_trials_count_as_if_they_had_reached_their_prediction():
     assert chosen == {9}
     running = Standing(9, best.values, best.points, 4, RUNNING)
     assert scheduler.decide([*paused, running], log_of(0), may_begin=False).number != 9
+
+
+def test_a_decision_among_many_trials_sees_the_whole_curves_of_the_best_ones_only():
+    def trial(number, count, best):
+        points = tuple((epoch, best * epoch / count) for epoch in range(1, count + 1))
+        return Standing(number, {"x": number / 700}, points, count, PAUSED)
+
+    few = [trial(number, 27, 1 + number) for number in range(100)]
+    assert [len(seen) for seen in _seen(few)] == [6] * 100
+    many = [trial(number, 27, 1 + number) for number in range(200)]
+    # 120 whole trials less would be too many points by 0: 80 * 6 + 120 * 1 = 600.
+    assert [len(seen) for seen in _seen(many)] == [1] * 120 + [6] * 80
+    assert all(list(seen) == [26] for seen in _seen(many)[:120])
+    most = [trial(number, 3, 1 + number) for number in range(700)]
+    assert [len(seen) for seen in _seen(most)] == [0] * 100 + [1] * 600
 
 
 def test_random_configurations_come_from_the_whole_space():

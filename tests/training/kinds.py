@@ -220,7 +220,13 @@ TOGETHER = {
         ("task=mlm", "precision=fp16", "precision.master_weights=false", "precision.init_scale=256"), only_text
     ),
     "LoRA in fp16 without master weights": Kind(
-        ("adapter=lora", "adapter.rank=2", "precision=fp16", "precision.master_weights=false", "precision.init_scale=256"),
+        (
+            "adapter=lora",
+            "adapter.rank=2",
+            "precision=fp16",
+            "precision.master_weights=false",
+            "precision.init_scale=256",
+        ),
         classes,
     ),
     "mlm in bf16": Kind(("task=mlm", "task.frequency_power=0.5", "precision=bf16"), only_text),

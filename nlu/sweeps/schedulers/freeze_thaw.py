@@ -36,6 +36,8 @@ STEPS = 26
 """the steps of a whole trial, unless it has fewer evaluations"""
 POINTS = 6
 """the points of a curve that the model sees, spaced geometrically"""
+MOST_POINTS = 600
+"""the points of all curves that the model sees: the time of a decision grows with their cube"""
 FIT_POINTS, FIT_EVERY, FIT_ITERATIONS = 160, 12, 12
 """the kernel is fitted to at most so many points, once in so many decisions, from its last parameters"""
 GAIN = (1e-3, 1e-1)
@@ -176,8 +178,8 @@ class FreezeThaw:
     def _curves(self, trials: Sequence[Standing]) -> tuple[Curves, "Scale"]:
         """Return the curves of the trials, on the scale that is returned too."""
         trial_N, time_N, value_N = [], [], []
-        for row, trial in enumerate(trials):
-            for at in _thinned(len(trial.points)):
+        for row, (trial, seen) in enumerate(zip(trials, _seen(trials), strict=True)):
+            for at in seen:
                 examples, value = trial.points[at]
                 trial_N.append(row)
                 time_N.append(min(examples / self._lengths.part, 1.0))
@@ -217,6 +219,23 @@ class FreezeThaw:
         order = np.argsort(trial_N, kind="stable")
         time_N, value_N = np.r_[curves.time_N, times][order], np.r_[curves.value_N, mean][order]
         return replace(curves, trial_N=trial_N[order], time_N=time_N, value_N=value_N)
+
+
+def _seen(trials: Sequence[Standing]) -> list[Sequence[int]]:
+    """Return the positions of the points of each trial that the model sees, at most `MOST_POINTS` in all.
+
+    If there would be more, the worst trials have their last points only, and then none.
+    """
+    found: list[Sequence[int]] = [_thinned(len(trial.points)) for trial in trials]
+    left = sum(map(len, found)) - MOST_POINTS
+    worst_first = sorted(range(len(trials)), key=lambda row: (trials[row].best, -row))
+    for kept in (1, 0):
+        for row in worst_first:
+            if left <= 0:
+                return found
+            left -= max(0, len(found[row]) - kept)
+            found[row] = found[row][len(found[row]) - min(kept, len(found[row])) :]
+    return found
 
 
 @cache
