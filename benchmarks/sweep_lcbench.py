@@ -189,9 +189,17 @@ def referenced(surrogate: Surrogate, task: str, file: Path | None) -> tuple[floa
     return kept[task]
 
 
-def regrets(best: Sequence[float], high: float, median: float, at: Sequence[int]) -> list[float]:
-    """Return the regret after some numbers of full runs."""
-    return [(high - best[min(runs * EPOCHS, len(best)) - 1]) / (high - median) for runs in at]
+def kept_searches(file: Path | None) -> dict[str, dict[str, Any]]:
+    """Return the searches that a file keeps, by what defines them."""
+    lines = file.read_text().splitlines() if file and file.is_file() else []
+    return {json.dumps(each["search"]): each for each in map(json.loads, lines)}
+
+
+def share_for(curves: Sequence[Sequence[float]], goal: float) -> float | None:
+    """Return the share of the budget after which the mean regret is no more than `goal`."""
+    mean = np.mean(curves, 0)
+    reached = np.flatnonzero(mean <= goal)
+    return float(reached[0] + 1) / len(mean) if len(reached) else None
 
 
 def draw(path: Path, curves: dict[str, list[list[float]]], title: str) -> None:
@@ -226,7 +234,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--references", type=Path, help="a file that keeps the values of random configurations")
     parser.add_argument("--figure", type=Path)
-    parser.add_argument("--out", type=Path, help="a file that gets a line of JSON for each search")
+    parser.add_argument("--out", type=Path, help="a file that keeps each search; those in it are not run again")
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     surrogate = Surrogate(arguments.data)
@@ -238,28 +246,42 @@ def main() -> None:
     curves: dict[str, list[list[float]]] = {method: [] for method in methods}
     found: dict[str, list[list[float]]] = {method: [] for method in methods}
     decision_s: dict[str, list[float]] = {method: [] for method in methods}
+    kept = kept_searches(arguments.out)
     for task in tasks:
         high, median = referenced(surrogate, task, arguments.references)
         for seed in map(int, arguments.seeds.split(",")):
             for method in methods:
-                search = Simulation(surrogate, task, method, seed, arguments.budget, arguments.jobs, arguments.trials)
-                search.run()
-                own = regrets(search.best, high, median, at)
-                found[method].append(own)
-                decision_s[method] += search.decision_s
-                best = search.best + search.best[-1:] * (arguments.budget * EPOCHS - len(search.best))
-                curves[method].append([(high - value) / (high - median) for value in best[: arguments.budget * EPOCHS]])
-                line = f"{task} {seed} {method}: {' '.join(f'{regret:.3f}' for regret in own)}"
+                key = [task, seed, method, arguments.jobs, arguments.trials, arguments.budget]
+                if json.dumps(key) not in kept:
+                    search = Simulation(
+                        surrogate, task, method, seed, arguments.budget, arguments.jobs, arguments.trials
+                    )
+                    search.run()
+                    values = search.best + search.best[-1:] * (arguments.budget * EPOCHS - len(search.best))
+                    regret = [round((high - value) / (high - median), 5) for value in values]
+                    record = {"search": key, "regret": regret, "decision_s": search.decision_s}
+                    kept[json.dumps(key)] = record
+                    if arguments.out:
+                        with arguments.out.open("a") as file:
+                            file.write(json.dumps(record) + "\n")
+                record = kept[json.dumps(key)]
+                curve = record["regret"][: arguments.budget * EPOCHS]
+                curves[method].append(curve)
+                found[method].append([curve[runs * EPOCHS - 1] for runs in at])
+                decision_s[method] += record["decision_s"]
+                line = f"{task} {seed} {method}: {' '.join(f'{regret:.3f}' for regret in found[method][-1])}"
                 print(line, file=sys.stderr, flush=True)
-                if arguments.out:
-                    with arguments.out.open("a") as file:
-                        found_here = {"task": task, "seed": seed, "method": method, "runs": at, "regret": own}
-                        file.write(json.dumps({**found_here, "high": high, "median": median}) + "\n")
     print(f"{len(tasks)} data sets, seeds {arguments.seeds}, {arguments.jobs} at a time; mean (median) regret after")
     print("full runs".ljust(18) + "".join(f"{runs:>15}" for runs in at))
     for method, rows in found.items():
         cells = [f"{statistics.fmean(each):.3f} ({statistics.median(each):.3f})" for each in zip(*rows, strict=True)]
         print(method.ljust(18) + "".join(cell.rjust(15) for cell in cells))
+    if "random" in curves:
+        goal = float(np.mean(curves["random"], 0)[-1])
+        for method, each in curves.items():
+            share = share_for(each, goal)
+            print(f"{method} reaches the last regret of random search, {goal:.3f}, with "
+                  + ("more than its epochs" if share is None else f"{share:.0%} of its epochs"))
     for method, spent_s in decision_s.items():
         if spent_s:
             slow = np.quantile(spent_s, [0.5, 0.99, 1.0])

@@ -325,6 +325,10 @@ def _unknown_key(alternative: _Alternative, config: DictConfig, schema: str) -> 
     key = alternative.key
     valid = settable_keys(config, schema)
     groups = [group for group in _groups() if group != "hydra"]
+    if schema == RUN and key in groups and alternative.value:
+        # A group that is in no list of defaults, such as debug. Other commands have fewer groups than conf.
+        if (problem := choice_problem(key, alternative.value, lambda path: _options(path, None, []))) is not None:
+            return problem
     is_of_a_group = "." not in key and any(alternative.value in _options(group, None, []) for group in groups)
     if is_of_a_group and key_elsewhere(key) is None:
         return f"{alternative.text}: unknown group; {hint(key, groups)}"

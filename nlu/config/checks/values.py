@@ -13,6 +13,7 @@ from nlu.config import types
 from nlu.config.durations import duration_rule, parse_duration, parse_interval, parse_warmup
 from nlu.config.errors import UserError
 from nlu.config.foreign import value_elsewhere
+from nlu.config.nearest import nearest
 from nlu.config.signature import dotted
 from nlu.config.targets import TARGET
 from nlu.config.types import Naming, Nested, Range, Written
@@ -39,6 +40,8 @@ def broken_rule(key: str, annotation: ast.expr, value: object) -> str | None:
         return None
     # Some rules already end with a remedy.
     remedy = "" if "; " in rule and " write " in rule else f"; set {key} to such a value"
+    if isinstance(value, str) and (close := nearest(value, rule.partition("one of ")[2].split(", "), 1)):
+        remedy += f"; nearest: {close[0]}"
     if "a mapping" in rule and isinstance(value, str) and ":" in value:
         remedy = f"; shells take {{a:b,c:d}} apart, so quote the whole: '{key}={{a: b, c: d}}'"
     if " is a text, not " in rule and isinstance(value, list) and any(map(_is_float, value)):

@@ -94,6 +94,11 @@ def test_an_unknown_choice_is_refused_with_the_nearest_and_all_choices(find):
     assert find("name=a", "task=clasify") == ["task=clasify: unknown choice; nearest: classify; all: classify, tag"]
 
 
+def test_an_unknown_choice_of_a_group_without_a_default_is_refused_alike():
+    problems = override_problems("train", [f"file://{conf_dir()}"], ["debug=overfitt"])
+    assert problems == ["debug=overfitt: unknown choice; nearest: overfit; all: anomaly, limit, overfit, watch"]
+
+
 @pytest.mark.parametrize("choice", ["", "null"])
 def test_no_choice_at_all_of_a_group_is_refused_with_all_choices(find, choice):
     (problem,) = find("name=a", f"task={choice}")

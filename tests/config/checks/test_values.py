@@ -90,6 +90,16 @@ def test_a_number_without_its_unit_is_refused_with_every_unit_it_could_have(anno
     assert rule.endswith("; write 500st (steps), 500ep (epochs) or 500ex (examples)")
 
 
+def test_a_misspelled_word_is_refused_with_the_nearest_one():
+    annotation = ast.parse("Literal['gradients', 'updates']", mode="eval").body
+    assert broken_rule("inspect", annotation, "gradient") == (
+        'inspect is "gradient" but must be one of gradients, updates; set inspect to such a value; nearest: gradients'
+    )
+    assert broken_rule("inspect", annotation, "loss") == (
+        'inspect is "loss" but must be one of gradients, updates; set inspect to such a value'
+    )
+
+
 def test_values_are_shown_as_in_yaml_and_shortened():
     assert [show(value) for value in (None, True, "a", 1.5)] == ["null", "true", '"a"', "1.5"]
     assert len(show("x" * 500)) == 80
