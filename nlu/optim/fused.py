@@ -1,6 +1,8 @@
 """AdamW with torch's fused kernel, which divides gradients and skips an update without waiting for the host."""
 
 import inspect
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +37,31 @@ def update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: T
         step_in_parts(optimizer, lambda of_part: _update(optimizer, of_part, divisor, failed))
     else:
         _update(optimizer, gradients, divisor, failed)
+
+
+def update_in_place(
+    group: Mapping[str, Any],
+    weights: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    step: Tensor,
+    divisor: Tensor,
+) -> None:
+    """Run AdamW on these numbers, with the settings of a group of `FusedAdamW`.
+
+    `first` and `second` are the moments. `step`, the number of updates before this one, becomes one larger; the
+    gradient is divided in place.
+    """
+    scale: dict[str, Any] = {"grad_scale": divisor} if TAKES_DIVISOR else {}
+    if not TAKES_DIVISOR:
+        gradient.div_(divisor)
+    beta1, beta2 = group["betas"]
+    adam(
+        [weights], [gradient], [first], [second], [], [step], fused=True, amsgrad=False, beta1=beta1, beta2=beta2,
+        lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"], maximize=False,
+        decoupled_weight_decay=True, **scale,
+    )  # fmt: skip
 
 
 def _update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None) -> None:

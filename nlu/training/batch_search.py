@@ -20,7 +20,6 @@ from nlu.config.errors import OutOfMemory, UserError
 from nlu.data.examples import Examples
 from nlu.data.opening import Store
 from nlu.display.progress import Progress
-from nlu.optim.fused import update
 from nlu.runs.checkpoint import read_order
 from nlu.runs.folder import repeats_beside
 from nlu.storage.files import read_json, write_json
@@ -147,9 +146,12 @@ class _Tries:
             # On the host, so that copies take no memory of the device.
             before = [parameter.detach().to("cpu", copy=True) for parameter in stepper.trained]
             with torch.no_grad():
-                update(stepper.optimizer, gradients, torch.ones((), device=stepper.device), None)
+                stepper.parallel.update(stepper.optimizer, gradients, torch.ones((), device=stepper.device), None)
+                # Ranks may share the memory of weights, in which each writes the same numbers.
+                stepper.parallel.settle()
                 for parameter, weights in zip(stepper.trained, before, strict=True):
                     parameter.copy_(weights)
+            stepper.parallel.settle()
             del before, gradients
         if self._is_measured:
             # The processes of a machine grow at the same time.

@@ -9,9 +9,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import torch
-from torch import Tensor
-
 from nlu.config import stopping
 from nlu.data import growing_set
 from nlu.data.building import gc_frozen
@@ -281,17 +278,5 @@ def averaged_weights(stepper: Stepper) -> Iterator[None]:
     if stepper.average is None:
         yield
         return
-    own: dict[str, Tensor] = {}
-    with torch.no_grad():
-        for name, parameter in stepper.model.named_parameters():
-            if name in stepper.average:
-                # Copied, so that exactly the same weights come back.
-                own[name] = parameter.detach().clone()
-                parameter.copy_(stepper.average[name])
-    try:
+    with stepper.parallel.averaged(stepper.model, stepper.average):
         yield
-    finally:
-        with torch.no_grad():
-            for name, parameter in stepper.model.named_parameters():
-                if name in own:
-                    parameter.copy_(own[name])

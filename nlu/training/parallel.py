@@ -8,6 +8,7 @@ others, a rank for which memory runs out cannot divide its batch, since the othe
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from nlu.config.choices import choice_of, target_of
 from nlu.config.targets import TARGET, build
+from nlu.optim.fused import update
 from nlu.optim.half import has_half
 from nlu.training.ranks import Ranks
 
@@ -55,6 +57,26 @@ class Parallel(Protocol):
     def norm_over_ranks(self, norm: Tensor, number: int) -> Tensor:
         """Return the norm that records have, from the norm of each rank: equal on all ranks, and finite only if all
         are."""
+
+    def share(
+        self, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None
+    ) -> None:
+        """Take notice of the trained parameters by name, their optimizer, and the moving average of the model's, once
+        all exist. Their memory may be replaced, and `average` get other tensors."""
+
+    def update(
+        self, optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None
+    ) -> None:
+        """Divide the gradients and run the optimizer's step, as `nlu.optim.fused.update`."""
+
+    def follow(self, average: list[Tensor], weights: list[Tensor], amount: float | Tensor) -> None:
+        """Move the averages towards the weights by `amount`, a share of the distance; both are float32."""
+
+    def settle(self) -> None:
+        """Wait until weights and averages are updated on all ranks. Called after each update."""
+
+    def averaged(self, model: nn.Module, average: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+        """Return a block in which the trained parameters of a model have the values of their moving average."""
 
     def is_whole(self, number: int) -> bool:
         """Return whether all ranks hold the same weights after step `number` and `synchronize`. Only then is the run
@@ -106,6 +128,39 @@ class SingleProcess:
 
     def norm_over_ranks(self, norm: Tensor, number: int) -> Tensor:
         return norm
+
+    def share(
+        self, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None
+    ) -> None:
+        """Do nothing: each rank has its own memory."""
+
+    def update(
+        self, optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None
+    ) -> None:
+        update(optimizer, gradients, divisor, failed)
+
+    def follow(self, average: list[Tensor], weights: list[Tensor], amount: float | Tensor) -> None:
+        torch._foreach_lerp_(average, weights, [amount] * len(average) if isinstance(amount, Tensor) else amount)
+
+    def settle(self) -> None:
+        """Do nothing: what this rank holds is updated."""
+
+    @contextmanager
+    def averaged(self, model: nn.Module, average: Mapping[str, Tensor]) -> Iterator[None]:
+        own: dict[str, Tensor] = {}
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name in average:
+                    # Copied, so that exactly the same weights come back.
+                    own[name] = parameter.detach().clone()
+                    parameter.copy_(average[name])
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if name in own:
+                        parameter.copy_(own[name])
 
     def is_whole(self, number: int) -> bool:
         return True
@@ -212,7 +267,7 @@ def strategy(ranks: Ranks, node: Mapping[str, Any], trusted: Sequence[str] = ())
     if ranks.world_size > 1:
         chosen: Parallel = build(node, ranks, trusted=trusted)
         return chosen
-    if node[TARGET] != target_of("parallel", "replicated"):
+    if node[TARGET] not in (target_of("parallel", "replicated"), target_of("parallel", "shared")):
         log.warning(
             "parallel=%s does nothing in a run of one process; set trainer.devices",
             choice_of("parallel", node[TARGET]),

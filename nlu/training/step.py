@@ -12,7 +12,6 @@ from nlu.config.errors import OutOfMemory
 from nlu.data.examples import Examples
 from nlu.methods.method import Method, Scale
 from nlu.models.task_model import TaskModel
-from nlu.optim.fused import update
 from nlu.optim.optimizer import named_parameters
 from nlu.runs import summary
 from nlu.tasks.task import Task, comparing_loss
@@ -62,13 +61,15 @@ class Stepper:
         self.ranks = self.parallel.ranks
         self.device = self.ranks.device
         named = named_parameters(self.model, self.own)
-        self.trained = [parameter for _, parameter in named if parameter.requires_grad]
+        by_name = {name: parameter for name, parameter in named if parameter.requires_grad}
+        self.trained = list(by_name.values())
         self.phases = phases_on(self.device)
         self.passes = Passes(
             self.model, self.task, self.method, self.precision, self.ranks, self.seed, self.trained, self.phases,
             self.own,
         )  # fmt: skip
         self.weights = self.passes.weights
+        self.parallel.share(by_name, self.optimizer, self.average)
         self._of_model = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
         self.is_asynchronous = self.device.type == "cuda"
         self._failed = torch.zeros((), device=self.device) if self.is_asynchronous else None
@@ -150,6 +151,7 @@ class Stepper:
             else:
                 self._update_unless_skipped(gradients, divisor.float() * loss_scale, is_finite, loss_scale, number)
                 self.precision.update(is_finite)
+            self.parallel.settle()
         self.phases.begin("other")
         if inspector is not None:
             inspector.after_update(number)
@@ -265,7 +267,7 @@ class Stepper:
         if self._failed is not None:
             # After a failed step all later ones fail too, since the host learns of it one step late.
             self._failed = torch.maximum(self._failed, (~is_finite).float())
-        update(self.optimizer, gradients, divisor, self._failed)
+        self.parallel.update(self.optimizer, gradients, divisor, self._failed)
         # Fused kernels do not mark weights as changed, but cached copies in lower precision must be renewed.
         torch.autograd.graph.increment_version(self.trained)
 
@@ -284,7 +286,7 @@ class Stepper:
         overflowed = ~is_finite
         self._failed = torch.maximum(self._failed, (overflowed & ~self.precision.may_skip(loss_scale)).float())
         skipped = torch.maximum(self._failed, overflowed.float())
-        update(self.optimizer, gradients, divisor, skipped)
+        self.parallel.update(self.optimizer, gradients, divisor, skipped)
         torch.autograd.graph.increment_version(self.trained)
         self._update_average(number, 1 - skipped)
 
@@ -303,4 +305,4 @@ class Stepper:
                     one.lerp_(weight.float(), amount)
             if others := [pair for pair in pairs if pair[1].dtype != torch.float16]:
                 shadow, weights = map(list, zip(*others, strict=True))
-                torch._foreach_lerp_(shadow, weights, [amount] * len(shadow) if isinstance(amount, Tensor) else amount)
+                self.parallel.follow(shadow, weights, amount)

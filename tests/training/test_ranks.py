@@ -26,6 +26,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(ranks_module, "placement", lambda: Placement("workers", 1, 3, 1, 3, 4, 5, "tcp://127.0.0.1:1"))
     monkeypatch.setattr(ranks_module, "usable_cores", lambda: 8)
+    # The other processes do not exist.
+    monkeypatch.setattr(ranks_module, "room_for", lambda *of: None)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: told.append(f"{count} threads"))
     for name in ("barrier", "destroy_process_group"):
         monkeypatch.setattr(ranks_module.dist, name, lambda name=name, **how: told.append(name))
