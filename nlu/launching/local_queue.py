@@ -11,7 +11,7 @@ import shlex
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,26 @@ TIMEOUT_MIN = 60
 """limit of a job if hydra.launcher.timeout_min is null"""
 OURS = ("submitit_folder", "wait")
 """keys of hydra.launcher that submitit does not know"""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 MACHINE = "machine.json"
 """the file in the folder of a token: the machine of its process, its boot, and the number of the job"""
+
+
+class WithGpus:
+    """Calls a job's work with the GPUs that this process sees, or the first of them: submitit names others, or none."""
+
+    def __init__(self, work: Callable[[Job], object], count: int | None):
+        """`count` of them; None = all."""
+        self._work, self._names = work, os.environ.get(VISIBLE)
+        if count is not None:
+            named = list(map(str, range(count))) if self._names is None else self._names.split(",")
+            self._names = ",".join(named[:count])
+
+    def __call__(self, job: Job) -> object:
+        os.environ.pop(VISIBLE, None)
+        if self._names is not None:
+            os.environ[VISIBLE] = self._names
+        return self._work(job)
 
 
 class LocalQueue:
@@ -81,7 +99,7 @@ class LocalQueue:
         detach_jobs()
         # Before the start: after a kill in between, the file tells which machine may have the process.
         write_json(self._folder / job.token / MACHINE, {**_here(), "number": job.number})
-        started = executor.submit(WithHeartbeat(self._work), job)
+        started = executor.submit(WithHeartbeat(WithGpus(self._work, known.get("gpus_per_node"))), job)
         self._started[str(started.job_id)] = started
         return self._ticket(job, socket.gethostname(), str(started.job_id))
 

@@ -26,7 +26,7 @@ from nlu.launching.submitit_jobs import TAIL_BYTES, beat_file, failed, read_outc
 from nlu.storage.files import read_json, write_json
 from nlu.sweeps.channel import last_line
 from nlu.sweeps.faults import machine_fault
-from tests.launching.jobs import inherited, number_of, sleep
+from tests.launching.jobs import inherited, number_of, sleep, visible_gpus
 
 SETTINGS = {"timeout_min": 5, "nodes": 1}
 
@@ -62,6 +62,23 @@ def test_another_queue_of_the_same_folder_reads_the_result_of_a_job(tmp_path, im
     assert [other.outcome(id) for id in ids] == [0, 1]
     assert other.find([ticket.job for ticket in tickets]) == tickets
     assert other.find(jobs(1)) == [None], "another submission"
+
+
+@pytest.mark.parametrize(
+    ("named", "count", "seen"),
+    [
+        ("4,GPU-5,6", None, "4,GPU-5,6"), ("4,GPU-5,6", 2, "4,GPU-5"), ("4,5", 0, ""), ("", None, ""),
+        (None, None, None), (None, 2, "0,1"),
+    ],
+)  # fmt: skip
+def test_a_job_sees_the_gpus_of_its_command_or_the_first_of_them(tmp_path, importable, monkeypatch, named, count, seen):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    watched = queue(tmp_path, visible_gpus, **({} if count is None else {"gpus_per_node": count}))
+    (ticket,) = watched.submit(jobs(1))
+    until_ended(watched, [ticket.id])
+    assert read_outcome(next(tmp_path.glob(".submitit/*/*/*_result.pkl"))) == seen
 
 
 def test_a_cancelled_job_and_a_killed_one_have_different_states(tmp_path, importable, monkeypatch):
