@@ -4,6 +4,7 @@ python -m nlu.jobs                          jobs of this project that have not e
 python -m nlu.jobs outputs/grid             all jobs of a run, a grid or a search: state, node, log
 python -m nlu.jobs outputs/grid --cancel 3 5
                                             cancel two of them; without numbers all that have not ended
+python -m nlu.jobs outputs/search --stop 3  end a trial of a search for good, while the search goes on
 python -m nlu.jobs outputs/grid --log 3     the end of a job's output
 python -m nlu.jobs --history                command, commit, time, id and log of every submission
 """
@@ -59,9 +60,16 @@ def main(arguments: Sequence[str]) -> int:
         help="take jobs whose submission was cut off "
         "for not submitted; with numbers these, also such as were processes of a machine that is gone",
     )
+    action.add_argument(
+        "--stop",
+        nargs="+",
+        type=_number_or_folder,
+        metavar="NUMBER",
+        help="end these trials of a search for good: they are never continued, and count as pruned; the search goes on",
+    )
     parser.add_argument("--lines", type=at_least(1), default=40, metavar="N", help="lines of --log; default 40")
     given = parser.parse(arguments)
-    for flag in ("cancel", "forget"):
+    for flag in ("cancel", "forget", "stop"):
         for text in [value for value in getattr(given, flag) or () if isinstance(value, str)]:
             # DIR, if it comes last.
             if given.folder is not None:
@@ -71,8 +79,10 @@ def main(arguments: Sequence[str]) -> int:
             getattr(given, flag).remove(text)
     if given.history:
         return _history(given.folder)
-    if given.folder is None and (given.cancel is not None or given.log is not None or given.forget is not None):
+    if given.folder is None and any(value is not None for value in (given.cancel, given.log, given.forget, given.stop)):
         raise UserError("jobs are numbered within a folder; name it: python -m nlu.jobs DIR ...")
+    if given.stop is not None:
+        return _stop(given.folder, given.stop)
     if given.forget is not None:
         return _forget(given.folder, given.forget)
     return _list(given)
@@ -184,6 +194,25 @@ def _log(rows: "Sequence[Listed]", number: int, lines: int) -> int:
         raise UserError(f"the submission of job {number} was cut off, so its log is not known")
     said = queue_of([(row.folder, row.submitted)]).log_tail(row.submitted.ticket.id, lines)
     print("\n".join(said) if said else f"job {number} has written nothing yet")
+    return 0
+
+
+def _stop(folder: Path, numbers: Sequence[int]) -> int:
+    from nlu.config.words import counted
+    from nlu.launching.listing import cancel_job
+    from nlu.sweeps.stops import stop_trials
+
+    stopped = stop_trials(folder, numbers)
+    if ended := [number for number in numbers if number not in stopped]:
+        print(f"nlu: trial {', '.join(map(str, ended))} had ended; it stays as it is", file=sys.stderr)
+    for number in stopped:
+        try:
+            # Also if no search runs that would do so.
+            cancel_job(folder, number)
+        except (UserError, OSError) as error:
+            print(f"nlu: trial {number}: {error}; its job ends when it reports next", file=sys.stderr)
+    if stopped:
+        print(f"stopped {counted(len(stopped), 'trial')} for good: {', '.join(map(str, stopped))}")
     return 0
 
 

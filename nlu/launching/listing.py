@@ -148,6 +148,16 @@ def cancel_all(folder: Path) -> int:
     return len(ids)
 
 
+def cancel_job(folder: Path, number: int) -> None:
+    """Cancel the newest job of a number that was submitted into a folder, if it has not ended.
+
+    Raises UserError if it cannot be cancelled from here, OSError if its queue does not answer.
+    """
+    found = [one for one in latest([Submissions(folder)]) if one[1].job.number == number and one[1].ended is None]
+    ids = [one.ticket.id for _, one in found if one.ticket is not None]
+    queue_of(found).cancel(ids)
+
+
 def _fetch(ended: Sequence[tuple[Path, Submitted]]) -> None:
     """Fetch the runs of jobs that ended while no command followed them."""
     queue = queue_of(ended)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.storage.temporary import Temporary
 
 OWN = {"local": "nlu.launching.local_queue.LocalQueue", "slurm": "nlu.launching.slurm.SlurmQueue"}
 """the queues of this package by name; any other queue is opened by its launcher"""
@@ -36,6 +37,10 @@ class JobState(StrEnum):
 
 class QueueFull(OSError):
     """The queue is full until some jobs have ended. The jobs that it did not take are valid."""
+
+
+class QueueAway(OSError, Temporary):
+    """The queue does not answer now. It may have taken the jobs."""
 
 
 class JobRefused(UserError):
@@ -80,7 +85,10 @@ class Look:
 
 
 class Queue(Protocol):
-    """The queue of a cluster. Every method may raise OSError while the cluster does not answer: ask again."""
+    """The queue of a cluster. Every method may raise OSError while the cluster does not answer: ask again.
+
+    One that is `temporary` (`nlu.storage.temporary`), such as QueueAway, lets the trials of a search wait without end.
+    """
 
     name: str
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.submitted import refusal_of
-from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueContext, QueueFull, Ticket
+from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueAway, QueueContext, QueueFull, Ticket
 from nlu.launching.submitit_jobs import (
     SILENCE_S,
     LastBeats,
@@ -63,11 +63,17 @@ NAMES = {"gpus": "gpus_per_node", "cpus": "cpus_per_task", "memory_gb": "mem_gb"
 """submitit's names of our keys"""
 LOAD_MODULES = "type module >/dev/null 2>&1 || . /etc/profile"
 """The shell of a job may lack the command, since only login shells read /etc/profile by themselves."""
-_AWAY = re.compile(r"[Uu]nable to contact|[Ss]ocket timed out|connect failure|Connection refused|Zero Bytes")
+_AWAY = re.compile(
+    r"[Uu]nable to contact|[Ss]ocket timed out|[Cc]onnect(ion)? failure|Connection (refused|reset|timed out)|"
+    r"Zero Bytes|in standby|not connected|[Mm]essage (receive|send) failure|Protocol authentication error"
+)
+"""what sbatch says while the controller starts, is replaced or has too much to do"""
 _FULL = re.compile(
     r"(QOS|Assoc)(Max|Grp)Submit\w*|[Rr]esource temporarily unavailable|[Ss]lurm temporarily unable[^\n]*"
 )
 """sbatch's message for a limit that ends by itself; its last line only names the policy"""
+_POLICY, _REASON = "violates accounting/QOS policy", re.compile(r"\b(QOS|Assoc)[A-Z]\w+")
+"""that last line, and the name of a limit"""
 SUBMITTED = "_submitted.pkl"
 """the end of the name of the file with the work of a job, after its id"""
 TOKENS = "tokens.json"
@@ -194,10 +200,10 @@ class SlurmQueue:
             if (said := refusal_of(error)) is None:
                 raise
             if _AWAY.search(said):
-                raise OSError(f"Slurm does not answer: {said}") from error
-            if limit := _FULL.search(str(getattr(error.__cause__, "stderr", ""))):
+                raise QueueAway(said.removeprefix(SAYS)) from error
+            if limit := self._limit(str(getattr(error.__cause__, "stderr", ""))):
                 # The limit ends with other jobs of this user; jobs that were taken before it stay.
-                raise QueueFull(f"Slurm takes no more jobs now: {limit[0]}") from error
+                raise QueueFull(f"Slurm takes no more jobs now: {limit}") from error
             self._take_back(jobs[0].token)
             if _NO_CLUSTER in said:
                 raise JobRefused(
@@ -209,6 +215,14 @@ class SlurmQueue:
             ) from error
         self._folders.submitted(self._base / jobs[0].token, [str(one.job_id) for one in submitted])
         return [self._ticket(job, str(one.job_id)) for job, one in zip(jobs, submitted, strict=True)]
+
+    def _limit(self, said: str) -> str | None:
+        """Return the limit, in the words of sbatch, that refused a job for now; None if it was refused for good."""
+        if found := _FULL.search(said):
+            return found[0]
+        # Some clusters only name the policy. It has taken such jobs before, so their number is too large.
+        is_of_number = _POLICY in said and _REASON.search(said) is None and self._folders.ids()
+        return f"the job {_POLICY}" if is_of_number else None
 
     def _take_back(self, token: str) -> None:
         """Remove the files of jobs that were refused."""

@@ -1,4 +1,4 @@
-"""Wait until a full queue accepts a job, unless the search is stopped."""
+"""Wait until a queue that is full or does not answer accepts a job, unless the search is stopped."""
 
 import sys
 import threading
@@ -24,6 +24,8 @@ _counting = threading.Lock()
 _waiting = 0
 _over: ContextVar[threading.Event | None] = ContextVar("_over", default=None)
 """set when the search of this context ends; a process may run several searches, one after another"""
+unwanted: ContextVar[threading.Event | None] = ContextVar("unwanted", default=None)
+"""set when the trial of this context, whose job waits, is stopped for good"""
 
 
 @contextmanager
@@ -44,8 +46,8 @@ def give_up() -> None:
 
 
 def is_over() -> bool:
-    over = _over.get()
-    return (over is not None and over.is_set()) or stopping.received() is not None
+    events = (_over.get(), unwanted.get())
+    return any(event is not None and event.is_set() for event in events) or stopping.received() is not None
 
 
 def pause(seconds: float) -> bool:
@@ -63,7 +65,7 @@ def when_there_is_room(submit: Callable[[], Tickets]) -> Tickets:
     try:
         return submit()
     except QueueFull as full:
-        with _announced(full):
+        with announced(f"{full}; trials wait until jobs of yours have left the queue"):
             return _in_turn(submit, full)
 
 
@@ -90,7 +92,7 @@ def _stopped(full: QueueFull) -> JobRefused:
 
 
 @contextmanager
-def _announced(full: QueueFull) -> Iterator[None]:
+def announced(why: str) -> Iterator[None]:
     """Print that trials wait, for the first waiting trial."""
     global _waiting
     with _counting:
@@ -98,8 +100,7 @@ def _announced(full: QueueFull) -> Iterator[None]:
         is_first = _waiting == 1
     if is_first:
         print(
-            f"nlu: {full}; trials wait until jobs of yours have left the queue, and this search continues by itself; "
-            "Ctrl-C ends it, and the same command continues it",
+            f"nlu: {why}, and this search continues by itself; Ctrl-C ends it, and the same command continues it",
             file=sys.stderr,
         )
     try:

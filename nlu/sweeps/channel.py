@@ -33,7 +33,7 @@ from nlu.storage.redaction import hide
 from nlu.storage.temporary import is_temporary
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.faults import StorageUnavailable, lost_a_peer, machine_fault
-from nlu.sweeps.steps import ASKS, PART_ENDS, asks, is_answered, is_paused, until_of
+from nlu.sweeps.steps import ASKS, PART_ENDS, asks, is_answered, is_paused, is_stopped, until_of
 from nlu.sweeps.storage import open_storage
 
 log = logging.getLogger(__name__)
@@ -58,8 +58,6 @@ ANSWER_S = 120.0
 ANSWER_POLL_S, ANSWER_POLL_REMOTE_S = 0.1, 1.0
 CHECKED_FOR_S = 5.0
 """how long `TrialChannel.require_newest` relies on its last check"""
-
-
 answer_here: dict[int, Callable[[int], None]] = {}
 """by process, if a search runs its jobs in its own: decides about the trial of a number, which waits"""
 
@@ -100,9 +98,13 @@ class TrialChannel:
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial is closed or this attempt has an outcome, so that nothing is left to do."""
+        """Whether the trial is closed or stopped, or this attempt has an outcome, so that nothing is left to do."""
         frozen = self._storage.get_trial(self._id)
-        return frozen.state.is_finished() or frozen.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= self.attempt
+        return (
+            frozen.state.is_finished()
+            or is_stopped(frozen)
+            or frozen.user_attrs.get(OUTCOME, {}).get("attempt", -1) >= self.attempt
+        )
 
     @property
     def wall_s(self) -> float:
@@ -151,7 +153,9 @@ class TrialChannel:
         """
         from optuna.exceptions import UpdateFinishedTrialError
 
-        decision = self._require_newest().user_attrs.get(DECISION, {})
+        if is_stopped(frozen := self._require_newest()):
+            return True
+        decision = frozen.user_attrs.get(DECISION, {})
         try:
             # The run continues from a checkpoint that is older than its last report. What was decided then did not stop
             # it.
@@ -188,10 +192,15 @@ class TrialChannel:
             answer(self.number)
         end_s = time.monotonic() + ANSWER_S
         while asks(frozen := self._require_newest()):
-            if not is_answered(frozen) or stopping.received() is not None or time.monotonic() > end_s:
+            if (
+                is_stopped(frozen)
+                or not is_answered(frozen)
+                or stopping.received() is not None
+                or time.monotonic() > end_s
+            ):
                 return True
             time.sleep(ANSWER_POLL_S if self._is_local else ANSWER_POLL_REMOTE_S)
-        return is_paused(frozen)
+        return is_paused(frozen) or is_stopped(frozen)
 
     def end_part(self, examples: int) -> None:
         """Note that a fold or seed of the trial has ended after `examples` examples in all."""

@@ -23,6 +23,8 @@ PAUSED_AT = "paused_at"
 """system attribute of a trial: the examples at which the search paused it; a later step continues it"""
 ASKS = "asks"
 """user attribute of a trial: the examples after which its job waits for a decision"""
+STOP = "stop"
+"""user attribute of a trial: when a user stopped it for good"""
 PART_ENDS = "part_ends"
 """user attribute of a trial: the examples at which its folds and seeds have ended"""
 VALUES = "values"
@@ -65,6 +67,11 @@ def is_paused(trial: FrozenTrial) -> bool:
 def is_waiting(trial: FrozenTrial) -> bool:
     """Whether a trial should have a job: it was begun, and is neither paused nor finished."""
     return trial.state.name == "RUNNING" and not is_paused(trial)
+
+
+def is_stopped(trial: FrozenTrial) -> bool:
+    """Whether a user stopped an open trial for good, so that no job of it should run and none is started again."""
+    return not trial.state.is_finished() and STOP in trial.user_attrs
 
 
 def asks(trial: FrozenTrial) -> bool:

@@ -20,7 +20,7 @@ from nlu.launching import local_queue, waiting
 from nlu.launching import queue as queues
 from nlu.launching.listing import follow, latest, listed
 from nlu.launching.local_queue import LocalQueue
-from nlu.launching.queue import Job, QueueFull
+from nlu.launching.queue import Job, QueueAway, QueueFull
 from nlu.launching.submissions import Submissions, new_tokens
 from nlu.reports.runs import read_overrides
 from nlu.storage.temporary import Pauses
@@ -224,29 +224,43 @@ def test_a_job_whose_answer_was_lost_is_found_instead_of_submitted_again(project
     assert LosesItsAnswer.answers == 1 and len(list((project / "run/.submitit").glob("*/[0-9]*"))) == 1
 
 
-class FullAtFirst(LocalQueue):
-    """A queue that has room for a job after so many questions, more than a queue is asked that does not answer."""
+class RefusesAtFirst(LocalQueue):
+    """A queue that takes a job after so many questions, more than a queue is asked that does not answer."""
 
-    questions, full = 0, 12
+    questions, refusals = 0, 12
+    error: OSError = QueueFull("Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit")
 
     def submit(self, jobs):
         type(self).questions += 1
-        if self.questions <= self.full:
-            raise QueueFull("Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit")
+        if self.questions <= self.refusals:
+            raise self.error
         return super().submit(jobs)
 
 
 @pytest.mark.thorough
-def test_a_trial_waits_until_its_queue_has_room(project, capfd, monkeypatch):
-    monkeypatch.setitem(queues.OWN, "local", f"{FullAtFirst.__module__}.FullAtFirst")
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            QueueFull("Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit"),
+            "QOSMaxSubmitJobPerUserLimit; trials wait until jobs of yours have left the queue, and this search",
+        ),
+        (QueueAway("Socket timed out"), "local does not answer: Socket timed out; trials wait until it does, and this"),
+    ],
+)
+def test_a_trial_waits_until_its_queue_takes_it(project, capfd, monkeypatch, error, said):
+    monkeypatch.setitem(queues.OWN, "local", f"{RefusesAtFirst.__module__}.RefusesAtFirst")
+    monkeypatch.setattr(RefusesAtFirst, "error", error)
+    monkeypatch.setattr(RefusesAtFirst, "questions", 0)
     monkeypatch.setattr(waiting, "FULL", Pauses(0.01, 0.01))
+    monkeypatch.setattr("hydra_plugins.queue_launcher._impl.AGAIN_S", Pauses(0.01, 0.01))
     # Figures are blank here, and it draws some.
     monkeypatch.setattr("nlu.sweeps.summary.write_summary", lambda study, folder: None)
     search = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.n_trials=1", "hydra.sweeper.pruner=none")
     command(*sets(project), *SMALL, LOCAL, *search, "optimizer.lr=choice(1e-3)", "hydra.sweep.dir=s")
-    said = capfd.readouterr().err
-    assert said.count("QOSMaxSubmitJobPerUserLimit; trials wait until jobs of yours have left the queue") == 1
-    assert FullAtFirst.questions == 13 and "trial 0 finished" in said
+    told = capfd.readouterr().err
+    assert told.count(said) == 1
+    assert RefusesAtFirst.questions == 13 and "trial 0 finished" in told
     (job,) = submitted(project / "s")
     assert job.ticket is not None
 

@@ -236,6 +236,36 @@ def test_local_trials_have_as_many_gpus_as_devices_and_no_gpu_in_common(tmp_path
     assert free == {"4", "5", "7"}
 
 
+@pytest.mark.thorough
+def test_trials_with_automatic_devices_have_the_gpus_that_the_search_gives_each(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,5,7,GPU-8,9")
+    monkeypatch.delitem(ENVIRONMENT, "OMP_NUM_THREADS")
+    devices = ("hydra/launcher=submitit_local", "trainer.devices=auto", "hydra.sweeper.gpus_per_trial=2")
+    own = ("hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=3", "step_s=0.5")
+    said = search(tmp_path / "s", DRAWN, *devices, *own)
+    held = [(tmp_path / f"s/{number}/runs.txt").read_text().split()[2:] for number in (0, 1)]
+    cores = str(max(1, len(os.sched_getaffinity(0)) // 4))
+    assert sorted(held) == [["4,5", cores], ["7,GPU-8", cores]]
+    assert "n_jobs is 3, but trials take at least 2 GPUs each, of which there are 5, so 2 run at a time" in said
+
+
+@pytest.mark.parametrize(
+    ("visible", "overrides", "said"),
+    [
+        ("4,5", ("gpus_per_trial=3",), "gpus_per_trial is 3, but a trial on this machine can have 2 GPUs only; set"),
+        ("4,5", ("gpus_per_trial=1", "trainer.devices=choice(1,2)"), "trainer.devices is 2, but hydra.sweeper.gpus_"),
+        ("", ("gpus_per_trial=1",), "gpus_per_trial is 1, but this machine shows no GPU; leave it out"),
+        ("4,5", ("gpus_per_trial=0",), "hydra.sweeper.gpus_per_trial is 0 but must be >= 1"),
+        ("4,5", ("gpus_per_trial=1", "hydra/launcher=basic"), "but only hydra/launcher=submitit_local divides GPUs"),
+    ],
+)  # fmt: skip
+def test_gpus_for_each_trial_that_cannot_be_given_are_refused_first(tmp_path, monkeypatch, visible, overrides, said):
+    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", visible)
+    first, *more = overrides
+    told = search(tmp_path / "s", DRAWN, "hydra/launcher=submitit_local", f"hydra.sweeper.{first}", *more, status=1)
+    assert said in told and "started" not in told and not (tmp_path / "s").exists()
+
+
 def test_a_local_trial_that_needs_too_many_gpus_is_refused_before_the_first_trial(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,5")
     drawn = ("hydra/launcher=submitit_local", "trainer.devices=choice(1,3)")

@@ -1,6 +1,7 @@
 """What is known of Slurm's jobs where Slurm does not answer; tests/slurm asks a real one."""
 
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -9,10 +10,11 @@ import cloudpickle
 import pytest
 
 from nlu.launching import slurm
-from nlu.launching.queue import Job, JobRefused, JobState, QueueContext, QueueFull, Ticket
+from nlu.launching.queue import Job, JobRefused, JobState, QueueAway, QueueContext, QueueFull, Ticket
 from nlu.launching.slurm import SUBMITTED, SlurmQueue
 from nlu.launching.submitit_jobs import beat_file, beating
 from nlu.storage.heartbeat import Marks
+from nlu.storage.temporary import is_temporary
 
 ID = "57_3"
 
@@ -129,27 +131,62 @@ def test_the_result_of_a_job_counts_more_than_its_heartbeat(queue, folder):
     assert queue.look([ID])[ID].state is JobState.FAILED
 
 
-def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, monkeypatch):
-    programs = tmp_path / "programs"
+def programs_of(folder, monkeypatch, **texts):
+    """Write the commands of Slurm as these lines of shell."""
+    programs = folder / "programs"
     programs.mkdir()
-    said = tmp_path / "said"
-    for name, text in {
-        "sbatch": f"[ -e {said} ] || {{ touch {said}; echo Submitted batch job 57; exit 0; }}\n"
-        "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2\n"
-        "echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy' >&2\nexit 1",
-        "srun": "", "scancel": f"echo cancelled >> {said}",
-    }.items():  # fmt: skip
+    for name, text in {"srun": "", **texts}.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+
+
+POLICY = "echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)' >&2"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (f"echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2\n{POLICY}", "QOSMaxSubmitJobPerUserLimit"),
+        (f"echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2\n{POLICY}", "AssocMaxSubmitJobLimit"),
+        (POLICY, "the job violates accounting/QOS policy"),
+    ],
+)
+def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, monkeypatch, lines, said):
+    ran = tmp_path / "ran"
+    programs_of(
+        tmp_path, monkeypatch, scancel=f"echo cancelled >> {ran}",
+        sbatch=f"[ -e {ran} ] || {{ touch {ran}; echo Submitted batch job 57; exit 0; }}\n{lines}\nexit 1",
+    )  # fmt: skip
     monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
     jobs = [Job(number, str(tmp_path), (), f"token-{number}") for number in range(2)]
     full = SlurmQueue(QueueContext({}, tmp_path, work=print))
-    with pytest.raises(QueueFull, match="Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit"):
+    with pytest.raises(QueueFull, match=f"Slurm takes no more jobs now: {said}"):
         full.submit(jobs)
-    assert said.read_text() == "", "nothing was cancelled"
+    assert ran.read_text() == "", "nothing was cancelled"
     first, second = full.find(jobs)
     assert first is not None and first.id == "57" and second is None
+
+
+@pytest.mark.parametrize("lines", [POLICY, f"echo 'sbatch: error: QOSMaxCpuPerJobLimit' >&2\n{POLICY}"])
+def test_a_policy_that_never_took_such_a_job_or_limits_its_size_refuses_it(tmp_path, monkeypatch, lines):
+    programs_of(tmp_path, monkeypatch, sbatch=f"{lines}\nexit 1")
+    with pytest.raises(JobRefused, match="Slurm refused the jobs: Batch job submission failed: Job violates"):
+        SlurmQueue(QueueContext({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Unable to contact slurm controller (connect failure)", "Socket timed out on send/recv operation",
+        "Slurm controller in standby mode", "Zero Bytes were transmitted or received",
+    ],
+)  # fmt: skip
+def test_a_controller_that_is_away_refuses_no_job(tmp_path, monkeypatch, said):
+    programs_of(tmp_path, monkeypatch, sbatch=f"echo 'sbatch: error: Batch job submission failed: {said}' >&2\nexit 1")
+    with pytest.raises(QueueAway, match=re.escape(f"Batch job submission failed: {said}")) as raised:
+        SlurmQueue(QueueContext({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
+    assert is_temporary(raised.value)
 
 
 def test_a_wrong_setting_is_refused_with_the_valid_ones(tmp_path, monkeypatch):

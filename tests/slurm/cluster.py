@@ -162,7 +162,8 @@ class Cluster:
             accounting = (
                 "AccountingStorageType=accounting_storage/slurmdbd\n"
                 f"AccountingStorageHost=127.0.0.1\nAccountingStoragePort={ports[1]}\n"
-                f"AccountingStoragePass={munge}"
+                f"AccountingStoragePass={munge}\n"
+                "AccountingStorageEnforce=limits,qos"
             )
         (self.folder / "slurm.conf").write_text(CONF.format(
             host=socket.gethostname().partition(".")[0], folder=self.folder, controller_port=ports[0], socket=munge,

@@ -5,21 +5,15 @@ Every decision is stored before it takes effect, so that the search can be kille
 
 import math
 import sys
-import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import optuna
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
-from optuna.exceptions import ExperimentalWarning
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.config.words import counted
-from nlu.launching import waiting
 from nlu.runs.mirror import Mirror
 from nlu.sweeps import steps
 from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON, last_line
@@ -28,55 +22,18 @@ from nlu.sweeps.lease import Lease
 
 from ._board import Board, Idle, announce, parameters, when
 from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running, end_jobs
-from ._folder import bring_trials_back, hold, mirrored, require_no_run, tell
+from ._folder import bring_trials_back
 from ._keeping import Keeper
 from ._plan import SearchPlan
-from ._slots import REMEDY, Ended, quiet_launchers
+from ._slots import REMEDY, Ended
 from ._steps import Steps, paused_line
+from ._stopping import WHY, Canceller, outcome_of
 
 ATTEMPT, LAUNCHES = "attempt", "launches"
 """user attributes of a trial: how often it has failed; how many jobs were launched"""
 POLL_S = {"journal": 0.1, "sqlite": 0.2}
 POLL_REMOTE_S = 1.0
 FINISHED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
-
-
-def sweep(
-    settings: dict[str, Any], arguments: list[str], context: HydraContext, task: TaskFunction, config: DictConfig
-) -> None:
-    """Run a search to its end, or continue the one in its folder. Raises UserError before the first trial."""
-    with stopping.listening(), waiting.of_a_search():
-        try:
-            _sweep(settings, arguments, context, task, config)
-        except stopping.Stopped as stopped:
-            print(f"nlu: {stopping.sentence(stopped)}; the same command continues the search", file=sys.stderr)
-            raise SystemExit(stopping.exit_code(stopped)) from None
-
-
-def _sweep(
-    settings: dict[str, Any], arguments: list[str], context: HydraContext, task: TaskFunction, config: DictConfig
-) -> None:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    warnings.simplefilter("ignore", ExperimentalWarning)
-    quiet_launchers()
-    plan = SearchPlan(settings, arguments, context, task, config)
-    # Before the lock and the lease, which would leave files in the folder of a run.
-    require_no_run(plan.folder)
-    with mirrored(plan.mirror, plan.folder) as mirror, hold(plan.folder) as place:
-        plan.prepare()
-        with Lease(plan.storage, plan.name, place, tell) as lease:
-            # Only with the lease: two searches that begin at the same moment must not mix what identifies them.
-            plan.settle()
-            if mirror is not None:
-                mirror.saved()
-            search = Search(plan, lease, mirror)
-            try:
-                search.run()
-            except FailuresEndSearch:
-                search.summarize()
-                raise
-            search.summarize()
-            search.require_an_end()
 
 
 @dataclass
@@ -96,6 +53,7 @@ class Search:
     def __post_init__(self) -> None:
         self.failures = Failures(self.plan.folder, self.plan.settings["stop_after_same_failures"])
         self.steps = Steps(self.plan)
+        self.canceller = Canceller(self.plan.folder.absolute())
 
     def run(self) -> None:
         """Keep all slots filled until n_trials are finished."""
@@ -197,6 +155,9 @@ class Search:
         if OUTCOME in frozen.user_attrs and self._is_current(frozen):
             self._close(frozen)
             return True
+        if steps.is_stopped(frozen):
+            self._stop(frozen)
+            return True
         values = frozen.user_attrs[steps.VALUES]
         need = self.plan.need(values)
         if not self.plan.slots.gpus.has_free(need.gpus):
@@ -225,6 +186,8 @@ class Search:
         for frozen in self._trials():
             if frozen.number in self.running and self._is_current(frozen):
                 self._close(frozen)
+            elif steps.is_stopped(frozen):
+                self._stop(frozen)
             elif frozen.number in self.running and steps.asks(frozen):
                 self._answer(frozen.number)
         for ended in launches:
@@ -232,6 +195,18 @@ class Search:
             # The end of an older launch of the same trial says nothing about its present job.
             if running is not None and running.launch == ended.launch:
                 self._ended_without_outcome(ended)
+
+    def _stop(self, frozen: FrozenTrial) -> None:
+        """End a trial that a user stopped: its job first, if it has one, whose launch then ends."""
+        number = frozen.number
+        if number in self.running:
+            if self.canceller.cancel(number):
+                self.plan.slots.give_up(number)
+                self.board.say(f"trial {number} is {WHY}; its job ends")
+            return
+        self.waiting = [other for other in self.waiting if other != number]
+        self._set(number, OUTCOME, outcome_of(frozen, maximize=self.plan.direction == "maximize"))
+        self._close(self._frozen(number))
 
     @staticmethod
     def _is_current(frozen: FrozenTrial) -> bool:
@@ -255,7 +230,7 @@ class Search:
             self._failed(frozen, outcome)
             return
         examples = f" after {outcome['examples']:,} examples" if outcome.get("examples") else ""
-        word = "finished" if outcome["state"] == COMPLETE else "pruned"
+        word = "finished" if outcome["state"] == COMPLETE else outcome.get("error") or "pruned"
         value = f"{outcome['value']:.6g}" if outcome["value"] is not None else "no value"
         self.board.say(f"trial {number} {word}: {value}{examples}, {outcome['wall_s']:.0f} s; best {self._best()}")
         self._show_progress()
@@ -263,7 +238,7 @@ class Search:
     def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
         number, attempt, error = frozen.number, outcome["attempt"], outcome["error"]
         retries = self.plan.settings["retries"]
-        again = attempt < retries
+        again = attempt < retries and not steps.is_stopped(frozen)
         self.board.say(
             f"trial {number} failed: {parameters(frozen.user_attrs.get(steps.VALUES, {}))}: "
             f"{self.failures.words(number, error)} "
@@ -304,6 +279,8 @@ class Search:
         self.plan.slots.freed(ended.number)
         self.idle.changed(len(self.running), self._remaining())
         frozen = self._frozen(ended.number)
+        if steps.is_stopped(frozen):
+            return self._stop(frozen)
         if steps.is_paused(frozen):
             # However its job ended: it continues from what it saved, or not at all.
             return self.board.say(paused_line(frozen))

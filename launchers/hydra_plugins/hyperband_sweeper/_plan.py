@@ -39,6 +39,7 @@ from ._identity import FOLDER, SAMPLER, SHARED, SPACE, changes, refuse_another
 from ._slots import LOCAL, Gpus, Need, Slots, need_of, visible_gpus
 
 SAMPLERS = "hydra/sweeper/sampler"
+GPUS = "hydra.sweeper.gpus_per_trial"
 
 
 @dataclass
@@ -99,12 +100,9 @@ class SearchPlan:
         found = [*resources.order_problems(self.settings, configs), *resources.unsaved(self.settings, configs)]
         least_gpus = 1
         if self._is_local:
-            needs = [need_of(compose([*self.space.fixed, *probe])).gpus for probe in probes]
-            least_gpus = min(needs)
-            try:
-                Gpus(visible_gpus()).require(max(needs))
-            except UserError as error:
-                found += error.problems
+            needs = [need_of(compose([*self.space.fixed, *probe]), self._gpus_per_trial) for probe in probes]
+            least_gpus = min(need.gpus for need in needs)
+            found += self._gpu_problems(needs)
         try:
             asked = self.settings["direction"]
             self.direction: preflight.Direction = (
@@ -172,8 +170,9 @@ class SearchPlan:
 
     def _setting_problems(self) -> list[str]:
         found = []
-        for key, low in (("n_trials", 1), ("n_jobs", 1), ("retries", 0), ("stop_after_same_failures", 0)):
-            if self.settings[key] < low:
+        lows = {"n_trials": 1, "n_jobs": 1, "gpus_per_trial": 1, "retries": 0, "stop_after_same_failures": 0}
+        for key, low in lows.items():
+            if self.settings[key] is not None and self.settings[key] < low:
                 found.append(f"hydra.sweeper.{key} is {self.settings[key]} but must be >= {low}; set it to {low}")
         choices = {"on_failure": ["continue", "stop"], "direction": ["maximize", "minimize"], "keep": keeping.KEEP}
         for key, valid in choices.items():
@@ -182,6 +181,11 @@ class SearchPlan:
                 found.append(
                     f"hydra.sweeper.{key} is {value!r} but must be {' or '.join(valid)}; {hint(str(value), valid)}"
                 )
+        if self._gpus_per_trial is not None and not self._is_local:
+            found.append(
+                f"{GPUS} is {self._gpus_per_trial}, but only hydra/launcher=submitit_local divides GPUs among trials; "
+                "leave it out, and set those of a job by hydra.launcher"
+            )
         if not self.is_run and self.settings["keep"] in (keeping.RUNGS, keeping.ONLY_BEST):
             found.append(
                 f"hydra.sweeper.keep is {self.settings['keep']}, but only trials of nlu.train have checkpoints; leave "
@@ -337,9 +341,30 @@ class SearchPlan:
         """Return what a trial needs of this machine. Raises UserError if the machine has less."""
         if not self._is_local:
             return Need()
-        need = need_of(self._compose([*self.space.fixed, *overrides_of(values)]))
-        self.slots.gpus.require(need.gpus)
+        need = need_of(self._compose([*self.space.fixed, *overrides_of(values)]), self._gpus_per_trial)
+        if problems := self._gpu_problems([need]):
+            raise UserError(*problems)
         return need
+
+    @property
+    def _gpus_per_trial(self) -> int | None:
+        return self.settings["gpus_per_trial"]
+
+    def _gpu_problems(self, needs: Sequence[Need]) -> list[str]:
+        """Return why trials with these needs could not run on this machine."""
+        given, key = self._gpus_per_trial, "trainer.devices"
+        most = max((need.processes for need in needs if need.gpus), default=0)
+        if given is not None and most:
+            if most > given:
+                return [f"trainer.devices is {most}, but {GPUS} is {given}; set {GPUS} to {most}, or leave it out"]
+            if not visible_gpus():
+                return [f"{GPUS} is {given}, but this machine shows no GPU; leave it out"]
+            key = GPUS
+        try:
+            Gpus(visible_gpus()).require(max(need.gpus for need in needs), key)
+        except UserError as error:
+            return error.problems
+        return []
 
     def overrides(self, number: int, attempt: int, launch: int, values: dict[str, Any]) -> list[str]:
         """Return the overrides of the job of a trial."""

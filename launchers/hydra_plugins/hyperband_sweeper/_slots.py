@@ -27,6 +27,7 @@ from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.submitted import raised_in, refusal_of, was_lost
 from nlu.config.words import counted
+from nlu.launching import waiting
 from nlu.launching.queue import JobRefused
 from nlu.runs.provenance import usable_cores
 from nlu.sweeps.channel import last_line
@@ -48,12 +49,15 @@ class Need:
     gpus: int = 1
 
 
-def need_of(config: DictConfig) -> Need:
-    """Return the need of a trial of this configuration; a program without trainer.devices is one process."""
+def need_of(config: DictConfig, gpus: int | None = None) -> Need:
+    """Return the need of a trial of this configuration; a program without trainer.devices is one process.
+
+    `gpus`: those of each trial, null for as many as its devices.
+    """
     devices = OmegaConf.select(config, "trainer.devices")
-    # A trial with trainer.devices=auto uses the one GPU that it gets.
-    processes = devices if isinstance(devices, int) and devices > 0 else 1
-    return Need(processes, 0 if OmegaConf.select(config, "trainer.device") == "cpu" else processes)
+    # A trial with trainer.devices=auto uses the GPUs that it gets.
+    processes = devices if isinstance(devices, int) and devices > 0 else gpus if devices == "auto" and gpus else 1
+    return Need(processes, 0 if OmegaConf.select(config, "trainer.device") == "cpu" else gpus or processes)
 
 
 class Gpus:
@@ -71,12 +75,12 @@ class Gpus:
         """Return how many trials with `gpus` GPUs each can run at once, at most `wanted`, at least one."""
         return min(wanted, max(1, len(self) // gpus)) if self._order and gpus else wanted
 
-    def require(self, gpus: int) -> None:
-        """Raise UserError if a trial would never get so many GPUs."""
+    def require(self, gpus: int, key: str = "trainer.devices") -> None:
+        """Raise UserError if a trial would never get so many GPUs, for which `key` asks."""
         if self._order and gpus > len(self):
             raise UserError(
-                f"trainer.devices is {gpus}, but a trial on this machine can have {counted(len(self), 'GPU')} only; "
-                f"set trainer.devices to <= {len(self)}, or trainer.device=cpu"
+                f"{key} is {gpus}, but a trial on this machine can have {counted(len(self), 'GPU')} only; set {key} to "
+                f"<= {len(self)}, or trainer.device=cpu"
             )
 
     def has_free(self, gpus: int) -> bool:
@@ -164,6 +168,7 @@ class Slots:
         self._least_gpus = least_gpus
         self.count = self.gpus.at_once(least_gpus, wanted) if self.is_threaded else 1
         self._ended: queue.Queue[Ended] = queue.Queue()
+        self._unwanted: dict[int, threading.Event] = {}
         self._is_timed = self.is_local and config.hydra.launcher.timeout_min is not None
 
     @property
@@ -213,7 +218,9 @@ class Slots:
                 self._ended.put(self._launched(launcher, number, launch, own))
             return
         # The context identifies the search (nlu.launching.waiting).
-        work = partial(contextvars.copy_context().run, self._launch_apart, launcher, number, launch, own)
+        context, self._unwanted[number] = contextvars.copy_context(), threading.Event()
+        context.run(waiting.unwanted.set, self._unwanted[number])
+        work = partial(context.run, self._launch_apart, launcher, number, launch, own)
         threading.Thread(target=work, name=f"trial-{number}", daemon=True).start()
 
     def _launch_apart(self, launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> None:
@@ -225,6 +232,11 @@ class Slots:
             # SystemExit would end only this thread, without a message, and the search would wait for it forever.
             ended = Ended(number, launch, None, error)
         self._ended.put(ended)
+
+    def give_up(self, number: int) -> None:
+        """Submit no job for a trial whose launch waits for its queue."""
+        if (unwanted := self._unwanted.get(number)) is not None:
+            unwanted.set()
 
     def freed(self, number: int) -> None:
         """Free the GPUs of a job that has ended."""

@@ -21,6 +21,8 @@ class HyperbandSweeperConf:
     """Finished trials in all, over every continuation of the search; failed ones count."""
     n_jobs: int = 1
     """Trials in flight."""
+    gpus_per_trial: int | None = None
+    """GPUs of a trial of hydra/launcher=submitit_local; null = its trainer.devices, and 1 for trainer.devices=auto"""
     direction: str | None = None
     """maximize | minimize; null = what the metric asks for"""
     storage: str | None = None
@@ -78,7 +80,7 @@ class HyperbandSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the search to its end. Raises UserError, before the first trial, with everything the user must change."""
-        from ._impl import sweep
+        from ._sweep import sweep
 
         assert self.hydra_context is not None and self.config is not None, "Hydra calls setup first"
         sweep(self.settings, arguments, self.hydra_context, self.task_function, self.config)

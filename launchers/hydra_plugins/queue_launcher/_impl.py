@@ -33,14 +33,15 @@ from nlu.launching.queue import (
     require_valid,
 )
 from nlu.launching.submissions import Submissions, Submitted, add_to_history, kept_settings, new_tokens, without_resume
-from nlu.launching.waiting import pause, when_there_is_room
+from nlu.launching.waiting import announced, pause, when_there_is_room
 from nlu.storage.redaction import command_text
-from nlu.storage.temporary import Pauses
+from nlu.storage.temporary import Pauses, is_temporary
 
 from ._job import SubmittedJob, composed
 
-AGAIN_S = Pauses(1.0, 60.0, 7)
-"""the pauses after which a queue that did not answer a submission is asked again"""
+AGAIN_S, AGAIN_MAX = Pauses(1.0, 60.0), 7
+"""the pauses after which a queue that did not answer a submission is asked again, and how often; trials wait without
+end if the failure is temporary"""
 CUT_SHORT = ("cancelled", "lost", "stopped")
 """the ends after which a command with resume= submits a job again at once"""
 
@@ -296,16 +297,17 @@ class Launch:
         # Before the queue is asked: after a kill in between, the same command looks for the jobs by their tokens.
         self.submissions.begin(jobs, self.name, self.params, self.command)
         found: dict[str, Ticket] = {}
-        for wait_s in (*AGAIN_S, None):
-            left = [job for job in jobs if job.token not in found]
-            try:
-                found |= {ticket.job.token: ticket for ticket in self._hand_over(left)} if left else {}
-                break
-            except JobRefused:
-                self.submissions.refused(left)
-                raise
-            except OSError as error:
-                self._unanswered(left, found, error, wait_s)
+        with contextlib.ExitStack() as said:
+            for number, wait_s in enumerate(AGAIN_S):
+                left = [job for job in jobs if job.token not in found]
+                try:
+                    found |= {ticket.job.token: ticket for ticket in self._hand_over(left)} if left else {}
+                    break
+                except JobRefused:
+                    self.submissions.refused(left)
+                    raise
+                except OSError as error:
+                    self._unanswered(jobs, found, error, wait_s, number, said)
         tickets = [found[job.token] for job in jobs]
         self.submissions.submitted(tickets)
         add_to_history(self.name, tickets, self.command)
@@ -315,15 +317,28 @@ class Launch:
         # A grid is handed over as a whole, and may exceed the limit of a queue even when that is empty.
         return when_there_is_room(partial(self.queue.submit, jobs)) if self.is_trial else self.queue.submit(jobs)
 
-    def _unanswered(self, jobs: list[Job], found: dict[str, Ticket], error: OSError, wait_s: float | None) -> None:
-        """Wait after a submission without an answer, and find the jobs that the queue has nevertheless.
+    def _unanswered(
+        self,
+        jobs: list[Job],
+        found: dict[str, Ticket],
+        error: OSError,
+        wait_s: float,
+        number: int,
+        said: contextlib.ExitStack,
+    ) -> None:
+        """Wait after the `number`-th submission without an answer, and find the jobs that the queue has nevertheless.
 
-        Raises JobRefused after the last attempt, and if the queue cannot find jobs.
+        Raises JobRefused after the last attempt, and if the queue cannot find jobs. `said` holds the message that
+        trials wait, as long as they do.
         """
         what = f"{self.queue.name} does not answer: {error}"
-        if not isinstance(self.queue, Finding) or wait_s is None:
+        waits_on = self.is_trial and is_temporary(error)
+        if not isinstance(self.queue, Finding) or (number == AGAIN_MAX and not waits_on):
             raise JobRefused(f"{what}; the same command finds the jobs that it took, and submits the rest")
-        print(f"nlu: {what}; it is asked again in {wait_s:.1f} s", file=sys.stderr)
+        if not waits_on:
+            print(f"nlu: {what}; it is asked again in {wait_s:.1f} s", file=sys.stderr)
+        elif number == 0:
+            said.enter_context(announced(f"{what}; trials wait until it does"))
         if not pause(wait_s):
             raise JobRefused(f"{what}; it was not asked again, since this command was stopped")
         with contextlib.suppress(OSError):

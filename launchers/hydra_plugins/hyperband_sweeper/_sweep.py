@@ -1,0 +1,58 @@
+"""The beginning of a search: its plan, its folder and its lease."""
+
+import sys
+import warnings
+from typing import Any
+
+import optuna
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+from optuna.exceptions import ExperimentalWarning
+
+from nlu.config import stopping
+from nlu.launching import waiting
+from nlu.sweeps.lease import Lease
+
+from ._failures import FailuresEndSearch
+from ._folder import hold, mirrored, require_no_run, tell
+from ._impl import Search
+from ._plan import SearchPlan
+from ._slots import quiet_launchers
+
+
+def sweep(
+    settings: dict[str, Any], arguments: list[str], context: HydraContext, task: TaskFunction, config: DictConfig
+) -> None:
+    """Run a search to its end, or continue the one in its folder. Raises UserError before the first trial."""
+    with stopping.listening(), waiting.of_a_search():
+        try:
+            _sweep(settings, arguments, context, task, config)
+        except stopping.Stopped as stopped:
+            print(f"nlu: {stopping.sentence(stopped)}; the same command continues the search", file=sys.stderr)
+            raise SystemExit(stopping.exit_code(stopped)) from None
+
+
+def _sweep(
+    settings: dict[str, Any], arguments: list[str], context: HydraContext, task: TaskFunction, config: DictConfig
+) -> None:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.simplefilter("ignore", ExperimentalWarning)
+    quiet_launchers()
+    plan = SearchPlan(settings, arguments, context, task, config)
+    # Before the lock and the lease, which would leave files in the folder of a run.
+    require_no_run(plan.folder)
+    with mirrored(plan.mirror, plan.folder) as mirror, hold(plan.folder) as place:
+        plan.prepare()
+        with Lease(plan.storage, plan.name, place, tell) as lease:
+            # Only with the lease: two searches that begin at the same moment must not mix what identifies them.
+            plan.settle()
+            if mirror is not None:
+                mirror.saved()
+            search = Search(plan, lease, mirror)
+            try:
+                search.run()
+            except FailuresEndSearch:
+                search.summarize()
+                raise
+            search.summarize()
+            search.require_an_end()

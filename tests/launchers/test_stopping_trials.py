@@ -1,0 +1,110 @@
+"""One trial is stopped for good while its search goes on, or between two commands of it: `nlu.jobs FOLDER --stop`."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.jobs import main as jobs_main
+from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states, trials
+
+DRAWN = "lr=interval(0.001,1)"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def has_stepped(folder: Path, number: int) -> bool:
+    return (folder / str(number) / "state.json").exists()
+
+
+@pytest.mark.thorough
+def test_a_stopped_trial_ends_its_slot_is_filled_and_it_is_never_started_again(tmp_path, capsys):
+    folder, own = tmp_path / "s", (DRAWN, *LOCAL, "hydra.sweeper.n_trials=4", "steps=6", "step_s=1")
+    process = start(folder, *own)
+    try:
+        until(lambda: has_stepped(folder, 0) and has_stepped(folder, 1))
+        assert jobs_main([str(folder), "--stop", "1"]) == 0
+        assert "stopped 1 trial for good: 1" in capsys.readouterr().out
+        said = process.communicate(timeout=300)[0]
+    finally:
+        process.kill()
+    assert states(folder) == ["COMPLETE", "PRUNED", "COMPLETE", "COMPLETE"], said
+    assert "trial 1 is stopped by a user; its job ends" in said and "trial 1 stopped by a user: " in said
+    assert len(runs(folder, 1)) == 1 and "continues" not in said
+    stopped = trials(folder)[1]
+    # With the best value that it reported: it climbs.
+    assert outcomes(folder)[1]["value"] == max(stopped.intermediate_values.values())
+    assert outcomes(folder)[1]["examples"] == stopped.last_step < 600
+    search(folder, *own, "hydra.sweeper.n_trials=5")
+    assert states(folder)[1] == "PRUNED" and len(runs(folder, 1)) == 1
+
+
+@pytest.mark.thorough
+def test_a_trial_of_a_killed_search_is_stopped_with_its_job_and_not_continued(tmp_path, capsys):
+    folder, own = tmp_path / "s", (DRAWN, *LOCAL, "hydra.sweeper.n_trials=2", "steps=100", "step_s=0.5")
+    process = start(folder, *own)
+    until(lambda: has_stepped(folder, 0) and has_stepped(folder, 1))
+    process.kill()
+    process.communicate()
+    assert jobs_main([str(folder), "--stop", "0", "1", "0"]) == 0
+    assert "stopped 2 trials for good: 0, 1" in capsys.readouterr().out
+    capsys.readouterr()
+    assert jobs_main([str(folder)]) == 0
+    assert "running" not in capsys.readouterr().out
+    said = search(folder, *own, status=1)
+    assert "continues: " not in said and "of 2 trials none completed (2 pruned)" in said
+    assert states(folder) == ["PRUNED"] * 2 and [len(runs(folder, number)) for number in (0, 1)] == [1, 1]
+
+
+@pytest.mark.thorough
+def test_a_paused_trial_that_is_stopped_gets_no_further_step(tmp_path):
+    folder = tmp_path / "s"
+    own = (DRAWN, "hydra.sweeper.pruner=asha", "hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=400ex")
+    search(folder, *own, "hydra.sweeper.n_trials=4")
+    running = [trial for trial in trials(folder) if trial.state.name == "RUNNING"]
+    best = max(running, key=lambda trial: max(trial.intermediate_values.values())).number
+    jobs_main([str(folder), "--stop", str(best)])
+    said = search(folder, *own, "hydra.sweeper.n_trials=9")
+    assert f"trial {best} stopped by a user: " in said and f"trial {best} continues" not in said
+    stopped = trials(folder)[best]
+    assert stopped.state.name == "PRUNED" and stopped.intermediate_values == running_values(running, best)
+
+
+def running_values(running: list, number: int) -> dict[int, float]:
+    return next(trial.intermediate_values for trial in running if trial.number == number)
+
+
+def test_a_trial_that_runs_in_the_process_of_its_search_ends_at_its_next_report(tmp_path):
+    folder, own = tmp_path / "s", (DRAWN, "hydra.sweeper.n_trials=2", "steps=100", "step_s=0.5")
+    process = start(folder, *own)
+    try:
+        until(lambda: has_stepped(folder, 0))
+        jobs_main([str(folder), "--stop", "0"])
+        until(lambda: has_stepped(folder, 1))
+        jobs_main([str(folder), "--stop", "1"])
+        said = process.communicate(timeout=300)[0]
+    finally:
+        process.kill()
+    assert states(folder) == ["PRUNED"] * 2 and process.returncode == 1, said
+    assert all(trial.last_step < 10_000 for trial in trials(folder))
+
+
+def test_what_cannot_be_stopped_is_said(tmp_path, capsys):
+    folder = tmp_path / "s"
+    (tmp_path / "grid").mkdir()
+    with pytest.raises(UserError, match="holds no search; --stop ends trials of one, and --cancel jobs of a grid"):
+        jobs_main([str(tmp_path / "grid"), "--stop", "0"])
+    with pytest.raises(UserError, match="jobs are numbered within a folder; name it"):
+        jobs_main(["--stop", "0"])
+    search(folder, DRAWN, "hydra.sweeper.n_trials=2")
+    with pytest.raises(UserError, match="has no trial 2, 7; its trials are 0 to 1"):
+        jobs_main(["--stop", "7", "2", "1", str(folder)])
+    assert jobs_main([str(folder), "--stop", "1"]) == 0
+    assert "trial 1 had ended; it stays as it is" in capsys.readouterr().err and states(folder)[1] == "COMPLETE"
