@@ -28,7 +28,7 @@ MODELS = {
         "trainer.batch_size=choice(16,32,64)", "scheduler.warmup=interval(0.0,0.3)",
     ),
     "textcnn": (
-        6, "0.4ep", "optimizer.lr=tag(log,interval(1e-4,1e-2))", "model.head_dropout=interval(0.0,0.5)",
+        3, "0.2ep", "optimizer.lr=tag(log,interval(1e-4,1e-2))", "model.head_dropout=interval(0.0,0.5)",
         "trainer.batch_size=choice(16,32,64)", "model.dropout=interval(0.0,0.5)",
     ),
 }  # fmt: skip
