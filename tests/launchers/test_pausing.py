@@ -47,11 +47,11 @@ class World:
     def __init__(
         self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=(), until_plateau=None,
         sampler=RandomSampler, length=LENGTH, save_s=0.0, max_hours=None,
-        space=SPACE, first=(),
+        space=SPACE, first=(), stops=(),
     ):  # fmt: skip
         self.folder, self.n_trials, self.count, self.fails = folder, n_trials, count, fails
         self.until_plateau, self.sampler, self.length, self.save_s = until_plateau, sampler, length, save_s
-        self.max_hours, self.space, self.first = max_hours, space, first
+        self.max_hours, self.space, self.first, self.stops = max_hours, space, first, stops
         self.spec = {"name": pruner, "min_resource": STEP_EXAMPLES, "max_resource": LENGTH * STEP_EXAMPLES,
                      "reduction_factor": 3, "max_examples": max_examples, "parts": 1}  # fmt: skip
         self.saved, self.trained, self.at_once = {}, [], 0
@@ -89,6 +89,8 @@ class World:
         ]
 
     def job(self, url, number, attempt, launch, values) -> int:
+        if launch == 1 and number in self.stops:
+            return 75
         trial = channel.TrialChannel(url, "s", number, attempt, launch)
         try:
             return self.climb(trial, number, values)
@@ -228,6 +230,13 @@ def test_a_search_that_is_killed_at_any_write_decides_alike(tmp_path, killed_at,
         killed_at(math.inf)
         world.search()
         assert world.outcome() == whole.outcome(), f"killed at write {write}"
+
+
+@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
+def test_a_trial_that_waits_for_its_next_job_keeps_its_slot_so_the_search_decides_alike(tmp_path, pruner):
+    options = {"pruner": pruner, "n_trials": 12, "max_examples": 4000}
+    whole = unbroken(tmp_path / "whole", **options)
+    assert unbroken(tmp_path / "interrupted", stops=(3, 7, 9), **options).outcome() == whole.outcome()
 
 
 def test_tpe_learns_from_the_trials_that_a_search_paused(tmp_path):

@@ -135,10 +135,20 @@ class Search:
         # A new trial could not start either. It is better drawn later, when the sampler has seen more results.
         if len(self.waiting) > self.plan.slots.count:
             return None
+        if self.steps.pauses and self._held() >= self.plan.slots.count:
+            return None
         number = self.steps.next(self._trials, self.asked, set(self.running), self.board.say)
         self.is_spent = number is None and not self.running
         self.asked = max(self.asked, -1 if number is None else number + 1)
         return number
+
+    def _held(self) -> int:
+        """Return the slots of trials that have a job, or get one after a short pause.
+
+        The decisions of a search that pauses trials depend on what is known of all others, so that an interrupted job
+        must not be overtaken by the next decision.
+        """
+        return len(self.running) + sum(number not in self.restarts.set_aside for number in self.waiting)
 
     def _recall(self) -> None:
         """If only trials that were set aside are left, start them again. Raises UserError if that would not help."""
