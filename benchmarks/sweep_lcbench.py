@@ -18,7 +18,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -204,24 +204,31 @@ def share_for(curves: Sequence[Sequence[float]], goal: float) -> float | None:
     return float(reached[0] + 1) / len(mean) if len(reached) else None
 
 
-def draw(path: Path, curves: dict[str, list[list[float]]], title: str) -> None:
-    """Draw the mean regret of each method by budget, with its standard error."""
+def draw(path: Path, searches: Iterable[Mapping[str, Any]], title: str) -> None:
+    """Draw the mean regret of each method by budget, with its standard error, up to the budget that was searched."""
     from matplotlib.figure import Figure
 
+    curves: dict[str, dict[int, list[list[float]]]] = {}
+    for each in searches:
+        _, _, method, jobs, _, budget = each["search"]
+        label = method if jobs == 1 else f"{method}, {jobs} at a time"
+        curves.setdefault(label, {}).setdefault(budget, []).append(each["regret"][: budget * EPOCHS])
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    for method, found in curves.items():
+    for label, by_budget in sorted(curves.items()):
+        found = by_budget[max(by_budget)]
         runs = np.arange(1, len(found[0]) + 1) / EPOCHS
         mean, error = np.mean(found, 0), np.std(found, 0) / np.sqrt(len(found))
-        (line,) = axes.plot(runs, mean, label=method)
+        (line,) = axes.plot(runs, mean, label=label)
         axes.fill_between(runs, mean - error, mean + error, alpha=0.2, color=line.get_color())
     axes.set_yscale("log")
+    axes.set_ylim(0.03, 2)
     axes.set_xlabel("budget, full runs")
     axes.set_ylabel("mean regret")
     axes.set_title(title)
-    axes.legend()
+    axes.legend(fontsize="small", loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
@@ -235,7 +242,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=100000, help="trials that may begin (hydra.sweeper.n_trials)")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--references", type=Path, help="a file that keeps the values of random configurations")
-    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--figure", type=Path, help="a picture of these searches and of all others that --out keeps")
     parser.add_argument("--out", type=Path, help="a file that keeps each search; those in it are not run again")
     arguments = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -291,7 +298,9 @@ def main() -> None:
                 f"a decision of {method}: median {slow[0]:.3f} s, 99 % {slow[1]:.3f} s, longest {slow[2]:.3f} s (CPU)"
             )
     if arguments.figure:
-        draw(arguments.figure, curves, f"LCBench, {len(tasks)} data sets, {len(curves[methods[0]])} searches each")
+        seeds = list(map(int, arguments.seeds.split(",")))
+        drawn = [each for each in kept.values() if each["search"][0] in tasks and each["search"][1] in seeds]
+        draw(arguments.figure, drawn, f"LCBench, {len(tasks)} data sets, {len(seeds)} searches on each")
 
 
 if __name__ == "__main__":
