@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from nlu.config.errors import UserError
-from nlu.config.schema import Run
+from nlu.config.schema import Node, Run
 from nlu.config.types import (
     Fraction,
     InputFile,
@@ -38,6 +38,8 @@ ALLOWED = (
     "trainer.eval_batch_size",
 )
 """Keys of a run that may have other values when it is scored."""
+PRECISIONS = ("fp32", "bf16", "int8")
+"""The precisions in which a run may predict, other than its own."""
 SETS = ("train", "dev", "test")
 _DIALECT = {"separator": None, "quote": None, "skip_lines": 0, "sheet": None}
 """Keys of the files of a run that say nothing about files of another format."""
@@ -102,6 +104,8 @@ class Predict(_Command):
     """Action for a row that cannot be used; skip = leave its prediction empty, and count it."""
     max_rows: PositiveInt | None = None
     """Predict only this many first rows; null = all."""
+    precision: Node | None = None
+    """Number format of matrix products; null = that of training."""
     batch_size: PositiveInt = 64
     """Rows of a batch; predictions do not depend on it."""
     devices: PositiveInt | Literal["auto"] = 1
@@ -238,6 +242,8 @@ class Serve(_Command):
     """Address to listen on; one that other machines reach needs a token in the environment variable NLU_SERVE_TOKEN."""
     port: Port = 8000
     """0 = any free port."""
+    precision: Node | None = None
+    """Number format of matrix products; null = that of training."""
     batch_size: PositiveInt = 64
     """Rows of a batch; predictions do not depend on it."""
     max_body_kb: PositiveInt = 1024

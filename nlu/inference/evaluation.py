@@ -44,6 +44,7 @@ from nlu.tasks.task import Task
 from nlu.training.auto import with_precision
 from nlu.training.build import build_data, build_model, build_task, store_of_run
 from nlu.training.evaluation import Evaluator, keep_predictions, score
+from nlu.training.int8 import quantize, require_int8
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.resuming import changes, machine_as_recorded
@@ -79,6 +80,7 @@ def run_evaluation(
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         logs.set_up(None, ranks.rank)
         config = with_precision(config, ranks)
+        require_int8(config.precision, config.trusted_packages, ranks.device, export.folder if export else None)
         if config.out is not None:
             require_free(config.out, "out")
         with Progress(enabled=ranks.is_first) as progress:
@@ -152,8 +154,9 @@ def _subject(
         task = build_task(config, data.store)
         # Nothing is trained here, so the rows of train serve only to weigh classes and to read labels.
         model = build_model(config, data, task, progress).to(ranks.device)
+        quantize(model, config.precision, config.trusted_packages)
         return Subject(task, model, _but_train(data.store.sets), data.store.digests, {})
-    trained = load_trained(located)
+    trained = load_trained(located, precision=config.precision)
     model = trained.model.to(ranks.device)
     if named:
         store = _store_of(config, named, trained, trained.config.data, ranks, progress)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.words import counted
+from nlu.config.inference import PRECISIONS
+from nlu.config.words import counted, one_of
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS, Values
@@ -36,12 +37,14 @@ class Loaded:
     @classmethod
     def of(
         cls, run: str | Path, *, checkpoint: str = "best", head_name: str | None = None, device: str = "auto",
-        batch_size: int = 64,
+        batch_size: int = 64, precision: str | None = None,
     ) -> "Loaded":  # fmt: skip
         """Load a run; see `nlu.load`."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size} but must be at least 1")
-        trained = load_trained(locate(str(run), checkpoint).of_head(head_name))
+        if precision not in (None, *PRECISIONS):
+            raise UserError(f"precision is {precision!r} but must be {one_of(PRECISIONS)}, or None for the run's own")
+        trained = load_trained(locate(str(run), checkpoint).of_head(head_name), precision=precision)
         return cls(Predictor(trained, choose_device(device, 0, keys=""), batch_size=batch_size))
 
     def __repr__(self) -> str:

@@ -59,7 +59,7 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
         # Before the checkpoint is loaded, which takes longer than this check.
         for pieces in outputs if ranks.is_first else ():
             pieces.require_place()
-        trained = [load_trained(one) for one in located]
+        trained = [load_trained(one, precision=config.precision) for one in located]
         # Before any row is looked at: a run that predicts none may read no rows of this kind.
         require_predicting(trained[0])
         with ExitStack() as held, keys_called(KEYS):

@@ -25,6 +25,7 @@ from nlu.models.layers.pooling import mean_of_sequences
 from nlu.runs.predictions import Record
 from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
+from nlu.training.int8 import Int8
 from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
 
@@ -39,6 +40,8 @@ class Predictor:
     def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64):
         self.trained, self.device, self.batch_size = trained, device, batch_size
         self.precision: NumberFormat = build(trained.config.precision, trusted=trained.config.trusted_packages)
+        if isinstance(self.precision, Int8):
+            self.precision.require(device)
         # Explanations need gradients of vectors, never of weights, whose gradients would take as much memory again.
         trained.model.to(device).requires_grad_(False)
 

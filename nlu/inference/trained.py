@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +12,8 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from nlu.config.errors import CheckpointError
+from nlu.config.choices import node_of, target_of
+from nlu.config.errors import CheckpointError, UserError
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.layouts import LAYOUTS, Layout
@@ -31,6 +32,7 @@ from nlu.storage.settle import copy_whole
 from nlu.storage.tensors import load_tensors
 from nlu.tasks.task import Task
 from nlu.training.build import assemble
+from nlu.training.int8 import INT8, quantize
 
 AVERAGE = "average.safetensors"
 """the moving average in `last`, which is scored instead of the trained weights"""
@@ -65,17 +67,28 @@ class Trained:
         return load_trained(self.located, merged=True) if self.config.has_adapter else self
 
 
-def load_trained(located: Located, *, merged: bool = False) -> Trained:
+def load_trained(
+    located: Located, *, merged: bool = False, precision: str | Mapping[str, Any] | None = None
+) -> Trained:
     """Load a checkpoint. With `merged`, its adapter is merged into the weights, which computes the same up to rounding.
 
-    Raises CheckpointError if a part is missing or does not fit the model of the run.
+    `precision` is that in which the run predicts, a choice of the group or its keys; None = that of training. With
+    int8, which has no layers for an adapter, that is merged and the weights are rounded. Raises CheckpointError if a
+    part is missing or does not fit the model of the run, and UserError if the run cannot predict in that precision.
     """
     located = located.of_head(located.head_name)
     config = config_of(located.run_dir)
     if located.head_name is not None:
         config = config.members[located.head_name]
+    if precision is not None:
+        node = node_of("precision", precision) if isinstance(precision, str) else dict(precision)
+        if node[TARGET] == target_of("precision", "auto"):
+            raise UserError("precision is auto, which only nlu.train chooses; set it to fp32, bf16 or int8")
+        config = replace(config, precision=node)
     with _fixed_copy(located) as checkpoint:
-        return _loaded(located, config, checkpoint, merged)
+        trained = _loaded(located, config, checkpoint, merged or config.precision[TARGET] == INT8)
+    quantize(trained.model, config.precision, config.trusted_packages)
+    return trained
 
 
 @contextmanager

@@ -127,7 +127,8 @@ class Newest:
         for _ in range(MOST_TRIES):
             located = locate(self._config.run, self._config.checkpoint).of_head(self._config.head_name)
             mark = _mark(located)
-            predictor = Predictor(load_trained(located), self._device, batch_size=self._config.batch_size)
+            trained = load_trained(located, precision=self._config.precision)
+            predictor = Predictor(trained, self._device, batch_size=self._config.batch_size)
             # If a checkpoint is replaced while it is read, the result may mix both.
             if _mark(located) == mark:
                 break

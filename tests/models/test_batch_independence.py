@@ -25,6 +25,7 @@ from nlu.models.heads.mlp import MlpHead
 from nlu.models.heads.pairs import SidesHead
 from nlu.models.heads.words import WordsHead
 from nlu.models.layers.linear import Tied
+from nlu.models.layers.torch_private import multiplies_integers
 from nlu.models.task_model import TaskModel
 from tests.few import first
 from tests.models.parts import Target, labels, task_model
@@ -186,6 +187,17 @@ def test_logits_of_bert_with_lora_have_the_same_bits_among_any_neighbours(corpus
         assert spread_of_logits(spread(model), corpus(layout, lengths_of(1))) == 0.0
 
 
+@pytest.mark.skipif(not multiplies_integers(), reason="no products of integers")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("seed", "dtype"), [(0, torch.bfloat16), (3, torch.bfloat16), *first(1, [(1, torch.float32), (2, torch.float32)])]
+)
+def test_in_int8_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, dtype, layout):
+    model = spread(task_model(bert(**EXACT[seed]), layout, 3), seed)
+    model.backbone.quantize(dtype)
+    assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
+
+
 class Words(LinearHead):
     """A score of every word for each unit."""
 
@@ -211,9 +223,14 @@ def test_in_bf16_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, 
         assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
 
 
+@pytest.mark.parametrize("in_int8", [False, True])
 @pytest.mark.parametrize("layout", ["pair", "units"])
-def test_logits_of_bert_have_the_same_bits_with_one_thread_and_two(corpus, spread, threads, layout):
+def test_logits_of_bert_have_the_same_bits_with_one_thread_and_two(corpus, spread, threads, layout, in_int8):
     model = spread(task_model(bert(**SMALL), layout, 3))
+    if in_int8:
+        if not multiplies_integers():
+            pytest.skip("no products of integers")
+        model.backbone.quantize(torch.bfloat16)
     examples = corpus(layout, lengths_of(4)[-9:])
     found = []
     for count, batch_size in [(1, 1), (1, 9), (2, 1), (2, 9)]:

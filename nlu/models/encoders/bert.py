@@ -13,7 +13,6 @@ from functools import partial
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError
@@ -24,20 +23,16 @@ from nlu.models.encoders.bert_sizes import CONFIG_KEYS, Sizes, resolve_sizes
 from nlu.models.formats.bert_family import FAMILY, bert_tensors, strange_parts
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.weights_config import bert_config
+from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE, LOWEST
 from nlu.models.layers.attention import Attention, attention_over, attention_weights
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.linear import Embedding, Linear, padding_rows, with_rows
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
+from nlu.models.layers.quantized import QuantizedLinear
 from nlu.models.layers.recomputing import recomputed
 from nlu.models.pruned_heads import KEY as PRUNED_HEADS
 from nlu.models.pruned_heads import as_written, kept_heads
 
-ACTIVATIONS = {
-    "gelu": F.gelu,
-    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
-    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-}
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
 OTHERS = ("textcnn", "lstm", "re2", "static")
@@ -192,6 +187,15 @@ class Bert(nn.Module):
     def depth(self) -> int:
         return self._groups + 1
 
+    def quantize(self, dtype: torch.dtype) -> None:
+        """Hold the linear layers of all layers in int8, for predicting; `dtype` is that of attention's inputs.
+
+        Embeddings and their projection, norms, pooling and the softmax stay as they are.
+        """
+        for layer in self.encoder["layer"].children():
+            assert isinstance(layer, Layer)
+            layer.quantize(LOWEST[self.sizes["activation"]], dtype)
+
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a checkpoint of BERT or of its family to the tensors of this module; query, key and value become one
         matrix."""
@@ -301,14 +305,25 @@ class Layer(nn.Module):
         self.attention = SelfAttention(sizes, heads)
         self.intermediate = nn.ModuleDict({"dense": Linear(sizes["hidden_size"], sizes["intermediate_size"])})
         self.output = Output(sizes["intermediate_size"], sizes)
-        self.activation = ACTIVATIONS[sizes["activation"]]
+        self.activation, self.in_place = ACTIVATIONS[sizes["activation"]], IN_PLACE[sizes["activation"]]
 
     def forward(
         self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None, see: See | None = None
     ) -> Tensor:
         """Return (T, D), or (S, D) for only the tokens at `starts_S`."""
         hidden = self.attention(hidden_TD, attention, starts_S, see)
-        return self.output(self.activation(self.intermediate["dense"](hidden)), hidden)
+        inner = self.intermediate["dense"](hidden)
+        # In place where nothing needs the input: clearing new memory would take as long.
+        activation = self.activation if torch.is_grad_enabled() else self.in_place
+        return self.output(activation(inner), hidden)
+
+    def quantize(self, lowest: float, dtype: torch.dtype) -> None:
+        """Hold the four linear layers in int8; `lowest` is below every result of the activation."""
+        projections, dense = self.attention.self, self.attention.output.dense
+        projections["qkv"] = QuantizedLinear(projections["qkv"], dtype=dtype)
+        self.attention.output.dense = QuantizedLinear(dense)
+        self.intermediate["dense"] = QuantizedLinear(self.intermediate["dense"])
+        self.output.dense = QuantizedLinear(self.output.dense, lowest=lowest)
 
 
 class SelfAttention(nn.Module):
@@ -344,13 +359,14 @@ class Output(nn.Module):
 
     def __init__(self, input_size: int, sizes: Sizes):
         super().__init__()
-        self.dense = Linear(input_size, sizes["hidden_size"])
+        self.dense: Linear | QuantizedLinear = Linear(input_size, sizes["hidden_size"])
         self.LayerNorm = nn.LayerNorm(sizes["hidden_size"], eps=sizes["layer_norm_eps"])
         self.dropout = Dropout(sizes["dropout"])
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
         # Under autocast the projection has lower precision; the residual stream stays in fp32.
-        return self.LayerNorm(self.dropout(self.dense(hidden).to(residual.dtype)) + residual)
+        projected = self.dropout(self.dense(hidden).to(residual.dtype))
+        return self.LayerNorm(projected + residual if torch.is_grad_enabled() else projected.add_(residual))
 
 
 class _Seen:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Encoder
-from nlu.models.encoders.bert import ACTIVATIONS
 from nlu.models.head import HeadTarget, Wanted, vectors_of
 from nlu.models.heads.linear import fresh_linear
+from nlu.models.layers.activations import ACTIVATIONS
 from nlu.models.layers.linear import Tied
 
 _BEFORE = r"(?:cls\.predictions\.transform|generator_predictions|predictions)"

@@ -207,10 +207,12 @@ def padding_rows(rows: int, device: torch.device) -> int:
     long as several products. With ROW_COUNTS numbers between two powers of two, which cost 1.5 % of padding on average,
     all kernels are soon compiled.
     """
-    if device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
-        return 0
-    step = max(MIN_ROWS, 2 ** (rows.bit_length() - 1) // ROW_COUNTS)
-    return -rows % step
+    return up_to_compiled(rows) if device.type == "cpu" and torch.is_autocast_enabled("cpu") else 0
+
+
+def up_to_compiled(rows: int) -> int:
+    """Return the number of rows that are missing for one of the numbers above."""
+    return -rows % max(MIN_ROWS, 2 ** (rows.bit_length() - 1) // ROW_COUNTS)
 
 
 def _with_min_rows(input: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
-"""All uses of private parts of torch, each with a fallback.
+"""All uses of private parts of torch, each with a fallback or, for integers, with a question whether they are there.
 
 They were read in torch READ_IN. If another version lacks a part, results are the same but slower; a test names it.
+Without the products of integers, precision=int8 is refused.
 
 Axes: R rows, I input features, O output features.
 """
@@ -14,9 +15,9 @@ from torch import Tensor
 READ_IN = "2.13"
 
 
-def _operator(name: str) -> Callable[..., Any] | None:
+def _operator(name: str, space: Any = torch.ops.mkldnn) -> Callable[..., Any] | None:
     """Return an operator of the CPU library, or None."""
-    return getattr(torch.ops.mkldnn, name, None)
+    return getattr(space, name, None)
 
 
 _softmax_backward: Callable[..., Tensor] | None = getattr(torch, "_softmax_backward_data", None)
@@ -24,6 +25,8 @@ _storage_use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Us
 _supports_bf16, _reorder, _linear = map(
     _operator, ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
 )
+_pack_integers = _operator("qlinear_prepack", torch.ops.onednn)
+_integer_linear = _operator("qlinear_pointwise", torch.ops.onednn)
 
 
 def absent() -> list[str]:
@@ -31,6 +34,7 @@ def absent() -> list[str]:
     parts = {
         "_softmax_backward_data": _softmax_backward, "_storage_Use_Count": _storage_use_count,
         "_is_mkldnn_bf16_supported": _supports_bf16, "_reorder_linear_weight": _reorder, "_linear_pointwise": _linear,
+        "qlinear_prepack": _pack_integers, "qlinear_pointwise": _integer_linear,
     }  # fmt: skip
     return [name for name, part in parts.items() if part is None]
 
@@ -76,4 +80,33 @@ def product_of_blocks(rows_RI: Tensor, blocks: Tensor, bias_O: Tensor) -> Tensor
     """Return rows W' + b with a weight from `in_blocks`; (R, O)."""
     assert _linear is not None, "reads_blocks was asked"
     product_RO: Tensor = _linear(rows_RI, blocks, bias_O, "none", [], "")
+    return product_RO
+
+
+def multiplies_integers() -> bool:
+    """Return whether torch has matrix products of integers, as the functions below compute them."""
+    return _pack_integers is not None and _integer_linear is not None and torch.backends.mkldnn.is_available()
+
+
+def packed_integers(weight_OI: Tensor) -> Tensor:
+    """Return an int8 weight in the memory layout of the library's kernels. Requires `multiplies_integers`."""
+    assert _pack_integers is not None, "multiplies_integers was asked"
+    packed: Tensor = _pack_integers(weight_OI.contiguous(), None)
+    return packed
+
+
+def unpacked_integers(packed: Tensor) -> Tensor:
+    """Return the (O, I) weight of a result of `packed_integers`."""
+    return packed.to_dense().t()
+
+
+def product_of_integers(bytes_RI: Tensor, zero: int, packed: Tensor, scale_O: Tensor, zero_O: Tensor) -> Tensor:
+    """Return scale (bytes - zero) W', (R, O), float32: an exact sum of integers, then one rounding by the scale.
+
+    `bytes_RI` are uint8, since the library has no fast kernel for int8 rows; `zero_O` are int64 zeros.
+    """
+    assert _integer_linear is not None, "multiplies_integers was asked"
+    product_RO: Tensor = _integer_linear(
+        bytes_RI, 1.0, zero, packed, scale_O, zero_O, None, 1.0, 0, torch.float32, "none", [], ""
+    )
     return product_RO

@@ -1,0 +1,134 @@
+"""Linear layers with int8 weights and activations, on a CPU, with the same result for any batch.
+
+The weights of an output share a scale, and the activations of a row share one: x is about s q with a whole q. So
+x W' + b is about s t (q V') + b with the whole weights V and the scales t of the outputs (dynamic quantization by rows
+and channels, as in Dettmers et al. 2022, https://arxiv.org/abs/2208.07339, section 2.1, without its outliers in fp16).
+
+q V' is an exact sum of integers, and the scale of a row comes from this row only. So the result for a row has the same
+bits in any batch.
+
+Axes: R rows, I input features, O output features.
+"""
+
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nlu.models.layers.linear import up_to_compiled
+from nlu.models.layers.torch_private import packed_integers, product_of_integers, unpacked_integers
+
+LARGEST = 127
+"""the largest whole number of a weight or of an activation around 0; the smallest is its negative"""
+MIDDLE = 128
+"""the byte of an activation of 0; if the least possible activation is known, that has the byte 0"""
+STEPS = 255
+"""the steps between the least possible activation and the largest one of a row"""
+TINY = 1e-30
+"""the least span of a row, so that a row of zeros has a finite scale"""
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer of fixed weights; it keeps a byte for each, and its bias and scales in fp32."""
+
+    def __init__(self, linear: nn.Module, *, lowest: float | None = None, dtype: torch.dtype = torch.float32):
+        """Take over weight and bias. `lowest`: no input is below it, so that the whole numbers cover only what can
+        occur; None = inputs on both sides of 0. `dtype` of the result."""
+        super().__init__()
+        assert isinstance(linear, nn.Linear)
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._lowest, self._dtype = lowest, dtype
+        weight_OI = linear.weight.detach().float()
+        scale_O = weight_OI.abs().amax(1).clamp_(min=TINY) / LARGEST
+        whole_OI = (weight_OI / scale_O[:, None]).round_().to(torch.int8)
+        bias_O = linear.bias.detach().float()
+        if lowest is not None:
+            # Rows are counted from `lowest` on: x W' = (x - lowest) W' + lowest (sum of W').
+            bias_O = bias_O + lowest * scale_O * whole_OI.sum(1)
+        self._scale_O, self._bias_O = scale_O, bias_O
+        self._zero_O = torch.zeros(self.out_features, dtype=torch.int64)
+        self._packed = {(0, self.out_features): packed_integers(whole_OI)}
+
+    @property
+    def weight_OI(self) -> Tensor:
+        """The weight that it computes with, (O, I), float32."""
+        return unpacked_integers(self._packed[0, self.out_features]).float() * self._scale_O[:, None]
+
+    def size_bytes(self) -> int:
+        """Return the bytes of the weights with their scales and biases."""
+        return self.out_features * (self.in_features + 8)
+
+    def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
+        """Return (R, O) for (R, I), or only the output features `outputs`.
+
+        Its gradient for the input is that of a linear layer with the same weight.
+        """
+        result: Tensor = _Product.apply(input, self, outputs)
+        return result
+
+    def product(self, input: Tensor, outputs: slice | None) -> Tensor:
+        """Return `forward` without a gradient."""
+        start, stop, _ = (outputs or slice(None)).indices(self.out_features)
+        if (start, stop) not in self._packed:
+            whole_OI = unpacked_integers(self._packed[0, self.out_features])
+            self._packed[start, stop] = packed_integers(whole_OI[start:stop])
+        some = slice(start, stop)
+        bytes_RI, scale_R1 = self._whole(input.float())
+        zero = MIDDLE if self._lowest is None else 0
+        packed = self._packed[start, stop]
+        product_RO = product_of_integers(bytes_RI, zero, packed, self._scale_O[some], self._zero_O[some])
+        result_RO = product_RO[: len(input)]
+        # In place, since new memory takes longer than the arithmetic.
+        torch.addcmul(self._bias_O[some], result_RO, scale_R1, out=result_RO)
+        return result_RO.to(self._dtype)
+
+    def _whole(self, input_RI: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows in bytes, with further rows of any content, and the scale of each row, (R, 1)."""
+        if self._lowest is None:
+            size_RI = torch.abs(input_RI, out=_steps(input_RI))
+            span_R1 = size_RI.amax(1, keepdim=True).clamp_(min=TINY)
+            steps_RI, scale_R1 = torch.mul(input_RI, LARGEST / span_R1, out=_steps(input_RI)), span_R1 / LARGEST
+        else:
+            span_R1 = (input_RI.amax(1, keepdim=True) - self._lowest).clamp_(min=TINY)
+            per_step_R1 = STEPS / span_R1
+            first_R1 = per_step_R1 * -self._lowest - MIDDLE
+            steps_RI = torch.addcmul(first_R1, input_RI, per_step_R1, out=_steps(input_RI))
+            scale_R1 = span_R1 / STEPS
+        rows = len(input_RI)
+        # The library compiles its kernel for each new number of rows. Rows do not influence each other, so those that
+        # are added need no content.
+        whole_RI = torch.empty((rows + up_to_compiled(rows), self.in_features), dtype=torch.int8)
+        # torch converts to int8 several times as fast as to uint8.
+        whole_RI[:rows].copy_(steps_RI.round_())
+        # Adds MIDDLE.
+        return whole_RI.view(torch.uint8).bitwise_xor_(MIDDLE), scale_R1
+
+
+class _Scratch(threading.local):
+    """Memory of the last batch, of each thread: clearing new pages takes longer than rounding a row."""
+
+    kept: Tensor | None = None
+
+
+_scratch = _Scratch()
+
+
+def _steps(input_RI: Tensor) -> Tensor:
+    """Return memory for (R, I) float32 numbers until the next call."""
+    count = input_RI.numel()
+    if _scratch.kept is None or len(_scratch.kept) < count:
+        with torch.inference_mode(False):
+            _scratch.kept = torch.empty(count)
+    return _scratch.kept[:count].view_as(input_RI)
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, layer: QuantizedLinear, outputs: slice | None) -> Tensor:
+        ctx.layer, ctx.outputs, ctx.dtype = layer, outputs or slice(None), input.dtype
+        return layer.product(input, outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return (gradients[0].float() @ ctx.layer.weight_OI[ctx.outputs]).to(ctx.dtype), None, None
