@@ -214,7 +214,7 @@ class LocalQueue:
         while running:
             number = signal.SIGTERM if time.monotonic() < deadline_s else signal.SIGKILL
             for _, process in running:
-                _signal_job(int(process), number)
+                signal_job(int(process), number)
             time.sleep(CANCEL_AGAIN_S)
             running = [job for job in running if self._is_alive(*job)]
 
@@ -263,7 +263,7 @@ def _processes(folder: str) -> Iterator[int]:
             yield int(process.name)
 
 
-def _signal_job(process: int, number: int) -> None:
+def signal_job(process: int, number: int) -> None:
     """Send a signal to the process of a job, which passes SIGTERM on to its children. SIGKILL goes to all of them."""
     # Any of them may have ended.
     with contextlib.suppress(OSError):

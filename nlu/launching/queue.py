@@ -16,7 +16,7 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.storage.temporary import Temporary
 
-OWN = {"local": "nlu.launching.local_queue.LocalQueue", "slurm": "nlu.launching.slurm.SlurmQueue"}
+OWN = {"local": "nlu.launching.local_queue.LocalQueue", "slurm": "nlu.launching.shared.slurm_queue"}
 """the queues of this package by name; any other queue is opened by its launcher"""
 
 

@@ -57,7 +57,7 @@ SHARED = frozenset({
     "name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout",
 })  # fmt: skip
 """keys that submitit knows for every executor; its other keys are called `slurm_...`"""
-OURS = ("submitit_folder", "wait", "modules", "container", "container_mounts", "srun_args", "setup")
+OURS = ("submitit_folder", "wait", "trials_per_job", "modules", "container", "container_mounts", "srun_args", "setup")
 """keys of hydra.launcher that become other keys, or that submitit does not know"""
 NAMES = {"gpus": "gpus_per_node", "cpus": "cpus_per_task", "memory_gb": "mem_gb"}
 """submitit's names of our keys"""
