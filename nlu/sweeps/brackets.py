@@ -15,6 +15,9 @@ from typing import Any
 
 PRUNER = "pruner"
 """user attribute of a study: the argument of `nlu.sweeps.pruning.build`"""
+RUNG = "rung_{examples}"
+"""system attribute of a trial at a rung, a mapping: its `bracket` (named by the first rung of that), its `value`,
+whether it `passed`, and for people its `rank` among those `of` the bracket so far, of which so many `pass`"""
 WITH_RUNGS = ("hyperband", "successive_halving")
 """the pruners that judge trials at rungs"""
 SIMULATED_TRIALS = 3000
@@ -54,6 +57,16 @@ class Rung:
             return bisect_left(self._values, value) == came
         # The number of values that are strictly better: a trial with the same value as another passes with it.
         return came - bisect_right(self._values, value) < max(1, share)
+
+    def place(self, value: float, factor: int) -> dict[str, int]:
+        """Return the `rank` of the next trial among those `of` the rung with it, of which the best ones `pass`.
+
+        0 of them pass where only a new best one does.
+        """
+        came = len(self._values)
+        share = (came + 1) // factor
+        rank = came - bisect_right(self._values, value) + 1
+        return {"rank": rank, "of": came + 1, "pass": 0 if self._passed > share else max(1, share)}
 
     def add(self, value: float, passed: bool) -> None:
         """Add a trial."""

@@ -20,11 +20,7 @@ from optuna.storages import BaseStorage
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from nlu.sweeps.brackets import Bracket, Rung, bracket_of, brackets
-
-ATTRIBUTE = "rung_{examples}"
-"""system attribute of a trial at a rung, a mapping: its `bracket` (named by the first rung of that), its `value` and
-whether it `passed`"""
+from nlu.sweeps.brackets import RUNG, Bracket, Rung, bracket_of, brackets
 
 
 class HalvingPruner(BasePruner):
@@ -52,7 +48,7 @@ class HalvingPruner(BasePruner):
         )
 
     def _passed(self, study: Study, bracket: Bracket, at: int, trial: FrozenTrial, value: float) -> bool:
-        name = ATTRIBUTE.format(examples=at)
+        name = RUNG.format(examples=at)
         # Decided before: a job that was killed before it got the answer asks again.
         if name in trial.system_attrs:
             return bool(trial.system_attrs[name]["passed"])
@@ -66,7 +62,8 @@ class HalvingPruner(BasePruner):
         passed = not math.isnan(value) and rung.lets_pass(goodness(value), self._factor, self._bootstrap_count)
         study_id = self._storage.get_study_id_from_name(study.study_name)
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
-        self._storage.set_trial_system_attr(trial_id, name, {"bracket": first, "value": value, "passed": passed})
+        decision = {"bracket": first, "value": value, "passed": passed, **rung.place(goodness(value), self._factor)}
+        self._storage.set_trial_system_attr(trial_id, name, decision)
         return passed
 
 

@@ -21,6 +21,9 @@ STEP = "step_"
 the job waits"""
 PAUSED_AT = "paused_at"
 """system attribute of a trial: the examples at which the search paused it; a later step continues it"""
+PAUSE = "pause_"
+"""system attribute of a trial, with the number of decisions so far: after how many examples (`at`) it was paused, and
+`why`; for people, and written before `paused_at`"""
 ASKS = "asks"
 """user attribute of a trial: the examples after which its job waits for a decision"""
 STOP = "stop"
@@ -41,6 +44,17 @@ def step_of(decision: Decision, number: int, *, answers: bool) -> tuple[str, dic
 def steps_of(trial: FrozenTrial) -> list[tuple[str, dict[str, Any]]]:
     """Return the names and values of all steps of a trial, in order."""
     return sorted((name, step) for name, step in trial.system_attrs.items() if name.startswith(STEP))
+
+
+def pause_of(at: int, why: Mapping[str, Any], number: int) -> tuple[str, dict[str, Any]]:
+    """Return name and value of the attribute that says why a trial is paused, after `number` decisions in all."""
+    return f"{PAUSE}{number:05d}", {"at": at, "why": dict(why)}
+
+
+def pauses_of(trial: FrozenTrial) -> list[tuple[int, dict[str, Any]]]:
+    """Return the pauses of a trial in order, each with the number of decisions before it."""
+    found = ((name, pause) for name, pause in trial.system_attrs.items() if name.startswith(PAUSE))
+    return sorted((int(name.removeprefix(PAUSE)), pause) for name, pause in found)
 
 
 def until_of(trial: FrozenTrial) -> int | None:

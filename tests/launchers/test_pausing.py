@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from hydra_plugins.hyperband_sweeper import _limits
+from hydra_plugins.hyperband_sweeper import _board, _limits
 from hydra_plugins.hyperband_sweeper._impl import Search
 from hydra_plugins.hyperband_sweeper._slots import BASIC, LOCAL, Ended, Gpus, Need
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -17,6 +18,7 @@ from optuna.samplers import RandomSampler, TPESampler
 
 from nlu.config.errors import UserError
 from nlu.sweeps import channel, steps
+from nlu.sweeps.decisions import decision_rows
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.sampling import SeededByTrial
 from nlu.sweeps.space import Branch, Space
@@ -82,11 +84,12 @@ class World:
         return optuna.load_study(study_name="s", storage=open_storage(storage_url(None, self.folder))).get_trials()
 
     def outcome(self):
-        """All that a search decides: parameters, states, reports and steps of its trials."""
+        """All that a search decides: parameters, states, reports, steps and pauses of its trials."""
         return [
-            (trial.number, trial.state.name, trial.params, trial.intermediate_values, steps.steps_of(trial))
+            (trial.number, trial.state.name, trial.params, trial.intermediate_values, steps.steps_of(trial),
+             steps.pauses_of(trial))
             for trial in self.trials()
-        ]
+        ]  # fmt: skip
 
     def job(self, url, number, attempt, launch, values) -> int:
         if launch == 1 and number in self.stops:
@@ -321,6 +324,53 @@ def test_on_a_plateau_no_trial_begins_and_the_best_one_ends(tmp_path, pruner):
     assert max(trial.value for trial in complete) == best
     cost = sum(trial.last_step for trial in found)
     assert cost < 20 * LENGTH * STEP_EXAMPLES
+
+
+def test_each_pause_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path):
+    world = unbroken(tmp_path)
+    found = world.trials()
+    first = {trial.number: trial.intermediate_values[100] for trial in found}
+    pauses = {trial.number: [pause for _, pause in steps.pauses_of(trial)] for trial in found}
+    assert all(pauses.values()), "every trial is paused at the first rung"
+    for number, (pause, *_) in pauses.items():
+        # Trials begin one after the other.
+        came = [first[other] for other in range(number + 1)]
+        rank = 1 + sum(value > first[number] for value in came)
+        why = pause["why"]
+        assert (pause["at"], why["rung"], why["rank"], why["of"]) == (100, 100, rank, number + 1)
+        assert why["pass"] == (number + 1) // 3
+    rows = decision_rows(found, maximize=True)
+    assert [row.number for row in rows] == sorted(row.number for row in rows)
+    assert sum(row.what == "paused" for row in rows) == sum(map(len, pauses.values()))
+    thawed = [row for row in rows if row.what == "thawed"]
+    assert thawed and all(re.fullmatch(r"\d+.. of \d at \d00 examples; the best( \d)? goe?s? on", row.why) for row in thawed
+                          if row.until <= 300)  # fmt: skip
+
+
+def test_freeze_thaw_pauses_a_trial_for_one_that_more_probably_improves(tmp_path):
+    world = unbroken(tmp_path, pruner="freeze_thaw", n_trials=12, max_examples=4000)
+    found = world.trials()
+    pauses = [pause["why"] for trial in found for _, pause in steps.pauses_of(trial)]
+    by_model = [why for why in pauses if why["rule"] == "model"]
+    assert by_model and all(0 <= why["chance"] <= why["theirs"] <= 1 for why in by_model)
+    decided = {name: step["why"] for trial in found for name, step in steps.steps_of(trial)}
+    for trial in found:
+        for number, pause in steps.pauses_of(trial):
+            if pause["why"]["rule"] == "model":
+                # The next decision is made from the same trials once the job has ended.
+                assert decided[f"step_{number:05d}"]["chance"] == pause["why"]["theirs"]
+    for why in decided.values():
+        assert why.get("second", 0) <= why.get("chance", 0)
+
+
+def test_a_search_says_why_it_paused_and_continued_a_trial(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(_board.Board, "say", lambda self, text, style=None: said.append(text))
+    unbroken(tmp_path)
+    paused = [line for line in said if re.match(r"trial \d paused", line)]
+    assert paused[2] == "trial 2 paused: 0.23 after 100 examples; 3rd of 3 at 100 examples; the best goes on"
+    continued = [line for line in said if re.match(r"trial \d continues", line)]
+    assert continued and all("goes on" in line or "go on" in line or "completes it" in line for line in continued)
 
 
 def test_a_failed_trial_is_not_continued_and_the_search_ends(tmp_path):

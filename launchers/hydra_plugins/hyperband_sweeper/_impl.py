@@ -26,7 +26,7 @@ from ._folder import bring_trials_back
 from ._keeping import Keeper
 from ._plan import SearchPlan
 from ._slots import REMEDY, Ended
-from ._steps import Steps, paused_line
+from ._steps import Steps, paused_line, thawed_reason
 from ._stopping import WHY, Canceller, outcome_of
 
 ATTEMPT, LAUNCHES = "attempt", "launches"
@@ -178,7 +178,8 @@ class Search:
         self.running[number] = Running(self.plan.folder / str(number), frozen, attempt, launch)
         self.idle.changed(len(self.running), self._remaining())
         begun = "continues" if frozen.last_step is not None or attempt else "started"
-        self.board.say(f"trial {number} {begun}: {parameters(values)}")
+        reason = thawed_reason(frozen, maximize=self.plan.direction == "maximize") if begun == "continues" else ""
+        self.board.say(f"trial {number} {begun}: {parameters(values)}" + (reason and f"; {reason}"))
         self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, values), need)
         self.steps.require_answered()
         return True

@@ -12,12 +12,13 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nlu.sweeps import channel, steps
+from nlu.sweeps.decisions import pause_reason, step_reason
 from nlu.sweeps.faults import StorageUnavailable
 from nlu.sweeps.optuna_private import forget_trials
 from nlu.sweeps.sampling import stable_seed
 from nlu.sweeps.schedulers.choosing import build
 from nlu.sweeps.schedulers.encoding import contains, drawn_value
-from nlu.sweeps.schedulers.scheduler import PAUSING, Decision
+from nlu.sweeps.schedulers.scheduler import PAUSING, Decision, Standing
 from nlu.sweeps.space import suggest
 
 from ._limits import Limits
@@ -111,7 +112,7 @@ class Steps:
         if not self.pauses:
             return self._ask(len(trials)) if may_begin else None
         log = steps.log_of(trials)
-        decision = self._decision(trials, log, busy, may_begin=may_begin)
+        _, decision = self._decision(trials, log, busy, may_begin=may_begin)
         if decision is None:
             return None
         if decision.number is None:
@@ -129,12 +130,16 @@ class Steps:
     ) -> None:
         """Decide about a trial whose job waits: it gets the next step, or is paused."""
         log = steps.log_of(trials)
-        decision = self._decision(trials, log, busy, may_begin=self._may_begin(trials, asked, say), asking=number)
+        may_begin = self._may_begin(trials, asked, say)
+        found, decision = self._decision(trials, log, busy, may_begin=may_begin, asking=number)
         if decision is not None and decision.number == number:
             self._write(decision, len(log))
             return
         # Nothing else is written: the slot is decided about once the job has ended, from the same trials.
         asked_at = trials[number].user_attrs[steps.ASKS]
+        name, pause = steps.pause_of(asked_at, self._scheduler.why_not(found, number, decision), len(log))
+        # First: a trial that is paused has its reason, also after a kill.
+        self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, pause)
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), steps.PAUSED_AT, asked_at)
 
     def _may_begin(self, trials: Sequence[FrozenTrial], asked: int, say: Callable[[str], None]) -> bool:
@@ -150,11 +155,12 @@ class Steps:
         *,
         may_begin: bool,
         asking: int | None = None,
-    ) -> Decision | None:
+    ) -> tuple[Sequence[Standing], Decision | None]:
+        """Return where all trials stand, and what the scheduler decides."""
         maximize = self._plan.direction == "maximize"
         found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
         decision = self._scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
-        return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
+        return found, decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
 
     def _write(self, decision: Decision, count: int) -> None:
         assert decision.number is not None, "a trial that was begun before"
@@ -203,4 +209,12 @@ def _turned(why: Mapping[str, Any]) -> dict[str, Any]:
 def paused_line(trial: FrozenTrial) -> str:
     """Return the line of a search about a trial that was paused."""
     value = f"{trial.intermediate_values[trial.last_step]:.6g}" if trial.last_step is not None else "no value"
-    return f"trial {trial.number} paused: {value} after {trial.last_step or 0:,} examples"
+    pauses = steps.pauses_of(trial)
+    reason = pause_reason(pauses[-1][1]["why"]) if pauses else ""
+    return f"trial {trial.number} paused: {value} after {trial.last_step or 0:,} examples" + (reason and f"; {reason}")
+
+
+def thawed_reason(trial: FrozenTrial, *, maximize: bool) -> str:
+    """Return why a trial that was paused got its last step; empty for another trial, or without a reason."""
+    found = steps.steps_of(trial)
+    return step_reason(found[-1][1]["why"], maximize=maximize) if found and steps.pauses_of(trial) else ""

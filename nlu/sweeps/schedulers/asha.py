@@ -33,22 +33,40 @@ class Asha:
         left = self._lengths.left(trials)
         for level in reversed(range(len(self.rungs) - 1)):
             if (found := self._promoted(trials, level, left)) is not None:
-                why = {"rule": "promoted", "rung": self.rungs[level]}
+                why = {"rule": "promoted", **self._place(trials, level, found.number)}
                 return Decision(self.rungs[level + 1], found.number, why=why)
         if may_begin and self._lengths.end <= left:
             return Decision(self.rungs[0], why={"rule": "new"})
         return self._lengths.last_steps(trials)
 
+    def why_not(self, trials: Sequence[Standing], number: int, decision: Decision | None) -> dict[str, Any]:
+        """Return why a trial that asks for the next step is paused, see `Scheduler`."""
+        trial = next(each for each in trials if each.number == number)
+        if (found := self._lengths.why_not(trials, trial, decision)) is not None:
+            return found
+        by = {} if decision is None else {"by": decision.number}
+        level = max((level for level, at in enumerate(self.rungs[:-1]) if at <= trial.examples), default=None)
+        return {"rule": "rung", **by, **({} if level is None else self._place(trials, level, number))}
+
     def _promoted(self, trials: Sequence[Standing], level: int, left: float) -> Standing | None:
         """Return the best trial that is paused at a rung and may pass it."""
-        at = self.rungs[level]
-        came = [trial for trial in trials if trial.examples >= at]
-        ranked = sorted(came, key=lambda trial: (-trial.value_at(_first_from(trial, at)), trial.number))
-        for trial in ranked[: len(came) // self._factor]:
+        for trial in (ranked := self._ranked(trials, self.rungs[level]))[: len(ranked) // self._factor]:
             waits = trial.state == PAUSED and trial.examples < self.rungs[level + 1] and not trial.part_ends
             if waits and math.isfinite(trial.best) and self._lengths.can_end(trial, left):
                 return trial
         return None
+
+    @staticmethod
+    def _ranked(trials: Sequence[Standing], at: int) -> list[Standing]:
+        """Return the trials that came to a rung, best first."""
+        came = [trial for trial in trials if trial.examples >= at]
+        return sorted(came, key=lambda trial: (-trial.value_at(_first_from(trial, at)), trial.number))
+
+    def _place(self, trials: Sequence[Standing], level: int, number: int) -> dict[str, int]:
+        """Return the place of a trial among those `of` its rung, of which so many `pass`."""
+        numbers = [trial.number for trial in self._ranked(trials, self.rungs[level])]
+        place = {"rung": self.rungs[level], "rank": numbers.index(number) + 1, "of": len(numbers)}
+        return {**place, "pass": len(numbers) // self._factor}
 
 
 def _first_from(trial: Standing, at: int) -> int:
