@@ -2,12 +2,9 @@
 
 import html
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -16,7 +13,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from nlu.config.words import shortened
 from nlu.display.canvas import (
     BEST_COLOUR,
     SIZE_INCHES,
@@ -28,21 +24,23 @@ from nlu.display.canvas import (
     svg_of,
     thousands,
 )
+from nlu.display.decisions import decisions_note, decisions_table
+from nlu.display.insight import Insight
 from nlu.display.page import part, section, write_page
+from nlu.display.search_axes import place_of, ticks_of
+from nlu.display.search_courses import draw_curves, draw_ranks
+from nlu.display.search_maps import draw_contour, draw_slices
 from nlu.display.tables import count_text, metric_text
-from nlu.display.trials import SearchedKey, Summary, TrialRow, duration_text, written
+from nlu.display.trials import Summary, TrialRow, duration_text, written
 from nlu.storage.files import plain
 
 INCHES_A_PARAMETER = 1.5
 MAX_BARS = 20
-MAX_CHOICE_LETTERS = 18
-FIGURES = ("history", "intermediate", "parallel", "importances")
+FIGURES = ("history", "intermediate", "curves", "ranks", "parallel", "slices", "contour", "importances")
 MAX_STEPS = 200
 """most points of a curve; longer ones are thinned but keep their last point"""
 POINTER_WIDTH = 10.0
 """width of the invisible line around a curve that a pointer can rest on"""
-MARK_GAP = 0.05
-"""marks closer than this to an end of an axis would overlap its text"""
 COLOURS = {"complete": "#0072b2", "paused": "#56b4e9", "pruned": "#a0a0a0", "running": "#e69f00", "waiting": "#e69f00"}
 
 FAILED_COLOUR = "#7a1f1f"
@@ -56,17 +54,26 @@ AFTER_SECTIONS = """\
 <script>
 $script</script>
 """
+CURVES = (
+    "The model of freeze_thaw as it would decide next: the trials with the best predictions, and all others in gray. "
+    "The dashed line is the best complete trial."
+)
+SETTLED = 0.8
+"""the rank correlation from which on an order is called that of the end"""
 NOTHING = {
     "history": '<p class="remark">No trial has reported a value.</p>',
     "intermediate": '<p class="remark">No trial has reported a value.</p>',
     "parallel": '<p class="remark">There is no trial with parameters and a value.</p>',
+    "slices": '<p class="remark">There is no trial with parameters and a value.</p>',
+    "ranks": '<p class="remark">No two trials can be compared after equally many examples.</p>',
+    "contour": "",
     "importances": "",
 }
 """what the page shows instead of a figure that would be empty"""
 
 
-def draw_figures(summary: Summary, importances: dict[str, float]) -> dict[str, Figure]:
-    """Draw history, intermediate, parallel and importances, as far as they have something to show."""
+def draw_figures(summary: Summary, insight: Insight) -> dict[str, Figure]:
+    """Draw the figures of `FIGURES`, as far as they have something to show."""
     valued = [trial for trial in summary.trials if trial.value is not None]
     found: dict[str, Figure] = {}
     with styled(LEGENDS_OUTSIDE):
@@ -76,9 +83,14 @@ def draw_figures(summary: Summary, importances: dict[str, float]) -> dict[str, F
             found["intermediate"] = _intermediate(summary)
         if valued and summary.params:
             found["parallel"] = _parallel(summary, valued)
-        if importances:
-            found["importances"] = _importances(importances)
-    return found
+        further = {
+            "curves": draw_curves(summary, insight.forecasts),
+            "ranks": draw_ranks(summary, insight.ranking),
+            "slices": draw_slices(summary, insight.importances),
+            "contour": draw_contour(summary, insight.surfaces),
+            "importances": _importances(insight.importances) if insight.importances else None,
+        }
+    return found | {name: figure for name, figure in further.items() if figure is not None}
 
 
 def write_figures(folder: Path, figures: Mapping[str, Figure]) -> list[Path]:
@@ -251,53 +263,6 @@ def _parallel(summary: Summary, valued: list[TrialRow]) -> Figure:
     return figure
 
 
-def place_of(param: SearchedKey, params: dict[str, Any]) -> float:
-    """Return the place of a trial's value on the axis of a parameter, 0 to 1; -0.1 without a value."""
-    if param.name not in params:
-        return -0.1
-    value = params[param.name]
-    if param.scale == "choice":
-        return (param.choices.index(param.text(value)) + 0.5) / len(param.choices)
-    low, high, value = _scaled(param, param.low), _scaled(param, param.high), _scaled(param, float(value))
-    return 0.5 if high == low else (value - low) / (high - low)
-
-
-def _scaled(param: SearchedKey, value: float) -> float:
-    return math.log10(value) if param.scale == "log" else value
-
-
-def ticks_of(param: SearchedKey) -> list[tuple[float, str]]:
-    """Return (place, text) of the marks on the axis of a parameter."""
-    if param.scale == "choice":
-        return [
-            ((place + 0.5) / len(param.choices), shortened(text, MAX_CHOICE_LETTERS))
-            for place, text in enumerate(param.choices)
-        ]
-    if param.low == param.high:
-        return [(0.5, f"{param.low:g}")]
-    if param.scale == "log":
-        first, last = math.floor(math.log10(param.low)), math.ceil(math.log10(param.high))
-        digits = (1,) if last - first > 3 else (1, 2, 5)
-        marks = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
-    else:
-        marks = list(MaxNLocator(6).tick_values(param.low, param.high))
-    ends = [(0.0, param.low), (1.0, param.high)]
-    inside = [(place_of(param, {param.name: mark}), mark) for mark in marks if param.low < mark < param.high]
-    free = [(place, mark) for place, mark in inside if MARK_GAP < place < 1 - MARK_GAP]
-    marks_shown = [ends[0], *free, ends[1]]
-    return list(zip((place for place, _ in marks_shown), _alike([mark for _, mark in marks_shown]), strict=True))
-
-
-def _alike(values: Sequence[float]) -> list[str]:
-    """Return the numbers of one axis in one form, with powers of ten if any of them needs it."""
-    texts = [f"{value:.4g}" for value in values]
-    if not any(value and abs(value) < 1e-3 or abs(value) >= 1e6 for value in values):
-        return texts
-    return [
-        re.sub(r"\.?0*e(.*)", lambda found: f"e{int(found[1])}", f"{value:.3e}") if value else "0" for value in values
-    ]
-
-
 def _draw_axis(axes: Axes, place: int, ticks: list[tuple[float, str]], has_absent: bool) -> None:
     axes.plot([place, place], [0, 1], color="#888888", linewidth=1.0, zorder=5)
     for height, text in [*ticks, *[(-0.1, "not set")] * has_absent]:
@@ -314,7 +279,7 @@ def _draw_axis(axes: Axes, place: int, ticks: list[tuple[float, str]], has_absen
         )
 
 
-def _importances(importances: dict[str, float]) -> Figure:
+def _importances(importances: Mapping[str, float]) -> Figure:
     shown = list(importances.items())[:MAX_BARS]
     figure, axes = _figure((SIZE_INCHES[0], max(2.4, 0.5 * len(shown) + 1.2)))
     names, values = zip(*shown[::-1], strict=True)
@@ -327,29 +292,48 @@ def _importances(importances: dict[str, float]) -> Figure:
 
 
 def write_search_page(
-    path: Path, summary: Summary, figures: Mapping[str, Figure], remark: str, command: str | None
+    path: Path, summary: Summary, figures: Mapping[str, Figure], insight: Insight, command: str | None
 ) -> None:
     """Write the page of a search, whose script makes the table and highlights the trial under the pointer.
 
-    `remark` says how importances were computed, or why not; `command` runs the best trial.
+    `command` runs the best trial.
     """
-    shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING[name] for name in FIGURES}
+    shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING.get(name, "") for name in FIGURES}
     data = json.dumps(plain(_data(summary)), ensure_ascii=False, separators=(",", ":"))
+    width = "" if len(insight.surfaces) == 1 else "wide"
     sections = [
         section(shown["history"], "Value of each trial", name="history", classes=""),
         section(shown["intermediate"], "Trials on their way", name="intermediate", classes=""),
+        *([section(shown["curves"], "Predicted curves", note=CURVES, name="curves")] if "curves" in figures else []),
+        section(shown["ranks"], "Ranks", note=_ranks_note(insight), name="ranks"),
         section(f'<div class="scroll">{shown["parallel"]}</div>', "Parameters", name="parallel"),
-        section(shown["importances"], "Importances", note=remark, name="importances"),
+        section(shown["slices"], "Score against each parameter", name="slices"),
+        section(shown["importances"], "Importances", note=insight.importances_note, name="importances", classes=width),
+        section(shown["contour"], "Score over pairs", note=insight.surfaces_note, name="contour", classes=width),
         section(
             '<div class="scroll"><table></table></div>', "Trials", note="A click on a heading sorts.", name="trials"
         ),
     ]
+    if insight.decisions:
+        table = decisions_table(insight.decisions, summary.metric)
+        sections.append(section(table, "Decisions", note=decisions_note(insight.decisions), name="decisions"))
     after = Template(AFTER_SECTIONS).substitute(
         script=part("page.js"),
         # A text must not end the script element or begin a comment.
         data=data.replace("<", "\\u003c"),
     )
     write_page(path, summary.name, summary.counts, sections, look="search", facts=_facts(summary, command), after=after)
+
+
+def _ranks_note(insight: Insight) -> str:
+    """Return in words how far the order after few examples is that after many."""
+    if insight.ranking is None or insight.ranking.end is None:
+        return ""
+    pairs = zip(insight.ranking.examples_S, insight.ranking.correlation_S, strict=False)
+    found = next((at for at, value in pairs if value >= SETTLED), None)
+    if found is None or found == insight.ranking.end:
+        return f"Only near the end is the rank correlation with the end {SETTLED} or more: early ranks say little."
+    return f"From {found:,} examples on the rank correlation with the end is {SETTLED} or more."
 
 
 def _facts(summary: Summary, command: str | None) -> str:

@@ -49,11 +49,14 @@ def _scheduled(trial: FrozenTrial, *, maximize: bool) -> Iterator[tuple[tuple[in
 
 
 def _reached(trial: FrozenTrial, until: int) -> int:
-    """Return where a step ended: at the first evaluation, or the end of a fold, at or after its last example."""
+    """Return where a step ended: at the first evaluation after its examples, or at the end of a fold."""
     ends = trial.user_attrs.get(PART_ENDS, [])
-    if ends and until > ends[0]:
+    if until - 1 in ends:
+        # A step over a whole fold.
         return next((end for end in ends if end >= until), until)
-    return next((at for at in sorted([*trial.intermediate_values, *ends]) if at >= until), until)
+    found = next((at for at in sorted(trial.intermediate_values) if at >= until), until)
+    # A fold may end before its nominal length.
+    return min(found, ends[0]) if ends else found
 
 
 def _value(trial: FrozenTrial, at: int) -> float | None:
@@ -104,8 +107,8 @@ def step_reason(why: Mapping[str, Any], *, maximize: bool) -> str:
 def _model_reason(why: Mapping[str, Any], *, maximize: bool) -> str:
     verb = "exceed" if maximize else "fall below"
     text = (
-        f"{_percent(why['chance'])} to {verb} {why['goal']:.4g} by {why['at']:,} examples: {why['mean']:.4g} predicted, "
-        f"{why['low']:.4g} to {why['high']:.4g}"
+        f"{_percent(why['chance'])} likely to {verb} {why['goal']:.4g} by {why['at']:,} examples: {why['mean']:.4g} "
+        f"predicted, {why['low']:.4g} to {why['high']:.4g}"
     )
     if "second" in why:
         second = f"trial {why['second_trial']}" if "second_trial" in why else "a new trial"

@@ -22,15 +22,21 @@ from optuna.trial import FrozenTrial
 
 from nlu.config.checks.reading import quoted
 from nlu.config.choices import conf_dir
-from nlu.config.words import path_text
+from nlu.config.words import counted, path_text
+from nlu.display.decisions import write_decisions
+from nlu.display.insight import Insight
 from nlu.display.search import draw_figures, write_figures, write_search_page
 from nlu.display.tables import metric_text, print_table
 from nlu.display.trials import SearchedKey, Summary, TrialRow, print_trials, write_trials, written
 from nlu.storage.files import write_text
+from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import OUTCOME
-from nlu.sweeps.steps import is_paused
+from nlu.sweeps.decisions import decision_rows
+from nlu.sweeps.ranking import ranking_of
+from nlu.sweeps.schedulers.scheduler import PAUSING, Scheduler
+from nlu.sweeps.steps import is_paused, log_of, standings
 
-TRIALS, PAGE, BEST = "trials.tsv", "index.html", Path("experiment") / "best.yaml"
+TRIALS, DECISIONS, PAGE, BEST = "trials.tsv", "decisions.tsv", "index.html", Path("experiment") / "best.yaml"
 FOLDER = "summary"
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running", "WAITING": "waiting"}
 """our words for optuna's states"""
@@ -42,23 +48,26 @@ NOT_KEPT = ("trial", "resume", "dry_run", "replay", "mirror", "note", "hydra")
 """keys of the run, not of the experiment"""
 
 
-def write_summary(study: optuna.Study, folder: Path) -> None:
+def write_summary(study: optuna.Study, folder: Path, scheduler: Scheduler | None = None) -> None:
     """Print the trials of a study, best first, and write its summary into the folder of the search.
 
-    `summary/trials.tsv` has a row for each trial, `summary/*.png` are figures, `summary/index.html` is a page that
-    needs no other file, and `experiment/best.yaml` is the best trial as an experiment (`--config-dir FOLDER
-    experiment=best`). A figure without content is left out, with a sentence in the page. The files of an earlier call
-    are replaced; without a complete trial, best.yaml is removed.
+    `scheduler` is that of the search; without it, the page predicts no curves. `summary/trials.tsv` has a row for each
+    trial, `summary/decisions.tsv` one for each decision about a trial, `summary/*.png` are figures,
+    `summary/index.html` is a page that needs no other file, and `experiment/best.yaml` is the best trial as an
+    experiment (`--config-dir FOLDER experiment=best`). A figure without content is left out, with a sentence in the
+    page. The files of an earlier call are replaced; without a complete trial, best.yaml is removed.
     """
     summary = read_summary(study)
-    importances, reason = importances_of(study)
+    insight = insight_of(study, scheduler)
     command = best_command(folder, summary) if write_best(summary, folder / BEST) else None
     write_trials(folder / FOLDER / TRIALS, summary, folder)
-    figures = draw_figures(summary, importances)
+    write_decisions(folder / FOLDER / DECISIONS, insight.decisions)
+    figures = draw_figures(summary, insight)
     pictures = write_figures(folder / FOLDER, figures)
-    write_search_page(folder / FOLDER / PAGE, summary, figures, reason, command)
+    write_search_page(folder / FOLDER / PAGE, summary, figures, insight, command)
     print_trials(summary)
-    for path in [*pictures, folder / FOLDER / TRIALS, folder / FOLDER / PAGE]:
+    tables = [folder / FOLDER / TRIALS, *([folder / FOLDER / DECISIONS] if insight.decisions else [])]
+    for path in [*pictures, *tables, folder / FOLDER / PAGE]:
         print_table(path_text(path))
     if command:
         print_table("", f"the best trial again: {command}")
@@ -171,6 +180,51 @@ def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
     if not found or not all(math.isfinite(value) for value in found.values()) or sum(found.values()) <= 0:
         return {}, "These trials do not determine importances."
     return found, f"Estimated by PED-ANOVA from {len(done)} complete trials."
+
+
+PAIRED = 3
+"""the most important parameters, over whose pairs the value is drawn"""
+
+
+def insight_of(study: optuna.Study, scheduler: Scheduler | None = None) -> Insight:
+    """Return what a search found out besides its trials.
+
+    Importances are PED-ANOVA's over the complete trials; with a pruner that pauses trials, few of which are complete,
+    those of the model.
+    """
+    # Its libraries take half a second to import.
+    from optuna.study import StudyDirection
+
+    from nlu.sweeps.insight import effects_of, forecasts_of, surfaces_of, view_of
+
+    maximize = study.direction == StudyDirection.MAXIMIZE
+    frozen = study.get_trials(deepcopy=False)
+    trials, spec = standings(frozen, maximize=maximize), study.user_attrs.get(PRUNER, {})
+    part = spec["max_resource"] // spec.get("parts", 1) if "max_resource" in spec else None
+    view = view_of(frozen, trials, log_of(frozen), part=part, maximize=maximize, scheduler=scheduler)
+    effects = effects_of(view) if view is not None else {}
+    importances, note = importances_of(study)
+    of_effects = f"of the Gaussian process of freeze_thaw, fitted to the curves of {counted(len(trials), 'trial')}"
+    if spec.get("name") in PAUSING and effects:
+        importances, note = effects, f"The main effects {of_effects}."
+    ordered = [name for name in importances or effects if view is not None and name in view.distributions]
+    surfaces = surfaces_of(view, ordered[:PAIRED]) if view is not None else []
+    chosen = (
+        "Over the most important parameters" if importances else "Over the parameters with the largest main effects"
+    )
+    others = "The others are those of the best trial. Marks are the trials, in the shapes of the figure above."
+    surfaces_note = f"{chosen}: the mean prediction {of_effects}. {others}"
+    return Insight(
+        importances,
+        note,
+        surfaces,
+        surfaces_note
+        if surfaces
+        else "The model needs two parameters that all trials draw, and four trials with values.",
+        ranking_of(trials),
+        forecasts_of(view) if view is not None and spec.get("name") == "freeze_thaw" and scheduler else [],
+        decision_rows(frozen, maximize=maximize),
+    )
 
 
 def write_best(summary: Summary, path: Path) -> bool:

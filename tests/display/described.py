@@ -12,6 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.collections import Collection, LineCollection, QuadMesh
+from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
@@ -76,6 +77,10 @@ def _of_artist(artist: Artist) -> Iterator[str]:
     elif isinstance(artist, LineCollection):
         ends = [np.asarray(segment)[:, 0] for segment in artist.get_segments() if len(segment)]
         yield f"spreads{_named(artist)}: {'; '.join(map(short, ends))}"
+    elif isinstance(artist, ContourSet):
+        yield f"levels: {short(np.asarray(artist.levels))}"
+    elif isinstance(artist, QuadMesh) and artist.axes is not None and not _is_colour_bar(artist.axes):
+        yield from (f"cells: {short(line)}" for line in np.asarray(artist.get_array()))
     elif isinstance(artist, Collection) and not isinstance(artist, QuadMesh):
         offsets = np.asarray(artist.get_offsets())
         if offsets.any():

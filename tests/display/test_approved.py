@@ -30,6 +30,8 @@ from nlu.display import (
 )
 from nlu.display import figures as of_runs
 from nlu.display.comparison import Curve, Drawing, KeptScores
+from nlu.display.decisions import DecisionRow
+from nlu.display.insight import Forecast, Insight, Ranking, Surface
 from nlu.display.trials import SearchedKey, Summary, TrialRow
 from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.approving import assert_approved, page_in_lines
@@ -91,15 +93,37 @@ def a_search(*, maximize: bool) -> Summary:
     return Summary("study", "dev/f1" if maximize else "dev/loss", maximize, rows, params)
 
 
+def an_insight() -> Insight:
+    plane = [[0.5 + place / 8 + line / 4 for place in range(3)] for line in range(3)]
+    columns = [[0.5 + place / 8 for place in range(3)] for _ in range(3)]
+    thirds = [1 / 6, 0.5, 5 / 6]
+    surfaces = [
+        Surface("optimizer.lr", "layers", [0.0, 0.5, 1.0], [0.0, 0.5, 1.0], plane),
+        Surface("optimizer.lr", "pooling.kind", [0.0, 0.5, 1.0], thirds, columns),
+    ]
+    ranks: dict[int, list[float]] = {0: [2, 2, 1], 1: [1], 2: [3.5, 1, 2], 4: [3.5, 3, 3], 6: []}
+    forecasts = [
+        Forecast(2, [8, 24, 40], [0.5, 0.75, 0.875], [0.25, 0.5, 0.75], [0.625, 0.875, 1.0]),
+        Forecast(6, [8, 24, 40], [0.25, 0.375, 0.5], [0.125, 0.25, 0.25], [0.375, 0.5, 0.75]),
+    ]
+    decisions = [
+        DecisionRow(0, 0, "begun", 0, 1600, None, "drawn at <random>"),
+        DecisionRow(1, 0, "paused", 1664, None, 0.5, "trial 2 has the better chance"),
+    ]
+    shares = {"optimizer.lr": 0.625, "layers": 0.25, "pooling.kind": 0.125}
+    ranking = Ranking([8, 16, 24], ranks, [-0.5, 1.0, 1.0], 5)
+    return Insight(shares, "by <fANOVA>", surfaces, "by a model & so on", ranking, forecasts, decisions)
+
+
 def search_figures(folder: Path) -> dict[str, Figure | None]:
-    importances = {"optimizer.lr": 0.625, "layers": 0.25, "pooling.kind": 0.125}
-    found: dict[str, Figure | None] = {**search.draw_figures(a_search(maximize=True), importances)}
+    found: dict[str, Figure | None] = {**search.draw_figures(a_search(maximize=True), an_insight())}
     lower = a_search(maximize=False)
-    found |= {f"{name}_lower": one for name, one in search.draw_figures(lower, {}).items()}
+    found |= {f"{name}_lower": one for name, one in search.draw_figures(lower, Insight()).items()}
     one = replace(lower, trials=lower.trials[:1], params=[SearchedKey("p", "linear", 3, 3)])
     one.trials[0].params["p"] = 3
     many = {f"key_{number}": 1 / (number + 1) for number in range(25)}
-    return found | {f"{name}_one": each for name, each in search.draw_figures(one, many).items()}
+    few = Insight(many, ranking=Ranking([8, 16], {0: [1, 1], 1: [2, 2]}, [], 0))
+    return found | {f"{name}_one": each for name, each in search.draw_figures(one, few).items()}
 
 
 def kept(names: list[str], runs: int, shift: float) -> KeptScores:
@@ -353,9 +377,9 @@ def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.Monkey
     whole, none = a_search(maximize=True), a_search(maximize=True)
     none.trials[:] = [replace(none.trials[3], params={"a": math.nan, "pooling.kind": 3})]
     search.write_search_page(
-        tmp_path / "search.html", whole, search.draw_figures(whole, {"lr": 0.5}), "by <fANOVA>", "train a&b"
+        tmp_path / "search.html", whole, search.draw_figures(whole, an_insight()), an_insight(), "train a&b"
     )
-    search.write_search_page(tmp_path / "no search.html", none, {}, "", False)
+    search.write_search_page(tmp_path / "no search.html", none, {}, Insight(), None)
     survey_page.write_survey_page(tmp_path / "survey.html", "files of <mine>", a_survey())
     survey_page.write_survey_page(tmp_path / "bare survey.html", "files", a_bare_survey())
     header, lines = [("run", False), ("f1", True), ("text", False)], [["a", "0.5", "t" * 30], ["b<", "0.25", ""]]
@@ -367,7 +391,7 @@ def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> None:
-    found = search.draw_figures(a_search(maximize=True), {"lr": 1.0})
+    found = search.draw_figures(a_search(maximize=True), an_insight())
     svg = canvas.svg_of("history", found["history"])
     assert set(re.findall(r'data-trial="(\d+)"', svg)) == {"0", "1", "2", "3", "4", "5", "6"}
     assert "<g id=" not in svg and svg.startswith('<svg viewBox="0 0 720 432" role="img"') and svg.endswith("</svg>")
@@ -375,6 +399,11 @@ def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> 
         set(re.findall(r'clipPath id="(\w+)"', canvas.svg_of(name, found[name]))) for name in ("history", "importances")
     ]
     assert all(clips) and not set.intersection(*clips)
+    marks = canvas.svg_of("slices", found["slices"])
+    drawn_marks = re.findall(r'<(?:use|path) data-trial="(\d+)"', marks)
+    assert {number: drawn_marks.count(number) for number in drawn_marks} == {
+        "0": 3, "1": 2, "2": 3, "3": 3, "4": 3, "5": 3, "6": 3
+    }, "a mark in the slice of each of its parameters"  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
         # Of a survey one is enough.
         patched.setattr(survey_page, "_histogram", lambda *unused: None)

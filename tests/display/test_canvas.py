@@ -13,6 +13,7 @@ from nlu.display import canvas, comparison
 from nlu.display.canvas import drawn, new_figure, save_drawn
 from nlu.display.comparison import Curve, Drawing, KeptScores
 from nlu.display.figures import draw_run
+from nlu.display.insight import Insight
 from nlu.display.scores import draw_scores
 from nlu.display.search import draw_figures
 from nlu.display.survey_page import draw_survey
@@ -64,8 +65,8 @@ def test_choices_of_a_search_are_drawn_as_they_are_written() -> None:
     params = [SearchedKey("data.fields", "choice", choices=HOSTILE)]
     trials = [TrialRow(place, "complete", place / 7, None, 8, 1.0, {"data.fields": name}, [(8, place / 7)], None, "")
               for place, name in enumerate(HOSTILE)]  # fmt: skip
-    found = draw_figures(Summary("study $_{$", "f$_{1$", True, trials, params), {"$_{$ x": 0.7})
-    assert sorted(found) == ["history", "importances", "intermediate", "parallel"]
+    found = draw_figures(Summary("study $_{$", "f$_{1$", True, trials, params), Insight({"$_{$ x": 0.7}))
+    assert sorted(found) == ["history", "importances", "intermediate", "parallel", "slices"]
     assert set(HOSTILE) <= as_drawn(found["parallel"])
     assert "$_{$ x" in as_drawn(found["importances"])
     assert "f$_{1$" in as_drawn(found["history"])

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 
-from nlu.display.search import draw_figures, ticks_of, write_search_page
+from nlu.display.insight import Insight
+from nlu.display.search import draw_figures, write_search_page
+from nlu.display.search_axes import ticks_of
 from nlu.display.trials import SearchedKey, Summary, TrialRow
 
 
@@ -37,7 +39,7 @@ def by_label(axes: Axes) -> dict[str, list[tuple[list[float], list[float]]]]:
 def test_texts_that_end_a_script_or_begin_a_comment_stay_data(tmp_path: Path) -> None:
     error = "</script><!-- <script> a & b"
     failed = TrialRow(0, "failed", None, None, None, None, {"fields": error}, [], None, error)
-    write_search_page(tmp_path / "index.html", Summary("s", "f1", True, [failed], []), {}, "", False)
+    write_search_page(tmp_path / "index.html", Summary("s", "f1", True, [failed], []), {}, Insight(), None)
     page = (tmp_path / "index.html").read_text()
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert "<!--" not in data
@@ -46,7 +48,7 @@ def test_texts_that_end_a_script_or_begin_a_comment_stay_data(tmp_path: Path) ->
 
 
 def test_the_history_has_each_trial_at_its_value_and_the_best_so_far(summary: Summary) -> None:
-    (axes,) = draw_figures(summary, {})["history"].axes
+    (axes,) = draw_figures(summary, Insight())["history"].axes
     lines = by_label(axes)
     assert [lines[f"trial-{number}"] for number in (0, 1, 2, 4)] == [
         [([0], [0.5])], [([1], [0.125])], [([2], [0.75])], [([4], [0.625])]
@@ -60,14 +62,14 @@ def test_the_history_has_each_trial_at_its_value_and_the_best_so_far(summary: Su
 
 def test_lower_values_are_best_where_a_search_minimizes(summary: Summary) -> None:
     lower = Summary("study", "loss", False, summary.trials, summary.params)
-    (axes,) = draw_figures(lower, {})["history"].axes
+    (axes,) = draw_figures(lower, Insight())["history"].axes
     (steps,) = [line for line in axes.lines if line.get_label() == "best so far"]
     assert list(steps.get_ydata()) == [0.5, 0.5, 0.5, 0.5]
     assert "0.5 (trial 0)" in [text.get_text() for text in axes.texts]
 
 
 def test_trials_on_their_way_are_what_they_reported(summary: Summary) -> None:
-    (axes,) = draw_figures(summary, {})["intermediate"].axes
+    (axes,) = draw_figures(summary, Insight())["intermediate"].axes
     lines = by_label(axes)
     assert lines["trial-2"] == [([8, 16, 24], [0.5, 0.75, 0.625])] * 2, "the curve, and what a pointer can rest on"
     assert lines["trial-1"][-1] == ([8], [0.125]) and "trial-3" not in lines
@@ -76,7 +78,7 @@ def test_trials_on_their_way_are_what_they_reported(summary: Summary) -> None:
 
 
 def test_parameters_are_drawn_at_their_values_on_their_axes(summary: Summary) -> None:
-    (axes,) = draw_figures(summary, {})["parallel"].axes
+    (axes,) = draw_figures(summary, Insight())["parallel"].axes
     lines = by_label(axes)
     places = {0: (0.0, 0.6), 1: (1.0, 0.0), 2: (0.5, 1.0), 4: (0.6505149978, 0.8)}
     for number, (lr, value) in places.items():
@@ -87,7 +89,7 @@ def test_parameters_are_drawn_at_their_values_on_their_axes(summary: Summary) ->
 
 def test_importances_are_bars_with_the_greatest_on_top() -> None:
     summary = Summary("study", "f1", True, [], [])
-    (axes,) = draw_figures(summary, {"lr": 0.625, "layers": 0.25, "dropout": 0.125})["importances"].axes
+    (axes,) = draw_figures(summary, Insight({"lr": 0.625, "layers": 0.25, "dropout": 0.125}))["importances"].axes
     assert [bar.get_width() for bar in axes.patches] == [0.125, 0.25, 0.625]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["dropout", "layers", "lr"]
     assert [text.get_text() for text in axes.texts] == ["0.12", "0.25", "0.62"]

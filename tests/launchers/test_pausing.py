@@ -331,8 +331,9 @@ def test_each_pause_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path):
     found = world.trials()
     first = {trial.number: trial.intermediate_values[100] for trial in found}
     pauses = {trial.number: [pause for _, pause in steps.pauses_of(trial)] for trial in found}
-    assert all(pauses.values()), "every trial is paused at the first rung"
-    for number, (pause, *_) in pauses.items():
+    at_first = {number: own[0] for number, own in pauses.items() if own and own[0]["at"] == 100}
+    assert len(at_first) >= 7, "the others went on at once"
+    for number, pause in at_first.items():
         # Trials begin one after the other.
         came = [first[other] for other in range(number + 1)]
         rank = 1 + sum(value > first[number] for value in came)
@@ -343,8 +344,10 @@ def test_each_pause_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path):
     assert [row.number for row in rows] == sorted(row.number for row in rows)
     assert sum(row.what == "paused" for row in rows) == sum(map(len, pauses.values()))
     thawed = [row for row in rows if row.what == "thawed"]
-    assert thawed and all(re.fullmatch(r"\d+.. of \d at \d00 examples; the best( \d)? goe?s? on", row.why) for row in thawed
-                          if row.until <= 300)  # fmt: skip
+    promoted = [row.why for row in thawed if row.until <= 300]
+    assert promoted and all(
+        re.fullmatch(r"\d+.. of \d at \d00 examples; the best( \d)? goe?s? on", why) for why in promoted
+    )
 
 
 def test_freeze_thaw_pauses_a_trial_for_one_that_more_probably_improves(tmp_path):

@@ -255,7 +255,7 @@ def test_a_trial_waits_until_its_queue_takes_it(project, capfd, monkeypatch, err
     monkeypatch.setattr(waiting, "FULL", Pauses(0.01, 0.01))
     monkeypatch.setattr("hydra_plugins.queue_launcher._impl.AGAIN_S", Pauses(0.01, 0.01))
     # Figures are blank here, and it draws some.
-    monkeypatch.setattr("nlu.sweeps.summary.write_summary", lambda study, folder: None)
+    monkeypatch.setattr("nlu.sweeps.summary.write_summary", lambda study, folder, scheduler: None)
     search = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.n_trials=1", "hydra.sweeper.pruner=none")
     command(*sets(project), *SMALL, LOCAL, *search, "optimizer.lr=choice(1e-3)", "hydra.sweep.dir=s")
     told = capfd.readouterr().err

@@ -9,6 +9,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState, create_trial
 
 from nlu.sweeps.channel import OUTCOME
+from nlu.sweeps.steps import VALUES
 
 SPACE = {
     "optimizer.lr": FloatDistribution(1e-5, 5e-4, log=True),
@@ -48,7 +49,7 @@ def study_of(
             create_trial(
                 state=TrialState[state], value=max(steps.values()) if state == "COMPLETE" else None, params=params,
                 distributions={name: SPACE[name] for name in params}, intermediate_values=steps,
-                user_attrs={} if state in ("RUNNING", "WAITING") else {OUTCOME: outcome},
+                user_attrs={VALUES: params, **({} if state in ("RUNNING", "WAITING") else {OUTCOME: outcome})},
             )
         )  # fmt: skip
     return study

@@ -18,14 +18,18 @@ from optuna.distributions import FloatDistribution
 from PIL import Image
 
 from nlu.config.schema import PARTS, flat
-from nlu.display.search import draw_figures, place_of, ticks_of
+from nlu.display.insight import Insight
+from nlu.display.search import draw_figures
+from nlu.display.search_axes import place_of, ticks_of
 from nlu.display.trials import SearchedKey
 from nlu.sweeps.summary import best_command, importances_of, read_summary, write_best, write_summary
 from tests.sweeps.studies import study_of
 from tests.training.runs import QUICK, TINY, files, run
 
 MIXED = ("COMPLETE", "PRUNED", "COMPLETE", "PRUNED", "FAIL", "RUNNING")
-FIGURES = {"history.png", "intermediate.png", "parallel.png", "importances.png"}
+FIGURES = {
+    "history.png", "intermediate.png", "ranks.png", "parallel.png", "slices.png", "contour.png", "importances.png",
+}  # fmt: skip
 
 
 def mixed(number):
@@ -191,7 +195,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_end(tmp_path):
     study = optuna.create_study(direction="maximize")
     reports = {step: step / 1000 for step in range(1, 1001)}
     study.add_trial(optuna.trial.create_trial(value=1.0, intermediate_values=reports))
-    (axes,) = draw_figures(read_summary(study), {})["intermediate"].axes
+    (axes,) = draw_figures(read_summary(study), Insight())["intermediate"].axes
     for line in axes.lines:
         steps = list(line.get_xdata())
         assert 150 < len(steps) <= 201 and (steps[0], steps[-1]) == (1, 1000)

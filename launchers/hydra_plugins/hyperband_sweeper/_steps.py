@@ -33,7 +33,7 @@ class Steps:
         self._plan = plan
         self.pauses = plan.spec["name"] in PAUSING
         self.limits = Limits(plan)
-        self._scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)
+        self.scheduler = build(plan.spec, plan.space, plan.composed_value, plan.seed, plan.centers)
         # The loop of the search does not run while a job runs in its thread; see `answering`.
         self._answers = plan.slots.is_threaded
         self._error: Exception | None = None
@@ -137,7 +137,7 @@ class Steps:
             return
         # Nothing else is written: the slot is decided about once the job has ended, from the same trials.
         asked_at = trials[number].user_attrs[steps.ASKS]
-        name, pause = steps.pause_of(asked_at, self._scheduler.why_not(found, number, decision), len(log))
+        name, pause = steps.pause_of(asked_at, self.scheduler.why_not(found, number, decision), len(log))
         # First: a trial that is paused has its reason, also after a kill.
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, pause)
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), steps.PAUSED_AT, asked_at)
@@ -159,7 +159,7 @@ class Steps:
         """Return where all trials stand, and what the scheduler decides."""
         maximize = self._plan.direction == "maximize"
         found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
-        decision = self._scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
+        decision = self.scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
         return found, decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
 
     def _write(self, decision: Decision, count: int) -> None:
