@@ -63,7 +63,7 @@ function trials() {
     return name === data.metric && typeof value === "number" && Math.abs(value) < 1000 ? value.toFixed(4) : short(value);
   }
 
-  const ranks = ["complete", "pruned", "running", "waiting", "failed"];
+  const ranks = ["complete", "paused", "pruned", "failed", "running", "waiting"];
   fill((a, b) => ranks.indexOf(a.state) - ranks.indexOf(b.state) || compare(a.value, b.value, data.maximize ? -1 : 1));
 }
 

@@ -56,7 +56,8 @@ $script</script>
 """
 CURVES = (
     "The model of freeze_thaw as it would decide next: the trials with the best predictions, and all others in gray. "
-    "The dashed line is the best complete trial."
+    "Intervals are those of the curve without the noise of a single evaluation. The dashed line is the best complete "
+    "trial."
 )
 SETTLED = 0.8
 """the rank correlation from which on an order is called that of the end"""

@@ -10,6 +10,7 @@ from matplotlib.ticker import NullLocator
 
 from nlu.display.canvas import DOTS_PER_INCH, SET_COLOURS, TITLE, thousands
 from nlu.display.insight import Forecast, Ranking
+from nlu.display.search_maps import HOLLOW, MARKS
 from nlu.display.trials import Summary, TrialRow
 
 SIZE_INCHES = (11.0, 5.0)
@@ -20,6 +21,8 @@ MAX_LINEAR = 12
 """most ranks that are equally far apart"""
 MAX_POINTS = 40
 """most points of a curve of another trial"""
+SIGNS = {"complete": "●", "paused": "■", "running": "◇", "waiting": "◇", "pruned": "▽"}
+"""the shapes of `MARKS` in a text"""
 COLOURS = (*SET_COLOURS, "#4c566a")
 
 
@@ -123,7 +126,16 @@ def draw_curves(summary: Summary, forecasts: Sequence[Forecast]) -> Figure | Non
         _draw_forecast(left, forecast, _first_fold(trial, end), colour)
         mean, low, high = forecast.mean_E[-1], forecast.low_E[-1], forecast.high_E[-1]
         right.plot([place, place], [low, high], color=colour, linewidth=3.0, alpha=0.45, gid=f"trial-{trial.number}")
-        right.plot([place], [mean], "o", color=colour, markersize=6, gid=f"trial-{trial.number}")
+        fill = "#ffffff" if trial.state in HOLLOW else colour
+        right.plot(
+            [place],
+            [mean],
+            MARKS[trial.state],
+            color=colour,
+            markersize=6,
+            markerfacecolor=fill,
+            gid=f"trial-{trial.number}",
+        )
     left.set_xlim(0, end * 1.01)
     left.set_xlabel("examples seen")
     left.set_ylabel(summary.metric)
@@ -132,10 +144,11 @@ def draw_curves(summary: Summary, forecasts: Sequence[Forecast]) -> Figure | Non
     left.set_title(f"{summary.name}  (dots: observed; lines: predicted, with intervals of 80 %)", **TITLE)
     if summary.best is not None and summary.best.value is not None:
         right.axhline(summary.best.value, color="#888888", linewidth=1.0, linestyle=(0, (4, 4)), zorder=1)
-    names = [f"{forecast.trial}\n{trials[forecast.trial].state}" for forecast in forecasts]
-    right.set_xticks(range(len(names)), names, fontsize=8)
-    right.set_xlim(-0.6, len(names) - 0.4)
-    right.set_xlabel("trial")
+    right.set_xticks(range(len(forecasts)), [str(forecast.trial) for forecast in forecasts])
+    right.set_xlim(-0.6, len(forecasts) - 0.4)
+    states = {trials[forecast.trial].state for forecast in forecasts}
+    signs = ", ".join(f"{sign} {state}" for state, sign in SIGNS.items() if state in states)
+    right.set_xlabel(f"trial ({signs})")
     right.set_title(f"predicted after {end:,.0f} examples", **TITLE)
     return figure
 
@@ -149,7 +162,7 @@ def _draw_forecast(axes: Axes, forecast: Forecast, points: Sequence[tuple[int, f
     group = f"trial-{forecast.trial}"
     axes.plot(forecast.examples_E, forecast.mean_E, color=colour, linewidth=1.4, zorder=3, gid=group)
     axes.fill_between(
-        forecast.examples_E, forecast.low_E, forecast.high_E, color=colour, alpha=0.12, linewidth=0, zorder=2, gid=group
+        forecast.examples_E, forecast.low_E, forecast.high_E, color=colour, alpha=0.09, linewidth=0, zorder=2, gid=group
     )
     if points:
         steps, values = zip(*points, strict=True)

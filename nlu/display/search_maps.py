@@ -10,7 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from nlu.display.canvas import BEST_COLOUR, DOTS_PER_INCH, TITLE
 from nlu.display.insight import Surface
@@ -58,7 +58,17 @@ def draw_slices(summary: Summary, importances: Mapping[str, float]) -> Figure | 
         _draw_slice(axes, summary, shown[place], ordered, shade, label)
         if place % columns == 0:
             axes.set_ylabel(summary.metric)
-    figure.colorbar(ScalarMappable(shade, SHADES), ax=grid, label=label, format=_whole, aspect=30, pad=0.01)
+    marks = LogLocator(subs=(1, 2, 5)) if isinstance(shade, LogNorm) else MaxNLocator(6, integer=True)
+    bar = figure.colorbar(
+        ScalarMappable(shade, SHADES),
+        ax=grid,
+        label=label,
+        format=FuncFormatter(_whole),
+        ticks=marks,
+        aspect=30,
+        pad=0.01,
+    )
+    bar.ax.yaxis.set_minor_locator(NullLocator())
     _legend_of_states(figure, summary)
     return figure
 
