@@ -11,8 +11,8 @@ from nlu.display.decisions import DecisionRow
 from nlu.sweeps.brackets import RUNG
 from nlu.sweeps.steps import PART_ENDS, pauses_of, steps_of
 
-BEGUN, GOES_ON, PAUSED, THAWED, PASSED, PRUNED = "begun", "goes on", "paused", "thawed", "passed", "pruned"
-"""the kinds of decisions; a trial that `goes on` was not paused before"""
+BEGUN, CONTINUED, PAUSED, THAWED, PASSED, PRUNED = "begun", "continued", "paused", "thawed", "passed", "pruned"
+"""the kinds of decisions; a trial that is `continued` was not paused before"""
 
 
 def decision_rows(trials: Sequence[FrozenTrial], *, maximize: bool) -> list[DecisionRow]:
@@ -41,7 +41,7 @@ def _scheduled(trial: FrozenTrial, *, maximize: bool) -> Iterator[tuple[tuple[in
             row = DecisionRow(place[0], trial.number, PAUSED, start, None, _value(trial, start), pause_reason(why))
         else:
             start = 0 if before is None else _reached(trial, before)
-            event = BEGUN if before is None else THAWED if is_paused else GOES_ON
+            event = BEGUN if before is None else THAWED if is_paused else CONTINUED
             before, is_paused = what["until"], False
             reason = step_reason(why, maximize=maximize)
             row = DecisionRow(place[0], trial.number, event, start, before, _value(trial, start), reason)
@@ -94,7 +94,7 @@ def step_reason(why: Mapping[str, Any], *, maximize: bool) -> str:
     if rule == "promoted":
         if "rank" not in why:
             return f"among the best at {why['rung']:,} examples"
-        return f"{_place(why)}; {_best(why['pass'], 'goes on', 'go on')}"
+        return f"{_place(why)}; {_best(why['pass'], 'continues', 'continue')}"
     sentences = {
         "random": "drawn at random",
         "new": "no paused trial may pass its rung",
@@ -124,7 +124,7 @@ def pause_reason(why: Mapping[str, Any]) -> str:
         return f"{by} has the better chance, {_percent(why['theirs'])} against {_percent(why['chance'])}"
     if rule == "rung" and "rank" in why:
         follows = f"; {by} goes first" if why["rank"] <= why["pass"] and by else ""
-        best = _best(why["pass"], "goes on", "go on") if why["pass"] else "too few to compare"
+        best = _best(why["pass"], "continues", "continue") if why["pass"] else "too few to compare"
         return f"{_place(why)}; {best}{follows}"
     if rule == "budget":
         return f"the {why['left']:,} examples that are left do not complete it"

@@ -33,7 +33,7 @@ def test_decisions_are_in_order_and_say_what_happened_to_each_trial():
     rows = decision_rows([first, second], maximize=True)
     assert [(row.number, row.trial, row.what, row.start, row.until, row.value) for row in rows] == [
         (0, 0, "begun", 0, 100, None),
-        (1, 0, "goes on", 104, 200, 0.25),
+        (1, 0, "continued", 104, 200, 0.25),
         (2, 0, "paused", 208, None, 0.5),
         (2, 1, "begun", 0, 100, None),
         (3, 1, "paused", 104, None, 0.1),
@@ -58,7 +58,7 @@ def test_a_step_over_folds_begins_where_a_fold_ended():
         ({**MODEL, "chance": 0.0123, "second": 0.01, "second_trial": 4},
          "1.2% likely to exceed 0.5831 by 3,000 examples: 0.57 predicted, 0.55 to 0.59; next trial 4, 1.0%"),
         ({"rule": "promoted", "rung": 300, "rank": 2, "of": 9, "pass": 3},
-         "2nd of 9 at 300 examples; the best 3 go on"),
+         "2nd of 9 at 300 examples; the best 3 continue"),
         ({"rule": "promoted", "rung": 300}, "among the best at 300 examples"),
         ({"rule": "last"}, "the best trial; the rest of the search completes it"),
         ({}, ""),
@@ -72,10 +72,10 @@ def test_the_reason_of_a_step_is_a_sentence(why, sentence):
     ("why", "sentence"),
     [
         ({"rule": "rung", "rung": 300, "rank": 3, "of": 3, "pass": 1, "by": None},
-         "3rd of 3 at 300 examples; the best goes on"),
+         "3rd of 3 at 300 examples; the best continues"),
         ({"rule": "rung", "rung": 100, "rank": 1, "of": 2, "pass": 0}, "1st of 2 at 100 examples; too few to compare"),
         ({"rule": "rung", "rung": 100, "rank": 2, "of": 9, "pass": 3, "by": 7},
-         "2nd of 9 at 100 examples; the best 3 go on; trial 7 goes first"),
+         "2nd of 9 at 100 examples; the best 3 continue; trial 7 goes first"),
         ({"rule": "budget", "left": 1200, "by": 3}, "the 1,200 examples that are left do not complete it"),
         ({"rule": "last", "by": 3}, "trial 3 is the best trial; the rest of the search completes it"),
         ({"rule": "waits"}, "other trials still run"),
