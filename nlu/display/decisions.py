@@ -25,7 +25,7 @@ class DecisionRow:
     start: int
     """the examples that the trial had seen"""
     until: int | None
-    """the examples after which it is decided about again; None if it does not go on, or to its end"""
+    """the examples after which it is decided about again; None if it does not continue, or to the end of a fold"""
     value: float | None
     """its value then"""
     why: str

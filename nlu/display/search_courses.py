@@ -69,11 +69,12 @@ def _rank_axis(axes: Axes, lowest: float) -> None:
 
 
 def _leading(ranking: Ranking) -> list[int]:
-    """Return the trials that get a color: the best ones where the last ones can be compared, then the longest."""
+    """Return the trials that get a color: the longest ones, and of equally long ones the best."""
     found = sorted(
         ranking.rank_S_by_trial.items(), key=lambda pair: (-len(pair[1]), pair[1][-1] if pair[1] else 0, pair[0])
     )
-    return [number for number, rank_S in found if rank_S][:MAX_RANKED]
+    fewest = 2 if len(found[0][1]) > 1 else 1
+    return [number for number, rank_S in found if len(rank_S) >= fewest][:MAX_RANKED]
 
 
 def _examples_axis(axes: Axes, examples_S: Sequence[int], room: float = 0.0) -> None:

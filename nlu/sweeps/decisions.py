@@ -44,7 +44,9 @@ def _scheduled(trial: FrozenTrial, *, maximize: bool) -> Iterator[tuple[tuple[in
             event = BEGUN if before is None else THAWED if is_paused else CONTINUED
             before, is_paused = what["until"], False
             reason = step_reason(why, maximize=maximize)
-            row = DecisionRow(place[0], trial.number, event, start, before, _value(trial, start), reason)
+            # A step over a whole fold has no number of examples yet.
+            until = None if before - 1 in trial.user_attrs.get(PART_ENDS, []) else before
+            row = DecisionRow(place[0], trial.number, event, start, until, _value(trial, start), reason)
         yield (*place, trial.number), row
 
 

@@ -31,7 +31,8 @@ def ranking_of(trials: Sequence[Standing]) -> Ranking | None:
     last = max((place for place, count in enumerate(counts) if count >= 2), default=None)
     if last is None:
         return None
-    end = max((place for place, count in enumerate(counts) if count >= FEWEST), default=None)
+    # The first evaluations have no earlier ones to compare with.
+    end = max((place for place, count in enumerate(counts) if count >= FEWEST and place), default=None)
     places = sorted({*_thinned(last), *([] if end is None else [end])})
     ranks: dict[int, list[float]] = {number: [] for number in best_by_trial}
     for place in places:

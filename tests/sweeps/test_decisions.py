@@ -48,7 +48,8 @@ def test_decisions_are_in_order_and_say_what_happened_to_each_trial():
 def test_a_step_over_folds_begins_where_a_fold_ended():
     steps = [(0, 50, {}), (1, 100, {}), (2, 97, {}), (3, 191, {})]
     one = trial(0, steps, reports={52: 0.5, 96: 0.5, 120: 0.4}, ends=[96, 190, 286])
-    assert [row.start for row in decision_rows([one], maximize=True)] == [0, 52, 96, 190]
+    rows = decision_rows([one], maximize=True)
+    assert [(row.start, row.until) for row in rows] == [(0, 50), (52, 100), (96, None), (190, None)]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,11 @@ def test_the_end_is_what_five_trials_saw_and_without_it_there_are_only_ranks():
     assert (found.end, found.count) == (200, 6) and found.examples_S == [100, 200, 300]
 
 
+def test_first_evaluations_are_not_compared_with_themselves():
+    found = ranking_of([trial(number, [number, number][: 1 + (number > 3)]) for number in range(6)])
+    assert found.examples_S == [100, 200] and found.end is None
+
+
 def test_trials_of_other_batch_sizes_are_compared_at_the_same_evaluations():
     small = [trial(number, [0.1 * number, 0.5, 0.6]) for number in range(3)]
     large = [trial(number, [0.1 * number, 0.5, 0.6], stride=104) for number in range(3, 6)]
