@@ -369,9 +369,12 @@ def test_freeze_thaw_pauses_a_trial_for_one_that_more_probably_improves(tmp_path
 def test_a_search_says_why_it_paused_and_continued_a_trial(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(_board.Board, "say", lambda self, text, style=None: said.append(text))
-    unbroken(tmp_path)
+    world = unbroken(tmp_path)
+    first = [trial.intermediate_values[100] for trial in world.trials()[:3]]
+    place = ["1st", "2nd", "3rd"][sorted(first, reverse=True).index(first[2])]
     paused = [line for line in said if re.match(r"trial \d paused", line)]
-    assert paused[2] == "trial 2 paused: 0.23 after 100 examples; 3rd of 3 at 100 examples; the best continues"
+    reason = f"{place} of 3 at 100 examples; the best continues"
+    assert paused[2] == f"trial 2 paused: {first[2]:.6g} after 100 examples; {reason}"
     continued = [line for line in said if re.match(r"trial \d continues", line)]
     reasons = [line.partition(";")[2] for line in continued]
     assert reasons and all("continue" in reason or "completes it" in reason for reason in reasons)
