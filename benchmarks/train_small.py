@@ -27,11 +27,12 @@ from inputs import announce
 FIRST_STEPS = {"4 x 312": 50, "BERT-base": 4}
 OURS = {
     "one": ("trainer.devices=1",),
+    "thread": ("trainer.devices=1",),
     "gloo": ("trainer.devices=2", "parallel=replicated"),
     "shared": ("trainer.devices=2", "parallel=shared"),
-    "auto": ("trainer.devices=auto", "parallel=shared"),
+    "auto": ("trainer.devices=auto",),
 }
-"""what a side of ours sets beside the defaults"""
+"""what a side of ours sets beside the defaults; `thread` has one thread"""
 TRAINER = "trainer"
 
 
@@ -48,7 +49,8 @@ def ours(name: str, arguments: argparse.Namespace, folder: Path) -> float:
     log = folder / f"{name}.log"
     with log.open("w") as said:
         command = [sys.executable, "-m", "nlu.train", *overrides]
-        if subprocess.run(command, stdout=said, stderr=said, check=False).returncode:
+        environment = {**os.environ, **({"OMP_NUM_THREADS": "1"} if name == "thread" else {})}
+        if subprocess.run(command, stdout=said, stderr=said, env=environment, check=False).returncode:
             sys.exit(f"{name} failed:\n{log.read_text()[-3000:]}")
     header, *lines = (run_dir / "train.tsv").read_text().splitlines()
     columns = header.split("\t")

@@ -73,8 +73,8 @@ class Trainer:
     window_rows: PositiveInt | None = None
     """Examples are shuffled within windows of this many neighboring ones; null = one window, the whole set."""
     devices: PositiveInt | Literal["auto"] = 1
-    """Processes on this machine, one per device; auto = one for each visible GPU, 1 on a CPU; under torchrun its own
-    count stands."""
+    """Processes on this machine, one per device; auto = one for each visible GPU, or for each core of a CPU that has
+    examples for it; under torchrun its own count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda if available."""
     timeout_min: PositiveFloat = 120.0

@@ -26,10 +26,7 @@ from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, Literal, NoReturn
-
-import torch
-import yaml
+from typing import Final, NoReturn
 
 from nlu.config import stopping
 from nlu.config.checks.rules import cross_problems
@@ -37,7 +34,7 @@ from nlu.config.console import traceback_of
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
-from nlu.runs.folder import CONFIG
+from nlu.launching.counting import threads_for, with_count
 from nlu.storage.heartbeat import identity_of
 from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
@@ -64,52 +61,15 @@ def launch(config: Run, run_dir: Path, overrides: list[str]) -> int:
 
     The configuration of a run holds the number of its processes, so `trainer.devices=auto` is counted first.
     """
-    count = count_of(config.trainer.devices, config.trainer.device)
-    if config.trainer.devices == "auto" and config.resume != "never":
-        count = _as_begun(config, run_dir, count)
-    if count != config.trainer.devices:
-        config = config.with_devices(count)
+    counted = with_count(config, run_dir)
+    if counted.trainer.devices != config.trainer.devices:
         # The rules of a batch over several devices did not know their number.
-        if found := cross_problems(config.to_config()):
+        if found := cross_problems(counted.to_config()):
             raise UserError(*found)
-    return spread(partial(run_experiment, config, run_dir, overrides), count)
-
-
-def _as_begun(config: Run, run_dir: Path, count: int) -> int:
-    """Return the number of processes with which the run of a folder was begun, which is part of its configuration.
-
-    `count` is what `auto` means here. Raises UserError if there are too few devices for that number.
-    """
-    place = placement()
-    if not (run_dir / CONFIG).is_file() or place.kind == "torchrun" or place.local_world_size > 1 or place.asked:
-        # Who starts the processes decides their number; another one is refused as another configuration.
-        return count
-    there = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))["trainer"].get("devices")
-    if not isinstance(there, int) or there == count:
-        return count
-    # Any number of processes can run on a CPU.
-    if count < there and config.trainer.device != "cpu" and (visible := torch.cuda.device_count()):
-        raise UserError(
-            f"trainer.devices is auto, but the run in {run_dir} was begun with {there} GPUs, and {visible} are visible "
-            f"here; continue it where there are {there}, or start from its state with resume={run_dir} and another "
-            "hydra.run.dir"
-        )
-    print(f"nlu: trainer.devices=auto is {there}, with which the run was begun, and not {count}", file=sys.stderr)
-    return there
-
-
-def count_of(devices: int | Literal["auto"], device: str) -> int:
-    """Return the number of processes on this machine.
-
-    `auto` is the number that the environment has started or asks for, such as torchrun's; otherwise that of the visible
-    CUDA devices, or 1 for runs on a CPU.
-    """
-    if devices != "auto":
-        return devices
-    place = placement()
-    if place.kind == "torchrun" or place.local_world_size > 1 or place.asked is not None:
-        return place.asked or place.local_world_size
-    return max(1, torch.cuda.device_count()) if device != "cpu" else 1
+    count = counted.trainer.devices
+    assert count != "auto"
+    with threads_for(count if config.trainer.devices == "auto" else 1):
+        return spread(partial(run_experiment, counted, run_dir, overrides), count)
 
 
 def spread(work: Work, devices: int) -> int:

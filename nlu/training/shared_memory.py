@@ -3,17 +3,21 @@
 The memory has no name in any file system, so nothing is left of it when all ranks have ended, however they end. It does
 not count towards the size of /dev/shm, which is small in many containers.
 
-A rank waits by looking at a counter in the memory. It leaves its core to other threads between two looks, and sleeps
-between them if it waits for long. So an exchange between idle cores takes microseconds, and a rank that waits takes
-little from another process on its core.
+A rank waits by looking at a counter in the memory, and leaves its core to other threads between two looks. If it waits
+for longer, it sleeps until the counter changes (futex(2)), so that the system can give its core to a rank that has to
+share one. So an exchange between idle cores takes microseconds, and a rank that waits takes nothing from other
+processes.
 
 Axes: W ranks of the machine, N numbers of a message.
 """
 
+import ctypes
 import json
 import logging
 import mmap
 import os
+import platform
+import sys
 import time
 from collections.abc import Callable, Mapping
 
@@ -33,9 +37,13 @@ MESSAGE_NUMBERS = 8192
 """the most numbers that a rank can give to one message; longer ones are divided"""
 SPIN_S = 200e-6
 """how long a rank looks without a pause: longer than most waits between idle cores"""
-SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 50e-6, 5e-3
-LIVES_S = 0.5
+LOOK_S = 0.5
 """the time between two looks at whether the others still live"""
+SLEEP_S = 500e-6
+"""between two looks at the counters, where the system call is not known"""
+FUTEX = {"x86_64": 202, "aarch64": 98}
+"""the number of the system call"""
+FUTEX_WAIT, FUTEX_WAKE, ALL = 0, 1, 2**31 - 1
 KEY = "nlu-shared-memory"
 
 
@@ -69,13 +77,15 @@ class Room:
         """`members`: the identity of each process, by rank."""
         self.rank, self.world_size = rank, len(members)
         self._members, self._timeout_s = members, timeout_s
-        counters = np.frombuffer(memory, np.int64, self.world_size * LINE_BYTES // 8)
-        self._arrived_W = counters[:: LINE_BYTES // 8]
+        counters = np.frombuffer(memory, np.int32, self.world_size * LINE_BYTES // 4)
+        self._arrived_W = counters[:: LINE_BYTES // 4]
         """the number of meetings that each rank has come to"""
         numbers = np.frombuffer(memory, np.float64, offset=_counter_bytes(self.world_size))
         # In turns: a rank can only write its second next message when all others have read this one.
         self._messages_2WN = numbers.reshape(2, self.world_size, MESSAGE_NUMBERS)
         self._meetings = 0
+        self._counters = [counters.ctypes.data + rank * LINE_BYTES for rank in range(self.world_size)]
+        """their addresses"""
 
     @staticmethod
     def size(world_size: int) -> int:
@@ -89,6 +99,7 @@ class Room:
         # before its counter is, and what the others have written is read after their counters.
         os.sched_yield()
         self._arrived_W[self.rank] = self._meetings
+        _wake(self._counters[self.rank])
         self._wait(self._meetings)
         os.sched_yield()
 
@@ -132,17 +143,17 @@ class Room:
         if (arrived_W >= meeting).all():
             return
         began_s = time.monotonic()
-        looked_s, sleep_s = began_s, SHORTEST_SLEEP_S
+        looked_s = began_s
         while True:
             now_s = time.monotonic()
             if now_s - began_s < SPIN_S:
                 os.sched_yield()
             else:
-                time.sleep(sleep_s)
-                sleep_s = min(LONGEST_SLEEP_S, 1.1 * sleep_s)
+                absent = int(np.argmin(arrived_W))
+                _sleep(self._counters[absent], int(arrived_W[absent]), meeting)
             if (arrived_W >= meeting).all():
                 return
-            if now_s - looked_s > LIVES_S:
+            if now_s - looked_s > LOOK_S:
                 looked_s = now_s
                 self._require_all(meeting, now_s - began_s)
 
@@ -154,6 +165,39 @@ class Room:
             raise ProcessLost(f"{_named(lost)} ended while this one waited for it")
         if absent and waited_s > self._timeout_s:
             raise ProcessLost(f"Timed out: {_named(absent)} did not come within {self._timeout_s:,.0f} s")
+
+
+def _sleep(address: int, seen: int, wanted: int) -> None:
+    """Sleep while a counter is the one that was seen, unless that is the one that is wanted; at most for a while."""
+    if seen >= wanted:
+        return
+    if _CALL is None:
+        time.sleep(SLEEP_S)
+        return
+    until = _Timespec(0, int(LOOK_S * 1e9))
+    _CALL[0](_CALL[1], ctypes.c_void_p(address), FUTEX_WAIT, ctypes.c_uint32(seen), ctypes.byref(until), None, 0)
+
+
+def _wake(address: int) -> None:
+    """Wake those that sleep at a counter."""
+    if _CALL is not None:
+        _CALL[0](_CALL[1], ctypes.c_void_p(address), FUTEX_WAKE, ctypes.c_uint32(ALL), None, None, 0)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def _system_call() -> tuple[Callable[..., int], ctypes.c_long] | None:
+    """Return the function of a system call and the number of futex; None where it is not known."""
+    number, call = FUTEX.get(platform.machine()), getattr(ctypes.CDLL(None), "syscall", None)
+    if sys.platform != "linux" or number is None or call is None:
+        return None
+    call.restype = ctypes.c_long
+    return call, ctypes.c_long(number)
+
+
+_CALL = _system_call()
 
 
 def _named(ranks: list[int]) -> str:
