@@ -45,7 +45,7 @@ def draw_slices(summary: Summary, importances: Mapping[str, float]) -> Figure | 
         return None
     lines = math.ceil(len(shown) / COLUMNS)
     columns = math.ceil(len(shown) / lines)
-    size = (max(5.5, SLICE_INCHES[0] * columns) + 0.9, SLICE_INCHES[1] * lines + 0.6)
+    size = (max(10.0, SLICE_INCHES[0] * columns) + 0.9, SLICE_INCHES[1] * lines + 0.6)
     figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
     grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
     shade, label = _shade(valued)

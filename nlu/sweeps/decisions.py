@@ -85,6 +85,8 @@ def rung_reason(judged: Mapping[str, Any]) -> str:
     if "rank" not in judged:
         return bracket
     best = _best(judged["pass"], "passes", "pass") if judged["pass"] else "only a new best passes"
+    if judged["rank"] == 1 and not judged["passed"] and not judged["pass"]:
+        return f"as good as the best of {judged['of']} so far {bracket}; {best}"
     return f"{ordinal(judged['rank'])} of {judged['of']} so far {bracket}; {best}"
 
 

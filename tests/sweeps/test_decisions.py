@@ -101,7 +101,7 @@ def test_a_trial_that_halving_stops_has_its_place_at_the_rung():
             "bootstrap_count": 0, "min_early_stopping_rate": 0}  # fmt: skip
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(storage=storage, direction="maximize", pruner=pruning.build(spec, storage))
-    for value in (0.5, 0.4, 0.6):
+    for value in (0.5, 0.4, 0.6, 0.6):
         one = study.ask()
         for at in (100, 300):
             one.report(value, at)
@@ -113,6 +113,7 @@ def test_a_trial_that_halving_stops_has_its_place_at_the_rung():
         (0, "passed", 100, "1st of 1 so far in the bracket from 100; the best passes"),
         (1, "pruned", 100, "2nd of 2 so far in the bracket from 100; only a new best passes"),
         (2, "passed", 100, "1st of 3 so far in the bracket from 100; the best passes"),
+        (3, "pruned", 100, "as good as the best of 4 so far in the bracket from 100; only a new best passes"),
     ]
 
 
