@@ -10,7 +10,7 @@ Axes: T tokens of all sequences, S sequences, D width.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE, LOWEST
 from nlu.models.layers.attention import Attention, attention_over, attention_weights
 from nlu.models.layers.dropout import Dropout
+from nlu.models.layers.layer_in_one_node import Parts, in_one_node
 from nlu.models.layers.linear import Embedding, Linear, padding_rows, with_rows
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
 from nlu.models.layers.quantized import QuantizedLinear
@@ -224,7 +225,7 @@ class Bert(nn.Module):
         # Rows of zeros are added once for all layers; attention ignores them, and they are cut off at the end.
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
-        weights = list(self.encoder["layer"].children())
+        weights: list[Any] = list(self.encoder["layer"].children())
         layers = [weights[self.group_of(number)] for number in range(self.sizes["layers"])]
         # One for each number of heads: layers may differ, but most do not.
         attentions = {
@@ -240,7 +241,13 @@ class Bert(nn.Module):
                 seen.hidden.append(hidden_TD[:tokens])
                 see = partial(seen.project, number)
             inputs = hidden_TD, attention, starts_S, see
-            hidden_TD = recomputed(layer, *inputs) if recomputes else layer(*inputs)
+            if recomputes:
+                # By modules, since both times must be alike, also if hooks come or go in between.
+                hidden_TD = recomputed(layer, *inputs)
+                continue
+            # What a method reads inside of a layer has a gradient of its own.
+            whole_TD = layer.in_one_node(hidden_TD, attention, starts_S) if see is None else None
+            hidden_TD = layer(*inputs) if whole_TD is None else whole_TD
         if seen is not None:
             seen.hidden.append(hidden_TD[:tokens])
         # With first_only there are at most `tokens` rows.
@@ -324,6 +331,20 @@ class Layer(nn.Module):
         self.attention.output.dense = QuantizedLinear(dense)
         self.intermediate["dense"] = QuantizedLinear(self.intermediate["dense"])
         self.output.dense = QuantizedLinear(self.output.dense, lowest=lowest)
+
+    def in_one_node(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor | None:
+        """Return what `forward` returns, by `nlu.models.layers.layer_in_one_node`; None if it may not compute it."""
+        own, inner, output = self.attention, self.intermediate, self.output
+        first = own.output
+        parts = Parts(
+            containers=(self, own, own.self, first, inner, output),
+            linears=(own.self["qkv"], first.dense, inner["dense"], output.dense),
+            dropouts=(first.dropout, output.dropout),
+            norms=(first.LayerNorm, output.LayerNorm),
+            attention_dropout=own.dropout,
+            activation=self.activation,
+        )
+        return in_one_node(parts, hidden_TD, attention, starts_S)
 
 
 class SelfAttention(nn.Module):

@@ -5,6 +5,7 @@ also R rows of all sequences and heads, each E wide; N = sequences of a group * 
 only first tokens have queries. O offsets of a key from a query (`nlu.models.layers.pattern`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
@@ -69,16 +70,22 @@ class AttentionInProducts:
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
         """Return the result for every token; (T, D)."""
-        bias_HO = pattern and pattern.bias_HO
-        return _Products.apply(None, qkv_T3D, bias_HO, pattern, self._groups, self._tokens, self._tokens, dropout_p)
+        return _Products.apply(None, qkv_T3D, pattern and pattern.bias_HO, self.for_tokens(dropout_p, pattern))
 
     def first_token_attention(
         self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
     ) -> Tensor:
         """Return the result for the first token of each sequence; (B, D)."""
         bias_HO = pattern and pattern.bias_HO
-        own = (pattern, self._groups, self._firsts, self._tokens, dropout_p)
-        return _Products.apply(query_BD, key_value_T2D, bias_HO, *own)
+        return _Products.apply(query_BD, key_value_T2D, bias_HO, self.for_first_tokens(dropout_p, pattern))
+
+    def for_tokens(self, dropout_p: float, pattern: Pattern | None = None) -> "Passes":
+        """Return both passes of `self_attention`, for a node of autograd that does more than attention."""
+        return Passes(self._groups, self._tokens, self._tokens, False, dropout_p, pattern)
+
+    def for_first_tokens(self, dropout_p: float, pattern: Pattern | None = None) -> "Passes":
+        """Return both passes of `first_token_attention`."""
+        return Passes(self._groups, self._firsts, self._tokens, True, dropout_p, pattern)
 
 
 @dataclass(frozen=True)
@@ -168,70 +175,68 @@ class _Rows:
         return out
 
 
-class _Products(torch.autograd.Function):
-    """Attention of each group; without `query_BD` the query is the first part of `projected_TC`."""
+@dataclass(frozen=True)
+class Passes:
+    """The forward and the backward pass of attention, without autograd."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query_BD: Tensor | None,
-        projected_TC: Tensor,
-        bias_HO: Tensor | None,
-        pattern: Pattern | None,
-        groups: list[_Group],
-        asking: _Rows,
-        tokens: _Rows,
-        dropout_p: float,
-    ) -> Tensor:
-        # The pattern holds the bias too; autograd needs it as an argument.
-        ctx.pattern = pattern
-        ctx.first_only, ctx.groups, ctx.asking, ctx.tokens = query_BD is not None, groups, asking, tokens
-        ctx.counts = len(projected_TC if query_BD is None else query_BD), len(projected_TC)
-        parts_PRE = tokens.by_head(projected_TC, 3 if query_BD is None else 2)
-        query_RE = parts_PRE[0] if query_BD is None else asking.by_head(query_BD, 1)[0]
+    groups: list[_Group]
+    asking: _Rows
+    tokens: _Rows
+    first_only: bool
+    dropout_p: float
+    pattern: Pattern | None
+
+    def forward(self, query_BD: Tensor | None, projected_TC: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the result, and what `backward` needs; without `query_BD` the query is the first part of
+        `projected_TC`."""
+        parts_PRE = self.tokens.by_head(projected_TC, 3 if query_BD is None else 2)
+        query_RE = parts_PRE[0] if query_BD is None else self.asking.by_head(query_BD, 1)[0]
         low, scale = query_RE.dtype, query_RE.shape[1] ** -0.5
         mixed_RE = torch.empty_like(query_RE)
-        saved: list[Tensor | None] = []
-        for group in groups:
-            query_NQE, mixed_NQE = (group.asking(rows, ctx.first_only) for rows in (query_RE, mixed_RE))
+        saved: list[Tensor | None] = [query_RE, parts_PRE]
+        for group in self.groups:
+            query_NQE, mixed_NQE = (group.asking(rows, self.first_only) for rows in (query_RE, mixed_RE))
             key_NLE, value_NLE = (group.all(rows) for rows in parts_PRE[-2:])
-            if ctx.first_only:
+            if self.first_only:
                 # With a single query, its row is not aligned for each sequence.
                 scores_NQL = _product(with_aligned_rows(query_NQE), with_aligned_rows(key_NLE).mT)
             else:
                 scores_NQL = _product(query_NQE, key_NLE.mT)
             scores_BHQL = scores_NQL.view(len(group.bias_B11L), -1, *scores_NQL.shape[1:])
             bias_BHQL = group.bias_B11L
-            if pattern is not None:
-                bias_BHQL = bias_BHQL + pattern.added(scores_NQL.shape[1], group.length, scores_NQL.device)
+            if self.pattern is not None:
+                bias_BHQL = bias_BHQL + self.pattern.added(scores_NQL.shape[1], group.length, scores_NQL.device)
             weights_NQL = torch.add(bias_BHQL, scores_BHQL, alpha=scale).softmax(-1).view(scores_NQL.shape)
             mask_NQL = None
-            if dropout_p:
+            if self.dropout_p:
                 count = len(group.bias_B11L)
-                mask_NQL = dropout_mask(weights_NQL, dropout_p, [len(weights_NQL) // count] * count, group.first)
+                mask_NQL = dropout_mask(weights_NQL, self.dropout_p, [len(weights_NQL) // count] * count, group.first)
             dropped_NQL = (weights_NQL if mask_NQL is None else weights_NQL * mask_NQL).to(low)
-            if ctx.first_only:
+            if self.first_only:
                 mixed_NQE.copy_(_product(dropped_NQL, with_aligned_rows(value_NLE))[..., : query_RE.shape[1]])
             else:
                 _product(dropped_NQL, value_NLE, out=mixed_NQE)
             saved += [weights_NQL, mask_NQL, dropped_NQL]
-        ctx.save_for_backward(query_RE, parts_PRE, *saved)
-        return asking.packed(mixed_RE[None], ctx.counts[0])
+        return self.asking.packed(mixed_RE[None], len(projected_TC if query_BD is None else query_BD)), saved
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query_RE, parts_PRE, *saved = ctx.saved_tensors
-        gradient_RE = ctx.asking.gradient_by_head(gradients[0])
+    def backward(
+        self, saved: Sequence[Tensor | None], gradient_TD: Tensor, rows: int, wants_bias: bool = False
+    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Return the gradients of `query_BD`, if `forward` got one, of `projected_TC`, which has `rows` rows, and of
+        the pattern's bias."""
+        query_RE, parts_PRE, *of_groups = saved
+        assert query_RE is not None and parts_PRE is not None, "by `forward`"
+        gradient_RE = self.asking.gradient_by_head(gradient_TD)
         low, scale = query_RE.dtype, query_RE.shape[1] ** -0.5
         to_parts_PRE = torch.empty_like(parts_PRE)
-        to_query_RE = torch.empty_like(query_RE) if ctx.first_only else to_parts_PRE[0]
-        to_bias_HO = torch.zeros_like(ctx.pattern.bias_HO) if ctx.needs_input_grad[2] else None
+        to_query_RE = torch.empty_like(query_RE) if self.first_only else to_parts_PRE[0]
+        bias_HO = self.pattern.bias_HO if self.pattern is not None and wants_bias else None
+        to_bias_HO = None if bias_HO is None else torch.zeros_like(bias_HO)
         # In groups of three, as `forward` has saved them.
-        for group, (weights_NQL, mask_NQL, dropped_NQL) in zip(
-            ctx.groups, zip(*[iter(saved)] * 3, strict=True), strict=True
-        ):
+        for group, of_group in zip(self.groups, zip(*[iter(of_groups)] * 3, strict=True), strict=True):
+            weights_NQL, mask_NQL, dropped_NQL = of_group
             query_NQE, gradient_NQE, to_query_NQE = (
-                group.asking(rows, ctx.first_only) for rows in (query_RE, gradient_RE, to_query_RE)
+                group.asking(rows, self.first_only) for rows in (query_RE, gradient_RE, to_query_RE)
             )
             key_NLE, value_NLE = (group.all(rows) for rows in parts_PRE[-2:])
             to_key_NLE, to_value_NLE = (group.all(rows) for rows in to_parts_PRE[-2:])
@@ -240,17 +245,34 @@ class _Products(torch.autograd.Function):
             if mask_NQL is not None:
                 to_weights_NQL *= mask_NQL
             to_scores_NQL = softmax_gradient(to_weights_NQL, weights_NQL)
-            if to_bias_HO is not None:
+            if self.pattern is not None and to_bias_HO is not None:
                 to_bias_HQL = to_scores_NQL.view(len(group.bias_B11L), -1, *to_scores_NQL.shape[1:]).sum(0)
-                columns_QL = ctx.pattern.columns(to_scores_NQL.shape[1], group.length, to_scores_NQL.device)
+                columns_QL = self.pattern.columns(to_scores_NQL.shape[1], group.length, to_scores_NQL.device)
                 to_bias_HO.index_add_(1, columns_QL.view(-1), to_bias_HQL.flatten(1).to(to_bias_HO.dtype))
             low_NQL = (to_scores_NQL * scale).to(low)
             _product(low_NQL, key_NLE, out=to_query_NQE)
             _product(low_NQL.mT, query_NQE, out=to_key_NLE)
             _product(dropped_NQL.mT, gradient_NQE, out=to_value_NLE)
-        asking_rows, token_rows = ctx.counts
-        to_query_BD = ctx.asking.packed(to_query_RE[None], asking_rows) if ctx.first_only else None
-        return to_query_BD, ctx.tokens.packed(to_parts_PRE, token_rows), to_bias_HO, None, None, None, None, None
+        to_query_BD = self.asking.packed(to_query_RE[None], len(gradient_TD)) if self.first_only else None
+        return to_query_BD, self.tokens.packed(to_parts_PRE, rows), to_bias_HO
+
+
+class _Products(torch.autograd.Function):
+    """Attention as a node of autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query_BD: Tensor | None, projected_TC: Tensor, bias_HO: Tensor | None, passes: Passes
+    ) -> Tensor:
+        # The pattern holds the bias too; autograd needs it as an argument.
+        ctx.passes, ctx.rows = passes, len(projected_TC)
+        mixed, saved = passes.forward(query_BD, projected_TC)
+        ctx.save_for_backward(*saved)
+        return mixed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return *ctx.passes.backward(ctx.saved_tensors, gradients[0], ctx.rows, ctx.needs_input_grad[2]), None
 
 
 def _product(left_NIJ: Tensor, right_NJK: Tensor, out: Tensor | None = None) -> Tensor:

@@ -15,7 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlu.models.layers.torch_private import in_blocks, product_of_blocks, reads_blocks, storage_use_count, version_of
+from nlu.models.layers.torch_private import (
+    in_blocks,
+    linear_product,
+    product_of_blocks,
+    reads_blocks,
+    storage_use_count,
+    version_of,
+)
 
 
 class ReusedMemory:
@@ -71,11 +78,9 @@ class Linear(nn.Linear):
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
         """Return (R, O), or only the output features `outputs`."""
         weight, bias, device = self.weight, self.bias, input.device.type
-        if not torch.is_autocast_enabled(device):
-            used_weight, used_bias = widened(weight.detach()), bias.detach()
-        else:
-            used_weight, used_bias = self._low_precision(torch.get_autocast_dtype(device))
-            if device == "cpu" and not torch.is_grad_enabled() and reads_blocks(used_weight.dtype):
+        used_weight, used_bias = self.operands(device)
+        if device == "cpu" and not torch.is_grad_enabled() and torch.is_autocast_enabled(device):
+            if reads_blocks(used_weight.dtype):
                 laid_out = self._in_blocks(used_weight, used_bias, outputs)
                 return _with_min_rows(input, lambda rows: product_of_blocks(rows.to(used_bias.dtype), *laid_out))
         # The gradient of a slice has another shape than the memory, and that of a float16 weight another type.
@@ -86,6 +91,30 @@ class Linear(nn.Linear):
         # Our own product instead of F.linear under autocast: it casts neither weight nor bias again, and its gradients
         # reach the fp32 originals.
         return _with_min_rows(input, lambda rows: _Product.apply(rows, *operands, memory))
+
+    def operands(self, device: str) -> tuple[Tensor, Tensor]:
+        """Return weight and bias as a product on this type of device uses them, in the precision of autocast."""
+        if torch.is_autocast_enabled(device):
+            return self._low_precision(torch.get_autocast_dtype(device))
+        return widened(self.weight.detach()), self.bias.detach()
+
+    def gradients(self, *parts: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the gradients of a float32 weight and its bias, for products on a CPU.
+
+        `parts`: a gradient (R, O) and an input (R, I), in the precision of the product, for each product; several
+        products are those of consecutive parts of the outputs.
+        """
+        weight_OI = self._memory.take(self.weight.shape)
+        begin = 0
+        for gradient_RO, input_RI in parts:
+            end = begin + gradient_RO.shape[1]
+            _write_product(gradient_RO, input_RI, weight_OI[begin:end])
+            begin = end
+        biases = [gradient_RO.sum(0).float() for gradient_RO, _ in parts]
+        if len(parts) == 1:
+            return weight_OI, biases[0]
+        # Autograd adds the gradients of slices, which turns -0 into 0.
+        return weight_OI.add_(0.0), torch.cat(biases).add_(0.0)
 
     def _low_precision(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         # A version changes with each write in place, the address when a tensor is replaced. Without versions nothing
@@ -150,7 +179,7 @@ class _Product(torch.autograd.Function):
         if len(used_weight) == 1:
             # A matrix of one row is multiplied as a vector, whose order of summation depends on the rows of the input.
             return F.linear(used_input, F.pad(used_weight, (0, 0, 0, 1)), F.pad(used_bias, (0, 1)))[:, :1].contiguous()
-        return F.linear(used_input, used_weight, used_bias)
+        return linear_product(used_input, used_weight, used_bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -173,11 +202,15 @@ def _gradient_of_weight(
     """Return (O, I) in the type of the weight; `memory` is for fp32."""
     if memory is None:
         return (gradient_RO.t() @ input_RI).to(dtype)
-    out = memory.take(torch.Size((gradient_RO.shape[1], input_RI.shape[1])))
+    return _write_product(gradient_RO, input_RI, memory.take(torch.Size((gradient_RO.shape[1], input_RI.shape[1]))))
+
+
+def _write_product(gradient_RO: Tensor, input_RI: Tensor, out_OI: Tensor) -> Tensor:
+    """Write the gradient of a weight into float32 memory, and return it."""
     # mm cannot write a bf16 product into fp32 memory.
-    if gradient_RO.dtype == out.dtype:
-        return torch.mm(gradient_RO.t(), input_RI, out=out)
-    return out.copy_(gradient_RO.t() @ input_RI)
+    if gradient_RO.dtype == out_OI.dtype:
+        return torch.mm(gradient_RO.t(), input_RI, out=out_OI)
+    return out_OI.copy_(gradient_RO.t() @ input_RI)
 
 
 def with_aligned_rows(input: Tensor) -> Tensor:

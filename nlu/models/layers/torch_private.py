@@ -6,11 +6,13 @@ Without the products of integers, precision=int8 is refused.
 Axes: R rows, I input features, O output features.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules import module as of_modules
 
 READ_IN = "2.13"
 
@@ -110,3 +112,21 @@ def product_of_integers(bytes_RI: Tensor, zero: int, packed: Tensor, scale_O: Te
         bytes_RI, 1.0, zero, packed, scale_O, zero_O, None, 1.0, 0, torch.float32, "none", [], ""
     )
     return product_RO
+
+
+def linear_product(rows_RI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
+    """Return rows W' + b; (R, O). The kernel has the same bits as F.linear, which copies the bias to each row first."""
+    if _linear is not None and reads_blocks(weight_OI.dtype):
+        return product_of_blocks(rows_RI, weight_OI, bias_O)
+    return F.linear(rows_RI, weight_OI, bias_O)
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+
+
+def is_plain(modules: Iterable[nn.Module]) -> bool:
+    """Return whether calling modules runs nothing but the `forward` of their classes; False if unknown."""
+    if any(getattr(of_modules, name, True) for name in _GLOBAL_HOOKS):
+        return False
+    return not any("forward" in each.__dict__ or any(getattr(each, name, True) for name in _HOOKS) for each in modules)

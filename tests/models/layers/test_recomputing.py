@@ -52,7 +52,10 @@ def kept_bytes(model: Any, batch: Any, **asked: Any) -> tuple[int, Tensor]:
             keep(tensor)
         for handle in handles:
             handle.remove()
-        total = found.tokens_TD.sum() + sum(one.sum() for parts in found.attention.values() for one in parts)
+        # The plain sum of what a norm returns is always 0.
+        weights_D = torch.linspace(-1, 2, found.tokens_TD.shape[1])
+        vectors = (found.tokens_TD * weights_D).sum()
+        total = vectors + sum(one.sum() for parts in found.attention.values() for one in parts)
         held = sum(kept.values())
         total.square().backward()
     assert len(inputs) == LAYERS

@@ -87,3 +87,40 @@ def test_without_any_of_them_attention_has_the_same_gradient(without):
         expected.append(((query @ key.mT / 2).softmax(-1) @ value).transpose(0, 1).flatten(1))
     (wanted,) = torch.autograd.grad(torch.cat(expected).square().sum(), qkv)
     torch.testing.assert_close(gradient, wanted)
+
+
+@pytest.mark.parametrize("rows", [16, 17, 100, 1001])
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_a_product_has_the_bits_of_linear_also_without_its_kernel(rows, precision, monkeypatch):
+    torch.manual_seed(0)
+    for inputs, outputs in ((26, 17), (48, 144), (312, 936), (768, 3072)):
+        given = (torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.randn(outputs))
+        operands = [operand.to(precision) for operand in given]
+        expected = torch.nn.functional.linear(*operands)
+        assert torch.equal(torch_private.linear_product(*operands), expected)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch_private, "_linear", None)
+            assert torch.equal(torch_private.linear_product(*operands), expected)
+
+
+def test_a_module_with_anything_around_its_forward_is_not_plain(monkeypatch):
+    def made() -> torch.nn.Module:
+        return torch.nn.LayerNorm(3)
+
+    plain = made()
+    assert torch_private.is_plain([plain, made()])
+    for register in ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"):
+        hooked = made()
+        handle = getattr(hooked, f"register_{register}")(lambda *_: None)
+        assert not torch_private.is_plain([plain, hooked]), register
+        handle.remove()
+        assert torch_private.is_plain([plain, hooked])
+        handle = getattr(torch.nn.modules.module, f"register_module_{register}")(lambda *_: None)
+        assert not torch_private.is_plain([plain]), register
+        handle.remove()
+    replaced = made()
+    replaced.forward = lambda x: x
+    assert not torch_private.is_plain([replaced])
+    # Of a torch that has other names, nothing is known.
+    monkeypatch.setattr(torch_private, "_HOOKS", ("_renamed_hooks",))
+    assert not torch_private.is_plain([plain])
