@@ -236,7 +236,7 @@ def test_a_search_that_is_killed_at_any_write_decides_alike(tmp_path, killed_at,
 
 
 @pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
-def test_a_trial_that_waits_for_its_next_job_keeps_its_slot_so_the_search_decides_alike(tmp_path, pruner):
+def test_a_trial_that_waits_for_its_next_job_keeps_its_slot(tmp_path, pruner):
     options = {"pruner": pruner, "n_trials": 12, "max_examples": 4000}
     whole = unbroken(tmp_path / "whole", **options)
     assert unbroken(tmp_path / "interrupted", stops=(3, 7, 9), **options).outcome() == whole.outcome()

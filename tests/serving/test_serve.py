@@ -320,7 +320,7 @@ def test_a_checkpoint_that_cannot_be_loaded_is_retried_after_growing_waits(
     weights.write_bytes(whole[:-100])
     os.utime(copy / "checkpoints" / "best-1" / "score.json")
     load = served.load_trained
-    monkeypatch.setattr(served, "load_trained", lambda located: tried_at.append(now_s) or load(located))
+    monkeypatch.setattr(served, "load_trained", lambda *of, **how: tried_at.append(now_s) or load(*of, **how))
     reloads: list[int] = []
     for number in range(40):
         now_s = 5.0 * number

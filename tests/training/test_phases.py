@@ -130,7 +130,7 @@ def test_the_columns_of_a_run_add_up_to_its_time(tmp_path: Path, monkeypatch: py
     takes(Classify, "forward", 3)
     takes(torch.Tensor, "backward", 5)
     takes(SingleProcess, "reduce", 7)
-    takes(step, "update", 11)
+    takes(SingleProcess, "update", 11)
     takes(Checkpoints, "save_best", 13)
     takes(Checkpoints, "save_last", 17)
     takes(loop, "log_evaluation", 19)
