@@ -47,6 +47,8 @@ class QuantizedLinear(nn.Module):
             # Rows are counted from `lowest` on: x W' = (x - lowest) W' + lowest (sum of W').
             bias_O = bias_O + lowest * scale_O * whole_OI.sum(1)
         self._scale_O, self._bias_O = scale_O, bias_O
+        # The span of a row stands for its scale.
+        self._product_scale_O = scale_O / (LARGEST if lowest is None else STEPS)
         self._zero_O = torch.zeros(self.out_features, dtype=torch.int64)
         self._packed = {(0, self.out_features): packed_integers(whole_OI)}
 
@@ -64,6 +66,8 @@ class QuantizedLinear(nn.Module):
 
         Its gradient for the input is that of a linear layer with the same weight.
         """
+        if not torch.is_grad_enabled():
+            return self.product(input, outputs)
         result: Tensor = _Product.apply(input, self, outputs)
         return result
 
@@ -74,27 +78,29 @@ class QuantizedLinear(nn.Module):
             whole_OI = unpacked_integers(self._packed[0, self.out_features])
             self._packed[start, stop] = packed_integers(whole_OI[start:stop])
         some = slice(start, stop)
-        bytes_RI, scale_R1 = self._whole(input.float())
+        bytes_RI, span_R1 = self._whole(input.float())
         zero = MIDDLE if self._lowest is None else 0
         packed = self._packed[start, stop]
-        product_RO = product_of_integers(bytes_RI, zero, packed, self._scale_O[some], self._zero_O[some])
+        product_RO = product_of_integers(bytes_RI, zero, packed, self._product_scale_O[some], self._zero_O[some])
         result_RO = product_RO[: len(input)]
         # In place, since new memory takes longer than the arithmetic.
-        torch.addcmul(self._bias_O[some], result_RO, scale_R1, out=result_RO)
+        torch.addcmul(self._bias_O[some], result_RO, span_R1, out=result_RO)
         return result_RO.to(self._dtype)
 
     def _whole(self, input_RI: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows in bytes, with further rows of any content, and the scale of each row, (R, 1)."""
+        """Return the rows in bytes, with further rows of any content, and the span of each row, (R, 1).
+
+        A span is LARGEST steps, or STEPS if the least possible activation is known.
+        """
         if self._lowest is None:
             size_RI = torch.abs(input_RI, out=_steps(input_RI))
             span_R1 = size_RI.amax(1, keepdim=True).clamp_(min=TINY)
-            steps_RI, scale_R1 = torch.mul(input_RI, LARGEST / span_R1, out=_steps(input_RI)), span_R1 / LARGEST
+            steps_RI = torch.mul(input_RI, LARGEST / span_R1, out=_steps(input_RI))
         else:
             span_R1 = (input_RI.amax(1, keepdim=True) - self._lowest).clamp_(min=TINY)
             per_step_R1 = STEPS / span_R1
             first_R1 = per_step_R1 * -self._lowest - MIDDLE
             steps_RI = torch.addcmul(first_R1, input_RI, per_step_R1, out=_steps(input_RI))
-            scale_R1 = span_R1 / STEPS
         rows = len(input_RI)
         # The library compiles its kernel for each new number of rows. Rows do not influence each other, so those that
         # are added need no content.
@@ -102,7 +108,7 @@ class QuantizedLinear(nn.Module):
         # torch converts to int8 several times as fast as to uint8.
         whole_RI[:rows].copy_(steps_RI.round_())
         # Adds MIDDLE.
-        return whole_RI.view(torch.uint8).bitwise_xor_(MIDDLE), scale_R1
+        return whole_RI.view(torch.uint8).bitwise_xor_(MIDDLE), span_R1
 
 
 class _Scratch(threading.local):
