@@ -131,11 +131,11 @@ class _Subprocess:
         return getattr(subprocess, name)
 
 
-def detach_jobs() -> None:
+def detach_jobs(say: Callable[..., None] = print) -> None:
     """Have submitit start local jobs that outlive this process, and sbatch outside of the job of this process.
 
     A local job gets its own session, which Ctrl-C and the end of a terminal do not reach, and none of the streams of
-    this process: a pipe stays open until the last process that has it ends.
+    this process: a pipe stays open until the last process that has it ends. `say` prints what sbatch says in an error.
     """
     from submitit.core import utils
     from submitit.local import local
@@ -143,6 +143,8 @@ def detach_jobs() -> None:
     silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     local.subprocess = _Subprocess(start_new_session=True, **silent)  # type: ignore[assignment]  # submitit has no hook
     utils.subprocess = _Subprocess()  # type: ignore[assignment]  # as above
+    # In that module the name hides the built-in function.
+    utils.print = say  # type: ignore[attr-defined]  # as above
 
 
 def environment_of_new_job(environment: Mapping[str, str]) -> dict[str, str]:

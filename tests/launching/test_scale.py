@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nlu.launching.queue import Job, JobState, QueueContext, Ticket
-from nlu.launching.slurm import SUBMITTED, TOKENS, SlurmQueue
+from nlu.launching.slurm import SlurmQueue
+from nlu.launching.slurm_folders import SUBMITTED, TOKENS
 from nlu.launching.submissions import FILE, FOLDER, Submissions, new_tokens
 from tests.launching.operations import counted
 

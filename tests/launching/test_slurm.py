@@ -11,7 +11,8 @@ import pytest
 
 from nlu.launching import slurm
 from nlu.launching.queue import Job, JobRefused, JobState, QueueAway, QueueContext, QueueFull, Ticket
-from nlu.launching.slurm import SUBMITTED, SlurmQueue
+from nlu.launching.slurm import SlurmQueue
+from nlu.launching.slurm_folders import SUBMITTED
 from nlu.launching.submitit_jobs import beat_file, beating
 from nlu.storage.heartbeat import Marks
 from nlu.storage.temporary import is_temporary
@@ -152,7 +153,7 @@ POLICY = "echo 'sbatch: error: Batch job submission failed: Job violates account
         (POLICY, "the job violates accounting/QOS policy"),
     ],
 )
-def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, monkeypatch, lines, said):
+def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, monkeypatch, capfd, lines, said):
     ran = tmp_path / "ran"
     programs_of(
         tmp_path, monkeypatch, scancel=f"echo cancelled >> {ran}",
@@ -164,15 +165,19 @@ def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, monkeypatc
     with pytest.raises(QueueFull, match=f"Slurm takes no more jobs now: {said}"):
         full.submit(jobs)
     assert ran.read_text() == "", "nothing was cancelled"
+    # It is asked for again and again, and the search says once that trials wait.
+    assert "sbatch: error" not in capfd.readouterr().err
     first, second = full.find(jobs)
     assert first is not None and first.id == "57" and second is None
 
 
 @pytest.mark.parametrize("lines", [POLICY, f"echo 'sbatch: error: QOSMaxCpuPerJobLimit' >&2\n{POLICY}"])
-def test_a_policy_that_never_took_such_a_job_or_limits_its_size_refuses_it(tmp_path, monkeypatch, lines):
+def test_a_policy_that_never_took_such_a_job_or_limits_its_size_refuses_it(tmp_path, monkeypatch, capfd, lines):
     programs_of(tmp_path, monkeypatch, sbatch=f"{lines}\nexit 1")
     with pytest.raises(JobRefused, match="Slurm refused the jobs: Batch job submission failed: Job violates"):
         SlurmQueue(QueueContext({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
+    # What the error repeats is not printed twice.
+    assert ("sbatch: error: QOSMaxCpu" in capfd.readouterr().err) == ("QOSMaxCpu" in lines)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from nlu.launching import slurm
 from nlu.launching.queue import JobRefused, JobState
-from nlu.launching.slurm import SUBMITTED
+from nlu.launching.slurm_folders import SUBMITTED
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import (
     ask,

@@ -1,0 +1,91 @@
+"""Checkpoints that `hydra.sweeper.keep` removes from a real bucket, while the search goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path, PurePosixPath
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial
+
+from nlu.storage.files import read_json
+from nlu.storage.ledger import Ledger
+from nlu.storage.objects import ObjectStore
+from nlu.sweeps.storage import journal_of, open_storage
+from tests.training.runs import REPOSITORY, TINY, files
+
+pytestmark = pytest.mark.services
+
+LENGTH = ("trainer.batch_size=8", "trainer.device=cpu", "trainer.max_duration=30st", "trainer.eval_interval=10st")
+
+
+def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=grid",
+        f"hydra.sweep.dir={folder}", *TINY, *LENGTH, "hydra.sweeper.keep=best", *overrides,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def trials(url: str) -> list[FrozenTrial]:
+    """Return the trials of a search, whose journal is in its mirror."""
+    return optuna.load_study(study_name="s", storage=open_storage(str(journal_of(url)))).get_trials()
+
+
+def kept(url: str) -> dict[int, set[str]]:
+    """Return the checkpoints that the bucket has of each trial."""
+    found: dict[int, set[str]] = {}
+    for key in ObjectStore(url, "mirror").list():
+        match key.split("/"):
+            case [number, "checkpoints", name, *_] if number.isdigit():
+                found.setdefault(int(number), set()).add(name)
+    return found
+
+
+def can_continue(url: str) -> bool:
+    """Whether a mirror names a last state, all of whose files it has."""
+    store = ObjectStore(url, "mirror")
+    newest = Ledger(store).newest()
+    assert newest is not None
+    fixed = newest.content["fixed"]
+    last = {key for key, entry in fixed.items() if "last" in PurePosixPath(entry["place"]).parts}
+    return bool(last) and last <= set(store.list())
+
+
+def test_the_bucket_loses_checkpoints_as_the_search_goes_also_over_a_kill(tmp_path: Path, s3_url: str) -> None:
+    folder, url = tmp_path / "s", f"{s3_url}/search"
+    data = files(tmp_path)
+    own = (*data, f"mirror={url}", "optimizer.lr=choice(3e-3,1e-5,1e-6,1e-7)", "hydra.sweeper.pruner=none")
+    process = start(folder, *own)
+    try:
+        # The loser of the first two trials.
+        while "none" not in (freed := (read_json(folder / "checkpoints.json") or {}).get("freed", {})).values():
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    (loser,) = (int(number) for number, left in freed.items() if left == "none")
+    assert loser not in kept(url) and len(kept(url)) >= 1
+    process = start(folder, *own)
+    said = process.communicate(timeout=900)[0]
+    assert process.returncode == 0, said
+    found = trials(url)
+    best = max(found, key=lambda trial: (trial.value or 0.0, -trial.number)).number
+    assert [trial.state.name for trial in found] == ["COMPLETE"] * 4 and kept(url) == {best: {"best-1"}}
+
+
+def test_the_bucket_keeps_what_a_paused_trial_needs_to_continue(tmp_path: Path, s3_url: str) -> None:
+    folder, url = tmp_path / "s", f"{s3_url}/search"
+    own = ("hydra.sweeper.min_resource=10st", "hydra.sweeper.pruner=asha", "optimizer.lr=choice(3e-3,1e-4,1e-5)")
+    process = start(folder, *files(tmp_path), f"mirror={url}", *own)
+    said = process.communicate(timeout=900)[0]
+    assert process.returncode == 0, said
+    found = {trial.number: can_continue(f"{url}/{trial.number}") for trial in trials(url)}
+    assert found == {trial.number: trial.state.name == "RUNNING" for trial in trials(url)}, said
+    assert sorted(trial.state.name for trial in trials(url)) == ["COMPLETE", "RUNNING", "RUNNING"]
