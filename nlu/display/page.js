@@ -29,6 +29,9 @@ function trials() {
     ["trial", (trial) => trial.number], ["state", (trial) => trial.state], [data.metric, (trial) => trial.value],
     ...(withSd ? [["sd", (trial) => trial.sd]] : []),
     ["examples", (trial) => trial.examples], ["wall", (trial) => trial.wall_s, (trial) => trial.wall],
+    ...(data.quantities ?? []).map((name) => [name, (trial) => trial.measured[name] ?? null]),
+    ...(data.front?.length ? [["front", (trial) => data.front.includes(trial.number) ? "front" : null]] : []),
+    ...(data.trials.some((trial) => trial.broken?.length) ? [["breaks", (trial) => trial.broken.join(", ") || null]] : []),
     ...data.params.map((name) => [name, (trial) => trial.params[name] ?? null, (trial) => short(trial.params[name], powers.has(name))]),
     ...(withError ? [["error", (trial) => trial.error || null]] : [])];
   const isText = columns.map(([, read]) => data.trials.some((trial) => typeof read(trial) === "string"));
@@ -54,7 +57,7 @@ function trials() {
     body.replaceChildren(...[...data.trials].sort(order).map((trial) => {
       const cells = columns.map(([name, read, show], place) => tag("td",
         { class: name === "error" ? "text error" : isText[place] ? "text" : "" }, show ? show(trial) : cellText(read(trial), name)));
-      return tag("tr", { "data-trial": trial.number, class: trial.number === data.best ? "is-best" : "" }, ...cells);
+      return tag("tr", { "data-trial": trial.number, class: trial.number === data.best || data.front?.includes(trial.number) ? "is-best" : "" }, ...cells);
     }));
   }
 
@@ -81,6 +84,8 @@ function hovering() {
     const trial = data.trials.find((each) => each.number === Number(number));
     const lines = [`${data.metric} ${short(trial.value)}${trial.sd === null ? "" : ` (sd ${short(trial.sd)})`}`,
       `${short(trial.examples)} examples, ${trial.wall}`,
+      ...(data.quantities ?? []).map((name) => `${name} ${short(trial.measured[name])}`),
+      trial.broken?.length ? `breaks ${trial.broken.join(", ")}` : "",
       ...Object.entries(trial.params).map(([name, value]) => `${name} = ${short(value, powers.has(name))}`), trial.error];
     tip.replaceChildren(tag("b", {}, `trial ${trial.number}, ${trial.state}`),
       ...lines.filter(Boolean).map((line) => tag("div", {}, line)));

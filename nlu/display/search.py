@@ -25,18 +25,19 @@ from nlu.display.canvas import (
     thousands,
 )
 from nlu.display.decisions import decisions_note, decisions_table
+from nlu.display.front import draw_front
 from nlu.display.insight import Insight
 from nlu.display.page import part, section, write_page
 from nlu.display.search_axes import place_of, ticks_of
 from nlu.display.search_courses import draw_curves, draw_ranks
 from nlu.display.search_maps import draw_contour, draw_slices
 from nlu.display.tables import count_text, metric_text
-from nlu.display.trials import Summary, TrialRow, duration_text, written
+from nlu.display.trials import Summary, TrialRow, duration_text, front_line, infeasible_line, written
 from nlu.storage.files import plain
 
 INCHES_A_PARAMETER = 1.5
 MAX_BARS = 20
-FIGURES = ("history", "intermediate", "curves", "ranks", "parallel", "slices", "contour", "importances")
+FIGURES = ("front", "history", "intermediate", "curves", "ranks", "parallel", "slices", "contour", "importances")
 MAX_STEPS = 200
 """most points of a curve; longer ones are thinned but keep their last point"""
 POINTER_WIDTH = 10.0
@@ -62,6 +63,7 @@ CURVES = (
 SETTLED = 0.8
 """the rank correlation from which on an order is called that of the end"""
 NOTHING = {
+    "front": '<p class="remark">No complete trial has been measured.</p>',
     "history": '<p class="remark">No trial has reported a value.</p>',
     "intermediate": '<p class="remark">No trial has reported a value.</p>',
     "parallel": '<p class="remark">There is no trial with parameters and a value.</p>',
@@ -78,6 +80,8 @@ def draw_figures(summary: Summary, insight: Insight) -> dict[str, Figure]:
     valued = [trial for trial in summary.trials if trial.value is not None]
     found: dict[str, Figure] = {}
     with styled(LEGENDS_OUTSIDE):
+        if (front := draw_front(summary)) is not None:
+            found["front"] = front
         if valued:
             found["history"] = _history(summary, valued)
         if any(trial.steps for trial in valued):
@@ -130,7 +134,7 @@ def _history(summary: Summary, valued: list[TrialRow]) -> Figure:
                 markeredgecolor=colour,
                 gid=f"trial-{trial.number}",
             )
-    done = [trial for trial in valued if trial.state == "complete"]
+    done = [trial for trial in valued if trial.state == "complete" and not trial.broken]
     if summary.best and done:
         pick = np.maximum if summary.maximize else np.minimum
         so_far = pick.accumulate(np.array([trial.value for trial in done], dtype=float))
@@ -302,7 +306,9 @@ def write_search_page(
     shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING.get(name, "") for name in FIGURES}
     data = json.dumps(plain(_data(summary)), ensure_ascii=False, separators=(",", ":"))
     width = "" if len(insight.surfaces) == 1 else "wide"
+    goals = [line for line in (front_line(summary), infeasible_line(summary)) if line]
     sections = [
+        *([section(shown["front"], "Objectives", note=goals[0], name="front")] if summary.objectives else []),
         section(shown["history"], "Value of each trial", name="history", classes=""),
         section(shown["intermediate"], "Trials on their way", name="intermediate", classes=""),
         *([section(shown["curves"], "Predicted curves", note=CURVES, name="curves")] if "curves" in figures else []),
@@ -323,7 +329,8 @@ def write_search_page(
         # A text must not end the script element or begin a comment.
         data=data.replace("<", "\\u003c"),
     )
-    write_page(path, summary.name, summary.counts, sections, look="search", facts=_facts(summary, command), after=after)
+    counts = "; ".join([summary.counts, *goals[bool(summary.objectives) :]])
+    write_page(path, summary.name, counts, sections, look="search", facts=_facts(summary, command), after=after)
 
 
 def _ranks_note(insight: Insight) -> str:
@@ -357,6 +364,7 @@ def _data(summary: Summary) -> dict[str, object]:
         "maximize": summary.maximize,
         "best": summary.best.number if summary.best else None,
         "params": [param.name for param in summary.params],
+        **({"quantities": summary.quantities, "front": summary.front} if summary.quantities else {}),
         "trials": [_trial(trial, summary) for trial in summary.trials],
     }
 
@@ -372,5 +380,6 @@ def _trial(trial: TrialRow, summary: Summary) -> dict[str, object]:
         "wall_s": trial.wall_s,
         "wall": duration_text(trial.wall_s),
         "error": trial.error,
+        **({"measured": trial.measured, "broken": trial.broken} if summary.quantities else {}),
         "params": {name: written(value) if name in choices else value for name, value in trial.params.items()},
     }

@@ -36,6 +36,10 @@ class TrialRow:
     """(examples seen, value) as reported, in order"""
     folder: str | None
     error: str
+    measured: dict[str, float] = field(default_factory=dict)
+    """objectives besides the metric, and the quantities of constraints"""
+    broken: list[str] = field(default_factory=list)
+    """the constraints that it breaks"""
 
 
 @dataclass(frozen=True)
@@ -64,17 +68,34 @@ class Summary:
     trials: list[TrialRow]
     """by number"""
     params: list[SearchedKey]
+    objectives: dict[str, bool] = field(default_factory=dict)
+    """those besides the metric, by name, with whether more is better"""
+    constraints: list[str] = field(default_factory=list)
+    front: list[int] = field(default_factory=list)
+    """of several objectives: the trials that no other one dominates, the best value first"""
 
     @property
     def best(self) -> TrialRow | None:
-        """The complete trial with the best value, of several the first; None without a complete trial."""
+        """The complete trial with the best value that keeps all constraints; None without one.
+
+        Of several, the one on the front, or without a front the first.
+        """
+        if self.front:
+            return next(trial for trial in self.trials if trial.number == self.front[0])
         done = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
-        return min(done, key=self._rank, default=None)
+        return min((trial for trial in done if not trial.broken), key=self._rank, default=None)
+
+    @property
+    def quantities(self) -> list[str]:
+        """The names of all that was measured of trials, objectives first."""
+        return list(dict.fromkeys([*self.objectives, *(name for trial in self.trials for name in trial.measured)]))
 
     @property
     def ranked(self) -> list[TrialRow]:
-        """All trials, best first: by state, then by value."""
-        return sorted(self.trials, key=lambda trial: (STATES.index(trial.state), *self._rank(trial)))
+        """All trials, best first: by state, those that break a constraint after the others, then by value."""
+        return sorted(
+            self.trials, key=lambda trial: (STATES.index(trial.state), bool(trial.broken), *self._rank(trial))
+        )
 
     def _rank(self, trial: TrialRow) -> tuple[float, int]:
         # The smallest is the best for both directions of a metric; a trial without a value comes last.
@@ -101,14 +122,26 @@ def write_trials(path: Path, summary: Summary, place: Path) -> None:
     """
     names = [param.name for param in summary.params]
     text = io.StringIO()
+    # Only searches with such goals have these columns.
+    goals = [*summary.quantities, *["front"] * bool(summary.objectives), *["feasible"] * bool(summary.constraints)]
     text.write(
-        "\t".join(["trial", "state", summary.metric, "sd", "examples", "wall_s", *names, "folder", "error"]) + "\n"
+        "\t".join(["trial", "state", summary.metric, "sd", "examples", "wall_s", *goals, *names, "folder", "error"])
+        + "\n"
     )
     for trial in summary.trials:
         cells = [trial.number, trial.state, trial.value, trial.sd, trial.examples, trial.wall_s]
+        cells += [_goal(summary, trial, name) for name in goals]
         cells += [trial.params.get(name) for name in names]
         text.write("\t".join(_cell(value) for value in [*cells, _within(place, trial.folder), trial.error]) + "\n")
     write_text(path, text.getvalue())
+
+
+def _goal(summary: Summary, trial: TrialRow, name: str) -> object:
+    if name == "front":
+        return trial.number in summary.front
+    if name == "feasible":
+        return not trial.broken if trial.measured else None
+    return trial.measured.get(name)
 
 
 def _within(place: Path, folder: str | None) -> str | None:
@@ -136,16 +169,65 @@ def print_trials(summary: Summary) -> None:
         Column("examples", [count_text(trial.examples) for trial in shown], may_go=1),
         Column("wall", [duration_text(trial.wall_s) for trial in shown], may_go=2),
     ]
+    columns += goal_columns(summary, shown)
     for param in summary.params:
         values = [value_text(trial.params.get(param.name)) for trial in shown]
         columns.append(Column(param.name, values, is_number=False))
     table, gone = fitted(columns)
     print_table("", table, "", summary.counts)
+    for line in [front_line(summary), infeasible_line(summary)]:
+        if line:
+            print_table(line)
     if gone:
         print_table(f"too wide for this terminal: {', '.join(gone)}", style="dim")
     if len(summary.trials) > MAX_PRINTED:
         print_table(f"the {MAX_PRINTED} best are shown; all are in trials.tsv")
     _print_failures([trial for trial in summary.trials if trial.state == "failed"])
+
+
+def goal_columns(summary: Summary, shown: list[TrialRow]) -> list[Column]:
+    """Return the columns of what was measured, which trials are on the front, and which break a constraint."""
+    columns = [
+        Column(name, [quantity_text(trial.measured.get(name)) for trial in shown]) for name in summary.quantities
+    ]
+    if summary.objectives:
+        columns.append(
+            Column("front", ["*" if trial.number in summary.front else "" for trial in shown], is_number=False)
+        )
+    if summary.constraints:
+        columns.append(Column("feasible", ["no" if trial.broken else "" for trial in shown], is_number=False))
+    return columns
+
+
+def quantity_text(value: float | None) -> str:
+    """Return a measured quantity: a large one without digits after the point."""
+    return count_text(value) if value is not None and abs(value) >= 1000 else metric_text(value)
+
+
+def front_line(summary: Summary) -> str:
+    """Return the sentence about the front; "" with one objective."""
+    if not summary.objectives:
+        return ""
+    names = " and ".join([summary.metric, *summary.objectives])
+    if not summary.front:
+        return f"no trial is on the front of {names}"
+    one = len(summary.front) == 1
+    return (
+        f"the front of {names}: trial{'' if one else 's'} {', '.join(map(str, summary.front))}; no other trial is at "
+        f"least as good in each and better in one"
+    )
+
+
+def infeasible_line(summary: Summary) -> str:
+    """Return how many trials break each constraint, and the worst of them; "" without constraints."""
+    found = []
+    for text in summary.constraints:
+        name = text[: text.index("=") - 1]
+        values = [trial.measured[name] for trial in summary.trials if text in trial.broken]
+        worst = (max if "<=" in text else min)(values, default=None)
+        breakers = f"by {len(values)} of {counted(len(summary.trials), 'trial')} (the worst: {quantity_text(worst)})"
+        found.append(f"{text} is broken {breakers if values else 'by no trial'}")
+    return "; ".join(found)
 
 
 def _print_failures(failed: list[TrialRow]) -> None:

@@ -14,7 +14,6 @@ import math
 import os
 import signal
 import time
-import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,10 +28,10 @@ from nlu.config.submitted import is_submitted, time_signal
 from nlu.storage.heartbeat import elapsed_s
 from nlu.storage.ledger import TakenOver
 from nlu.storage.locks import hold_lock
-from nlu.storage.redaction import hide
 from nlu.storage.temporary import is_temporary
 from nlu.sweeps.brackets import PRUNER
-from nlu.sweeps.faults import StorageUnavailable, lost_a_peer, machine_fault
+from nlu.sweeps.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault, record_failure
+from nlu.sweeps.goals import MEASURED, Goals, quantities_of
 from nlu.sweeps.steps import ASKS, PART_ENDS, asks, is_answered, is_paused, is_stopped, until_of
 from nlu.sweeps.storage import open_storage
 
@@ -83,7 +82,11 @@ class TrialChannel:
         # A job that is asked to stop no longer waits for the storage.
         self._storage.is_hurried = lambda: stopping.received() is not None
         self._study = optuna.load_study(study_name=study, storage=self._storage)
-        self._study.pruner = pruning.build(self._study.user_attrs.get(PRUNER), self._storage)
+        attributes = self._study.user_attrs
+        self._study.pruner = pruning.build(attributes.get(PRUNER), self._storage)
+        self._goals = Goals.of(attributes)
+        self.quantities = self._goals.quantities
+        """what the search wants to know of a trial besides its metric (`nlu.sweeps.goals`)"""
         study_id = self._storage.get_study_id_from_name(study)
         self._id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
         frozen = self._storage.get_trial(self._id)
@@ -202,6 +205,14 @@ class TrialChannel:
             time.sleep(ANSWER_POLL_S if self._is_local else ANSWER_POLL_REMOTE_S)
         return is_paused(frozen) or is_stopped(frozen)
 
+    def refuses(self, measured: Mapping[str, float], folder: Path) -> bool:
+        """Close the trial before it trains if what is known of it breaks a constraint; returns whether it did."""
+        if not (broken := self._goals.broken(measured)):
+            return False
+        log.info("not trained: %s", "; ".join(broken))
+        self.finish(PRUNED, folder, examples=0, measured=measured)
+        return True
+
     def end_part(self, examples: int) -> None:
         """Note that a fold or seed of the trial has ended after `examples` examples in all."""
         ends = self._require_newest().user_attrs.get(PART_ENDS, [])
@@ -218,8 +229,9 @@ class TrialChannel:
         error: str = "",
         log_file: Path | None = None,
         sd: float | None = None,
+        measured: Mapping[str, float] | None = None,
     ) -> None:
-        """Write the outcome of this attempt: complete, pruned or failed.
+        """Write the outcome of this attempt: complete, pruned or failed; before it the quantities of the trial, if any.
 
         A trial that has been closed, or that a newer job has claimed, is not changed.
         """
@@ -235,6 +247,8 @@ class TrialChannel:
             "error": error,
             "log": str(log_file) if log_file else None,
         }
+        if measured:
+            self._write(MEASURED, dict(measured))
         self._write(OUTCOME, outcome)
 
     def give_back(self, fault: str) -> None:
@@ -382,27 +396,14 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
 def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
     result = json.loads((run_dir / "result.json").read_text())
     value = result["best"]["value"]
+    measured, lacking = quantities_of(result, trial.quantities)
+    if result["pruned"]:
+        lacking = []
     # A sampler cannot learn from NaN, and the storage refuses it as the value of a complete trial.
     if value is None or not math.isfinite(value):
-        trial.finish(FAILED, run_dir, error=f"{result['best']['metric']} is {value}", log_file=run_dir / "log.txt")
+        lacking = [f"{result['best']['metric']} is {value}"]
+    if lacking:
+        trial.finish(FAILED, run_dir, error=", ".join(lacking), log_file=run_dir / "log.txt")
         return
-    state = PRUNED if result["pruned"] else COMPLETE
-    trial.finish(state, run_dir, value=value, examples=result["examples"], sd=result["best"].get("sd"))
-
-
-def record_failure(run_dir: Path, error: BaseException) -> Path:
-    """Append an error with its traceback to the log of a run; returns the file."""
-    text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
-    file = run_dir / "log.txt"
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with open(file, "a", encoding="utf-8") as stream:
-        stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} ERROR {hide(text.rstrip())}\n")
-    return file
-
-
-def last_line(error: BaseException) -> str:
-    """Return an error on one line: all problems of a UserError, class and last line of any other error."""
-    if isinstance(error, UserError):
-        return "; ".join(error.sentences)
-    lines = hide(str(error)).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__
+    state, sd = PRUNED if result["pruned"] else COMPLETE, result["best"].get("sd")
+    trial.finish(state, run_dir, value=value, examples=result["examples"], sd=sd, measured=measured)

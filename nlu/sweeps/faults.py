@@ -1,11 +1,18 @@
-"""Faults that would have ended a trial with any values: of a machine, of another process, of a storage."""
+"""Faults that would have ended a trial with any values: of a machine, of another process, of a storage.
+
+And how any failure of a trial is written down.
+"""
 
 from __future__ import annotations
 
 import errno
 import re
+import time
+import traceback
+from pathlib import Path
 
 from nlu.config.errors import UserError
+from nlu.storage.redaction import hide
 from nlu.storage.temporary import Temporary, causes
 
 OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
@@ -77,3 +84,21 @@ def reason_of(error: BaseException) -> str:
     cause = error.__cause__ or error
     reason = str(getattr(cause, "orig", None) or cause).strip() or type(cause).__name__
     return reason.splitlines()[0]
+
+
+def record_failure(run_dir: Path, error: BaseException) -> Path:
+    """Append an error with its traceback to the log of a run; returns the file."""
+    text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
+    file = run_dir / "log.txt"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with open(file, "a", encoding="utf-8") as stream:
+        stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} ERROR {hide(text.rstrip())}\n")
+    return file
+
+
+def last_line(error: BaseException) -> str:
+    """Return an error on one line: all problems of a UserError, class and last line of any other error."""
+    if isinstance(error, UserError):
+        return "; ".join(error.sentences)
+    lines = hide(str(error)).strip().splitlines()
+    return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__

@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.config.schema import num_repeats
 from nlu.config.words import counted
 from nlu.runs.freeing import BEST, CHECKPOINTS, run_folders, size_of
+from nlu.sweeps.goals import NO_GOALS, Goals, front_of, is_infeasible
 
 ALL, RUNGS, ONLY_BEST = "all", "rungs", "best"
 KEEP = [ALL, RUNGS, ONLY_BEST]
@@ -22,14 +23,14 @@ ADAMW, NO_ADAPTER = "nlu.optim.adamw.AdamW", "nlu.models.adapters.none.NoAdapter
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
-def freed(trials: Iterable[FrozenTrial], keep: str, *, maximize: bool) -> dict[int, bool]:
+def freed(trials: Iterable[FrozenTrial], keep: str, *, maximize: bool, goals: Goals = NO_GOALS) -> dict[int, bool]:
     """Return by number each trial whose checkpoints may go, and whether its best ones stay.
 
-    `rungs`: the best ones of trials that passed all rungs stay; `best`: those of the best trial and, until
-    one is complete, of all pruned ones.
+    `rungs`: the best ones of trials that passed all rungs stay; `best`: those of the best trial, with several
+    objectives of all on the front, and, until one that keeps the constraints is complete, of all pruned ones.
     """
     decided = [trial for trial in trials if trial.state in DECIDED]
-    complete = [trial for trial in decided if trial.state == TrialState.COMPLETE]
+    complete = [trial for trial in decided if trial.state == TrialState.COMPLETE and not is_infeasible(trial)]
     if keep == RUNGS:
         return {trial.number: trial.state == TrialState.COMPLETE for trial in decided}
     if keep != ONLY_BEST:
@@ -39,7 +40,8 @@ def freed(trials: Iterable[FrozenTrial], keep: str, *, maximize: bool) -> dict[i
         return {trial.number: trial.state == TrialState.PRUNED for trial in decided}
     # Of equal trials the first one, which `best_trial` of the study returns too.
     best = min(complete, key=lambda trial: ((-1 if maximize else 1) * (trial.value or 0.0), trial.number))
-    return {trial.number: trial.number == best.number for trial in decided}
+    kept = front_of(complete, goals, maximize=maximize) or [best.number]
+    return {trial.number: trial.number in kept for trial in decided}
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 import copy
 import io
 import pickle
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import cast
 
 from optuna import storages
 from optuna.storages import BaseStorage, RDBStorage
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.errors import UserError
@@ -26,10 +26,21 @@ def cached(storage: RDBStorage) -> BaseStorage:
 
 class _Levelled:
     """A study whose pruned trials have their last value at a level instead of at their number of examples, and whose
-    paused trials are pruned ones."""
+    paused trials are pruned ones. With further objectives, complete trials have a value for each."""
 
-    def __init__(self, study: Study, level_of: Callable[[FrozenTrial], int]):
-        self._study, self._level_of = study, level_of
+    def __init__(
+        self,
+        study: Study,
+        level_of: Callable[[FrozenTrial], int],
+        more_is_better: Sequence[bool],
+        values_of: Callable[[FrozenTrial], Sequence[float]],
+    ):
+        self._study, self._level_of, self._values_of = study, level_of, values_of
+        others = [StudyDirection.MAXIMIZE if more else StudyDirection.MINIMIZE for more in more_is_better]
+        self.directions = [*study.directions, *others]
+
+    def _is_multi_objective(self) -> bool:
+        return len(self.directions) > 1
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._study, name)
@@ -42,6 +53,10 @@ class _Levelled:
         return [trial for trial in shown if states is None or trial.state in states]
 
     def _levelled(self, trial: FrozenTrial) -> FrozenTrial:
+        if self._is_multi_objective() and trial.state == TrialState.COMPLETE:
+            trial = copy.copy(trial)
+            trial.values = [*(trial.values or ()), *self._values_of(trial)]
+            return trial
         if not trial.intermediate_values or not (trial.state == TrialState.PRUNED or is_paused(trial)):
             return trial
         # The storage may hold the same objects.
@@ -51,13 +66,32 @@ class _Levelled:
         return trial
 
 
-def levelled(study: Study, level_of: Callable[[FrozenTrial], int]) -> Study:
+def levelled(
+    study: Study,
+    level_of: Callable[[FrozenTrial], int],
+    more_is_better: Sequence[bool] = (),
+    values_of: Callable[[FrozenTrial], Sequence[float]] = lambda trial: (),
+) -> Study:
     """Return the study for a sampler, with the last value of each pruned trial at `level_of(trial)`.
 
     Samplers rank pruned trials first by their last step, so one more example would outweigh any value. They read trials
     by `Study._get_trials`. In a version without that, they get the study itself.
+
+    `more_is_better` has an entry for each objective besides the value of the study, and `values_of` returns those of a
+    complete trial.
     """
-    return cast(Study, _Levelled(study, level_of)) if hasattr(study, "_get_trials") else study
+    if not hasattr(study, "_get_trials"):
+        return study
+    return cast(Study, _Levelled(study, level_of, more_is_better, values_of))
+
+
+def write_constraints(storage: BaseStorage, trial_id: int, violations: Mapping[str, float]) -> None:
+    """Write by how much a trial breaks each constraint, as `Trial.set_constraint` does, which needs a sampler.
+
+    Samplers, `Study.best_trial` and dashboards read it; a trial with a positive number is infeasible.
+    """
+    for name, value in violations.items():
+        storage.set_trial_system_attr(trial_id, f"constraints:{name}", value)
 
 
 def forget_trials(study: Study) -> None:

@@ -21,7 +21,7 @@ from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.validate import known_keys
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
-from nlu.config.members import own_name
+from nlu.config.members import is_composite, metrics_of, own_name
 from nlu.config.schema import flat
 from nlu.config.signature import read_constants
 from nlu.config.stopping import STOPPED
@@ -53,6 +53,20 @@ def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> Dir
             f"{'lower' if direction == 'minimize' else 'higher'}; leave it out, or set trainer.major_metric"
         )
     return direction
+
+
+def metrics_of_trials(configs: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, bool]]:
+    """Return the metric of trials, and by name the metrics that all of them have, with whether more is better.
+
+    Of several tasks together only the metric itself is known.
+    """
+    metric, found = "", list[dict[str, bool]]()
+    for config in configs:
+        task = read_constants(config["task"]["_target_"])
+        metric = config["trainer"]["major_metric"] or task["default_metric"]
+        names = [metric] if is_composite(config) else [metric, *metrics_of(config["task"], task)]
+        found.append({name: own_name(name) not in task["lower_is_better"] for name in names})
+    return metric, {name: more for name, more in found[0].items() if all(name in other for other in found)}
 
 
 def combinations(space: Space, is_group: Callable[[str], bool]) -> list[dict[str, str]]:

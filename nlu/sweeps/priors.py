@@ -19,6 +19,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.sweeps.brackets import bracket_of, brackets
+from nlu.sweeps.goals import is_infeasible
 from nlu.sweeps.sampling import stable_seed
 from nlu.sweeps.schedulers.asha import Asha
 from nlu.sweeps.schedulers.belief import Belief
@@ -111,7 +112,7 @@ class WithPrior(BaseSampler):
 
     def _best_trials(self, study: Study) -> list[FrozenTrial]:
         """Return the best 1 / factor of the trials at the highest rung with enough of them, the best one first."""
-        trials = [trial for trial in study.get_trials(deepcopy=False) if trial.params]
+        trials = [trial for trial in study.get_trials(deepcopy=False) if trial.params and not is_infeasible(trial)]
         if not any(trial.state == TrialState.COMPLETE for trial in trials):
             return []
         sign = 1.0 if study.direction.name == "MAXIMIZE" else -1.0

@@ -21,6 +21,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.sweeps.brackets import RUNG, Bracket, Rung, bracket_of, brackets
+from nlu.sweeps.goals import is_infeasible
 
 
 class HalvingPruner(BasePruner):
@@ -54,7 +55,8 @@ class HalvingPruner(BasePruner):
             return bool(trial.system_attrs[name]["passed"])
         first = bracket.rungs[0]
         # From attributes and not from reported values: trials reach a rung at slightly different numbers of examples.
-        attributes = [other.system_attrs.get(name) for other in study.get_trials(deepcopy=False)]
+        trials = [other for other in study.get_trials(deepcopy=False) if not is_infeasible(other)]
+        attributes = [other.system_attrs.get(name) for other in trials]
         others = [found for found in attributes if found and found["bracket"] == first]
         goodness = more_is_better(study.direction)
         rung = Rung((goodness(other["value"]) for other in others), sum(other["passed"] for other in others))
@@ -87,7 +89,8 @@ class MedianPruner(BasePruner):
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Return whether a trial stops, given its reports so far."""
-        complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        complete = [other for other in trials if not is_infeasible(other)]
         examples = trial.last_step
         if examples is None or not complete or len(complete) < self._spec["n_startup_trials"]:
             return False

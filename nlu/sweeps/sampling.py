@@ -15,6 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from nlu.sweeps.brackets import PRUNER, Bracket, bracket_of, brackets
+from nlu.sweeps.goals import MEASURED, Goals
 from nlu.sweeps.optuna_private import guard_cma, levelled
 from nlu.sweeps.schedulers.asha import Asha
 
@@ -49,7 +50,9 @@ class SeededByTrial(BaseSampler):
         return self._build(self._seed % SEEDS if self._one_sequence else stable_seed(self._seed, *parts))
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._of(trial.number).infer_relative_search_space(study, trial)
+        # With several objectives samplers may draw each parameter by itself.
+        seen = _seen(study) if Goals.of(study.user_attrs).objectives else study
+        return self._of(trial.number).infer_relative_search_space(seen, trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -75,10 +78,19 @@ class SeededByTrial(BaseSampler):
 
 def _seen(study: Study) -> Study:
     """Return the study as samplers see it."""
-    spec = study.user_attrs.get(PRUNER)
+    attributes = study.user_attrs
+    spec, objectives = attributes.get(PRUNER), Goals.of(attributes).objectives
     if spec and spec["name"] == "asha":
-        return levelled(study, partial(_last_of, Asha.of(spec).rungs))
-    return levelled(study, partial(_level_of, study.study_name, brackets(spec) if spec else []))
+        level_of = partial(_last_of, Asha.of(spec).rungs)
+    else:
+        level_of = partial(_level_of, study.study_name, brackets(spec) if spec else [])
+    return levelled(study, level_of, list(objectives.values()), partial(_values_of, list(objectives)))
+
+
+def _values_of(names: Sequence[str], trial: FrozenTrial) -> list[float]:
+    """Return the objectives of a complete trial besides its value."""
+    measured = trial.user_attrs[MEASURED]
+    return [measured[name] for name in names]
 
 
 def _last_of(rungs: Sequence[int], trial: FrozenTrial) -> int:

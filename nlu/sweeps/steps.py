@@ -7,10 +7,12 @@ killed finds all its decisions and makes the next one from the same trials.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nlu.sweeps.goals import is_infeasible
 from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Decision, Standing
 
 if TYPE_CHECKING:
@@ -127,6 +129,9 @@ def _standing(
     points = [(at, value) for at, value in reports if not ends or at <= ends[0] or at in ends]
     if trial.state.is_finished():
         state = {"FAIL": FAILED, "PRUNED": STOPPED}.get(trial.state.name, ENDED)
+        if is_infeasible(trial):
+            # Its values do not count, but its examples do.
+            state, points = FAILED, [(at, math.nan) for at, _ in points]
     else:
         state = PAUSED if is_asking or (is_paused(trial) and not is_busy) else RUNNING
     found = Standing(trial.number, values, points, until_of(trial) or 0, state, ends)

@@ -27,11 +27,20 @@ from nlu.display.decisions import write_decisions
 from nlu.display.insight import Insight
 from nlu.display.search import draw_figures, write_figures, write_search_page
 from nlu.display.tables import metric_text, print_table
-from nlu.display.trials import SearchedKey, Summary, TrialRow, print_trials, write_trials, written
+from nlu.display.trials import (
+    SearchedKey,
+    Summary,
+    TrialRow,
+    print_trials,
+    quantity_text,
+    write_trials,
+    written,
+)
 from nlu.storage.files import write_text
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import OUTCOME
 from nlu.sweeps.decisions import decision_rows
+from nlu.sweeps.goals import MEASURED, Goals, front_of
 from nlu.sweeps.ranking import ranking_of
 from nlu.sweeps.schedulers.scheduler import PAUSING, Scheduler
 from nlu.sweeps.steps import is_paused, log_of, standings
@@ -71,6 +80,10 @@ def write_summary(study: optuna.Study, folder: Path, scheduler: Scheduler | None
         print_table(path_text(path))
     if command:
         print_table("", f"the best trial again: {command}")
+    for trial in summary.trials if summary.front[1:] else ():
+        if trial.number in summary.front:
+            name = f"trial_{trial.number}"
+            print_table(f"trial {trial.number} of the front: {best_command(folder, summary, name, trial)}")
 
 
 class OfNumbers(Protocol):
@@ -88,9 +101,19 @@ def read_summary(study: optuna.Study) -> Summary:
     trials = study.get_trials(deepcopy=False)
     maximize = study.direction == StudyDirection.MAXIMIZE
     place = study.user_attrs.get(ATTRIBUTE)
-    rows = [replace(row, folder=_folder_here(row, place)) for row in (_row(trial, maximize) for trial in trials)]
-    params = list(_parameters(trials))
-    return Summary(study.study_name, _metric_of(rows) or "value", maximize=maximize, trials=rows, params=params)
+    goals = Goals.of(study.user_attrs)
+    rows = [_row(trial, maximize, goals) for trial in trials]
+    rows = [replace(row, folder=_folder_here(row, place)) for row in rows]
+    return Summary(
+        study.study_name,
+        _metric_of(rows) or "value",
+        maximize=maximize,
+        trials=rows,
+        params=list(_parameters(trials)),
+        objectives=dict(goals.objectives),
+        constraints=[each.text for each in goals.constraints],
+        front=front_of(trials, goals, maximize=maximize),
+    )
 
 
 def _folder_here(row: TrialRow, place: str | None) -> str | None:
@@ -111,7 +134,7 @@ def _metric_of(rows: list[TrialRow]) -> str | None:
     return None
 
 
-def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
+def _row(trial: FrozenTrial, maximize: bool, goals: Goals) -> TrialRow:
     outcome: dict[str, Any] = trial.user_attrs.get(OUTCOME) or {}
     steps = [(step, value) for step, value in sorted(trial.intermediate_values.items()) if math.isfinite(value)]
     last_step = steps[-1][0] if steps else None
@@ -133,6 +156,8 @@ def _row(trial: FrozenTrial, maximize: bool) -> TrialRow:
         steps=steps,
         folder=outcome.get("folder"),
         error=outcome.get("error") or "",
+        measured=dict(measured := trial.user_attrs.get(MEASURED, {})),
+        broken=[text for text, violation in goals.violations(measured).items() if violation > 0],
     )
 
 
@@ -231,12 +256,20 @@ def write_best(summary: Summary, path: Path) -> bool:
     """Write the best trial as an experiment, FOLDER/experiment/NAME.yaml; returns whether there is one.
 
     The first lines contain the command that runs it. A copy, trial_NUMBER.yaml, stays when another trial becomes the
-    best. Without a best trial, an existing file is removed.
+    best; with several objectives, each trial of the front has one. Without a best trial, an existing file is removed.
     """
     trial = summary.best
     if trial is None:
         path.unlink(missing_ok=True)
         return False
+    _write_experiment(summary, trial, path)
+    for other in summary.trials:
+        if other.number in summary.front or other == trial:
+            _write_experiment(summary, other, path.with_stem(f"trial_{other.number}"))
+    return True
+
+
+def _write_experiment(summary: Summary, trial: TrialRow, path: Path) -> None:
     flags, overrides = _arguments(trial)
     is_group, late = _group_test(flags), _later_groups()
     added: list[object] = []
@@ -264,18 +297,22 @@ def write_best(summary: Summary, path: Path) -> bool:
     explicit = {group for entry in overridden for group in entry}
     overridden += [entry for entry in late_choices if not explicit & entry.keys()]
     content = yaml.safe_dump({"defaults": [*added, *overridden, "_self_"], **body}, allow_unicode=True, sort_keys=False)
-    value = f"{summary.metric} {metric_text(trial.value)}"
-    for name in (path.stem, f"trial_{trial.number}"):
-        command = best_command(path.parent.parent, summary, name)
-        header = f"# @package _global_\n# {command}\n# The best of {summary.counts}: trial {trial.number}, {value}.\n"
-        write_text(path.with_stem(name), header + content)
-    return True
+    measured = (f", {name} {quantity_text(trial.measured.get(name))}" for name in summary.objectives)
+    value = f"{summary.metric} {metric_text(trial.value)}{''.join(measured)}"
+    what = "The best" if trial == summary.best else "On the front"
+    command = best_command(path.parent.parent, summary, path.stem, trial)
+    header = f"# @package _global_\n# {command}\n# {what} of {summary.counts}: trial {trial.number}, {value}.\n"
+    write_text(path, header + content)
 
 
-def best_command(folder: Path, summary: Summary, name: str = "best") -> str:
-    """Return the command that runs NAME.yaml, with what the file cannot contain: folders of choices, deleted keys."""
-    assert summary.best is not None, "there is a best trial"
-    flags, overrides = _arguments(summary.best)
+def best_command(folder: Path, summary: Summary, name: str = "best", trial: TrialRow | None = None) -> str:
+    """Return the command that runs NAME.yaml, with what the file cannot contain: folders of choices, deleted keys.
+
+    The file is that of the best trial, or of the given one.
+    """
+    trial = trial or summary.best
+    assert trial is not None, "there is a best trial"
+    flags, overrides = _arguments(trial)
     deleted = [str(override.input_line) for override in overrides if override.is_delete()]
     parts = [f"--config-dir={path_text(folder)}", f"experiment={name}", *deleted]
     # Hydra accepts one --config-dir, so the others become its search path.

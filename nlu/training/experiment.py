@@ -1,7 +1,7 @@
 """The experiment of a command on this rank: one run, or one for each fold and seed."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -104,6 +104,9 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
     if status or not ranks.is_first:
         return status
     if not (run_dir / "result.json").is_file():
+        if config.trial is not None:
+            # Refused before it trained; the stages of a run are not for trials.
+            return status
         log.info(
             "unfinished; the command with hydra.run.dir=%s resume=auto continues, without trainer.stop_after or with a "
             "later one than %s",
@@ -160,6 +163,13 @@ class _OfRankZero:
         raise AssertionError("only rank 0 holds the trial")
 
     def end_part(self, examples: int) -> None:
+        raise AssertionError("only rank 0 holds the trial")
+
+    @property
+    def quantities(self) -> Sequence[str]:
+        raise AssertionError("only rank 0 holds the trial")
+
+    def refuses(self, measured: Mapping[str, float], folder: Path) -> bool:
         raise AssertionError("only rank 0 holds the trial")
 
     def require_newest(self) -> None:

@@ -19,9 +19,11 @@ from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.inside import findings_of
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
+from nlu.sweeps.goals import MEASURED
 from nlu.tasks.composite import task_of
 from nlu.training.evaluation import Metrics, decided_for, keep_predictions, with_summary
 from nlu.training.loop import averaged_weights, score_set
+from nlu.training.measuring import asked_for, measured
 from nlu.training.overfitting import is_overfitting, judge
 from nlu.training.parts import Training
 
@@ -50,6 +52,8 @@ def finish(run: Training, config: Run) -> None:
             summed = with_summary(run.task, run.store, {name: metrics[name] for name in dev})
             metrics = summed | {name: values for name, values in metrics.items() if name not in summed}
             last = summed if best.step == run.state.step else last
+    # A collective, and before anything is written: a kill amid it leaves nothing half measured.
+    quantities = measured(run, asked_for(run))
     if run.stepper.ranks.is_first:
         if run.is_out_of_patience and run.state.step < run.due.total_steps:
             log.info(
@@ -69,7 +73,8 @@ def finish(run: Training, config: Run) -> None:
         # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
         # this part again.
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)
-        told = ({"inside": inside} if inside else {}) | ({"overfit": overfit} if overfit else {})
+        told = {"inside": inside, "overfit": overfit, MEASURED: quantities}
+        told = {name: value for name, value in told.items() if value}
         write_json(run.run_dir / RESULT, result_of(run, metrics, last) | told)
         remove_unkept(run.run_dir)
 

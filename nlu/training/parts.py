@@ -1,7 +1,7 @@
 """The parts of one run, which `nlu.training.build` makes and the loop uses."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -40,6 +40,13 @@ class Trial(Protocol):
 
     def end_part(self, examples: int) -> None:
         """Note that a fold or seed of the trial has ended after `examples` examples in all."""
+
+    @property
+    def quantities(self) -> Sequence[str]:
+        """What is to be measured at the end of the run (`nlu.sweeps.goals.QUANTITIES`)."""
+
+    def refuses(self, measured: Mapping[str, float], folder: Path) -> bool:
+        """Close the trial if what is known of it before it trains breaks a constraint; returns whether it did."""
 
     def require_newest(self) -> None:
         """Raise UserError if another job has taken the trial. Called before each save."""

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,7 @@ class RunningMean:
     """Reports to a trial the mean over its repeats: the last values of finished ones and the current value."""
 
     def __init__(self, trial: Trial):
-        self.asked_to_prune = False
+        self.asked_to_prune = self.is_refused = False
         self._trial = trial
         self._heard = False
         self._values: list[float] = []
@@ -86,6 +86,16 @@ class RunningMean:
         """Report again the end of a repeat that an earlier process has run, from its result.json."""
         if not self._heard:
             self.report(result["examples"], _last_value(result))
+
+    @property
+    def quantities(self) -> Sequence[str]:
+        return self._trial.quantities
+
+    def refuses(self, measured: Mapping[str, float], folder: Path) -> bool:
+        """Close the trial if a repeat breaks a constraint; returns whether it did."""
+        # A fold may have a larger vocabulary than the first one, which was trained.
+        self.is_refused = self._trial.refuses(measured, folder.parent)
+        return self.is_refused
 
     def require_newest(self) -> None:
         self._trial.require_newest()
@@ -152,6 +162,8 @@ def run_repeats(
             )
             if status:
                 return status
+            if mean and ranks.from_first(mean.is_refused if ranks.is_first else None):
+                return 0
             # `run_single` has directed the log to the folder of the repeat.
             logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
             if not ranks.from_first((run_dir / repeat.name / "result.json").is_file()):

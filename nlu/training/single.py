@@ -35,6 +35,7 @@ from nlu.training import batch_search
 from nlu.training.build import build_run
 from nlu.training.failed_step import keep_step
 from nlu.training.loop import train
+from nlu.training.measuring import is_refused
 from nlu.training.nonfinite import NonFinite
 from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
@@ -78,6 +79,8 @@ def run_single(
             return 0
         # Nothing was written so far: a mistake of the user leaves the folder as it was.
         run = build_run(config, run_dir, ranks, progress, checkpoint, trial, after_save)
+        if checkpoint is None and is_refused(run):
+            return 0
         # From here on, a signal must save the state.
         with run.journal.closed_on_errors(), stopping.polled():
             before_training()

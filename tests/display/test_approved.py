@@ -31,6 +31,7 @@ from nlu.display import (
 from nlu.display import figures as of_runs
 from nlu.display.comparison import Curve, Drawing, KeptScores
 from nlu.display.decisions import DecisionRow
+from nlu.display.front import draw_front
 from nlu.display.insight import Forecast, Insight, Ranking, Surface
 from nlu.display.trials import SearchedKey, Summary, TrialRow
 from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
@@ -113,6 +114,31 @@ def an_insight() -> Insight:
     shares = {"optimizer.lr": 0.625, "layers": 0.25, "pooling.kind": 0.125}
     ranking = Ranking([8, 16, 24], ranks, [-0.5, 1.0, 1.0], 5)
     return Insight(shares, "by <fANOVA>", surfaces, "by a model & so on", ranking, forecasts, decisions)
+
+
+def with_goals(summary: Summary) -> Summary:
+    """The search with one more objective and two constraints; trial 2, the best before, breaks one."""
+    latencies = {0: 1.5, 1: 1.0, 2: 9.0, 4: 2.0}
+    rows = [
+        replace(
+            trial,
+            measured={"latency_ms": latencies[trial.number], "parameters": 1000.0 * (trial.number + 1)},
+            broken=["latency_ms<=5"] if trial.number == 2 else [],
+        )
+        if trial.number in latencies
+        else trial
+        for trial in summary.trials
+    ]
+    constraints = ["latency_ms<=5", "parameters<=10000"]
+    return replace(summary, trials=rows, objectives={"latency_ms": False}, constraints=constraints, front=[4, 0])
+
+
+def goal_figures(folder: Path) -> dict[str, Figure | None]:
+    two = with_goals(a_search(maximize=True))
+    three = replace(two, objectives={"latency_ms": False, "parameters": False}, front=[4, 0])
+    found: dict[str, Figure | None] = {"front": draw_front(two), "front_of_three": draw_front(three)}
+    found["history"] = search.draw_figures(two, Insight())["history"]
+    return found | {"front_of_one": draw_front(a_search(maximize=True))}
 
 
 def search_figures(folder: Path) -> dict[str, Figure | None]:
@@ -250,7 +276,7 @@ def length_figures(folder: Path) -> dict[str, Figure | None]:
 
 DRAWN: dict[str, Callable[[Path], dict[str, Figure | None]]] = {
     "run": run_figures, "search": search_figures, "comparison": comparison_figures, "scores": score_figures,
-    "survey": survey_figures, "lengths": length_figures,
+    "goal": goal_figures, "survey": survey_figures, "lengths": length_figures,
 }  # fmt: skip
 
 
@@ -314,6 +340,11 @@ def print_search(folder: Path) -> None:
         trials.write_trials(folder / f"{kept_file}.tsv", whole, Path("/search" if kept_file == "search" else "/else"))
         print((folder / f"{kept_file}.tsv").read_text())
 
+    goals = with_goals(whole)
+    trials.print_trials(replace(goals, params=[]))
+    trials.print_trials(replace(goals, params=[], trials=goals.trials[3:4], front=[]))
+    trials.write_trials(folder / "goals.tsv", goals, Path("/search"))
+    print((folder / "goals.tsv").read_text())
     print([trials.duration_text(duration_s) for duration_s in (None, 0.04, 59.94, 59.96, 60, 3599.4, 3599.6, 90061)])
 
 
@@ -380,6 +411,10 @@ def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.Monkey
         tmp_path / "search.html", whole, search.draw_figures(whole, an_insight()), an_insight(), "train a&b"
     )
     search.write_search_page(tmp_path / "no search.html", none, {}, Insight(), None)
+    goals = with_goals(whole)
+    search.write_search_page(
+        tmp_path / "search with goals.html", goals, search.draw_figures(goals, Insight()), Insight(), None
+    )
     survey_page.write_survey_page(tmp_path / "survey.html", "files of <mine>", a_survey())
     survey_page.write_survey_page(tmp_path / "bare survey.html", "files", a_bare_survey())
     header, lines = [("run", False), ("f1", True), ("text", False)], [["a", "0.5", "t" * 30], ["b<", "0.25", ""]]

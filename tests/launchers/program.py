@@ -23,6 +23,8 @@ lr: 0.1
 kind: a
 steps: 4
 step_s: 0.0
+latency_ms: 5.0
+parameters: 1000
 fail: false
 fail_from: 1000000
 die_once: false
@@ -72,6 +74,8 @@ def climb(config: DictConfig, folder: Path) -> float:
     is_pruned = False
     if trial and step and step < config.steps and trial.pauses(100 * step):
         raise Stop
+    if trial and not step and trial.refuses({"parameters": config.parameters}, folder):
+        return 0.0
     while step < config.steps and not is_pruned:
         time.sleep(config.step_s)
         step += 1
@@ -87,6 +91,9 @@ def climb(config: DictConfig, folder: Path) -> float:
             (folder / "died").touch()
             os._exit(9)
     result = {"best": {"metric": "height", "value": value}, "pruned": is_pruned, "examples": 100 * step}
+    if trial and trial.quantities:
+        # As a measurement would, it differs each time.
+        result["measured"] = {"latency_ms": config.latency_ms + time.time() % 0.01, "parameters": config.parameters}
     (folder / "result.json").write_text(json.dumps(result))
     return value
 

@@ -14,6 +14,7 @@ from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from nlu.storage.bucket import Unreachable
 from nlu.storage.objects import ObjectStore
+from nlu.sweeps.goals import NO_GOALS
 from tests.launchers import test_runs
 from tests.launchers.searches import search as search_program
 from tests.launchers.searches import states, study
@@ -89,7 +90,13 @@ def keeper_of_three(folder, mirror=None):
     """Return a keeper, three complete trials, and the list of what it says."""
     said = []
     plan = SimpleNamespace(
-        settings={"keep": "best"}, folder=folder, is_run=True, saves=False, mirror=mirror, direction="maximize"
+        settings={"keep": "best"},
+        folder=folder,
+        is_run=True,
+        saves=False,
+        mirror=mirror,
+        direction="maximize",
+        goals=NO_GOALS,
     )
     trials = [create_trial(state=TrialState.COMPLETE, value=0.5) for _ in range(3)]
     for number, trial in enumerate(trials):

@@ -19,6 +19,8 @@ from optuna.samplers import RandomSampler, TPESampler
 from nlu.config.errors import UserError
 from nlu.sweeps import channel, steps
 from nlu.sweeps.decisions import decision_rows
+from nlu.sweeps.faults import last_line
+from nlu.sweeps.goals import NO_GOALS
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.sampling import SeededByTrial
 from nlu.sweeps.space import Branch, Space
@@ -75,7 +77,7 @@ class World:
             storage=storage, study=study, study_id=study_id, url=url,
             name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warnings=[],
             slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,
-            sampler_name="random", need=lambda values: Need(gpus=0), overrides=lambda *launch: launch,
+            sampler_name="random", goals=NO_GOALS, need=lambda values: Need(gpus=0), overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),
         )  # fmt: skip
         Search(plan, SimpleNamespace(require=require)).run()
@@ -99,7 +101,7 @@ class World:
             return self.climb(trial, number, values)
         except Exception as error:
             # As `run_trial` does.
-            trial.finish(channel.FAILED, self.folder, error=channel.last_line(error))
+            trial.finish(channel.FAILED, self.folder, error=last_line(error))
             return 1
 
     def climb(self, trial, number, values) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nlu.storage.tensors import load_tensors
 from tests import warm
 from tests.launchers.searches import REPOSITORY, outcomes, states, trials
 from tests.training.in_process import train
@@ -124,3 +125,47 @@ def test_the_console_has_a_line_for_each_event_and_a_trials_words_are_in_its_log
     for number in (0, 1):
         log = (folder / f"{number}/{'fold-0/' * ('folds.count=2' in more)}log.txt").read_text()
         assert log.count("run folder") == 1 and "parameters" in log and "data store" in log
+
+
+def test_a_run_measures_itself_once_for_the_objectives_of_its_search(tmp_path):
+    """One of three is too large to train; the others are measured, and a search that continues measures no more."""
+    folder, data = tmp_path / "s", files(tmp_path)
+    arguments = (
+        *data, "model.hidden_size=choice(16,32,256)", "hydra.sweeper.pruner=none", "optimizer.lr=3e-3",
+        "hydra.sweeper.objectives=[accuracy,latency_ms,size_mb,examples_per_s,recall_macro]",
+        'hydra.sweeper.constraints=["parameters<=100e3","loss<=1e6"]', "trainer.max_duration=20st",
+    )  # fmt: skip
+    said = search(folder, *arguments)
+    told = {}
+    for trial in trials(folder):
+        if trial.params["model.hidden_size"] == 256:
+            assert trial.state.name == "PRUNED" and not (folder / str(trial.number) / "result.json").exists()
+            assert f"trial {trial.number} not trained: parameters is " in said
+            assert trial.user_attrs["measured"].keys() == {"parameters"} and trial.constraints["parameters<=100000"] > 0
+            continue
+        told[trial.number] = found = result(folder, trial.number)["measured"]
+        weights = folder / str(trial.number) / "checkpoints/best-1/model.safetensors"
+        assert found["parameters"] == sum(tensor.numel() for tensor in load_tensors(weights).values())
+        assert found["size_mb"] == weights.stat().st_size / 1e6 and found["latency_ms"] > 0
+        assert found["device"] == "cpu" and found["threads"] >= 1
+        best = result(folder, trial.number)["metrics"]["dev"]
+        for name, value in trial.user_attrs["measured"].items():
+            assert value == (best[name] if name in ("recall_macro", "loss") else found[name])
+        assert all(value <= 0 for value in trial.constraints.values())
+    assert len(told) == 2
+    before = [(trial.state, trial.values, trial.user_attrs) for trial in trials(folder)]
+    search(folder, *arguments)
+    assert [(trial.state, trial.values, trial.user_attrs) for trial in trials(folder)] == before
+    assert {number: result(folder, number)["measured"] for number in told} == told
+
+
+@pytest.mark.thorough
+def test_folds_of_a_trial_are_measured_and_their_mean_counts(tmp_path):
+    folder = tmp_path / "s"
+    search(
+        folder, *files(tmp_path, 40), "folds.count=2", "optimizer.lr=choice(3e-3)", "hydra.sweeper.pruner=none",
+        "hydra.sweeper.objectives=[latency_ms]", 'hydra.sweeper.constraints=["parameters<=100e3"]',
+    )  # fmt: skip
+    parts = [json.loads((folder / f"0/fold-{fold}/result.json").read_text())["measured"] for fold in (0, 1)]
+    for name, value in trials(folder)[0].user_attrs["measured"].items():
+        assert value == result(folder, 0)["measured"][name] == pytest.approx((parts[0][name] + parts[1][name]) / 2)

@@ -24,8 +24,7 @@ from nlu.launching.slurm import SlurmQueue
 from nlu.launching.submissions import Submissions, new_tokens
 from nlu.launching.submitit_jobs import TAIL_BYTES, beat_file, failed, read_outcome, tail, to_plain
 from nlu.storage.files import read_json, write_json
-from nlu.sweeps.channel import last_line
-from nlu.sweeps.faults import machine_fault
+from nlu.sweeps.faults import last_line, machine_fault
 from tests.launching.jobs import inherited, number_of, sleep, visible_gpus
 
 SETTINGS = {"timeout_min": 5, "nodes": 1}

@@ -26,7 +26,7 @@ from nlu.storage.redaction import (
     remedy,
     without_secrets,
 )
-from nlu.sweeps.channel import last_line, record_failure
+from nlu.sweeps.faults import last_line, record_failure
 
 WITH_SECRETS = {
     "http://user:geheim@host/a.csv": "http://***@host/a.csv",

@@ -3,13 +3,18 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from optuna.trial import FrozenTrial
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nlu.config.words import counted
 from nlu.sweeps import resources
+from nlu.sweeps.channel import COMPLETE
+from nlu.sweeps.goals import MEASURED, Goals
 
+from ._goals import announced
 from ._plan import SearchPlan
 
 LOG = "sweep.log"
@@ -68,6 +73,8 @@ def announce(board: Board, plan: SearchPlan, finished: int, begun: int) -> None:
         f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.sampler_name}, "
         f"{plan.direction} ({plan.folder})"
     )
+    for line in announced(plan.goals, plan.direction):
+        board.say(line)
     for line in resources.announced(plan.spec, plan.n_trials, plan.sampler_name):
         board.say(line, style="yellow" if line.startswith("warning") else None)
     sentence = plan.slots.sentence(plan.n_jobs)
@@ -119,3 +126,17 @@ def parameters(values: Mapping[str, object]) -> str:
     return " ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in values.items()
     )
+
+
+def ended_line(trial: FrozenTrial, outcome: Mapping[str, Any], goals: Goals) -> str:
+    """Return the line about a trial that is complete or pruned: value, objectives, broken constraints, cost."""
+    measured = trial.user_attrs.get(MEASURED, {})
+    broken = goals.broken(measured)
+    if broken and not outcome["examples"]:
+        return f"trial {trial.number} not trained: {', '.join(broken)}"
+    examples = f" after {outcome['examples']:,} examples" if outcome.get("examples") else ""
+    word = "finished" if outcome["state"] == COMPLETE else outcome.get("error") or "pruned"
+    value = f"{outcome['value']:.6g}" if outcome["value"] is not None else "no value"
+    others = "".join(f", {name} {measured[name]:.6g}" for name in goals.objectives if name in measured)
+    infeasible = f" ({', '.join(broken)})" if broken else ""
+    return f"trial {trial.number} {word}: {value}{others}{examples}, {outcome['wall_s']:.0f} s{infeasible}"

@@ -8,12 +8,12 @@ import math
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
@@ -23,6 +23,7 @@ from nlu.launching.listing import cancel_all
 from nlu.launching.waiting import give_up
 from nlu.storage.temporary import Pauses
 from nlu.sweeps.channel import COMPLETE, FAILED
+from nlu.sweeps.goals import is_infeasible
 
 from ._board import Board
 from ._slots import Slots, terminate_jobs
@@ -179,6 +180,21 @@ class Restarts:
         by_trial: list[dict[int, Any]] = [self.lost, self.stops, self.faults, self.set_aside, self._pauses, self._due_s]
         for each in by_trial:
             each.pop(number, None)
+
+
+def none_completed(trials: Sequence[FrozenTrial]) -> UserError | None:
+    """Return the error of a search without a best trial; None if it has one."""
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    if not all(map(is_infeasible, complete)):
+        return None
+    counts = {
+        "pruned": sum(trial.state == TrialState.PRUNED for trial in trials),
+        "outside the constraints": sum(map(is_infeasible, trials)),
+    }
+    notes = [f"{count} {what}" for what, count in counts.items() if count]
+    note = f" ({', '.join(notes)})" if notes else ""
+    within = " within the constraints" if complete else ""
+    return UserError(f"of {counted(len(trials), 'trial')} none completed{within}{note}; a best trial needs one")
 
 
 @dataclass

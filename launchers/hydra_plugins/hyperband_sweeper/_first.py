@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.sweeps.goals import is_infeasible
 from nlu.sweeps.space import Branch, Space, bare, value_within, written
 from nlu.sweeps.storage import open_storage, storage_url
 
@@ -150,7 +151,7 @@ def _former(folder: Path, space: Space, warn: Callable[[str], None]) -> list[dic
         raise UserError(f"{where} names the study {held['study']}, which its storage lacks; leave it out") from None
     complete = [
         trial for trial in study.get_trials(deepcopy=False)
-        if trial.state == TrialState.COMPLETE and trial.value is not None
+        if trial.state == TrialState.COMPLETE and trial.value is not None and not is_infeasible(trial)
     ]  # fmt: skip
     sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
     found: list[dict[str, object]] = []

@@ -18,6 +18,7 @@ from nlu.runs.mirror import Mirror, bring_back, closed_at_the_end
 from nlu.runs.mirrored import RESULT
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
+from nlu.sweeps.goals import is_infeasible
 
 LOCK = ".sweep.lock"
 HELD = "search.json"
@@ -135,8 +136,10 @@ def bring_trials_back(url: str, folder: Path, trials: Iterable[FrozenTrial], say
     """Fetch the runs of trials that ran elsewhere, unless their launcher has fetched them."""
     for trial in trials:
         own = folder / str(trial.number)
-        # Only complete and pruned trials have a result to fetch.
+        # Only complete and pruned trials have a result to fetch, and of these not those that were never trained.
         if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) or (own / RESULT).is_file():
+            continue
+        if is_infeasible(trial) and trial.last_step is None:
             continue
         try:
             bring_back(f"{url.rstrip('/')}/{trial.number}", own)

@@ -7,6 +7,7 @@ from optuna.study import Study
 
 from nlu.config.errors import UserError
 from nlu.sweeps.brackets import PRUNER
+from nlu.sweeps.goals import Goals
 from nlu.sweeps.schedulers.scheduler import PAUSING
 from nlu.sweeps.space import space_differences
 
@@ -35,6 +36,11 @@ def refuse_another(
         raise UserError(*found, summary=f"{where} draws from another space", remedy=remedy)
     if found := space_differences(before[SHARED], now[SHARED], absent="absent"):
         raise UserError(*found, summary=f"{where} has other values that all its trials share", remedy=remedy)
+    if (before_goals := Goals.of(before)) != (now_goals := Goals.of(now)):
+        raise UserError(
+            f"{where} has {before_goals.words}, this search {now_goals.words}, and trials that have ended were "
+            f"measured and judged by the former; {remedy}"
+        )
     old, new = (spec["name"] for spec in (before.get(PRUNER, now[PRUNER]), now[PRUNER]))
     if (old in PAUSING) != (new in PAUSING):
         raise UserError(

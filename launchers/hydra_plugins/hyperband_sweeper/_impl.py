@@ -13,15 +13,16 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
-from nlu.config.words import counted
 from nlu.runs.mirror import Mirror
 from nlu.sweeps import steps
-from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON, last_line
-from nlu.sweeps.faults import machine_fault
+from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON
+from nlu.sweeps.faults import last_line, machine_fault
+from nlu.sweeps.goals import MEASURED
 from nlu.sweeps.lease import Lease
+from nlu.sweeps.optuna_private import write_constraints
 
-from ._board import Board, Idle, announce, parameters, when
-from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running, end_jobs
+from ._board import Board, Idle, announce, ended_line, parameters, when
+from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running, end_jobs, none_completed
 from ._folder import bring_trials_back
 from ._keeping import Keeper
 from ._plan import SearchPlan
@@ -232,6 +233,8 @@ class Search:
         self.idle.changed(len(self.running), self._remaining(), outcome.get("ended_s"))
         if outcome["state"] == COMPLETE and not math.isfinite(outcome["value"]):
             outcome = {**outcome, "state": "failed", "error": f"its value is {outcome['value']}"}
+        violations = self.plan.goals.violations(frozen.user_attrs.get(MEASURED, {}))
+        write_constraints(self.plan.storage, self.plan.trial_id(number), violations)
         self.failures.ended(well=outcome["state"] in (COMPLETE, PRUNED))
         if outcome["state"] == COMPLETE:
             self._tell(number, state=TrialState.COMPLETE, values=outcome["value"])
@@ -240,10 +243,7 @@ class Search:
         else:
             self._failed(frozen, outcome)
             return
-        examples = f" after {outcome['examples']:,} examples" if outcome.get("examples") else ""
-        word = "finished" if outcome["state"] == COMPLETE else outcome.get("error") or "pruned"
-        value = f"{outcome['value']:.6g}" if outcome["value"] is not None else "no value"
-        self.board.say(f"trial {number} {word}: {value}{examples}, {outcome['wall_s']:.0f} s; best {self._best()}")
+        self.board.say(f"{ended_line(frozen, outcome, self.plan.goals)}; best {self._best()}")
         self._show_progress()
 
     def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
@@ -380,9 +380,6 @@ class Search:
 
     def require_an_end(self) -> None:
         """Exit with status 1 if no trial is complete: a script cannot continue with the best one."""
-        trials = self._trials()
-        if not any(trial.state == TrialState.COMPLETE for trial in trials):
-            pruned = sum(trial.state == TrialState.PRUNED for trial in trials)
-            note = f" ({pruned} pruned)" if pruned else ""
-            print_error(UserError(f"of {counted(len(trials), 'trial')} none completed{note}; a best trial needs one"))
+        if (problem := none_completed(self._trials())) is not None:
+            print_error(problem)
             raise SystemExit(1)

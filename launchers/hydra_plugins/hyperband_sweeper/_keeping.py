@@ -66,7 +66,8 @@ class Keeper:
                 self._complain(number, error)
 
     def _to_free(self, trials: Sequence[FrozenTrial]) -> dict[int, bool]:
-        return keeping.freed(trials, self._keep, maximize=self._plan.direction == "maximize")
+        maximize, goals = self._plan.direction == "maximize", self._plan.goals
+        return keeping.freed(trials, self._keep, maximize=maximize, goals=goals)
 
     def _free(self, number: int, keeps_best: bool) -> bool:
         try:

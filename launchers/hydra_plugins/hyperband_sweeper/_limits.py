@@ -11,6 +11,8 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
+from nlu.sweeps.goals import is_infeasible
+
 from ._plan import SearchPlan
 
 USED = "used"
@@ -83,6 +85,9 @@ class Limits:
     def _best_of(self, trials: Sequence[FrozenTrial]) -> float | None:
         """Return the best value of any evaluation; greater is better."""
         sign = 1.0 if self._plan.direction == "maximize" else -1.0
-        values = [value for trial in trials for value in trial.intermediate_values.values()]
+        trials = [trial for trial in trials if not is_infeasible(trial)]
+        # Whether a trial keeps its constraints is known at its end.
+        reported = [] if self._plan.goals.constraints else trials
+        values = [value for trial in reported for value in trial.intermediate_values.values()]
         values += [trial.value for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None]
         return max((sign * value for value in values if math.isfinite(value)), default=None)

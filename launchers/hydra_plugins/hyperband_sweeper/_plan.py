@@ -27,6 +27,7 @@ from nlu.config.words import counted
 from nlu.storage.places import address_problems
 from nlu.sweeps import keeping, preflight, resources
 from nlu.sweeps.brackets import PRUNER
+from nlu.sweeps.goals import GOALS
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.priors import WithPrior
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
@@ -35,6 +36,7 @@ from nlu.sweeps.storage import journal_of, open_storage, storage_url, url_proble
 
 from . import _folder
 from ._first import FIRST, centers, first_keys, first_trials
+from ._goals import goal_warnings, goals_of
 from ._identity import FOLDER, SAMPLER, SHARED, SPACE, changes, refuse_another
 from ._slots import LOCAL, Gpus, Need, Slots, need_of, visible_gpus
 
@@ -110,6 +112,11 @@ class SearchPlan:
             )
         except UserError as error:
             found = [*error.problems, *found]
+        try:
+            launcher = self.config.hydra.launcher._target_
+            self.goals = goals_of(self.settings, configs, launcher, hands_trial=self.hands_trial)
+        except UserError as error:
+            found += error.problems
         if found:
             raise UserError(*found)
         sampler: BaseSampler = self._built_sampler()
@@ -129,6 +136,8 @@ class SearchPlan:
             or resources.without_rungs(self.spec)
             or resources.raised(self.settings, configs, examples)
         )
+        at_once = self.slots.count if self._is_local else 1
+        self.warnings += goal_warnings(self.goals, self.settings, self.spec["name"], at_once=at_once)
         if self.centers and self.spec["name"] != "freeze_thaw":
             sampler = WithPrior(sampler, self.centers, self.spec, self.settings["reduction_factor"], self.seed)
         self.sampler = sampler
@@ -302,6 +311,7 @@ class SearchPlan:
             SAMPLER: self._described_sampler(),
             FIRST: attributes.get(FIRST, self.first),
             _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex,
+            **({GOALS: self.goals.to_json()} if self.goals.quantities else {}),
             SPACE: self.space.described(),
         }
         if all(name in attributes for name in (SPACE, SHARED, FOLDER, _folder.ID)):

@@ -30,7 +30,7 @@ from nlu.config.words import counted
 from nlu.launching import waiting
 from nlu.launching.queue import JobRefused
 from nlu.runs.provenance import usable_cores
-from nlu.sweeps.channel import last_line
+from nlu.sweeps.faults import last_line
 
 SUBMITIT = "hydra_plugins.hydra_submitit_launcher."
 """launchers of another package that can be called from several threads"""

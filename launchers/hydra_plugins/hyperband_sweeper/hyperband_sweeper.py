@@ -25,6 +25,12 @@ class HyperbandSweeperConf:
     """GPUs of a trial of hydra/launcher=submitit_local; null = its trainer.devices, and 1 for trainer.devices=auto"""
     direction: str | None = None
     """maximize | minimize; null = what the metric asks for"""
+    objectives: list[Any] | None = None
+    """What is improved besides the metric, [latency_ms, parameters]: also size_mb, peak_mb, examples_per_s and metrics
+    of the dev set; the result is the Pareto front; null = only the metric"""
+    constraints: list[Any] | None = None
+    """Bounds of such quantities, ["latency_ms<=5", "parameters<=10e6"]; a trial that breaks one is never the best;
+    null = none"""
     storage: str | None = None
     """null (a journal in the sweep folder), a path, postgresql://, s3://, oss://"""
     study_name: str | None = None

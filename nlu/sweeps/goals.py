@@ -1,0 +1,210 @@
+"""What a search improves besides the metric of its trials, and what its trials must keep: objectives and constraints.
+
+Both name quantities of a trial that has ended: those that its run measures (`QUANTITIES`), or metrics of the dev set.
+The study itself has one value, the metric, by which trials are pruned. The other quantities are in an attribute of a
+trial, which its job writes once, so a search that was killed sees the same numbers again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nlu.config.errors import UserError
+from nlu.config.nearest import hint
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+GOALS = "goals"
+"""user attribute of a study with objectives or constraints: `Goals.to_json`"""
+MEASURED = "measured"
+"""in result.json, and a user attribute of a trial: its quantities by name"""
+QUANTITIES = {"latency_ms": False, "parameters": False, "size_mb": False, "peak_mb": False, "examples_per_s": True}
+"""what a run measures of itself, and whether more of it is better"""
+OBJECTIVES, CONSTRAINTS = "hydra.sweeper.objectives", "hydra.sweeper.constraints"
+_UNKNOWN = "which is neither measured nor a metric of the dev set that all trials have"
+_CONSTRAINT = re.compile(r"\s*([^\s<>=]+)\s*(<=|>=)\s*([^\s<>=]+)\s*")
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A bound of a quantity."""
+
+    name: str
+    sign: str
+    """<= or >="""
+    bound: float
+
+    @property
+    def text(self) -> str:
+        """The constraint as it is written."""
+        return f"{self.name}{self.sign}{self.bound:.12g}"
+
+    def violation(self, value: float) -> float:
+        """Return by which share of the bound a value breaks it, or how much of a bound of 0; at most 0 if it keeps it.
+
+        A share, so that a sampler can add the violations of quantities with different units.
+        """
+        over = value - self.bound if self.sign == "<=" else self.bound - value
+        return over / (abs(self.bound) or 1.0)
+
+
+@dataclass(frozen=True)
+class Goals:
+    """The objectives of a search besides the metric, and its constraints."""
+
+    objectives: Mapping[str, bool] = field(default_factory=dict)
+    """by name, whether more is better"""
+    constraints: Sequence[Constraint] = ()
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Goals:
+        """Return those of a study with these user attributes."""
+        found = attributes.get(GOALS, {})
+        return cls(found.get("objectives", {}), [Constraint(*each) for each in found.get("constraints", ())])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "objectives": dict(self.objectives),
+            "constraints": [[each.name, each.sign, each.bound] for each in self.constraints],
+        }
+
+    @property
+    def words(self) -> str:
+        """Both in words, for an error."""
+        constraints = [each.text for each in self.constraints]
+        return f"the objectives [{', '.join(self.objectives)}] and the constraints [{', '.join(constraints)}]"
+
+    @property
+    def quantities(self) -> list[str]:
+        """The names of all quantities that an outcome needs besides the metric."""
+        return list(dict.fromkeys([*self.objectives, *(each.name for each in self.constraints)]))
+
+    def violations(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Return by constraint how far it is broken (`Constraint.violation`), as far as its quantity is known."""
+        return {each.text: each.violation(measured[each.name]) for each in self.constraints if each.name in measured}
+
+    def broken(self, measured: Mapping[str, float]) -> list[str]:
+        """Return a phrase for each broken constraint: `latency_ms is 7.2, but latency_ms<=5`."""
+        return [
+            f"{each.name} is {measured[each.name]:.6g}, but {each.text}"
+            for each in self.constraints
+            if each.name in measured and each.violation(measured[each.name]) > 0
+        ]
+
+
+NO_GOALS = Goals()
+
+
+def read_goals(
+    objectives: Sequence[object] | None,
+    constraints: Sequence[object] | None,
+    metric: str | None,
+    metrics: Mapping[str, bool],
+) -> Goals:
+    """Return the goals of a search as they are written in its settings.
+
+    `metric` is that of the trials, which may be listed as the first objective; `metrics` are all of the dev set with
+    whether more of each is better. Raises UserError with all problems.
+    """
+    known = {**QUANTITIES, **metrics}
+    problems: list[str] = []
+    names: dict[str, bool] = {}
+    for number, name in enumerate(objectives or ()):
+        if not isinstance(name, str) or name not in known:
+            problems.append(f"{OBJECTIVES}[{number}] is {name}, {_UNKNOWN}; {hint(str(name), known)}")
+        elif name in names:
+            problems.append(f"{OBJECTIVES} names {name} twice; write it once")
+        elif name != metric:
+            names[name] = known[name]
+    found: list[Constraint] = []
+    for number, written in enumerate(constraints or ()):
+        where = f"{CONSTRAINTS}[{number}] is {written!r}"
+        if (constraint := _read(written)) is None:
+            problems.append(
+                f"{where}, but must be NAME<=NUMBER or NAME>=NUMBER; write it with quotes, such as "
+                f'\'{CONSTRAINTS}=["latency_ms<=5","parameters<=10e6"]\''
+            )
+        elif constraint.name not in known:
+            problems.append(f"{where} about {constraint.name}, {_UNKNOWN}; {hint(constraint.name, known)}")
+        else:
+            found.append(constraint)
+    problems += _impossible(found)
+    if problems:
+        raise UserError(*problems)
+    return Goals(names, found)
+
+
+def _read(written: object) -> Constraint | None:
+    matched = _CONSTRAINT.fullmatch(written) if isinstance(written, str) else None
+    if matched is None:
+        return None
+    name, sign, number = matched.groups()
+    try:
+        bound = float(number)
+    except ValueError:
+        return None
+    return Constraint(name, sign, bound) if math.isfinite(bound) else None
+
+
+def _impossible(constraints: Sequence[Constraint]) -> Iterable[str]:
+    for least in (each for each in constraints if each.sign == ">="):
+        for most in (each for each in constraints if each.sign == "<=" and each.name == least.name):
+            if least.bound > most.bound:
+                yield f"{CONSTRAINTS} has {least.text} and {most.text}, which no trial can keep; change one of the two"
+
+
+def quantities_of(result: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, float], list[str]]:
+    """Return quantities by name from the result.json of a trial, and a phrase for each that is not a number."""
+    scores = result.get("metrics", {}).get(result["best"].get("set"), {})
+    found, lacking = {}, []
+    for name in names:
+        value = result.get(MEASURED, {}).get(name, scores.get(name))
+        if value is None or not math.isfinite(value):
+            lacking.append(f"{name} is {value}")
+        else:
+            found[name] = float(value)
+    return found, lacking
+
+
+def is_infeasible(trial: FrozenTrial) -> bool:
+    """Whether a trial is known to break a constraint of its search."""
+    return any(value > 0 for value in trial.constraints.values())
+
+
+def front(points: Mapping[int, Sequence[float]], more_is_better: Sequence[bool]) -> list[int]:
+    """Return which points no other point dominates, by their keys, in order of the first objective, the best first.
+
+    A point dominates another one if it is at least as good in every objective and better in one. Equal points do not
+    dominate each other.
+    """
+    signs = [-1.0 if more else 1.0 for more in more_is_better]
+    costs = {
+        key: tuple(sign * value for sign, value in zip(signs, point, strict=True)) for key, point in points.items()
+    }
+    found: list[int] = []
+    # In this order no point is dominated by a later one, unless they are equal.
+    for key, cost in sorted(costs.items(), key=lambda item: (item[1], item[0])):
+        others = (costs[other] for other in found)
+        if not any(other != cost and all(a <= b for a, b in zip(other, cost, strict=True)) for other in others):
+            found.append(key)
+    return found
+
+
+def front_of(trials: Iterable[FrozenTrial], goals: Goals, *, maximize: bool) -> list[int]:
+    """Return the numbers of the complete trials of a search that keep all constraints and that no other one dominates.
+
+    The one with the best value is the first; [] for a search with one objective.
+    """
+    if not goals.objectives:
+        return []
+    found = [trial for trial in trials if trial.state.name == "COMPLETE" and not is_infeasible(trial)]
+    points = {
+        trial.number: [trial.value or 0.0, *(trial.user_attrs[MEASURED][name] for name in goals.objectives)]
+        for trial in found
+    }
+    return front(points, [maximize, *goals.objectives.values()])

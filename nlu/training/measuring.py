@@ -1,0 +1,121 @@
+"""What a search wants to know of a run besides its scores: latency, size, memory, speed.
+
+The names are those of `nlu.sweeps.goals.QUANTITIES`. Measured once, at the end of the run, and only if asked for.
+"""
+
+import csv
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nlu.config.errors import UserError
+from nlu.data.collate import collate
+from nlu.data.examples import Examples
+from nlu.runs.records import PEAK_COLUMN, TRAIN
+from nlu.sweeps.goals import QUANTITIES
+from nlu.training.memory import peak_mb
+from nlu.training.parts import Training
+
+WARM_UP, TIMED = 8, 64
+"""passes before the clock starts, and those that it times"""
+
+
+def asked_for(run: Training) -> list[str]:
+    """Return on all ranks which quantities are to be measured."""
+    if run.trial is None:
+        return []
+    found = run.trial.quantities if run.stepper.ranks.is_first else None
+    return [name for name in run.stepper.ranks.from_first(found) if name in QUANTITIES]
+
+
+def is_refused(run: Training) -> bool:
+    """Return on all ranks whether the trial of this run, if any, was closed for what is known before it trains."""
+    if "parameters" not in asked_for(run):
+        return False
+    ranks, known = run.stepper.ranks, {"parameters": parameters_of(run)}
+    refused: bool = ranks.from_first(run.trial.refuses(known, run.run_dir) if run.trial and ranks.is_first else None)
+    return refused
+
+
+def parameters_of(run: Training) -> int:
+    """Return the number of weights of the model, trained or not."""
+    return sum(parameter.numel() for parameter in run.stepper.model.parameters())
+
+
+def measured(run: Training, names: Sequence[str]) -> dict[str, object]:
+    """Return these quantities by name, with the device and its threads; {} if nothing was asked for.
+
+    Every rank must call it, since a strategy may communicate within a pass. The numbers are those of rank 0.
+    """
+    if not names:
+        return {}
+    ranks, throughput = run.stepper.ranks, run.state.throughput
+    found: dict[str, object] = {"latency_ms": latency_ms(run)} if "latency_ms" in names else {}
+    for name in names if ranks.is_first else ():
+        if name == "parameters":
+            found[name] = parameters_of(run)
+        elif name == "size_mb":
+            found[name] = _size_mb(run.run_dir / "checkpoints" / "best-1" / "model.safetensors")
+        elif name == "peak_mb":
+            found[name] = _largest_peak_mb(run)
+        elif name == "examples_per_s":
+            found[name] = throughput.examples / throughput.steps_s if throughput.steps_s else None
+    device = ranks.device
+    is_cuda = device.type == "cuda"
+    return {
+        **found,
+        "device": torch.cuda.get_device_name(device) if is_cuda else device.type,
+        "threads": torch.get_num_threads(),
+    }
+
+
+@torch.inference_mode()
+def latency_ms(run: Training) -> float:
+    """Return the median time of one text of the dev set, from its tokens to the outputs of the model.
+
+    `TIMED` texts, spread evenly over the set, are timed one by one, after `WARM_UP` others. Tokenizing is left out.
+    """
+    part = next(iter(run.store.of_role("dev").values()))
+    evaluator, device = run.evaluator(part.member), run.stepper.ranks.device
+    was_training = evaluator.model.training
+    evaluator.model.eval()
+    try:
+        times_s = []
+        for number, example in enumerate(_spread(part, WARM_UP + TIMED)):
+            began_s = time.perf_counter()
+            batch = collate(part, np.array([example]))
+            with evaluator.precision.autocast(device):
+                evaluator.task.forward(evaluator.model, batch.to(device))
+            if device.type == "cuda":
+                # The host runs ahead of the device.
+                torch.cuda.synchronize(device)
+            if number >= WARM_UP:
+                times_s.append(time.perf_counter() - began_s)
+    finally:
+        evaluator.model.train(was_training)
+    return statistics.median(times_s) * 1000
+
+
+def _spread(part: Examples, count: int) -> list[int]:
+    """Return examples at even distances; of a small set some occur several times."""
+    # The warm-up, which comes first, should see all lengths too.
+    order = np.random.default_rng(0).permutation(count)
+    return [int(place * len(part) // count) for place in order]
+
+
+def _size_mb(path: Path) -> float:
+    if not path.is_file():
+        raise UserError(f"{path} does not exist, so size_mb cannot be measured; leave size_mb out")
+    return path.stat().st_size / 1e6
+
+
+def _largest_peak_mb(run: Training) -> float:
+    """Return the largest memory of the run, as `memory.peak_mb` measures it: train.tsv and what followed."""
+    with open(run.run_dir / TRAIN, encoding="utf-8", newline="") as rows:
+        table = csv.DictReader(rows, delimiter="\t")
+        found = [float(row[PEAK_COLUMN]) for row in table if row.get(PEAK_COLUMN)]
+    return max([*found, run.state.window.peak_mb, peak_mb(run.stepper.ranks.device)])

@@ -1,0 +1,146 @@
+"""Searches with several objectives and with constraints: what they print, write, refuse, and do after a kill."""
+
+import csv
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from nlu.sweeps.goals import MEASURED
+from tests.launchers.searches import search, start, states, trials
+
+DRAWN = ("lr=choice(0.05,0.1)", "latency_ms=choice(2,4,8)", "parameters=choice(1000,5000)")
+GOALS = ("hydra.sweeper.objectives=[latency_ms]", 'hydra.sweeper.constraints=["latency_ms<=5","parameters<=2e3"]')
+
+
+def measured(folder: Path) -> list[dict[str, float]]:
+    return [trial.user_attrs.get(MEASURED, {}) for trial in trials(folder)]
+
+
+def expected_front(folder: Path) -> list[int]:
+    """By the definition, from what the trials drew."""
+    points = {
+        trial.number: (trial.value, trial.user_attrs[MEASURED]["latency_ms"])
+        for trial in trials(folder) if trial.state.name == "COMPLETE" and trial.params["latency_ms"] <= 4
+    }  # fmt: skip
+    return [
+        key
+        for key, (value, latency) in points.items()
+        if not any(v >= value and ms <= latency and (v, ms) != (value, latency) for v, ms in points.values())
+    ]
+
+
+@pytest.fixture(scope="module")
+def of_grid(tmp_path_factory) -> tuple[Path, str]:
+    """A search over a grid of 12 trials."""
+    folder = tmp_path_factory.mktemp("grid") / "s"
+    said = search(folder, *DRAWN, *GOALS, "hydra/sweeper/sampler=grid")
+    return folder, said
+
+
+def test_a_trial_that_is_known_to_break_a_constraint_does_not_train(of_grid) -> None:
+    folder, said = of_grid
+    for trial in trials(folder):
+        is_large = trial.params["parameters"] > 2000
+        assert trial.state.name == ("PRUNED" if is_large else "COMPLETE")
+        assert bool(trial.intermediate_values) == (not is_large)
+    told = re.findall(r"^trial \d+ not trained: parameters is 5000, but parameters<=2000", said, re.MULTILINE)
+    assert len(told) == 6
+
+
+def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_grid) -> None:
+    folder, said = of_grid
+    front = expected_front(folder)
+    assert 1 <= len(front) < 4
+    with (folder / "summary/trials.tsv").open() as table:
+        rows = list(csv.DictReader(table, delimiter="\t"))
+    assert [int(row["trial"]) for row in rows if row["front"] == "true"] == front
+    slow = {t.number for t in trials(folder) if t.params["latency_ms"] > 5 or t.params["parameters"] > 2000}
+    assert {int(row["trial"]) for row in rows if row["feasible"] == "false"} == slow
+    numbers = re.search(r"the front of height and latency_ms: trials? ([\d, ]+);", said)
+    assert numbers and sorted(map(int, numbers[1].split(", "))) == front
+    assert "latency_ms<=5 is broken by 2 of 12 trials (the worst: 8.0" in said
+    assert "parameters<=2000 is broken by 6 of 12 trials (the worst: 5,000)" in said
+    assert {path.stem for path in (folder / "experiment").glob("trial_*.yaml")} == {f"trial_{each}" for each in front}
+    page = (folder / "summary/index.html").read_text()
+    assert '<section id="front"' in page and (folder / "summary/front.png").is_file()
+
+
+def test_the_best_trial_is_within_the_constraints(of_grid) -> None:
+    folder, _ = of_grid
+    good = [t for t in trials(folder) if t.params["latency_ms"] <= 4 and t.params["parameters"] <= 2000]
+    best = max(good, key=lambda trial: (trial.value, -trial.user_attrs[MEASURED]["latency_ms"]))
+    assert f"trial {best.number}, height" in (folder / "experiment/best.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "pruner", ["hyperband", pytest.param("median", marks=pytest.mark.thorough), "asha", "freeze_thaw"]
+)
+def test_constraints_work_with_every_pruner_and_a_kill_leaves_what_was_measured(tmp_path, pruner) -> None:
+    arguments = (
+        "lr=interval(0.01,1)", "latency_ms=choice(2,8)", 'hydra.sweeper.constraints=["latency_ms<=5"]', "step_s=0.05",
+        f"hydra.sweeper.pruner={pruner}", "hydra.sweeper.n_trials=10", "hydra/sweeper/sampler=tpe", "steps=9",
+        *([] if pruner == "median" else ["hydra.sweeper.min_resource=100ex", "hydra.sweeper.max_resource=900ex"]),
+    )  # fmt: skip
+    folder = tmp_path / "s"
+    killed = start(folder, *arguments)
+    end_s = time.monotonic() + 120
+    while time.monotonic() < end_s and not any(folder.glob("*/result.json")) and killed.poll() is None:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert killed.poll() is None, "killed amid the search"
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    before = {number: each for number, each in enumerate(measured(folder)) if each}
+    search(folder, *arguments)
+    after = measured(folder)
+    assert before and before.items() <= dict(enumerate(after)).items(), "measured once, and never again"
+    known = [trial for trial in trials(folder) if MEASURED in trial.user_attrs]
+    for trial in known:
+        assert trial.constraints == {"latency_ms<=5": pytest.approx(trial.params["latency_ms"] / 5 - 1, abs=0.01)}
+    complete = [trial for trial in known if trial.state.name == "COMPLETE" and trial.params["latency_ms"] == 2]
+    best = max(complete, key=lambda trial: (trial.value, -trial.number))
+    assert f"trial {best.number}, height" in (folder / "experiment/best.yaml").read_text()
+
+
+def test_a_search_whose_trials_all_break_a_constraint_has_no_best_one(tmp_path) -> None:
+    said = search(
+        tmp_path / "s", "lr=choice(0.1,0.2)", 'hydra.sweeper.constraints=["latency_ms<=1"]',
+        "hydra/sweeper/sampler=grid", status=1,
+    )  # fmt: skip
+    assert "of 2 trials none completed within the constraints (2 outside the constraints); a best trial needs" in said
+    assert not (tmp_path / "s/experiment/best.yaml").exists()
+
+
+def test_a_search_keeps_its_goals(tmp_path) -> None:
+    arguments = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
+    search(tmp_path / "s", *arguments, "hydra.sweeper.objectives=[latency_ms]")
+    said = search(tmp_path / "s", *arguments, status=1)
+    assert "has the objectives [latency_ms] and the constraints [], this search the objectives []" in said
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["hydra.sweeper.objectives=[latency]"], "nearest: latency_ms"),
+        (['hydra.sweeper.constraints=["latency_ms==5"]'], "must be NAME<=NUMBER or NAME>=NUMBER"),
+        (["hydra.sweeper.objectives=[latency_ms]", "hydra.sweeper.pruner=asha"], "hydra.sweeper.pruner is asha, which "
+         "continues the trials with the best value only"),
+        (["hydra.sweeper.objectives=[latency_ms]", "hydra/sweeper/sampler=cmaes"], "cmaes, which has one objective"),
+        (["hydra.sweeper.objectives=[peak_mb]", "+trainer.device=cpu"], "choose hydra/launcher=submitit_local"),
+    ],
+)  # fmt: skip
+def test_goals_that_do_not_fit_are_refused_before_the_first_trial(tmp_path, overrides, said) -> None:
+    assert said in search(tmp_path / "s", "lr=interval(0.1,0.2)", *overrides, status=1)
+    assert not (tmp_path / "s/0").exists()
+
+
+def test_a_pruner_that_sees_only_the_metric_is_named(tmp_path) -> None:
+    said = search(
+        tmp_path / "s", "lr=interval(0.1,0.2)", "hydra.sweeper.objectives=[latency_ms]", "hydra.sweeper.n_trials=1",
+        "hydra.sweeper.pruner=median",
+    )  # fmt: skip
+    assert "warning: hydra.sweeper.pruner=median stops trials by the metric only" in said
+    assert states(tmp_path / "s") == ["COMPLETE"]
