@@ -36,7 +36,8 @@ def test_a_file_begins_with_a_command_that_uses_it(composer, name):
     target = yaml.safe_load((conf_dir() / name).read_text(encoding="utf-8")).get("_target_")
     if target and not group.startswith("hydra/"):
         arguments = re.findall(r"'[^']*'|\S+", command.partition(" ")[2])[1:]
-        config = composer.plain(*(argument.strip("'") for argument in arguments))
+        program = command.partition("-m nlu.")[2].partition(" ")[0]
+        config = composer.plain(*(argument.strip("'") for argument in arguments), config_name=program)
         assert config[group]["_target_"] == target, f"{command} does not use {group}={choice}"
 
 
