@@ -67,7 +67,8 @@ function trials() {
   }
 
   const ranks = ["complete", "paused", "pruned", "failed", "running", "waiting"];
-  fill((a, b) => ranks.indexOf(a.state) - ranks.indexOf(b.state) || compare(a.value, b.value, data.maximize ? -1 : 1));
+  const place = (trial) => data.front?.includes(trial.number) ? 0 : trial.broken?.length ? 2 : 1;
+  fill((a, b) => ranks.indexOf(a.state) - ranks.indexOf(b.state) || place(a) - place(b) || compare(a.value, b.value, data.maximize ? -1 : 1));
 }
 
 function hovering() {

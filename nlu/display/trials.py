@@ -92,9 +92,10 @@ class Summary:
 
     @property
     def ranked(self) -> list[TrialRow]:
-        """All trials, best first: by state, those that break a constraint after the others, then by value."""
+        """All trials, best first: by state, those of the front first, those that break a constraint last, by value."""
+        places = {trial.number: (trial.number not in self.front) + bool(trial.broken) for trial in self.trials}
         return sorted(
-            self.trials, key=lambda trial: (STATES.index(trial.state), bool(trial.broken), *self._rank(trial))
+            self.trials, key=lambda trial: (STATES.index(trial.state), places[trial.number], *self._rank(trial))
         )
 
     def _rank(self, trial: TrialRow) -> tuple[float, int]:

@@ -150,6 +150,7 @@ def test_trials_of_the_front_are_complete_and_within_the_constraints() -> None:
     goals = Goals({"latency_ms": False}, [Constraint("latency_ms", "<=", 5)])
     study = study_with(goals, ROWS)
     assert front_of(study.get_trials(), goals, maximize=True) == [1, 3, 5] == read_summary(study).front
+    assert [trial.number for trial in read_summary(study).ranked] == [1, 3, 5, 2, 0, 4], "the front before the others"
     kept = freed(study.get_trials(), ONLY_BEST, maximize=True, goals=goals)
     assert [number for number, keeps in kept.items() if keeps] == [1, 3, 5]
     # The same by Optuna, in a study with both values.
