@@ -20,6 +20,8 @@ from nlu.config.schema import Run
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 from nlu.runs.folder import CONFIG
+from nlu.runs.mirror import bring_back
+from nlu.storage.bucket import Unreachable
 from nlu.training.hardware import idle_cores
 
 EXAMPLES_OF_A_PROCESS = 8
@@ -40,6 +42,10 @@ def with_count(config: Run, run_dir: Path) -> Run:
         count = processes_on_cpu(config)
     sharing = config.with_choice("parallel", node_of("parallel", "shared"), "shared")
     begun = None
+    if config.mirror is not None and config.resume != "never" and not (run_dir / CONFIG).is_file() and _decides():
+        # On another machine; a service that does not respond is reported when the run opens its mirror.
+        with suppress(Unreachable):
+            bring_back(config.mirror, run_dir)
     # Who starts the processes decides their number; another one is refused as another configuration.
     if config.resume != "never" and (run_dir / CONFIG).is_file() and _decides():
         begun = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))

@@ -22,11 +22,23 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.launching.queue import Job, JobRefused, JobState, Look, Queue, QueueContext, Ticket
-from nlu.launching.shared_host import CANCELLED, CLOSED, HOSTS, LOG, WORK, Host, ended, folders_of, taken, taken_by
+from nlu.launching.shared_host import (
+    CANCELLED,
+    CLOSED,
+    ENDED,
+    HOSTS,
+    LOG,
+    WORK,
+    Host,
+    ended,
+    folders_of,
+    taken,
+    taken_by,
+)
 from nlu.launching.slurm import GRACE_S, SlurmQueue
 from nlu.launching.submissions import new_tokens
 from nlu.launching.submitit_jobs import read_outcome, result_file, tail
-from nlu.storage.files import write_bytes
+from nlu.storage.files import write_bytes, write_json
 
 KEY = "trials_per_job"
 LAUNCHER = "hydra.launcher"
@@ -231,7 +243,13 @@ class SharedQueue:
             return Look(JobState.RUNNING, of_job.node, "its result is awaited")
         if is_cancelled:
             return Look(JobState.CANCELLED, of_job.node)
-        return Look(JobState.LOST, of_job.node, f"the job that ran it ended: {of_job.reason or of_job.state}")
+        reason = f"the job that ran it ended: {of_job.reason or of_job.state}"
+        # The search gives it another token now. Without this note it would be counted as open by every later look, and
+        # a job that the queue starts again would continue it.
+        with suppress(OSError):
+            write_json(folder / ENDED, {"lost": reason})
+        self._known.ended.add(id)
+        return Look(JobState.LOST, of_job.node, reason)
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Have trials save their state and end. Jobs that wait are cancelled too if no trial is left."""

@@ -47,8 +47,9 @@ def taken(folder: Path, by: str) -> bool:
         os.link(own, folder / TAKEN)
         own.unlink()
     except FileExistsError:
-        own.unlink()
-        return False
+        own.unlink(missing_ok=True)
+        # NFS may say so of the file that this call has created, if the first answer was lost.
+        return taken_by(folder) == by
     return True
 
 
@@ -63,8 +64,16 @@ def taken_by(folder: Path) -> str | None:
 def folders_of(base: Path) -> Iterator[Path]:
     """Yield the folders of all trials, in the order in which they were handed over."""
     for name in sorted(os.listdir(base)):
-        if name != HOSTS and (base / name / WORK).exists():
+        if name != HOSTS and _is_ours(base / name / WORK):
             yield base / name
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file exists and belongs to this user: what others could write is never unpickled."""
+    try:
+        return file.stat().st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
 
 
 @dataclass
@@ -145,13 +154,20 @@ class Host:
             folder = waiting.pop(0) if waiting else self._next(token)
             if folder is None:
                 return
-            running[place] = self._start(folder, place)
+            try:
+                running[place] = self._start(folder, place)
+            except Exception as error:
+                # The other trials of this job go on; this one is lost, as if its own job had ended.
+                print(f"the trial in {folder} could not begin: {error!r}", flush=True)
+                write_json(folder / ENDED, {"lost": f"it could not begin: {type(error).__name__}: {error}"})
 
     def _next(self, token: str) -> Path | None:
         return next((folder for folder in self._open() if taken_by(folder) is None and taken(folder, token)), None)
 
     def _start(self, folder: Path, place: int) -> _Running:
         with open(folder / WORK, "rb") as file:
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                raise PermissionError(f"{file.name} belongs to another user")
             work, job = pickle.load(file)
         shares = [f"+hydra.job.env_set.{name}='{value}'" for name, value in self._share(place).items()]
         settings = {"submitit_folder": f"{folder}/%j", "timeout_min": NO_TIMEOUT_MIN, "stderr_to_stdout": True}

@@ -31,7 +31,7 @@ from nlu.storage.locks import hold_lock
 from nlu.storage.temporary import is_temporary
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault, record_failure
-from nlu.sweeps.goals import MEASURED, Goals, quantities_of
+from nlu.sweeps.goals import MEASURED, QUANTITIES, Goals, quantities_of
 from nlu.sweeps.steps import ASKS, PART_ENDS, asks, is_answered, is_paused, is_stopped, until_of
 from nlu.sweeps.storage import open_storage
 
@@ -388,7 +388,8 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
     if status:
         trial.finish(FAILED, run_dir, error=f"a process of it ended with status {status}", log_file=run_dir / "log.txt")
         return status
-    if not trial.is_over:
+    # A trial that was refused has no result; if another job has taken it over, its end is not in the storage either.
+    if not trial.is_over and (run_dir / "result.json").is_file():
         _finish_with_result(trial, run_dir)
     return 0
 
@@ -396,7 +397,10 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
 def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
     result = json.loads((run_dir / "result.json").read_text())
     value = result["best"]["value"]
-    measured, lacking = quantities_of(result, trial.quantities)
+    # The scores of a trial that was pruned are not those that it would have had at its end, so no constraint on them
+    # says anything about it.
+    names = [name for name in trial.quantities if not result["pruned"] or name in QUANTITIES]
+    measured, lacking = quantities_of(result, names)
     if result["pruned"]:
         lacking = []
     # A sampler cannot learn from NaN, and the storage refuses it as the value of a complete trial.

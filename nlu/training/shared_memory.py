@@ -132,11 +132,14 @@ class Room:
         process, theirs = (int(number) for number in self.all([process, descriptor])[0])
         if self.rank and theirs >= 0:
             descriptor = _or_none(lambda: opened(process, theirs))
-        has_it = not self.sum([float(descriptor < 0)])[0]
-        memory = mapped(descriptor, size) if has_it else None
+        memory = _mapped_or_none(descriptor, size)
+        # Rank 0 keeps its descriptor open until the others have opened it.
+        has_it = not self.sum([float(memory is None)])[0]
         if descriptor >= 0:
             os.close(descriptor)
-        return memory
+        if memory is not None and not has_it:
+            memory.close()
+        return memory if has_it else None
 
     def _wait(self, meeting: int) -> None:
         arrived_W = self._arrived_W
@@ -218,6 +221,15 @@ def _or_none(descriptor: Callable[[], int]) -> int:
         return -1
 
 
+def _mapped_or_none(descriptor: int, size: int) -> mmap.mmap | None:
+    """Return the memory of a descriptor; None if there is none, or no address space for it."""
+    try:
+        return mapped(descriptor, size) if descriptor >= 0 else None
+    except OSError as error:
+        log.debug("shared memory: %s", error)
+        return None
+
+
 def room_for(store: dist.Store, rank: int, world_size: int, timeout_s: float) -> Room | None:
     """Return the room of all ranks, which run on this machine; None on all of them if one cannot share memory.
 
@@ -231,16 +243,18 @@ def room_for(store: dist.Store, rank: int, world_size: int, timeout_s: float) ->
         process, theirs = json.loads(store.get("offered"))
         if theirs >= 0:
             descriptor = _or_none(lambda: opened(process, theirs))
-    said = json.dumps(identity_of(os.getpid()) if descriptor >= 0 else None)
+    memory = _mapped_or_none(descriptor, size)
+    said = json.dumps(identity_of(os.getpid()) if memory is not None else None)
     store.set(str(rank), said)
     members = [json.loads(store.get(str(other))) for other in range(world_size)]
     # Without /proc, or in another container, no rank could see that another one has ended.
     machines = {None if one is None else one.get("machine") for one in members}
-    memory = mapped(descriptor, size) if len(machines) == 1 and None not in machines else None
     # Rank 0 keeps its descriptor open until the others have opened it; each has said so above.
     if descriptor >= 0:
         os.close(descriptor)
-    return None if memory is None else Room(memory, rank, members, timeout_s)
+    if memory is None or len(machines) > 1 or None in machines:
+        return None
+    return Room(memory, rank, members, timeout_s)
 
 
 def floats_in(memory: mmap.mmap, start: int, count: int) -> Tensor:

@@ -7,9 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra_plugins.hyperband_sweeper._goals import goals_of
+from hydra_plugins.hyperband_sweeper._slots import BASIC
 
+from nlu.config.errors import UserError
 from nlu.sweeps.goals import MEASURED
 from tests.launchers.searches import search, start, states, trials
+from tests.training.in_process import composed
+from tests.training.kinds import KINDS
 
 DRAWN = ("lr=choice(0.05,0.1)", "latency_ms=choice(2,4,8)", "parameters=choice(1000,5000)")
 GOALS = ("hydra.sweeper.objectives=[latency_ms]", 'hydra.sweeper.constraints=["latency_ms<=5","parameters<=2e3"]')
@@ -135,6 +140,17 @@ def test_a_search_keeps_its_goals(tmp_path) -> None:
 def test_goals_that_do_not_fit_are_refused_before_the_first_trial(tmp_path, overrides, said) -> None:
     assert said in search(tmp_path / "s", "lr=interval(0.1,0.2)", *overrides, status=1)
     assert not (tmp_path / "s/0").exists()
+
+
+def test_a_size_of_weights_that_no_trial_saves_is_refused(tmp_path) -> None:
+    settings = {"objectives": ["size_mb"], "constraints": None, "pruner": "none", "sampler": None}
+    saved, unsaved = (
+        composed(*KINDS["classify"].overrides(tmp_path), f"trainer.save={save}").to_config()
+        for save in ("true", "false")
+    )
+    assert list(goals_of(settings, [saved], BASIC, hands_trial=True).quantities) == ["size_mb"]
+    with pytest.raises(UserError, match="size_mb is that of the weights that a trial saves, but trainer.save is"):
+        goals_of(settings, [saved, unsaved], BASIC, hands_trial=True)
 
 
 def test_a_pruner_that_sees_only_the_metric_is_named(tmp_path) -> None:

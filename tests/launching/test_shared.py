@@ -150,9 +150,34 @@ def test_trials_of_a_killed_job_are_lost_and_a_new_one_gets_another_job(tmp_path
     for pid in (process, int(task)):
         os.kill(pid, signal.SIGKILL)
     until(lambda: state(own, first) is JobState.LOST)
+    # Or each later look would submit a job for the dead trial too.
+    assert not own._open_trials()
     (second,) = own.submit(trials(tmp_path, 1, first=1))
     until(lambda: state(own, second) is JobState.RUNNING)
     let_end(*jobs)
+
+
+def test_a_trial_that_cannot_begin_is_lost_and_its_neighbor_runs_on(tmp_path, hosts):
+    own, jobs = queue(tmp_path), trials(tmp_path, 1)
+    (first,) = own.submit(jobs)
+    until(lambda: began(jobs[0]))
+    (token,) = new_tokens(1)
+    (own._base / token).mkdir()
+    (own._base / token / "work.pkl").write_bytes(b"no pickle")
+    until(lambda: own.look([token])[token].state is JobState.LOST)
+    assert "it could not begin" in str(own.look([token])[token].reason)
+    assert state(own, first) is JobState.RUNNING
+    let_end(*jobs)
+    until(lambda: state(own, first) is JobState.DONE)
+
+
+def test_a_trial_of_another_user_is_never_read(tmp_path, monkeypatch):
+    folder = tmp_path / "trial"
+    folder.mkdir()
+    (folder / "work.pkl").write_bytes(b"")
+    assert list(shared_host.folders_of(tmp_path)) == [folder]
+    monkeypatch.setattr(shared_host.os, "getuid", lambda: os.geteuid() + 1)
+    assert list(shared_host.folders_of(tmp_path)) == []
 
 
 @pytest.mark.parametrize(

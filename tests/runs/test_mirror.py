@@ -15,6 +15,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
+from nlu.launching import counting
 from nlu.reports.runs import find_runs
 from nlu.runs import mirror as mirrors
 from nlu.runs.mirror import Mirror, bring_back, closed_at_the_end
@@ -871,3 +872,14 @@ def test_the_names_of_the_configurations_of_folds_are_on_the_disk_too(tmp_path: 
     disk = fetched_from_mirror(tmp_path, url)
     configs = {tmp_path / "there" / place for place in ("config.yaml", "fold-0/config.yaml", "fold-1/config.yaml")}
     assert set(disk.named[-4:-1]) == configs, "what makes them runs comes last"
+
+
+def test_auto_on_another_machine_is_the_number_of_processes_of_the_mirrored_run(
+    tmp_path: Path, url: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "first")
+    monkeypatch.setattr(counting, "idle_cores", lambda: 4)
+    options = (*TINY, *files(tmp_path, train_rows=40, dev_rows=11), "trainer.batch_size=32", "trainer.devices=auto")
+    elsewhere = composed(*options, f"mirror={url}", "resume=auto")
+    assert counting.with_count(elsewhere, tmp_path / "second").trainer.devices == 1
+    assert counting.with_count(composed(*options, "resume=auto"), tmp_path / "third").trainer.devices == 4

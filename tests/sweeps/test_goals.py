@@ -1,7 +1,10 @@
 """Objectives and constraints: how they are written, which trials are on the front, and what samplers see of them."""
 
 import itertools
+import json
 import random
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from nlu.config.errors import UserError
-from nlu.sweeps import optuna_private
+from nlu.sweeps import channel, optuna_private
 from nlu.sweeps.goals import (
     GOALS,
     MEASURED,
@@ -93,6 +96,19 @@ def test_quantities_come_from_what_was_measured_and_from_the_scores_of_the_dev_s
     }  # fmt: skip
     found, lacking = quantities_of(result, ["latency_ms", "f1", "mcc"])
     assert found == {"latency_ms": 2.0, "f1": 0.5} and lacking == ["mcc is None"]
+
+
+@pytest.mark.parametrize(("pruned", "kept"), [(True, {"parameters": 7.0}), (False, {"parameters": 7.0, "f1": 0.4})])
+def test_scores_of_a_pruned_trial_do_not_count_as_those_of_its_end(tmp_path: Path, pruned: bool, kept: Any) -> None:
+    result = {
+        "best": {"metric": "f1", "value": 0.4, "set": "dev"}, "metrics": {"dev": {"f1": 0.4}}, "examples": 64,
+        "measured": {"parameters": 7}, "pruned": pruned,
+    }  # fmt: skip
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    told: dict[str, Any] = {}
+    trial: Any = SimpleNamespace(quantities=["parameters", "f1"], finish=lambda *_, **named: told.update(named))
+    channel._finish_with_result(trial, tmp_path)
+    assert told["measured"] == kept
 
 
 def dominates(one: tuple[float, ...], other: tuple[float, ...], signs: tuple[int, ...]) -> bool:

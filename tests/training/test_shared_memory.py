@@ -1,5 +1,6 @@
 """Messages between threads and processes through memory that they share."""
 
+import mmap
 import os
 import subprocess
 import sys
@@ -84,6 +85,24 @@ def test_memory_that_one_rank_cannot_open_is_given_to_none(monkeypatch: pytest.M
     store = dist.HashStore()
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(lambda rank: room_for(store, rank, 2, 5), range(2))) == [None, None]
+
+
+def test_memory_for_which_one_rank_has_no_address_space_is_given_to_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mapped(descriptor: int, size: int) -> mmap.mmap:
+        if size == 8192 and threading.get_ident() in narrow:
+            raise OSError(12, "Cannot allocate memory")
+        return whole(descriptor, size)
+
+    narrow: set[int] = set()
+    whole = shared_memory.mapped
+    monkeypatch.setattr(shared_memory, "mapped", mapped)
+
+    def work(room: Room) -> tuple[bool, bool]:
+        if room.rank == 1:
+            narrow.add(threading.get_ident())
+        return room.share(8192) is None, room.share(4096) is None
+
+    assert in_rooms(2, work) == [(True, False)] * 2
 
 
 def test_ranks_of_two_machines_have_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
