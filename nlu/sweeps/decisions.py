@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.display.decisions import DecisionRow
 from nlu.sweeps.brackets import RUNG
-from nlu.sweeps.steps import PART_ENDS, pauses_of, steps_of
+from nlu.sweeps.steps import PART_ENDS, STOP, pauses_of, steps_of
 
 BEGUN, CONTINUED, PAUSED, THAWED, PASSED, PRUNED = "begun", "continued", "paused", "thawed", "passed", "pruned"
 """the kinds of decisions; a trial that is `continued` was not paused before"""
@@ -76,7 +76,8 @@ def _judged(trial: FrozenTrial) -> Iterator[DecisionRow]:
         yield DecisionRow(None, trial.number, event, at, None, value, rung_reason(judged))
     if trial.state.name == "PRUNED" and not rungs:
         at = trial.last_step or 0
-        yield DecisionRow(None, trial.number, PRUNED, at, None, _value(trial, at), "the pruner stopped it")
+        why = "a user stopped it" if STOP in trial.user_attrs else "the pruner stopped it"
+        yield DecisionRow(None, trial.number, PRUNED, at, None, _value(trial, at), why)
 
 
 def rung_reason(judged: Mapping[str, Any]) -> str:

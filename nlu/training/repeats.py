@@ -57,7 +57,8 @@ class RunningMean:
     """Reports to a trial the mean over its repeats: the last values of finished ones and the current value."""
 
     def __init__(self, trial: Trial):
-        self.asked_to_prune = self.is_refused = False
+        self.asked_to_prune = False
+        self.is_refused = False
         self._trial = trial
         self._heard = False
         self._values: list[float] = []

@@ -8,7 +8,7 @@ from nlu.display.decisions import DecisionRow, decisions_note, decisions_table, 
 from nlu.sweeps import pruning
 from nlu.sweeps.decisions import decision_rows, ordinal, pause_reason, step_reason
 from nlu.sweeps.schedulers.scheduler import Decision
-from nlu.sweeps.steps import PART_ENDS, pause_of, step_of
+from nlu.sweeps.steps import PART_ENDS, STOP, pause_of, step_of
 
 MODEL = {"rule": "model", "chance": 0.314, "goal": 0.58312, "at": 3000, "mean": 0.57, "low": 0.55, "high": 0.59}
 
@@ -50,6 +50,19 @@ def test_a_step_over_folds_begins_where_a_fold_ended():
     one = trial(0, steps, reports={52: 0.5, 96: 0.5, 120: 0.4}, ends=[96, 190, 286])
     rows = decision_rows([one], maximize=True)
     assert [(row.start, row.until) for row in rows] == [(0, 50), (52, 100), (96, None), (190, None)]
+
+
+def test_a_trial_that_a_user_stopped_was_not_stopped_by_the_pruner():
+    for stop, why in (({STOP: 1}, "a user stopped it"), ({}, "the pruner stopped it")):
+        stopped = create_trial(
+            state=TrialState.PRUNED,
+            value=None,
+            intermediate_values={320: 0.5},
+            user_attrs=stop,
+            params={},
+            distributions={},
+        )
+        assert [row.why for row in decision_rows([stopped], maximize=True)] == [why]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class Board:
         self._bar.update(self._task, completed=finished, description=f"trials, best {best}")
 
 
-def announce(board: Board, plan: SearchPlan, finished: int, begun: int) -> None:
+def announce(board: Board, plan: SearchPlan, finished: int, begun: int, paused: int) -> None:
     """Print the plan and the cost of a search, and how much of it is done if it continues."""
     board.say(
         f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.sampler_name}, "
@@ -80,8 +80,9 @@ def announce(board: Board, plan: SearchPlan, finished: int, begun: int) -> None:
     sentence = plan.slots.sentence(plan.n_jobs)
     for warning in [*plan.warnings, *([sentence] if sentence else [])]:
         board.say(f"warning: {warning}", style="yellow")
-    if finished or begun:
-        board.say(f"continuing: {counted(finished, 'trial')} finished, {begun} begun")
+    if finished or begun or paused:
+        also = f", {paused} paused" if paused else ""
+        board.say(f"continuing: {counted(finished, 'trial')} finished, {begun} begun{also}")
     else:
         board.say(f"to continue after a break: the same command with hydra.sweep.dir={plan.folder}")
 

@@ -49,12 +49,17 @@ def refuse_another(
         )
 
 
+def _without_budget(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides about trials: more examples in all only continue the search."""
+    return {key: value for key, value in spec.items() if key != "max_examples"}
+
+
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return warnings about another sampler or pruner than so far."""
     found = []
     for key in (SAMPLER, PRUNER):
         old, new = before.get(key, now[key]), now[key]
-        if old != new:
+        if _without_budget(old) != _without_budget(new):
             change = " so far, ".join(_described(spec, besides) for spec, besides in ((old, new), (new, old)))
             found.append(f"the search had another {key}: {change} from now on")
     return found

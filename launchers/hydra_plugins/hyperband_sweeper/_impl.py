@@ -71,7 +71,7 @@ class Search:
             stopping.polled(),
         ):
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
-            announce(self.board, self.plan, len(finished), len(self.waiting))
+            announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
             self.keeper = Keeper(self.plan, self.board.say)
             self.keeper.update(trials)
             try:
