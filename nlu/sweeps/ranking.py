@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nlu.display.insight import Ranking
+from nlu.sweeps.schedulers.process import thinned
 from nlu.sweeps.schedulers.scheduler import FAILED, Standing
 
 FEWEST = 5
@@ -33,7 +34,7 @@ def ranking_of(trials: Sequence[Standing]) -> Ranking | None:
         return None
     # The first evaluations have no earlier ones to compare with.
     end = max((place for place, count in enumerate(counts) if count >= FEWEST and place), default=None)
-    places = sorted({*_thinned(last), *([] if end is None else [end])})
+    places = sorted({*thinned(last + 1, MOST), *([] if end is None else [end])})
     ranks: dict[int, list[float]] = {number: [] for number in best_by_trial}
     for place in places:
         here = [number for number, best in best_by_trial.items() if len(best) > place]
@@ -84,10 +85,3 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
     one, other = one - one.mean(), other - other.mean()
     size = math.sqrt(float(one @ one) * float(other @ other))
     return float(one @ other) / size if size else math.nan
-
-
-def _thinned(last: int) -> list[int]:
-    """Return at most `MOST` places from 0 to the last one, spaced geometrically."""
-    if last < MOST:
-        return list(range(last + 1))
-    return sorted({round(place) - 1 for place in np.geomspace(1, last + 1, MOST)})

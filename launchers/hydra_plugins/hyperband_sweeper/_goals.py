@@ -39,7 +39,7 @@ def goals_of(
             "peak_mb of a trial on a CPU is that of its process, but Hydra's launcher runs all trials in one; choose "
             "hydra/launcher=submitit_local, or leave peak_mb out"
         )
-    if "size_mb" in goals.quantities and any(not config.get("trainer", {}).get("save", True) for config in configs):
+    if "size_mb" in goals.quantities and any(not config["trainer"]["save"] for config in configs):
         problems.append(
             "size_mb is that of the weights that a trial saves, but trainer.save is false; set it to true, or take "
             "parameters instead"

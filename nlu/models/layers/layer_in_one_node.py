@@ -1,7 +1,7 @@
 """A post-norm transformer layer as one node of autograd, for training on a CPU.
 
-As modules, a layer is about 25 nodes, and a small model spends a tenth of a step in Python between operators. Here both
-passes are written out. They run the same operators on the same numbers in the same order as the modules, so results,
+As modules, a layer is about 25 nodes. Here both passes are written out, which saves a few percent of a step
+(benchmarks/SPEED.md). They run the same operators on the same numbers in the same order as the modules, so results,
 gradients and random numbers have the same bits, and which of both runs is not part of a run's configuration.
 
 Axes: R rows of all tokens, Q rows with queries (R, or S if only the first token of each sequence has one), D width,

@@ -9,7 +9,6 @@ late, and no trade-off has to be set.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from scipy.special import ndtr
 
 from nlu.sweeps.schedulers.belief import Belief
 from nlu.sweeps.schedulers.encoding import Encoding, drawn_anywhere, drawn_near
-from nlu.sweeps.schedulers.process import Curves, Posterior, fitted, prior
+from nlu.sweeps.schedulers.process import Curves, Posterior, fitted, prior, thinned
 from nlu.sweeps.schedulers.scheduler import FAILED, PAUSED, RUNNING, Decision, Draw, Lengths, Standing
 
 FIRST_TRIALS = 8
@@ -271,7 +270,7 @@ def _seen(trials: Sequence[Standing]) -> list[Sequence[int]]:
 
     If there would be more, the worst trials have their last points only, and then none.
     """
-    found: list[Sequence[int]] = [_thinned(len(trial.points)) for trial in trials]
+    found: list[Sequence[int]] = [thinned(len(trial.points), POINTS) for trial in trials]
     left = sum(map(len, found)) - MOST_POINTS
     worst_first = sorted(range(len(trials)), key=lambda row: (trials[row].best, -row))
     for kept in (1, 0):
@@ -279,13 +278,5 @@ def _seen(trials: Sequence[Standing]) -> list[Sequence[int]]:
             if left <= 0:
                 return found
             left -= max(0, len(found[row]) - kept)
-            found[row] = found[row][len(found[row]) - min(kept, len(found[row])) :]
+            found[row] = found[row][-1:] if kept else []
     return found
-
-
-@cache
-def _thinned(count: int) -> list[int]:
-    """Return the positions of the points of a curve that the model sees, the last one among them."""
-    if count <= POINTS:
-        return list(range(count))
-    return sorted({round(at) - 1 for at in np.geomspace(1, count, POINTS)})

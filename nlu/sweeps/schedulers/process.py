@@ -12,6 +12,7 @@ is what the configuration does not explain. All matrices over points are built f
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
@@ -180,3 +181,11 @@ class Posterior:
         decay_M = (self._beta / (2 * time_M + self._beta)) ** self._alpha
         variance_M = self._a + (self._b + self._c) * decay_M - (known_NM * known_NM).sum(0)
         return mean_M, np.sqrt(np.maximum(variance_M, 1e-9))
+
+
+@cache
+def thinned(count: int, most: int) -> list[int]:
+    """Return at most `most` of the positions below `count`, spaced geometrically, the last one among them."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(at) - 1 for at in np.geomspace(1, count, most)})
