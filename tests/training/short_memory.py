@@ -52,7 +52,7 @@ def main(mb: int, overrides: list[str]) -> None:
 
 
 def searched(stepper: Stepper, store: Store, *how: Any) -> int:
-    """Find the number of examples that fit without a reserve, say whether a tenth less and a quarter more fit, and
+    """Find the number of examples that fit without a reserve, say whether a tenth less and a tenth more fit, and
     return a small one.
 
     That is asked of the passes themselves, as a step runs them. What fits changes by some percent from pass to pass,
@@ -61,7 +61,7 @@ def searched(stepper: Stepper, store: Store, *how: Any) -> int:
     with mock.patch.object(batch_search, "SPARED_BYTES", 1):
         found = batch_search.largest_that_fits(stepper, store, *how)
     part = store.sets["train"]
-    for size in (int(0.9 * found), int(1.25 * found)):
+    for size in (int(0.9 * found), int(1.1 * found)):
         rows_B = np.argsort(-part.lengths_N, kind="stable")[:size]
         shares = stepper.passes.shares(part, [rows_B], 0)
         totals = tried(lambda shares=shares: stepper.passes.run(shares, stepper.passes.weights, 1))  # type: ignore[misc]
