@@ -5,10 +5,11 @@
     python benchmarks/cuda.py --parts tests      # only the tests
 
 First the tests that need a device: every method and head gives the same bytes twice and waits for the device in no
-step, attention is that of the CPU. Then training and prediction of BERT-base and of 4 layers of 312 in bf16 against
-transformers, as `train.py` and `predict.py` measure them. Each part runs in separate processes and is ended, with a
-sentence, if it takes longer than its share; the others continue. Nothing is fetched: where AFQMC is not in NLU_DATA,
-synthetic pairs of its lengths stand in. Without a device it says so in one sentence and ends with status 0.
+step, attention is that of the CPU, and a trial that a search pauses continues to the same bytes. Then training and
+prediction of BERT-base and of 4 layers of 312 in bf16 against transformers, as `train.py` and `predict.py` measure
+them. Each part runs in separate processes and is ended, with a sentence, if it takes longer than its share; the others
+continue. Nothing is fetched: where AFQMC is not in NLU_DATA, synthetic pairs of its lengths stand in. Without a device it
+says so in one sentence and ends with status 0.
 """
 
 import argparse
@@ -35,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 585
 MEASURED = ("--device", "cuda", "--batch-size", "256", "--turns", "3", "--threads", "8", "--precision", "bf16")
 TESTS = ("tests/training/test_cuda_memory.py", "tests/diagnosis/test_cuda.py", "tests/training/test_cuda.py",
-         "tests/models/layers/test_attention.py", "tests/models/test_encoder.py")
+         "tests/models/layers/test_attention.py", "tests/models/test_encoder.py", "tests/launchers/test_cuda.py")
 PARTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "tests": (230, ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--durations=5", *TESTS)),
     "train 4 x 312": (130, ("train", "--sizes", "4 x 312", "--steps", "60", "--no-weaker", *MEASURED)),

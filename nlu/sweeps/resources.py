@@ -174,9 +174,10 @@ def _budget(
     """Return the examples that all trials together may see; None if only n_trials limits them."""
     written = settings["max_examples"]
     if written is None:
-        # A freeze-thaw search has no end of its own.
-        factor = spec["reduction_factor"]
-        return settings["n_trials"] * spec["max_resource"] // factor if spec["name"] == "freeze_thaw" else None
+        if spec["name"] != "freeze_thaw":
+            return None
+        # A freeze-thaw search has no end of its own. A whole trial can always end.
+        return max(spec["max_resource"], settings["n_trials"] * spec["max_resource"] // spec["reduction_factor"])
     found = max(_lengths("hydra.sweeper.max_examples", written, configs, num_examples, rounded=False))
     if found < spec["max_resource"]:
         raise UserError(

@@ -190,6 +190,7 @@ def test_the_budget_of_a_search_that_pauses_is_in_examples_and_holds_a_whole_tri
     configs = [config()]
     found = resources.pruner_spec(settings, configs, 1000)
     assert found["max_examples"] == 20000 and found["parts"] == 1
+    assert resources.pruner_spec({**settings, "n_trials": 2}, configs, 1000)["max_examples"] == 2000
     assert resources.pruner_spec({**settings, "pruner": "asha"}, configs, 1000)["max_examples"] is None
     assert resources.pruner_spec({**settings, "max_examples": "7ep"}, configs, 1000)["max_examples"] == 7000
     with pytest.raises(UserError, match="fewer than a whole trial has"):

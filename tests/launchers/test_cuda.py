@@ -1,0 +1,41 @@
+"""A search that pauses trials on a CUDA device, if this machine has one."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.runs import QUICK, TINY, files, run, weights
+
+DEVICE = "cuda"
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+SEARCH = (
+    "--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.pruner=freeze_thaw", "hydra/launcher=submitit_local",
+    "hydra.sweeper.n_trials=2", "hydra.sweeper.max_examples=160ex", "hydra.sweeper.keep=all",
+    "optimizer.lr=tag(log,interval(1e-4,1e-1))",
+)  # fmt: skip
+
+
+def test_a_trial_that_a_search_pauses_and_continues_on_a_gpu_has_the_bytes_of_a_run_in_one_go(tmp_path: Path) -> None:
+    fixed = [option for option in QUICK if not option.startswith(("trainer.device=", "optimizer.lr="))]
+    options = [
+        *TINY,
+        *fixed,
+        *files(tmp_path),
+        f"trainer.device={DEVICE}",
+        "precision=bf16",
+        "trainer.eval_interval=5st",
+    ]
+    of_gpu = ["hydra.sweeper.gpus_per_trial=1"] if DEVICE == "cuda" else []
+    run(*SEARCH, *of_gpu, *options, f"hydra.sweep.dir={tmp_path}/search")
+    with (tmp_path / "search/summary/trials.tsv").open() as table:
+        ended = [row["trial"] for row in csv.DictReader(table, delimiter="\t") if row["state"] == "complete"]
+    with (tmp_path / "search/summary/decisions.tsv").open() as table:
+        thawed = {row["trial"] for row in csv.DictReader(table, delimiter="\t") if row["what"] == "thawed"}
+    (number, *_) = [each for each in ended if each in thawed]
+    trial = tmp_path / "search" / number
+    drawn = (trial / "overrides").read_text().split()[-1]
+    assert drawn.startswith("optimizer.lr=")
+    run(*options, drawn, f"hydra.run.dir={tmp_path}/straight")
+    assert weights(trial) == weights(tmp_path / "straight")
