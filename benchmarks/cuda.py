@@ -8,8 +8,8 @@ First the tests that need a device: every method and head gives the same bytes t
 step, attention is that of the CPU, and a trial that a search pauses continues to the same bytes. Then training and
 prediction of BERT-base and of 4 layers of 312 in bf16 against transformers, as `train.py` and `predict.py` measure
 them. Each part runs in separate processes and is ended, with a sentence, if it takes longer than its share; the others
-continue. Nothing is fetched: where AFQMC is not in NLU_DATA, synthetic pairs of its lengths stand in. Without a device it
-says so in one sentence and ends with status 0.
+continue. Nothing is fetched: where AFQMC is not in NLU_DATA, synthetic pairs of its lengths stand in. Without a device
+it says so in one sentence and ends with status 0.
 """
 
 import argparse
