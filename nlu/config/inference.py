@@ -38,7 +38,7 @@ ALLOWED = (
     "trainer.eval_batch_size",
 )
 """Keys of a run that may have other values when it is scored."""
-PRECISIONS = ("fp32", "bf16", "int8")
+PRECISIONS = ("fp32", "bf16", "int8", "int8_compiled")
 """The precisions in which a run may predict, other than its own."""
 SETS = ("train", "dev", "test")
 _DIALECT = {"separator": None, "quote": None, "skip_lines": 0, "sheet": None}

@@ -83,7 +83,9 @@ def load_trained(
     if precision is not None:
         node = node_of("precision", precision) if isinstance(precision, str) else dict(precision)
         if node[TARGET] == target_of("precision", "auto"):
-            raise UserError("precision is auto, which only nlu.train chooses; set it to fp32, bf16 or int8")
+            raise UserError(
+                "precision is auto, which only nlu.train chooses; set it to fp32, bf16, int8 or int8_compiled"
+            )
         config = replace(config, precision=node)
     with _fixed_copy(located) as checkpoint:
         trained = _loaded(located, config, checkpoint, merged or config.precision[TARGET] == INT8)

@@ -22,9 +22,9 @@ INT8 = "nlu.training.int8.Int8"
 class Quantizable(Protocol):
     """An encoder whose linear layers can be held in int8."""
 
-    def quantize(self, dtype: torch.dtype) -> None:
+    def quantize(self, dtype: torch.dtype, *, compiled: bool = False) -> None:
         """Replace them by `nlu.models.layers.quantized.QuantizedLinear`, in place and for good; `dtype` is that of the
-        inputs of attention."""
+        inputs of attention. With `compiled`, layers without a gradient are computed by `nlu.models.layers.compiled`."""
 
 
 class Int8(Precision):
@@ -36,10 +36,11 @@ class Int8(Precision):
 
     rules_of_config = "nlu.models.rules.int8_problems"
 
-    def __init__(self, *, attention: Literal["auto", "bfloat16", "float32"] = "auto"):
-        """`attention`: the format of its matrix products; auto = bf16 if the processor computes its products."""
+    def __init__(self, *, attention: Literal["auto", "bfloat16", "float32"] = "auto", compiled: bool = False):
+        """`attention`: the format of its matrix products; auto = bf16 if the processor computes its products.
+        `compiled`: by kernels in C, which this machine's compiler builds on first use, with attention in float32."""
         super().__init__(dtype="float32")
-        self.attention = attention
+        self.attention, self.compiled = attention, compiled
 
     def hold(self, model: TaskModel) -> None:
         """Refuse to train: rounded weights have no gradient. Raises UserError."""
@@ -48,8 +49,14 @@ class Int8(Precision):
     def quantize(self, model: TaskModel) -> None:
         """Hold the linear layers of the encoder in int8, in place.
 
-        Raises UserError if this processor or torch cannot multiply integers, or the encoder has no such layers.
+        Raises UserError if this processor or torch cannot multiply integers, the encoder has no such layers, or the
+        compiled kernels cannot be built.
         """
+        if self.compiled and self.attention == "bfloat16":
+            raise UserError(
+                "precision.compiled is true and precision.attention is bfloat16, but compiled layers compute attention "
+                "in float32; leave out one of them"
+            )
         if not multiplies_integers():
             raise UserError(
                 f"precision is int8, but torch {torch.__version__} lacks the operators for its products on a CPU; set "
@@ -66,10 +73,13 @@ class Int8(Precision):
                 f"precision is int8, but {type(encoder).__name__} has no linear layers of nlu to quantize; set "
                 "precision=bf16 or fp32, or export with format=onnx-int8"
             )
-        encoder.quantize(self.dtype_of_attention())
+        encoder.quantize(self.dtype_of_attention(), compiled=self.compiled)
 
     def dtype_of_attention(self) -> torch.dtype:
         """Return the format of the matrix products inside attention."""
+        if self.compiled:
+            # Also for what torch computes then: explanations, which need gradients.
+            return torch.float32
         if self.attention != "auto":
             return torch.bfloat16 if self.attention == "bfloat16" else torch.float32
         is_slow = Precision(dtype="bfloat16").warning(torch.device("cpu")) is not None

@@ -31,7 +31,7 @@ MAY_DIFFER = {
     },
     "optimizer": {"lr"},
     "method": {"teacher"},
-    "precision": {"dtype"},
+    "precision": {"dtype", "compiled"},
 }  # fmt: skip
 """Keys whose value in a YAML is the choice, and need not be the constructor's default."""
 FOR_OTHERS = {

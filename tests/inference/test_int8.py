@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import nlu
 from nlu.config.errors import UserError
@@ -17,6 +18,7 @@ from nlu.models.layers.quantized import QuantizedLinear
 from nlu.models.layers.torch_private import multiplies_integers
 from nlu.training import int8
 from tests.inference.runs import FEW, evaluate, export, kept, predict, trained, unlabelled
+from tests.models.layers.compiled.machine import compiles_int8
 from tests.serving.servers import serving
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, TEXTCNN, few_first, read, write
@@ -46,6 +48,49 @@ def test_each_row_has_the_same_bits_in_any_batch_and_in_every_command(name: str,
     logits, own = ([np.ravel(one["logits"]) for one in each] for each in (exact, found))
     differences = np.abs(np.concatenate(own) - np.concatenate(logits))
     assert 0 < differences.max() < 0.1 * np.abs(np.concatenate(logits)).max()
+
+
+@pytest.mark.skipif(not compiles_int8(), reason="no compiler, or no AVX-512 VNNI")
+@pytest.mark.parametrize("name", few_first(list(TASKS), *FEW))
+def test_compiled_each_row_has_the_same_bits_in_any_batch_and_command(name: str, tmp_path: Path) -> None:
+    run = trained(TASKS[name], tmp_path)
+    rows = unlabelled(TASKS[name], 23)
+    loaded = nlu.load(run, device="cpu", batch_size=5, precision="int8_compiled")
+    found = loaded.predict(rows, logits=True)
+    assert [loaded.predict([row], logits=True)[0] for row in rows] == found
+    write(tmp_path / "new.jsonl", rows)
+    out = f"output={tmp_path}/out.jsonl"
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", out, "logits=true", "precision=int8_compiled")
+    written = read(tmp_path / "out.jsonl")
+    assert [{key: one[key] for key in one if key not in row} for one, row in zip(written, rows, strict=True)] == found
+    others = [nlu.load(run, device="cpu", precision=name).predict(rows, logits=True) for name in ("fp32", "int8")]
+    own, exact, by_torch = (np.concatenate([np.ravel(one["logits"]) for one in each]) for each in (found, *others))
+    assert 0 < np.abs(own - exact).max() < 0.1 * np.abs(exact).max()
+    # Both round the same numbers; most come out alike.
+    assert np.abs(own - by_torch).mean() < np.abs(own - exact).mean()
+
+
+@pytest.mark.skipif(not compiles_int8(), reason="no compiler, or no AVX-512 VNNI")
+def test_a_run_explains_with_the_gradient_of_rounded_weights_when_compiled(run: Path) -> None:
+    rows = unlabelled(TASKS["classify"], 3)
+    with serving(run, "precision=int8_compiled") as server:
+        assert server.ask("/predict", {"rows": rows})[0] == 200
+        status, found = server.ask("/explain", {"row": rows[0]})
+    assert status == 200 and sum(abs(mark["attribution"]) for mark in found["marks"]) > 0
+
+
+def test_without_a_compiler_int8_compiled_is_refused(run: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 2))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    out = f"output={tmp_path}/out.jsonl"
+    predict(f"run={run}", f"input={tmp_path}/new.jsonl", out, "precision=int8_compiled", status=2)
+    assert "compiled kernels need a C compiler, but cc, gcc, clang is not on the PATH" in capsys.readouterr().err
+
+
+def test_attention_in_bf16_is_refused_with_compiled_layers() -> None:
+    with pytest.raises(UserError, match="^precision.compiled is true and precision.attention is bfloat16, but"):
+        int8.Int8(attention="bfloat16", compiled=True).quantize(nn.Identity())  # type: ignore[arg-type]
 
 
 def test_nlu_evaluate_scores_in_int8_as_nlu_load_does(run: Path, tmp_path: Path) -> None:
@@ -115,7 +160,9 @@ def test_an_encoder_without_our_linear_layers_is_refused(tmp_path: Path) -> None
 
 
 def test_an_unknown_precision_is_refused(run: Path) -> None:
-    with pytest.raises(UserError, match="^precision is 'int4' but must be fp32, bf16 or int8, or None for the run's"):
+    with pytest.raises(
+        UserError, match="^precision is 'int4' but must be fp32, bf16, int8 or int8_compiled, or None for the run's"
+    ):
         nlu.load(run, device="cpu", precision="int4")
 
 
@@ -123,7 +170,10 @@ def test_a_precision_that_a_run_chooses_when_it_is_trained_is_refused(run: Path,
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 2))
     out = f"output={tmp_path}/out.jsonl"
     predict(f"run={run}", f"input={tmp_path}/new.jsonl", out, "precision=auto", status=2)
-    assert "precision is auto, which only nlu.train chooses; set it to fp32, bf16 or int8" in capsys.readouterr().err
+    assert (
+        "precision is auto, which only nlu.train chooses; set it to fp32, bf16, int8 or int8_compiled"
+        in capsys.readouterr().err
+    )
 
 
 def test_another_device_than_a_cpu_is_refused(run: Path) -> None:

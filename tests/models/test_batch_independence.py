@@ -28,6 +28,7 @@ from nlu.models.layers.linear import Tied
 from nlu.models.layers.torch_private import multiplies_integers
 from nlu.models.task_model import TaskModel
 from tests.few import first
+from tests.models.layers.compiled.machine import compiles_int8
 from tests.models.parts import Target, labels, task_model
 
 VOCAB_SIZE = 50
@@ -195,6 +196,17 @@ def test_logits_of_bert_with_lora_have_the_same_bits_among_any_neighbours(corpus
 def test_in_int8_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, dtype, layout):
     model = spread(task_model(bert(**EXACT[seed]), layout, 3), seed)
     model.backbone.quantize(dtype)
+    assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
+
+
+@pytest.mark.skipif(not compiles_int8(), reason="no compiler, or no AVX-512 VNNI")
+@pytest.mark.parametrize(
+    ("layout", "pooling"), [*((layout, "first") for layout in LAYOUTS), ("pair", "pooler"), ("single", "mean")]
+)
+@pytest.mark.parametrize("seed", first(2, range(len(EXACT))))
+def test_in_compiled_int8_logits_have_the_same_bits_among_any_neighbours(corpus, spread, seed, layout, pooling):
+    model = spread(task_model(bert(pooling=pooling, **EXACT[seed]), layout, 3), seed)
+    model.backbone.quantize(torch.float32, compiled=True)
     assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
 
 

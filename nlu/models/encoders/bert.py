@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nlu.config.errors import CheckpointError
+from nlu.config.errors import CheckpointError, UserError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Inside, layers_asked
@@ -25,6 +25,7 @@ from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE, LOWEST
 from nlu.models.layers.attention import Attention, attention_over, attention_weights
+from nlu.models.layers.compiled.int8_layers import Int8Layers, LayerParts
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.layer_in_one_node import Parts, in_one_node
 from nlu.models.layers.linear import Embedding, Linear, padding_rows, with_rows
@@ -105,6 +106,7 @@ class Bert(nn.Module):
         self.head_dropout, self.gradient_checkpointing = head_dropout, gradient_checkpointing
         self.pooling = pooling
         self.pads = False
+        self.compiled: Int8Layers | None = None
         self.embeddings = Embeddings(vocab_size, sizes)
         embedding_size = sizes["embedding_size"] or self.width
         self.embeddings_project = Linear(embedding_size, self.width) if embedding_size != self.width else None
@@ -188,14 +190,25 @@ class Bert(nn.Module):
     def depth(self) -> int:
         return self._groups + 1
 
-    def quantize(self, dtype: torch.dtype) -> None:
+    def quantize(self, dtype: torch.dtype, *, compiled: bool = False) -> None:
         """Hold the linear layers of all layers in int8, for predicting; `dtype` is that of attention's inputs.
 
-        Embeddings and their projection, norms, pooling and the softmax stay as they are.
+        Embeddings and their projection, norms, pooling and the softmax stay as they are. With `compiled`, layers that
+        need no gradient are computed by `nlu.models.layers.compiled`, with attention in float32. Raises UserError if
+        this machine cannot do that, or if the pooling reads the layers in between.
         """
+        if compiled and self.pooling == "layers":
+            raise UserError(
+                "precision is int8_compiled, which computes all layers at once, but model.pooling is layers; set "
+                "precision=int8"
+            )
         for layer in self.encoder["layer"].children():
             assert isinstance(layer, Layer)
             layer.quantize(LOWEST[self.sizes["activation"]], dtype)
+        if compiled:
+            weights: list[Any] = list(self.encoder["layer"].children())
+            parts = [weights[self.group_of(layer)].parts(self.heads_of(layer)) for layer in range(self.sizes["layers"])]
+            self.compiled = Int8Layers(parts, self.sizes["activation"])
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a checkpoint of BERT or of its family to the tensors of this module; query, key and value become one
@@ -222,6 +235,8 @@ class Bert(nn.Module):
         if self.embeddings_project is not None:
             # Under autocast the projection returns bf16, and so would all residual sums after it.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
+        if self.compiled is not None and seen is None and not torch.is_grad_enabled():
+            return self.compiled(hidden_TD, batch.lengths, first_only=first_only)
         # Rows of zeros are added once for all layers; attention ignores them, and they are cut off at the end.
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
@@ -331,6 +346,13 @@ class Layer(nn.Module):
         self.attention.output.dense = QuantizedLinear(dense)
         self.intermediate["dense"] = QuantizedLinear(self.intermediate["dense"])
         self.output.dense = QuantizedLinear(self.output.dense, lowest=lowest)
+
+    def parts(self, heads: int) -> LayerParts:
+        """Return the modules of a layer whose linear layers are in int8."""
+        first, last = self.attention.output, self.output
+        linears = self.attention.self["qkv"], first.dense, self.intermediate["dense"], last.dense
+        qkv, mixing, inner, outer = (each for each in linears if isinstance(each, QuantizedLinear))
+        return LayerParts(qkv, mixing, inner, outer, first.LayerNorm, last.LayerNorm, heads)
 
     def in_one_node(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor | None:
         """Return what `forward` returns, by `nlu.models.layers.layer_in_one_node`; None if it may not compute it."""

@@ -38,7 +38,7 @@ class QuantizedLinear(nn.Module):
         super().__init__()
         assert isinstance(linear, nn.Linear)
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._lowest, self._dtype = lowest, dtype
+        self.lowest, self._dtype = lowest, dtype
         weight_OI = linear.weight.detach().float()
         scale_O = weight_OI.abs().amax(1).clamp_(min=TINY) / LARGEST
         whole_OI = (weight_OI / scale_O[:, None]).round_().to(torch.int8)
@@ -56,6 +56,11 @@ class QuantizedLinear(nn.Module):
     def weight_OI(self) -> Tensor:
         """The weight that it computes with, (O, I), float32."""
         return unpacked_integers(self._packed[0, self.out_features]).float() * self._scale_O[:, None]
+
+    def integers(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the whole weights, (O, I) int8, the scale of a product for an input with a span of 1, (O), and the
+        bias, (O), which counts from `lowest`."""
+        return unpacked_integers(self._packed[0, self.out_features]), self._product_scale_O, self._bias_O
 
     def size_bytes(self) -> int:
         """Return the bytes of the weights with their scales and biases."""
@@ -79,7 +84,7 @@ class QuantizedLinear(nn.Module):
             self._packed[start, stop] = packed_integers(whole_OI[start:stop])
         some = slice(start, stop)
         bytes_RI, span_R1 = self._whole(input.float())
-        zero = MIDDLE if self._lowest is None else 0
+        zero = MIDDLE if self.lowest is None else 0
         packed = self._packed[start, stop]
         product_RO = product_of_integers(bytes_RI, zero, packed, self._product_scale_O[some], self._zero_O[some])
         result_RO = product_RO[: len(input)]
@@ -92,14 +97,14 @@ class QuantizedLinear(nn.Module):
 
         A span is LARGEST steps, or STEPS if the least possible activation is known.
         """
-        if self._lowest is None:
+        if self.lowest is None:
             size_RI = torch.abs(input_RI, out=_steps(input_RI))
             span_R1 = size_RI.amax(1, keepdim=True).clamp_(min=TINY)
             steps_RI = torch.mul(input_RI, LARGEST / span_R1, out=_steps(input_RI))
         else:
-            span_R1 = (input_RI.amax(1, keepdim=True) - self._lowest).clamp_(min=TINY)
+            span_R1 = (input_RI.amax(1, keepdim=True) - self.lowest).clamp_(min=TINY)
             per_step_R1 = STEPS / span_R1
-            first_R1 = per_step_R1 * -self._lowest - MIDDLE
+            first_R1 = per_step_R1 * -self.lowest - MIDDLE
             steps_RI = torch.addcmul(first_R1, input_RI, per_step_R1, out=_steps(input_RI))
         rows = len(input_RI)
         # The library compiles its kernel for each new number of rows. Rows do not influence each other, so those that

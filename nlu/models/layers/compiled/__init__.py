@@ -1,0 +1,1 @@
+"""Kernels in C, which this machine's own compiler builds when they are first used. All are optional."""
