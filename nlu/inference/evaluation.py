@@ -218,7 +218,8 @@ def _score_all(
     batch_size = config.trainer.rows_to_score
     found: dict[str, Findings] = {}
     decided = dict(subject.decided)
-    evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, folder / "predictions")
+    into = folder / "predictions"
+    evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, into, by_threads=True)
     for name, whole in subject.sets.items():
         part = whole if config.max_rows is None else sample(whole, config.max_rows, config.seed)
         with progress.task(f"scoring {name}", len(part)) as bar:

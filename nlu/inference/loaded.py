@@ -95,7 +95,13 @@ class Loaded:
         ranks = Ranks(0, 1, self.predictor.device)
         with tempfile.TemporaryDirectory(prefix="nlu-evaluate-") as folder:
             evaluator = Evaluator(
-                trained.model, trained.task, ranks, self.predictor.precision, self.predictor.batch_size, Path(folder)
+                trained.model,
+                trained.task,
+                ranks,
+                self.predictor.precision,
+                self.predictor.batch_size,
+                Path(folder),
+                by_threads=True,
             )
             scored = score(evaluator, part, trained.decided, lambda count: None)
             scored.spool.close()

@@ -28,6 +28,7 @@ from nlu.tasks.task import Outputs, to_host
 from nlu.training.int8 import Int8
 from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
+from nlu.training.side_by_side import may_be_apart, side_by_side
 
 Result = TypeVar("Result")
 
@@ -44,6 +45,7 @@ class Predictor:
             self.precision.require(device)
         # Explanations need gradients of vectors, never of weights, whose gradients would take as much memory again.
         trained.model.to(device).requires_grad_(False)
+        self._apart = may_be_apart(trained.model, trained.task)
 
     @property
     def runs(self) -> list[Trained]:
@@ -92,7 +94,8 @@ class Predictor:
             return batch, work(batch)
 
         batches = evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1)
-        for _, found in by_parts(of, batches, self.device):
+        in_turn = side_by_side if self._apart else by_parts
+        for _, found in in_turn(of, batches, self.device):
             yield found
 
     @torch.inference_mode()

@@ -30,6 +30,7 @@ from nlu.tasks.task import Task
 from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
+from nlu.training.side_by_side import may_be_apart, side_by_side
 
 CHUNK_RECORDS = 2048
 
@@ -109,6 +110,8 @@ class Evaluator:
     """the folder of records while a set is scored"""
     divides: bool = True
     """whether a batch is divided if memory runs out, which takes more passes than on other ranks"""
+    by_threads: bool = False
+    """whether threads may compute batches side by side, where that gives the same bits"""
 
 
 @dataclass
@@ -138,17 +141,28 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     # placeholder.
     passes = evaluation_passes(len(part), batch_size=evaluator.batch_size, world_size=ranks.world_size)
 
-    def scored(examples_B: np.ndarray) -> tuple[Batch, list[dict[str, object]], Recorder]:
-        recorded = recorder.copy()
+    def passed(examples_B: np.ndarray) -> tuple[Batch, list[dict[str, object]]]:
         batch = collate(part, examples_B)
-        with summary.recording(recorded):
-            with evaluator.precision.autocast(ranks.device):
-                outputs = task.forward(evaluator.model, batch.to(ranks.device))
-            return batch, task.records(part, batch, evaluator.model, outputs), recorded
+        with evaluator.precision.autocast(ranks.device):
+            outputs = task.forward(evaluator.model, batch.to(ranks.device))
+        return batch, task.records(part, batch, evaluator.model, outputs)
+
+    def recorded(examples_B: np.ndarray) -> tuple[Batch, list[dict[str, object]]]:
+        nonlocal recorder
+        own = recorder.copy()
+        with summary.recording(own):
+            found = passed(examples_B)
+        # Not before the pass has succeeded: one that ran out of memory is repeated in parts.
+        recorder = own
+        return found
 
     with _scoring(evaluator.model):
-        for _, (batch, records, recorded) in by_parts(scored, batches, ranks.device, divides=evaluator.divides):
-            recorder = recorded
+        # Only code of users records numbers, and none of it may run side by side.
+        if evaluator.by_threads and may_be_apart(evaluator.model, task):
+            found = side_by_side(passed, batches, ranks.device)
+        else:
+            found = by_parts(recorded, batches, ranks.device, divides=evaluator.divides)
+        for _, (batch, records) in found:
             for record in records:
                 scorer.add(record)
             spool.add(batch.examples_B, records)

@@ -25,7 +25,7 @@ from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE, LOWEST
 from nlu.models.layers.attention import Attention, attention_over, attention_weights
-from nlu.models.layers.compiled.int8_layers import Int8Layers, LayerParts
+from nlu.models.layers.compiled.int8_layers import Int8Layers, LayerParts, Tables
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.layer_in_one_node import Parts, in_one_node
 from nlu.models.layers.linear import Embedding, Linear, padding_rows, with_rows
@@ -208,7 +208,9 @@ class Bert(nn.Module):
         if compiled:
             weights: list[Any] = list(self.encoder["layer"].children())
             parts = [weights[self.group_of(layer)].parts(self.heads_of(layer)) for layer in range(self.sizes["layers"])]
-            self.compiled = Int8Layers(parts, self.sizes["activation"])
+            own = self.embeddings
+            tables = Tables(own.position_embeddings, own.token_type_embeddings, own.LayerNorm)
+            self.compiled = Int8Layers(tables, parts, self.sizes["activation"])
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a checkpoint of BERT or of its family to the tensors of this module; query, key and value become one
@@ -231,12 +233,13 @@ class Bert(nn.Module):
 
     def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool, seen: "_Seen | None" = None) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
-        hidden_TD = self.embeddings(x_TD, batch, self.has_segments)
+        compiled = None if seen is not None or torch.is_grad_enabled() else self.compiled
+        hidden_TD = self.embeddings(x_TD, batch, self.has_segments, compiled)
         if self.embeddings_project is not None:
             # Under autocast the projection returns bf16, and so would all residual sums after it.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
-        if self.compiled is not None and seen is None and not torch.is_grad_enabled():
-            return self.compiled(hidden_TD, batch.lengths, first_only=first_only)
+        if compiled is not None:
+            return compiled(hidden_TD, batch.lengths, first_only=first_only)
         # Rows of zeros are added once for all layers; attention ignores them, and they are cut off at the end.
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))
@@ -309,12 +312,16 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(width, eps=sizes["layer_norm_eps"])
         self.dropout = Dropout(sizes["dropout"])
 
-    def forward(self, x_TD: Tensor, batch: Batch, has_segments: bool = True) -> Tensor:
+    def forward(
+        self, x_TD: Tensor, batch: Batch, has_segments: bool = True, compiled: Int8Layers | None = None
+    ) -> Tensor:
         """Return (T, D); without `has_segments` all tokens are of segment 0."""
-        summed_TD = x_TD + self.position_embeddings(batch.positions_T)
         types = self.token_type_embeddings
         # With a single type, only the separator divides the texts of a pair, as in RoBERTa.
         differ = has_segments and types.num_embeddings > 1
+        if compiled is not None:
+            return compiled.embeddings(x_TD, batch.positions_T, batch.segments_T if differ else None)
+        summed_TD = x_TD + self.position_embeddings(batch.positions_T)
         segments_T = batch.segments_T if differ else torch.zeros_like(batch.segments_T)
         return self.dropout(self.LayerNorm(summed_TD + types(segments_T)))
 

@@ -16,7 +16,8 @@ Comments name axes as Python does: T tokens, D width, I inputs, O outputs, L tok
 #define PANEL 64       /* outputs whose weights lie together: four vectors */
 #define VECTORS 4      /* vectors of a panel */
 #define TILE 6         /* rows whose sums are in registers at once: TILE * VECTORS, with VECTORS + 1 for operands */
-#define QUERIES 4      /* queries whose scores are in registers at once */
+#define QUERIES 8      /* queries whose scores are in registers at once, each with up to KEYS vectors */
+#define KEYS 3
 #define CHUNK_ROWS 128 /* rows that pass through all layers together, so that they stay in the cache */
 #define LARGEST 127.0f
 #define MIDDLE 128.0f
@@ -24,6 +25,10 @@ Comments name axes as Python does: T tokens, D width, I inputs, O outputs, L tok
 #define TINY 1e-30f
 
 #define INLINE static inline __attribute__((always_inline))
+
+/* sums += products of unsigned bytes and signed ones, by fours. As an intrinsic, compilers read the weights from memory for
+each row again, and copy sums between registers and memory; it takes half as long again. */
+#define ADD_PRODUCTS(sums, bytes, weights) __asm__("vpdpbusd %2, %1, %0" : "+v"(sums) : "v"(bytes), "v"(weights))
 
 enum activation { GELU = 0, GELU_TANH = 1, RELU = 2 };
 
@@ -165,7 +170,7 @@ INLINE void tile_of(const int count, const uint8_t *bytes, int64_t stride, const
             memcpy(&four, bytes + r * stride + k * 4, 4);
             const __m512i a = _mm512_set1_epi32(four);
 #pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; v++) sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], a, w[v]);
+            for (int v = 0; v < VECTORS; v++) ADD_PRODUCTS(sums[r][v], a, w[v]);
         }
     }
 #pragma GCC unroll 4
@@ -247,83 +252,145 @@ INLINE void activate(float *row, int64_t width, int64_t activation) {
 
 INLINE int64_t up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
 
-/* softmax(q k / sqrt(E)) v of one head and sequence, for the first `queries` of its tokens. Strides are between tokens.
-`room` has up(L, 16) (E + QUERIES) + L up(E, 16) numbers. */
+/* Transpose 16 rows of 16 numbers, in registers. */
+INLINE void transpose(__m512 x[LANES]) {
+    __m512 y[LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 2) {
+        y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            const __m512d low = _mm512_castps_pd(y[i + j]), high = _mm512_castps_pd(y[i + j + 2]);
+            x[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+            x[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+        }
+#pragma GCC unroll 2
+    for (int i = 0; i < LANES; i += 8)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            y[i + j] = _mm512_shuffle_f32x4(x[i + j], x[i + j + 4], 0x88);
+            y[i + j + 4] = _mm512_shuffle_f32x4(x[i + j], x[i + j + 4], 0xdd);
+        }
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) {
+        x[j] = _mm512_shuffle_f32x4(y[j], y[j + 8], 0x88);
+        x[j + 8] = _mm512_shuffle_f32x4(y[j], y[j + 8], 0xdd);
+    }
+}
+
+/* Write the keys of a head as columns, (E, up(L, 16)), with zeros after the last one. */
+INLINE void lay_keys(const float *key, int64_t stride, int64_t length, int64_t width, int64_t padded, float *keys_EL) {
+    for (int64_t l = 0; l < padded; l += LANES)
+        for (int64_t e = 0; e < width; e += LANES) {
+            const __mmask16 mask = mask_of(width - e);
+            __m512 x[LANES];
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+                x[i] = l + i < length ? _mm512_maskz_loadu_ps(mask, key + (l + i) * stride + e) : _mm512_setzero_ps();
+            transpose(x);
+#pragma GCC unroll 16
+            for (int i = 0; i < LANES; i++)
+                if (e + i < width) _mm512_storeu_ps(keys_EL + (e + i) * padded + l, x[i]);
+        }
+}
+
+/* Write the sums over `depth` of left (count, depth) times right (depth, vectors * LANES). */
+INLINE void products_of(const int count, const int vectors, const float *const *left, int64_t depth, const float *right,
+                        int64_t right_stride, float *out, int64_t out_stride) {
+    __m512 sums[QUERIES][KEYS];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++)
+#pragma GCC unroll 3
+        for (int v = 0; v < vectors; v++) sums[i][v] = _mm512_setzero_ps();
+    for (int64_t d = 0; d < depth; d++) {
+        __m512 x[KEYS];
+#pragma GCC unroll 3
+        for (int v = 0; v < vectors; v++) x[v] = _mm512_loadu_ps(right + d * right_stride + v * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) {
+            const __m512 one = _mm512_set1_ps(left[i][d]);
+#pragma GCC unroll 3
+            for (int v = 0; v < vectors; v++) sums[i][v] = _mm512_fmadd_ps(one, x[v], sums[i][v]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++)
+#pragma GCC unroll 3
+        for (int v = 0; v < vectors; v++) _mm512_storeu_ps(out + i * out_stride + v * LANES, sums[i][v]);
+}
+
+/* The same for any number of vectors. */
+INLINE void all_products_of(const int count, const float *const *left, int64_t depth, const float *right, int64_t wide,
+                            float *out) {
+    int64_t at = 0;
+    for (; at + KEYS * LANES <= wide; at += KEYS * LANES)
+        products_of(count, KEYS, left, depth, right + at, wide, out + at, wide);
+    if (wide - at == 2 * LANES) products_of(count, 2, left, depth, right + at, wide, out + at, wide);
+    else if (wide - at == LANES) products_of(count, 1, left, depth, right + at, wide, out + at, wide);
+}
+
+/* For `count` scores of each query: exp((score - the largest one) / sqrt(E)) in their place; return the sum. */
+INLINE float powers_of(float *scores, int64_t count, __m512 scale) {
+    __m512 most = _mm512_set1_ps(-INFINITY), sum = _mm512_setzero_ps();
+    for (int64_t l = 0; l < count; l += LANES)
+        most = _mm512_mask_max_ps(most, mask_of(count - l), most, _mm512_loadu_ps(scores + l));
+    const __m512 top = _mm512_set1_ps(max_of(most));
+    for (int64_t l = 0; l < count; l += LANES) {
+        const __m512 x = exp_of(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(scores + l), top), scale));
+        sum = _mm512_mask_add_ps(sum, mask_of(count - l), sum, x);
+        _mm512_storeu_ps(scores + l, x);
+    }
+    return sum_of(sum);
+}
+
+/* softmax(q k / sqrt(E)) v for the queries from `query` on; a row that is missing repeats the last one. */
+INLINE void attend_some(const int tile, const float *query, int64_t query_stride, int64_t count, const float *keys_EL,
+                        const float *values_LE, int64_t length, int64_t width, float *out, int64_t out_stride,
+                        float *scores) {
+    const int64_t padded = up(length, LANES), wide = up(width, LANES);
+    const __m512 scale = _mm512_set1_ps(1.0f / sqrtf((float)width));
+    const float *rows[QUERIES], *weights[QUERIES];
+    float totals[QUERIES], *mixed = scores + tile * padded;
+    for (int i = 0; i < tile; i++) {
+        rows[i] = query + (i < count ? i : count - 1) * query_stride;
+        weights[i] = scores + i * padded;
+    }
+    all_products_of(tile, rows, width, keys_EL, padded, scores);
+    for (int i = 0; i < tile && i < count; i++) totals[i] = powers_of(scores + i * padded, length, scale);
+    all_products_of(tile, weights, length, values_LE, wide, mixed);
+    for (int i = 0; i < tile && i < count; i++) {
+        const __m512 total = _mm512_set1_ps(totals[i]);
+        for (int64_t e = 0; e < width; e += LANES)
+            _mm512_mask_storeu_ps(out + i * out_stride + e, mask_of(width - e),
+                                  _mm512_div_ps(_mm512_loadu_ps(mixed + i * wide + e), total));
+    }
+}
+
+/* What `attend` needs, in numbers. */
+INLINE int64_t room_to_attend(int64_t length, int64_t width) {
+    return up(length, LANES) * (width + QUERIES) + (length + QUERIES) * up(width, LANES);
+}
+
+/* softmax(q k / sqrt(E)) v of one head and sequence, for the first `queries` of its tokens. Strides are between tokens. */
 static void attend(const float *query, int64_t query_stride, const float *key, const float *value, int64_t stride,
                    int64_t length, int64_t queries, int64_t width, float *out, int64_t out_stride, float *room) {
     const int64_t padded = up(length, LANES), wide = up(width, LANES);
     float *keys_EL = room, *values_LE = keys_EL + width * padded, *scores = values_LE + length * wide;
-    for (int64_t l = 0; l < length; l++)
-        for (int64_t e = 0; e < width; e++) keys_EL[e * padded + l] = key[l * stride + e];
-    for (int64_t e = 0; e < width; e++)
-        for (int64_t l = length; l < padded; l++) keys_EL[e * padded + l] = 0;
+    lay_keys(key, stride, length, width, padded, keys_EL);
     for (int64_t l = 0; l < length; l++)
         for (int64_t e = 0; e < wide; e += LANES)
             _mm512_storeu_ps(values_LE + l * wide + e, _mm512_maskz_loadu_ps(mask_of(width - e), value + l * stride + e));
-    const __m512 scale = _mm512_set1_ps(1.0f / sqrtf((float)width)), least = _mm512_set1_ps(-INFINITY);
-    for (int64_t first = 0; first < queries; first += QUERIES) {
-        const int count = queries - first < QUERIES ? (int)(queries - first) : QUERIES;
-        /* A row that is missing repeats the last one. */
-        const float *q[QUERIES];
-        for (int i = 0; i < QUERIES; i++) q[i] = query + (first + (i < count ? i : count - 1)) * query_stride;
-        for (int64_t l = 0; l < padded; l += 2 * LANES) {
-            const int two = l + LANES < padded;
-            __m512 sums[QUERIES][2];
-#pragma GCC unroll 4
-            for (int i = 0; i < QUERIES; i++) sums[i][0] = sums[i][1] = _mm512_setzero_ps();
-            for (int64_t e = 0; e < width; e++) {
-                const float *keys = keys_EL + e * padded + l;
-                const __m512 k0 = _mm512_loadu_ps(keys), k1 = two ? _mm512_loadu_ps(keys + LANES) : k0;
-#pragma GCC unroll 4
-                for (int i = 0; i < QUERIES; i++) {
-                    const __m512 x = _mm512_set1_ps(q[i][e]);
-                    sums[i][0] = _mm512_fmadd_ps(x, k0, sums[i][0]);
-                    sums[i][1] = _mm512_fmadd_ps(x, k1, sums[i][1]);
-                }
-            }
-#pragma GCC unroll 4
-            for (int i = 0; i < QUERIES; i++) {
-                _mm512_storeu_ps(scores + i * padded + l, sums[i][0]);
-                if (two) _mm512_storeu_ps(scores + i * padded + l + LANES, sums[i][1]);
-            }
-        }
-        float total[QUERIES];
-        for (int i = 0; i < QUERIES; i++) {
-            float *row = scores + i * padded;
-            __m512 most = least, sum = _mm512_setzero_ps();
-            for (int64_t l = 0; l < length; l += LANES)
-                most = _mm512_mask_max_ps(most, mask_of(length - l), most, _mm512_loadu_ps(row + l));
-            const __m512 top = _mm512_set1_ps(max_of(most));
-            for (int64_t l = 0; l < length; l += LANES) {
-                const __m512 x = exp_of(_mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(row + l), top), scale));
-                sum = _mm512_mask_add_ps(sum, mask_of(length - l), sum, x);
-                _mm512_storeu_ps(row + l, x);
-            }
-            total[i] = sum_of(sum);
-        }
-        for (int64_t e = 0; e < wide; e += 2 * LANES) {
-            const int two = e + LANES < wide;
-            __m512 sums[QUERIES][2];
-#pragma GCC unroll 4
-            for (int i = 0; i < QUERIES; i++) sums[i][0] = sums[i][1] = _mm512_setzero_ps();
-            for (int64_t l = 0; l < length; l++) {
-                const float *values = values_LE + l * wide + e;
-                const __m512 v0 = _mm512_loadu_ps(values), v1 = two ? _mm512_loadu_ps(values + LANES) : v0;
-#pragma GCC unroll 4
-                for (int i = 0; i < QUERIES; i++) {
-                    const __m512 x = _mm512_set1_ps(scores[i * padded + l]);
-                    sums[i][0] = _mm512_fmadd_ps(x, v0, sums[i][0]);
-                    sums[i][1] = _mm512_fmadd_ps(x, v1, sums[i][1]);
-                }
-            }
-            for (int i = 0; i < count; i++) {
-                float *to = out + (first + i) * out_stride + e;
-                const __m512 whole = _mm512_set1_ps(total[i]);
-                _mm512_mask_storeu_ps(to, mask_of(width - e), _mm512_div_ps(sums[i][0], whole));
-                if (two) _mm512_mask_storeu_ps(to + LANES, mask_of(width - e - LANES), _mm512_div_ps(sums[i][1], whole));
-            }
-        }
+    if (queries == 1) {
+        attend_some(1, query, query_stride, 1, keys_EL, values_LE, length, width, out, out_stride, scores);
+        return;
     }
+    for (int64_t first = 0; first < queries; first += QUERIES)
+        attend_some(QUERIES, query + first * query_stride, query_stride, queries - first, keys_EL, values_LE, length,
+                    width, out + first * out_stride, out_stride, scores);
 }
 
 /* --- layers ------------------------------------------------------------------------------------------------------- */
@@ -349,7 +416,7 @@ static int64_t lay_out(struct room *room, char *memory, const struct layer *laye
     const int64_t in_bytes = up(most(most(width, wide), inner), 64);
     const int64_t sizes[] = {
         rows * width * 4, rows * 3 * wide * 4, rows * most(wide, width) * 4, rows * most(wide, inner) * 4, rows * 4,
-        (up(longest, LANES) * (head + QUERIES) + longest * up(head, LANES)) * 4, rows * in_bytes + 64,
+        room_to_attend(longest, head) * 4, rows * in_bytes + 64,
     };
     char *at = (char *)up((int64_t)memory, 64);
     char *places[7];

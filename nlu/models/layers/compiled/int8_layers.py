@@ -2,16 +2,19 @@
 
 The arithmetic is that of `nlu.models.layers.quantized`, with attention in float32; the results differ from those of
 torch's operators in the last bits. They have the same bits in any batch, on any number of threads and on any processor
-that can compute them (`int8_layers.c`). A call computes on the thread that makes it and releases Python's lock, so
-several threads can predict different batches at the same time.
+that can compute them (`int8_layers.c`). Calls release Python's lock: parts of a large batch are computed by as many
+threads as torch has, and several threads can predict different batches at the same time.
 
 Axes: T tokens of all sequences, S sequences, D width, I inputs, O outputs.
 """
 
 import ctypes
+import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -25,6 +28,8 @@ from nlu.models.layers.quantized import MIDDLE, QuantizedLinear
 INSTRUCTIONS = ("__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__", "__AVX512VNNI__")
 """what the kernels are written for, as compilers name it"""
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "relu": 2}
+TOKENS_PER_THREAD = 128
+"""tokens of a batch that are worth the start of another thread, half a millisecond of a small encoder"""
 PANEL = 64
 """outputs whose weights lie together, as in int8_layers.c"""
 
@@ -62,10 +67,19 @@ class LayerParts:
     heads: int
 
 
+@dataclass(frozen=True)
+class Tables:
+    """What is added to word vectors, and the norm of the sum."""
+
+    positions: nn.Embedding
+    segments: nn.Embedding
+    norm: nn.LayerNorm
+
+
 class Int8Layers:
     """Copies of the weights of all layers in the memory layout of the kernels."""
 
-    def __init__(self, layers: Sequence[LayerParts], activation: str):
+    def __init__(self, tables: Tables, layers: Sequence[LayerParts], activation: str):
         """`layers` in their order; those that share modules share the copies. Raises UserError if this machine cannot
         compile the kernels or cannot compute them."""
         if missing := [name for name in INSTRUCTIONS if not has_instructions(name)]:
@@ -76,6 +90,8 @@ class Int8Layers:
         self._library = load("int8_layers")
         self._library.nlu_int8_room.restype = ctypes.c_int64
         self._kept: list[Tensor] = []
+        self._tables = [self._place(tables.positions.weight), self._place(tables.segments.weight)]
+        self._norm_of_sum = self._norm(tables.norm)
         known = {id(parts.qkv): self._layer(parts, ACTIVATIONS[activation]) for parts in layers}
         self._layers = (_Layer * len(layers))(*(known[id(parts.qkv)] for parts in layers))
         self._width = layers[0].mixing.out_features
@@ -85,21 +101,56 @@ class Int8Layers:
         """Return the bytes of the copies."""
         return sum(each.numel() * each.element_size() for each in self._kept)
 
+    def embeddings(self, words_TD: Tensor, positions_T: Tensor, segments_T: Tensor | None) -> Tensor:
+        """Return the norm of the sum of word, position and segment vectors, (T, D), float32; None: all of segment 0."""
+        words_TD, positions_T = words_TD.contiguous(), positions_T.contiguous()
+        segments_T = None if segments_T is None else segments_T.contiguous()
+        assert words_TD.dtype == torch.float32 and positions_T.dtype == torch.int64
+        assert segments_T is None or segments_T.dtype == torch.int64
+        out_TD = torch.empty_like(words_TD)
+        positions, segments = self._tables
+        self._library.nlu_int8_embeddings(
+            _address(words_TD), ctypes.c_void_p(positions), _address(positions_T), ctypes.c_void_p(segments),
+            None if segments_T is None else _address(segments_T), ctypes.byref(self._norm_of_sum),
+            ctypes.c_int64(len(words_TD)), ctypes.c_int64(words_TD.shape[1]), _address(out_TD),
+        )  # fmt: skip
+        return out_TD
+
     def __call__(self, hidden_TD: Tensor, lengths: Sequence[int], *, first_only: bool) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D); float32."""
-        hidden_TD = hidden_TD.contiguous()
-        assert hidden_TD.dtype == torch.float32 and hidden_TD.shape == (sum(lengths), self._width)
-        out = torch.empty((len(lengths), self._width) if first_only else hidden_TD.shape)
         lengths_S = np.array(lengths, dtype=np.int32)
-        longest = max(lengths, default=0)
+        ends_S = lengths_S.cumsum()
+        tokens = int(ends_S[-1]) if len(ends_S) else 0
+        hidden_TD = hidden_TD.contiguous()
+        assert hidden_TD.dtype == torch.float32 and hidden_TD.shape == (tokens, self._width)
+        out = torch.empty((len(lengths), self._width) if first_only else hidden_TD.shape)
+        threads = min(torch.get_num_threads(), tokens // TOKENS_PER_THREAD) or 1
+        # Consecutive sequences, about as many tokens for each thread.
+        cuts = np.searchsorted(ends_S, tokens * np.arange(1, threads) / threads)
+        parts = [
+            (own_S, hidden_TD[first_token:], out[begin if first_only else first_token :])
+            for begin, own_S in zip([0, *cuts], np.split(lengths_S, cuts), strict=True)
+            if len(own_S)
+            for first_token in [int(ends_S[begin] - lengths_S[begin])]
+        ]
+        waiting = [_helpers().submit(self._compute, *part, first_only) for part in parts[1:]]
+        for part in parts[:1]:
+            self._compute(*part, first_only)
+        for each in waiting:
+            each.result()
+        return out
+
+    def _compute(self, lengths_S: np.ndarray, hidden_TD: Tensor, out: Tensor, first_only: bool) -> None:
+        """Write the result of some sequences to the first rows of `out`."""
+        lengths_S = np.ascontiguousarray(lengths_S)
+        longest = int(lengths_S.max())
         layers, count = ctypes.byref(self._layers), ctypes.c_int64(len(self._layers))
         size = self._library.nlu_int8_room(layers, count, ctypes.c_int64(longest))
         self._library.nlu_int8_layers(
             layers, count, _address(hidden_TD), _address(out), ctypes.c_void_p(lengths_S.ctypes.data),
-            ctypes.c_int64(len(lengths)), ctypes.c_int64(longest), ctypes.c_int32(first_only),
+            ctypes.c_int64(len(lengths_S)), ctypes.c_int64(longest), ctypes.c_int32(first_only),
             ctypes.c_void_p(self._rooms.of(size)),
         )  # fmt: skip
-        return out
 
     def _layer(self, parts: LayerParts, activation: int) -> _Layer:
         wide = parts.qkv.out_features // 3
@@ -138,6 +189,16 @@ class _Rooms(threading.local):
         if self._kept is None or len(self._kept) < size:
             self._kept = np.empty(size, np.uint8)
         return int(self._kept.ctypes.data)
+
+
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    """Return the threads that compute parts of a batch."""
+    return ThreadPoolExecutor(thread_name_prefix="nlu-int8")
+
+
+# A fork has none of its parent's threads.
+os.register_at_fork(after_in_child=_helpers.cache_clear)
 
 
 def _address(tensor: Tensor) -> ctypes.c_void_p:

@@ -3,6 +3,7 @@
 Axes: T tokens of all sequences, S sequences, D width, L tokens of a sequence, H heads, E width of a head.
 """
 
+import os
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,19 @@ def test_a_layer_is_that_of_whole_numbers_and_double_precision(sizes):
     assert np.median(errors_TD) < 2e-5 and errors_TD.max() < 0.05 * np.abs(expected_TD).max()
 
 
+@pytest.mark.parametrize("has_segments", [True, False])
+def test_embeddings_are_the_norm_of_a_sum_in_double_precision(has_segments):
+    bert, words_TD = encoder(**SIZES[1]), hidden(LENGTHS, 312)
+    positions_T, segments_T = torch.randint(200, (len(words_TD),)), torch.randint(2, (len(words_TD),))
+    found_TD = compiled(bert).embeddings(words_TD, positions_T, segments_T if has_segments else None)
+    own = bert.embeddings
+    places_PD, types_SD = (
+        table.weight.detach().double().numpy() for table in (own.position_embeddings, own.token_type_embeddings)
+    )
+    sum_TD = words_TD.double().numpy() + places_PD[positions_T] + types_SD[segments_T if has_segments else 0]
+    assert np.abs(found_TD.numpy() - normed(sum_TD, own.LayerNorm)).max() < 1e-5
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 def test_the_first_tokens_of_the_last_layer_have_the_bits_of_all_tokens(sizes):
     layers = compiled(encoder(3, **sizes))
@@ -165,3 +179,34 @@ def test_a_pooling_over_layers_is_refused():
     bert = encoder(2, pooling="layers", pooled_layers=[0, 1])
     with pytest.raises(UserError, match="but model.pooling is layers; set precision=int8"):
         bert.quantize(torch.float32, compiled=True)
+
+
+@pytest.mark.parametrize("first_only", [True, False])
+def test_a_batch_has_the_same_bits_on_any_number_of_threads(first_only):
+    layers, before = compiled(encoder(2)), torch.get_num_threads()
+    lengths = sorted([int(length) for length in np.random.default_rng(1).integers(1, 60, 40)] + [900])
+    hidden_TD = hidden(lengths, 24)
+    found = []
+    try:
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            found.append(layers(hidden_TD, lengths, first_only=first_only))
+    finally:
+        torch.set_num_threads(before)
+    assert sum(lengths) > 8 * int8_layers.TOKENS_PER_THREAD
+    assert all(torch.equal(other, found[0]) for other in found[1:])
+
+
+def test_a_fork_computes_with_threads_of_its_own():
+    layers, lengths = compiled(encoder(1)), [50] * 20
+    hidden_TD = hidden(lengths, 24)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        expected_TD = layers(hidden_TD, lengths, first_only=False)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if torch.equal(layers(hidden_TD, lengths, first_only=False), expected_TD) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        torch.set_num_threads(before)
