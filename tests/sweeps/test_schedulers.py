@@ -1,6 +1,7 @@
 """The schedulers as pure functions: the curve model against dense formulas, encodings, and what is decided when."""
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from nlu.sweeps.schedulers.encoding import (
     position,
     value_at,
 )
-from nlu.sweeps.schedulers.freeze_thaw import FreezeThaw, _seen
+from nlu.sweeps.schedulers.freeze_thaw import FIRST_RUNS, FreezeThaw, _seen
 from nlu.sweeps.schedulers.process import Curves, Posterior, negative_log_posterior, prior
 from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing
 
@@ -28,14 +29,15 @@ LR = FloatDistribution(1e-4, 1.0, log=True)
 
 def dense_covariance(log_parameters, x_MC, t_M, trial_M, y_NC, t_N, trial_N):
     """The kernel of the docstring, point by point."""
-    scales, (a, b, c, beta, alpha, _) = np.exp(log_parameters[:-6]), np.exp(log_parameters[-6:])
+    scales, (a, b, c, e, f, g, beta, alpha, _) = np.exp(log_parameters[:-9]), np.exp(log_parameters[-9:])
     found = np.zeros((len(x_MC), len(y_NC)))
     for m in range(len(x_MC)):
         for n in range(len(y_NC)):
             r = math.sqrt(5 * sum(((x_MC[m, i] - y_NC[n, i]) / scales[i]) ** 2 for i in range(x_MC.shape[1])))
             k = (1 + r + r * r / 3) * math.exp(-r)
             d = beta**alpha / (t_M[m] + t_N[n] + beta) ** alpha
-            found[m, n] = a * k + b * k * d + c * d * (trial_M[m] == trial_N[n])
+            same = trial_M[m] == trial_N[n]
+            found[m, n] = e + a * k + f * same + (g + b * k + c * same) * d
     return found
 
 
@@ -160,10 +162,10 @@ def test_folds_continue_one_by_one_and_the_best_mean_is_finished():
     assert lengths.last_steps([fallen, second]).number == 1
 
 
-def searched(lengths, value, *, seed=0, budget=200, jobs=1, may_begin=lambda count: True):
+def searched(lengths, value, *, seed=0, budget=200, may_begin=lambda count: True, first_runs=FIRST_RUNS):
     """Run a freeze-thaw search over a function of (lr, step); returns its trials and decisions."""
     encoding, draw = Encoding({"lr": [LR]}), lambda suggest: {"lr": suggest("lr", LR)}
-    scheduler = FreezeThaw(lengths, encoding, draw, seed)
+    scheduler = FreezeThaw(lengths, encoding, draw, seed, first_runs=first_runs)
     trials, log = [], []
     while sum(each.examples for each in trials) < budget:
         decision = scheduler.decide(trials, log, may_begin=may_begin(len(trials)))
@@ -196,6 +198,24 @@ def test_freeze_thaw_finds_the_best_height_for_the_price_of_a_few_whole_trials()
     assert len(trials) > 12
 
 
+def crossing(lr, at):
+    """Fast at lr = 1, and best in the end at lr = 0.03, which stays at the start for longer."""
+    away = math.log10(lr)
+    return (1 - 0.3 * (away + 1.5) ** 2) * max(0.0, 1 - math.exp(-(at + 3 * away) / 3))
+
+
+def test_freeze_thaw_begins_by_ranks_so_that_it_finds_slow_trials_that_end_best():
+    best = {
+        runs: [max(each.best for each in searched(COARSE, crossing, seed=seed, first_runs=runs, budget=7 * 27)[0])
+               for seed in range(10)]
+        for runs in (0, FIRST_RUNS)
+    }  # fmt: skip
+    assert statistics.fmean(best[FIRST_RUNS]) > statistics.fmean(best[0]) + 0.02
+    _, log = searched(COARSE, crossing, budget=7 * 27)
+    rules = [decision.why["rule"] for decision in log]
+    assert "promoted" in rules and "promoted" not in rules[rules.index("model") :]
+
+
 def test_freeze_thaw_decides_alike_from_the_same_trials_and_differently_by_seed():
     one, two, other = (searched(COARSE, height, seed=seed, budget=60)[1] for seed in (0, 0, 1))
     assert one == two != other
@@ -208,7 +228,7 @@ def test_freeze_thaw_only_continues_trials_when_no_more_may_begin():
 
 def test_freeze_thaw_avoids_the_neighbors_of_failed_trials():
     encoding, draw = Encoding({"lr": [LR]}), lambda suggest: {"lr": suggest("lr", LR)}
-    scheduler = FreezeThaw(LENGTHS, encoding, draw, 0)
+    scheduler = FreezeThaw(LENGTHS, encoding, draw, 0, first_runs=0)
     failed = [Standing(number, {"lr": 10 ** -(0.2 * number)}, [], 1, FAILED) for number in range(6)]
     alive = [trial(6 + number, [0.3, 0.4], lr=10 ** -(2.5 + 0.3 * number)) for number in range(5)]
     begun = [
@@ -228,7 +248,7 @@ def log_of(count):
 
 def test_running_trials_count_as_if_they_had_reached_their_prediction():
     encoding, draw = Encoding({"lr": [LR]}), lambda suggest: {"lr": suggest("lr", LR)}
-    scheduler = FreezeThaw(LENGTHS, encoding, draw, 0)
+    scheduler = FreezeThaw(LENGTHS, encoding, draw, 0, first_runs=0)
     paused = [trial(number, [0.1, 0.2], lr=10 ** -(0.4 * number)) for number in range(9)]
     best = trial(9, [0.3, 0.6], lr=0.01)
     chosen = {scheduler.decide([*paused, best], log_of(count), may_begin=False).number for count in range(8)}

@@ -11,6 +11,9 @@ from typing import Any
 
 from nlu.sweeps.schedulers.scheduler import PAUSED, Decision, Lengths, Standing
 
+PROMOTED, NEW = "promoted", "new"
+"""the rules of its decisions"""
+
 
 class Asha:
     """Promotes trials from rung to rung; the rungs are `least` times powers of the factor."""
@@ -31,12 +34,10 @@ class Asha:
         if is_over:
             return self._lengths.last_steps(trials)
         left = self._lengths.left(trials)
-        for level in reversed(range(len(self.rungs) - 1)):
-            if (found := self._promoted(trials, level, left)) is not None:
-                why = {"rule": "promoted", **self._place(trials, level, found.number)}
-                return Decision(self.rungs[level + 1], found.number, why=why)
+        if (promoted := self.promoted(trials, left)) is not None:
+            return promoted
         if may_begin and self._lengths.end <= left:
-            return Decision(self.rungs[0], why={"rule": "new"})
+            return Decision(self.rungs[0], why={"rule": NEW})
         return self._lengths.last_steps(trials)
 
     def why_not(self, trials: Sequence[Standing], number: int, decision: Decision | None) -> dict[str, Any]:
@@ -47,6 +48,17 @@ class Asha:
         by = {} if decision is None else {"by": decision.number}
         level = max((level for level, at in enumerate(self.rungs[:-1]) if at <= trial.examples), default=None)
         return {"rule": "rung", **by, **({} if level is None else self._place(trials, level, number))}
+
+    def promoted(self, trials: Sequence[Standing], left: float) -> Decision | None:
+        """Return the step of the trial that passes its rung, from the highest rung down; None if none does.
+
+        `left` is the rest of the budget.
+        """
+        for level in reversed(range(len(self.rungs) - 1)):
+            if (found := self._promoted(trials, level, left)) is not None:
+                why = {"rule": PROMOTED, **self._place(trials, level, found.number)}
+                return Decision(self.rungs[level + 1], found.number, why=why)
+        return None
 
     def _promoted(self, trials: Sequence[Standing], level: int, left: float) -> Standing | None:
         """Return the best trial that is paused at a rung and may pass it."""

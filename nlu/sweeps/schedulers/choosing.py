@@ -34,4 +34,7 @@ def build(
         for name, each in branch.params.items():
             distributions.setdefault(name, []).append(each)
     encoding = Encoding(distributions, [name for name in distributions if name not in space.params])
-    return FreezeThaw(Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed, centers)
+    factor = spec["reduction_factor"]
+    return FreezeThaw(
+        Lengths.of(spec), encoding, lambda suggest: space.draw(suggest, composed), seed, centers, factor=factor
+    )

@@ -4,6 +4,10 @@ A Gaussian process over learning curves (`nlu.sweeps.schedulers.process`) predic
 of ifBO (Rakotoarison et al. 2024, arXiv:2404.16795): the probability of exceeding the best value by a threshold within
 a horizon, both drawn at random for each decision. So some decisions look for a small gain soon, others for a large one
 late, and no trade-off has to be set.
+
+A search begins as one with asha and random configurations. Where the fastest trials are not those that end best, as
+with the learning rate of a run of fixed length, a model of first steps only would continue no other ones, and never see
+its mistake.
 """
 
 import math
@@ -15,6 +19,7 @@ import numpy as np
 from scipy.linalg import LinAlgError
 from scipy.special import ndtr
 
+from nlu.sweeps.schedulers.asha import NEW, PROMOTED, Asha
 from nlu.sweeps.schedulers.belief import Belief
 from nlu.sweeps.schedulers.encoding import Encoding, drawn_anywhere, drawn_near
 from nlu.sweeps.schedulers.process import Curves, Posterior, fitted, prior, thinned
@@ -22,6 +27,8 @@ from nlu.sweeps.schedulers.scheduler import FAILED, PAUSED, RUNNING, Decision, D
 
 FIRST_TRIALS = 8
 """trials that are drawn at random before the model decides"""
+FIRST_RUNS, FIRST_SHARE = 3.0, 0.4
+"""the whole trials that are spent by ranks before the model decides, but no more than this share of the budget"""
 EXPLORED = 0.1
 """the share of decisions for a new trial that is drawn at random"""
 TRUSTED = 0.5
@@ -92,13 +99,24 @@ class FreezeThaw:
     """Axes: M candidates, N points, T trials, C columns."""
 
     def __init__(
-        self, lengths: Lengths, encoding: Encoding, draw: Draw, seed: int, centers: Mapping[str, object] | None = None
+        self,
+        lengths: Lengths,
+        encoding: Encoding,
+        draw: Draw,
+        seed: int,
+        centers: Mapping[str, object] | None = None,
+        *,
+        factor: int = 3,
+        first_runs: float = FIRST_RUNS,
     ):
-        """`centers`: the values of the prior, if there is one."""
+        """`centers`: the values of the prior, if there is one. `factor`: of the rungs of the first decisions, for which
+        at most so many whole trials are spent."""
         self._lengths, self._encoding, self._draw, self._seed = lengths, encoding, draw, seed
         self._belief = Belief(centers) if centers else None
         self._steps = max(1, round(lengths.part / lengths.least / STEPS))
         """the evaluations in a step"""
+        self._ranks = Asha(lengths, factor)
+        self._by_rank_until = min(first_runs * lengths.end, FIRST_SHARE * lengths.budget)
 
     def decide(
         self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool, is_over: bool = False
@@ -114,6 +132,11 @@ class FreezeThaw:
         paused = [trial for trial in paused if lengths.can_end(trial, left)]
         if may_begin and (len(trials) < FIRST_TRIALS or random.random() < EXPLORED):
             return self._begun(self._random(random), {"rule": "random"})
+        if lengths.spent(trials) < self._by_rank_until:
+            if (promoted := self._ranks.promoted(trials, left)) is not None:
+                return promoted
+            if may_begin:
+                return self._begun(self._random(random), {"rule": NEW})
         if not any(math.isfinite(trial.best) for trial in trials):
             if may_begin:
                 return self._begun(self._random(random), {"rule": "random"})
@@ -130,6 +153,8 @@ class FreezeThaw:
             return found
         if decision is None:
             return {"rule": "waits"}
+        if decision.why["rule"] in (PROMOTED, NEW):
+            return self._ranks.why_not(trials, number, decision)
         if number not in decision.chances:
             return {"rule": decision.why["rule"], "by": decision.number}
         own, theirs = decision.chances[number], decision.why["chance"]
@@ -242,8 +267,11 @@ class FreezeThaw:
 
     def _kernel(self, curves: Curves, log: Sequence[Decision], random: np.random.Generator) -> tuple[np.ndarray, bool]:
         """Return the logarithms of the kernel's parameters, and whether they were fitted now."""
+        start = prior(len(self._encoding.names))[0]
         fits = [(at, decision.why[KERNEL]) for at, decision in enumerate(log) if KERNEL in decision.why]
-        start = np.array(fits[-1][1]) if fits else prior(len(self._encoding.names))[0]
+        # A search of a former version may have logged another kernel.
+        if fits := [(at, kernel) for at, kernel in fits if len(kernel) == len(start)]:
+            start = np.array(fits[-1][1])
         if fits and len(log) - fits[-1][0] < FIT_EVERY:
             return start, False
         count = len(curves.value_N)

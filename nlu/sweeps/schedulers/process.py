@@ -2,11 +2,13 @@
 
 A curve is the sum of a final value, which depends on the configuration, and of a decay towards it:
 
-    k((x, t), (x', t')) = a k(x, x') + b k(x, x') d(t, t') + c [same trial] d(t, t')
+    k((x, t), (x', t')) = e + a k(x, x') + f [same trial] + (g + b k(x, x') + c [same trial]) d(t, t')
     d(t, t') = (beta / (t + t' + beta))^alpha
 
-k is Matern 5/2 with a length scale for each parameter; d is the paper's mixture of exponential decays. The third term
-is what the configuration does not explain. All matrices over points are built from smaller ones over trials and times.
+k is Matern 5/2 with a length scale for each parameter; d is the paper's mixture of exponential decays. e and g are what
+all curves share: without them, a configuration far from all others would be predicted to end where most trials stand
+now, although all trials rise. c and f are what the configuration does not explain. All matrices over points are built
+from smaller ones over trials and times.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 
-OTHERS = 6
-"""the parameters of the kernel besides the length scales: logarithms of a, b, c, beta, alpha and the noise"""
+OTHERS = 9
+"""the parameters of the kernel besides the length scales: logarithms of a, b, c, e, f, g, beta, alpha and the noise"""
 JITTER = 1e-6
 REFUSED = 1e9
 
@@ -49,8 +51,8 @@ class Curves:
 
 def prior(parameters: int) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations of the normal prior of all logarithms."""
-    means = np.r_[np.full(parameters, np.log(0.7)), np.log([1.0, 1.0, 0.2, 0.1, 1.0, 0.01])]
-    deviations = np.r_[np.full(parameters, 1.0), 1.0, 1.0, 1.5, 1.0, 0.5, 1.5]
+    means = np.r_[np.full(parameters, np.log(0.7)), np.log([1.0, 1.0, 0.2, 1.0, 0.02, 1.0, 0.1, 1.0, 0.01])]
+    deviations = np.r_[np.full(parameters, 1.0), 1.0, 1.0, 1.5, 1.0, 1.0, 1.0, 1.0, 0.5, 1.5]
     return means, deviations
 
 
@@ -80,13 +82,14 @@ def negative_log_posterior(log_parameters: np.ndarray, curves: Curves) -> tuple[
     parameters = len(log_parameters) - OTHERS
     means, deviations = prior(parameters)
     scales_P = np.exp(log_parameters[:parameters])
-    a, b, c, beta, alpha, noise = np.exp(log_parameters[parameters:])
+    a, b, c, e, f, g, beta, alpha, noise = np.exp(log_parameters[parameters:])
     k_TT, slope_TT = _matern(curves.apart_PTT, scales_P)
     d_UU, share_UU = _decay(curves.times_U, curves.times_U, beta, alpha)
     of, at = np.ix_(curves.trial_N, curves.trial_N), np.ix_(curves.index_N, curves.index_N)
     k_NN, d_NN = k_TT[of], d_UU[at]
     same_NN = curves.trial_N[:, None] == curves.trial_N[None]
-    covariance = a * k_NN + (b * k_NN + c * same_NN) * d_NN
+    decaying_NN = g + b * k_NN + c * same_NN
+    covariance = e + a * k_NN + f * same_NN + decaying_NN * d_NN
     count = len(curves.value_N)
     covariance[np.diag_indices(count)] += noise + JITTER
     try:
@@ -104,7 +107,7 @@ def negative_log_posterior(log_parameters: np.ndarray, curves: Curves) -> tuple[
     # Sums over the points of each pair of trials, since length scales act on pairs of trials.
     pairs_TT = _by_trial(a * m_NN + b * md_NN, curves.trial_N, len(k_TT)) * slope_TT
     by_scale_P = np.tensordot(curves.apart_PTT, pairs_TT, 2) / scales_P**2
-    inner_NN = (b * k_NN + c * same_NN) * md_NN
+    inner_NN = decaying_NN * md_NN
     logs_UU = np.log(share_UU)
     gradient = (
         0.5
@@ -113,6 +116,9 @@ def negative_log_posterior(log_parameters: np.ndarray, curves: Curves) -> tuple[
             a * np.vdot(m_NN, k_NN),
             b * np.vdot(md_NN, k_NN),
             c * md_NN[same_NN].sum(),
+            e * m_NN.sum(),
+            f * m_NN[same_NN].sum(),
+            g * md_NN.sum(),
             alpha * np.vdot(inner_NN, (1 - share_UU)[at]),
             alpha * np.vdot(inner_NN, logs_UU[at]),
             noise * np.trace(m_NN),
@@ -150,7 +156,8 @@ class Posterior:
         self._curves = curves
         parameters = len(log_parameters) - OTHERS
         self._scales_P = np.exp(log_parameters[:parameters])
-        self._a, self._b, self._c, self._beta, self._alpha, self._noise = np.exp(log_parameters[parameters:])
+        self._a, self._b, self._c, self._e, self._f, self._g = np.exp(log_parameters[parameters : parameters + 6])
+        self._beta, self._alpha, self._noise = np.exp(log_parameters[parameters + 6 :])
         k_TT, _ = _matern(curves.apart_PTT, self._scales_P)
         same_TT = np.eye(len(k_TT))
         covariance = self._covariance(k_TT, same_TT, curves.trial_N, curves.time_N)
@@ -164,8 +171,10 @@ class Posterior:
         times, index_M = np.unique(time_M, return_inverse=True)
         d_MN = _decay(times, curves.times_U, self._beta, self._alpha)[0][np.ix_(index_M, curves.index_N)]
         of = np.ix_(row_M, curves.trial_N)
-        k_MN = k_AT[of]
-        return self._a * k_MN + (self._b * k_MN + self._c * same_AT[of]) * d_MN
+        k_MN, same_MN = k_AT[of], same_AT[of]
+        decaying_MN = self._g + self._b * k_MN + self._c * same_MN
+        covariance: np.ndarray = self._e + self._a * k_MN + self._f * same_MN + decaying_MN * d_MN
+        return covariance
 
     def at(self, x_MC: np.ndarray, trial_M: np.ndarray, time_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means and standard deviations of values without noise.
@@ -179,7 +188,8 @@ class Posterior:
         mean_M = cross_MN @ self._weights_N
         known_NM = solve_triangular(self._factor[0], cross_MN.T, lower=True, check_finite=False)
         decay_M = (self._beta / (2 * time_M + self._beta)) ** self._alpha
-        variance_M = self._a + (self._b + self._c) * decay_M - (known_NM * known_NM).sum(0)
+        own_M = self._e + self._a + self._f + (self._g + self._b + self._c) * decay_M
+        variance_M = own_M - (known_NM * known_NM).sum(0)
         return mean_M, np.sqrt(np.maximum(variance_M, 1e-9))
 
 

@@ -128,11 +128,13 @@ class Lengths:
             return until
         return max(self.end, trial.examples) + 1
 
+    def spent(self, trials: Sequence[Standing]) -> int:
+        """Return the examples of all trials once all running ones have reached their next decision."""
+        return sum(max(trial.until, trial.examples) if trial.state == RUNNING else trial.examples for trial in trials)
+
     def left(self, trials: Sequence[Standing]) -> float:
         """Return the rest of the budget once all running trials have reached their next decision."""
-        return self.budget - sum(
-            max(trial.until, trial.examples) if trial.state == RUNNING else trial.examples for trial in trials
-        )
+        return self.budget - self.spent(trials)
 
     def can_end(self, trial: Standing, left: float) -> bool:
         """Whether the rest of the budget suffices to continue a trial to its end."""
