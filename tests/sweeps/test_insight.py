@@ -149,7 +149,7 @@ def test_predicted_curves_pass_near_what_the_trials_reported(of_hill):
 
 def test_the_model_of_a_search_has_the_kernel_of_its_last_decisions():
     found = study(hill, 12, space={"lr": LR, "wide": SPACE["wide"]}, name="freeze_thaw")
-    kernel = [-0.3, -0.4, 0.1, 0.2, -1.5, -2.0, 0.1, -4.0]
+    kernel = [-0.3, -0.4, 0.1, 0.2, -1.5, 0.3, -3.0, 0.4, -2.0, 0.1, -4.0]
     name, step = step_of(Decision(400, why={"rule": "model", KERNEL: kernel}), 0, answers=True)
     trials = found.get_trials()
     trials[0].system_attrs = {name: step}
@@ -162,6 +162,9 @@ def test_the_model_of_a_search_has_the_kernel_of_its_last_decisions():
     )
     other = view_of(trials, own, log_of(trials), part=400, maximize=True)
     assert other.model.kernel.tolist() != kernel, "without the scheduler it is fitted to the trials"
+    trials[0].system_attrs = {name: {**step, "why": {**step["why"], KERNEL: kernel[:-3]}}}
+    former = view_of(trials, own, log_of(trials), part=400, maximize=True, scheduler=scheduler)
+    assert len(former.model.kernel) == len(kernel), "that of a former version is fitted again"
 
 
 def test_a_program_without_reports_has_its_values():
