@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nlu.config import stopping
 from nlu.config.errors import EXIT_USER_ERROR, UserError
@@ -35,6 +35,9 @@ from nlu.sweeps.goals import MEASURED, QUANTITIES, Goals, quantities_of
 from nlu.sweeps.steps import ASKS, PART_ENDS, asks, is_answered, is_paused, is_stopped, until_of
 from nlu.sweeps.storage import open_storage
 
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
 log = logging.getLogger(__name__)
 
 OUTCOME = "outcome"
@@ -45,6 +48,9 @@ CLAIM = "claim"
 """user attribute of a trial: `launch` and `id` of the job that has claimed it"""
 FAULT = "fault"
 """user attribute of a trial: the `launch` that a fault of its machine ended, and the `error`"""
+WORKED = "worked_s"
+"""user attribute of a trial: the seconds that all its jobs have run, up to the end of the last one that ended without an
+outcome"""
 REASON = "reason"
 """user attribute of a trial: the `launch` whose job stopped before its end, and the reason as `error`"""
 COMPLETE, PRUNED, FAILED = "complete", "pruned", "failed"
@@ -90,7 +96,7 @@ class TrialChannel:
         study_id = self._storage.get_study_id_from_name(study)
         self._id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
         frozen = self._storage.get_trial(self._id)
-        self._wall_s = float(frozen.user_attrs.get(DECISION, {}).get("wall_s", 0.0))
+        self._wall_s = worked_s(frozen)
         # The first step is written with the trial.
         self._may_pause = until_of(frozen) is not None
         self._began_s = time.monotonic()
@@ -111,7 +117,7 @@ class TrialChannel:
 
     @property
     def wall_s(self) -> float:
-        """The seconds that all jobs of this trial have worked, each up to its last report."""
+        """The seconds that all jobs of this trial have run; of a job that was killed, up to its last report."""
         return self._wall_s + time.monotonic() - self._began_s
 
     def claim(self) -> None:
@@ -260,6 +266,14 @@ class TrialChannel:
         with suppress(StorageUnavailable), self._storage.hurried():
             self._write(REASON, {"launch": self.launch, "error": reason})
 
+    def note_time(self) -> None:
+        """Write how long the jobs of the trial have run, at the end of one that leaves it open."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        with suppress(StorageUnavailable, Superseded, UpdateFinishedTrialError), self._storage.hurried():
+            if OUTCOME not in self._require_newest().user_attrs:
+                self._set(WORKED, self.wall_s)
+
     def _write(self, name: str, value: Mapping[str, object]) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
 
@@ -276,6 +290,11 @@ class TrialChannel:
 
     def _set(self, name: str, value: object) -> None:
         self._storage.set_trial_user_attr(self._id, name, value)
+
+
+def worked_s(trial: "FrozenTrial") -> float:
+    """Return the seconds that the jobs of a trial have run so far; of one that was killed, up to its last report."""
+    return max(float(trial.user_attrs.get(DECISION, {}).get("wall_s", 0.0)), trial.user_attrs.get(WORKED, 0.0))
 
 
 def open_trial(mapping: Mapping[str, object]) -> TrialChannel:
@@ -329,7 +348,10 @@ def _run_claimed(mapping: Mapping[str, object], run_dir: Path, run: Callable[[],
             # Another job of the same launch may have ended between the two.
             if trial.is_over:
                 return 0
-            return _run(trial, run_dir, run)
+            try:
+                return _run(trial, run_dir, run)
+            finally:
+                trial.note_time()
     except Exception as error:
         if not _leaves_trial(error):
             raise

@@ -38,7 +38,7 @@ from nlu.display.trials import (
 )
 from nlu.storage.files import write_text
 from nlu.sweeps.brackets import PRUNER
-from nlu.sweeps.channel import OUTCOME
+from nlu.sweeps.channel import OUTCOME, worked_s
 from nlu.sweeps.decisions import decision_rows
 from nlu.sweeps.goals import MEASURED, Goals, front_of
 from nlu.sweeps.ranking import ranking_of
@@ -117,8 +117,9 @@ def read_summary(study: optuna.Study) -> Summary:
 
 
 def _folder_here(row: TrialRow, place: str | None) -> str | None:
-    """Return the folder of a trial's run: if it ran elsewhere, the folder to which it was copied back."""
-    if row.folder and place and not Path(row.folder).is_dir() and (own := Path(place) / str(row.number)).is_dir():
+    """Return the folder of a trial's run: that in the folder of the search if the trial is open, or was copied back."""
+    known = row.folder and Path(row.folder).is_dir()
+    if place and not known and (own := Path(place) / str(row.number)).is_dir():
         return str(own)
     return row.folder
 
@@ -144,7 +145,7 @@ def _row(trial: FrozenTrial, maximize: bool, goals: Goals) -> TrialRow:
         # The job wrote it, unless it still runs.
         best = (max if maximize else min)((value for _, value in steps), default=None)
         value = outcome.get("value", best)
-    wall_s = outcome.get("wall_s") or (trial.duration.total_seconds() if trial.duration else None)
+    wall_s = outcome.get("wall_s") or worked_s(trial) or (trial.duration.total_seconds() if trial.duration else None)
     return TrialRow(
         number=trial.number,
         state=state,

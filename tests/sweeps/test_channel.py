@@ -8,6 +8,7 @@ from pathlib import Path
 
 import optuna
 import pytest
+from hydra_plugins.hyperband_sweeper._stopping import outcome_of
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
@@ -18,6 +19,7 @@ from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial
 from nlu.sweeps.faults import ProcessLost, StorageUnavailable
 from nlu.sweeps.storage import open_storage, storage_url
+from nlu.sweeps.summary import read_summary
 
 HALVING = {
     "name": "successive_halving", "min_resource": 100, "max_resource": 900, "reduction_factor": 2,
@@ -303,6 +305,31 @@ def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed, tmp_path)
     assert told + 20.0 <= second.wall_s < told + 30.0
     second.finish(COMPLETE, tmp_path, value=0.1)
     assert told + 20.0 <= frozen(handed, 0).user_attrs[OUTCOME]["wall_s"] < told + 30.0
+
+
+def test_the_time_of_jobs_that_leave_their_trial_open_counts_to_their_end_and_is_in_the_table(handed, tmp_path):
+    def job(launch: int, seconds: float) -> None:
+        mapping = {**handed(0), "launch": launch}
+
+        def run() -> int:
+            trial = channel.open_trial(mapping)
+            trial.report(50 * launch, 0.1)
+            # After the last report: it waits for a decision, and saves.
+            trial._began_s -= seconds
+            return stopping.EXIT_REQUEUE
+
+        assert run_trial(mapping, tmp_path / "0", run) == stopping.EXIT_REQUEUE
+
+    def wall_s() -> float:
+        study = optuna.load_study(study_name="s", storage=open_storage(handed(0)["storage"]))
+        return read_summary(study).trials[0].wall_s
+
+    job(1, 100.0)
+    assert 100.0 <= wall_s() < 110.0
+    job(2, 40.0)
+    assert 140.0 <= wall_s() < 150.0
+    stopped = outcome_of(frozen(handed, 0), maximize=True)
+    assert stopped["wall_s"] == wall_s(), "not since its begin, with the time in which it was paused"
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from nlu.display.jobs import choose
 from nlu.launching.listing import cancel_all
 from nlu.launching.waiting import give_up
 from nlu.storage.temporary import Pauses
-from nlu.sweeps.channel import COMPLETE, FAILED
+from nlu.sweeps.channel import COMPLETE, FAILED, worked_s
 from nlu.sweeps.goals import is_infeasible
 
 from ._board import Board
@@ -208,20 +208,23 @@ class Running:
 
     def __post_init__(self) -> None:
         self._examples, self._saved = self.frozen.last_step or 0, saved_mark(self.folder)
+        self._began_s = time.monotonic()
 
     def got_further(self, now: FrozenTrial) -> bool:
         """Whether the trial has reported or saved anything since the launch."""
         return (now.last_step or 0) > self._examples or saved_mark(self.folder) != self._saved
 
-    def outcome(self, value: float | None, error: str) -> dict[str, Any]:
-        """Return what `TrialChannel.finish` would have written; `error` is empty for a complete trial."""
-        began = self.frozen.datetime_start
+    def outcome(self, now: FrozenTrial, value: float | None, error: str) -> dict[str, Any]:
+        """Return what `TrialChannel.finish` would have written; `error` is empty for a complete trial.
+
+        A program that does not know its trial has one job, whose time is counted here.
+        """
         return {
             "state": FAILED if error else COMPLETE,
             "attempt": self.attempt,
             "value": value,
             "examples": None,
-            "wall_s": (time.time() - began.timestamp()) if began else 0.0,
+            "wall_s": worked_s(now) or time.monotonic() - self._began_s,
             "ended_s": time.time(),
             "folder": str(self.folder),
             "error": error,

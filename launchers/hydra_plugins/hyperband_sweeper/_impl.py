@@ -344,7 +344,7 @@ class Search:
                 error = f"the job returned {ended.value!r}, but must return a number"
         elif not error:
             error = f"the job vanished {LOST_MAX} times without progress"
-        self._set(ended.number, OUTCOME, running.outcome(value, error))
+        self._set(ended.number, OUTCOME, running.outcome(frozen, value, error))
         return self._frozen(ended.number)
 
     def _tell(self, number: int, **what: Any) -> None:

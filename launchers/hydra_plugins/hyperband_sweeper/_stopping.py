@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.config.errors import UserError
 from nlu.launching.listing import cancel_job
-from nlu.sweeps.channel import PRUNED
+from nlu.sweeps.channel import PRUNED, worked_s
 
 CANCEL_AGAIN_S = 10.0
 """how long after a try the job of a stopped trial is cancelled again: it may have been submitted meanwhile"""
@@ -49,13 +49,12 @@ class Canceller:
 def outcome_of(frozen: FrozenTrial, *, maximize: bool) -> dict[str, Any]:
     """Return the outcome of a trial that a user stopped: pruned, with the best value that it reported."""
     values = frozen.intermediate_values
-    began = frozen.datetime_start
     return {
         "state": PRUNED,
         "attempt": frozen.user_attrs.get("attempt", 0),
         "value": (max if maximize else min)(values.values(), default=None),
         "examples": frozen.last_step,
-        "wall_s": (time.time() - began.timestamp()) if began else 0.0,
+        "wall_s": worked_s(frozen),
         "ended_s": time.time(),
         "folder": None,
         "error": WHY,
