@@ -13,6 +13,8 @@ from nlu.sweeps.steps import PART_ENDS, STOP, pauses_of, steps_of
 
 BEGUN, CONTINUED, PAUSED, THAWED, PASSED, PRUNED = "begun", "continued", "paused", "thawed", "passed", "pruned"
 """the kinds of decisions; a trial that is `continued` was not paused before"""
+LEAST = 0.001
+"""chances below it are not told apart"""
 
 
 def decision_rows(trials: Sequence[FrozenTrial], *, maximize: bool) -> list[DecisionRow]:
@@ -111,13 +113,14 @@ def step_reason(why: Mapping[str, Any], *, maximize: bool) -> str:
 
 def _model_reason(why: Mapping[str, Any], *, maximize: bool) -> str:
     verb = "exceed" if maximize else "fall below"
+    chances = _percents(why["chance"], why["second"]) if "second" in why else None
     text = (
-        f"{_percent(why['chance'])} likely to {verb} {why['goal']:.4g} by {why['at']:,} examples: {why['mean']:.4g} "
+        f"{chances[0] if chances else _percent(why['chance'])} likely to {verb} {why['goal']:.4g} by {why['at']:,} examples: {why['mean']:.4g} "
         f"predicted, {why['low']:.4g} to {why['high']:.4g}"
     )
     if "second" in why:
         second = f"trial {why['second_trial']}" if "second_trial" in why else "a new trial"
-        text += f"; next {second}, {_percent(why['second'])}"
+        text += f"; next {second}, {chances[1]}" if chances else f"; {second} is about as likely"
     return text
 
 
@@ -126,7 +129,9 @@ def pause_reason(why: Mapping[str, Any]) -> str:
     rule = why.get("rule")
     by = _named(why["by"]) if "by" in why else None
     if rule == "model":
-        return f"{by} has the better chance, {_percent(why['theirs'])} against {_percent(why['chance'])}"
+        if (chances := _percents(why["theirs"], why["chance"])) is None:
+            return f"{by} has about the same chance, {_percent(why['theirs'])}, and goes first"
+        return f"{by} has the better chance, {chances[0]} against {chances[1]}"
     if rule == "rung" and "rank" in why:
         follows = f"; {by} goes first" if why["rank"] <= why["pass"] and by else ""
         best = _best(why["pass"], "continues", "continue") if why["pass"] else "too few to compare"
@@ -155,7 +160,17 @@ def _best(count: int, one: str, several: str) -> str:
 
 
 def _percent(chance: float) -> str:
-    return f"{chance:.0%}" if chance >= 0.095 or chance == 0 else f"{chance:.1%}" if chance >= 0.001 else "under 0.1%"
+    return f"{chance:.0%}" if chance >= 0.095 or chance == 0 else f"{chance:.1%}" if chance >= LEAST else "under 0.1%"
+
+
+def _percents(first: float, second: float) -> tuple[str, str] | None:
+    """Return two chances with as many digits as tell them apart; None if they are about equal."""
+    shown = _percent(first), _percent(second)
+    if shown[0] != shown[1]:
+        return shown
+    # Below a tenth of a percent, and in a third digit, a difference says nothing about the trials.
+    finer = f"{first:.1%}", f"{second:.1%}"
+    return finer if finer[0] != finer[1] and min(first, second) >= LEAST else None
 
 
 def ordinal(number: int) -> str:

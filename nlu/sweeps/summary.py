@@ -196,7 +196,7 @@ def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
     if len(done) < MIN_TRIALS:
         return {}, f"Importances need {MIN_TRIALS} complete trials; there are {len(done)}."
     if len({trial.value for trial in done}) < 2:
-        return {}, "Importances need trials that differ; all complete ones have the same value."
+        return {}, all_equal(len(done), done[0].value, "complete trial")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -208,6 +208,11 @@ def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
     return found, f"Estimated by PED-ANOVA from {len(done)} complete trials."
 
 
+def all_equal(count: int, value: float | None, what: str) -> str:
+    """Return the sentence about trials that do not differ."""
+    return f"All {counted(count, what)} have the same value, {metric_text(value)}, so no importance can be computed."
+
+
 PAIRED = 3
 """the most important parameters, over whose pairs the value is drawn"""
 
@@ -216,7 +221,8 @@ def insight_of(study: optuna.Study, scheduler: Scheduler | None = None) -> Insig
     """Return what a search found out besides its trials.
 
     Importances are PED-ANOVA's over the complete trials; with a pruner that pauses trials, few of which are complete,
-    those of the model.
+    those of the model. If all values are equal, there are neither importances nor surfaces: those of the model would be
+    rounding errors.
     """
     # Its libraries take half a second to import.
     from optuna.study import StudyDirection
@@ -228,11 +234,14 @@ def insight_of(study: optuna.Study, scheduler: Scheduler | None = None) -> Insig
     trials, spec = standings(frozen, maximize=maximize), study.user_attrs.get(PRUNER, {})
     part = spec["max_resource"] // spec.get("parts", 1) if "max_resource" in spec else None
     view = view_of(frozen, trials, log_of(frozen), part=part, maximize=maximize, scheduler=scheduler)
-    effects = effects_of(view) if view is not None else {}
+    values = {trial.best for trial in view.valued} if view is not None else set()
+    effects = effects_of(view) if view is not None and len(values) > 1 else {}
     importances, note = importances_of(study)
     of_effects = f"of the Gaussian process of freeze_thaw, fitted to the curves of {counted(len(trials), 'trial')}"
     if spec.get("name") in PAUSING and effects:
         importances, note = effects, f"The main effects {of_effects}."
+    elif view is not None and len(values) == 1:
+        importances, note = {}, all_equal(len(view.valued), view.sign * values.pop(), "trial")
     ordered = [name for name in importances or effects if view is not None and name in view.distributions]
     surfaces = surfaces_of(view, ordered[:PAIRED]) if view is not None else []
     chosen = (
@@ -240,13 +249,18 @@ def insight_of(study: optuna.Study, scheduler: Scheduler | None = None) -> Insig
     )
     others = "The others are those of the best trial. Marks are the trials, in the shapes of the figure above."
     surfaces_note = f"{chosen}: the mean prediction {of_effects}. {others}"
+    if not surfaces:
+        is_equal = view is not None and len(view.distributions) > 1
+        surfaces_note = (
+            "The predictions of the model do not differ."
+            if is_equal
+            else "The model needs two parameters that all trials draw, and four trials with values."
+        )
     return Insight(
         importances,
         note,
         surfaces,
-        surfaces_note
-        if surfaces
-        else "The model needs two parameters that all trials draw, and four trials with values.",
+        surfaces_note,
         ranking_of(trials),
         forecasts_of(view) if view is not None and spec.get("name") == "freeze_thaw" and scheduler else [],
         decision_rows(frozen, maximize=maximize),

@@ -77,7 +77,7 @@ class World:
             storage=storage, study=study, study_id=study_id, url=url,
             name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warnings=[],
             slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,
-            sampler_name="random", goals=NO_GOALS, need=lambda values: Need(gpus=0), overrides=lambda *launch: launch,
+            sampler_name="random", drawn_by="random", goals=NO_GOALS, need=lambda values: Need(gpus=0), overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),
         )  # fmt: skip
         Search(plan, SimpleNamespace(require=require)).run()
@@ -377,7 +377,7 @@ def test_a_search_says_why_it_paused_and_continued_a_trial(tmp_path, monkeypatch
     paused = [line for line in said if re.match(r"trial \d paused", line)]
     reason = f"{place} of 3 at 100 examples; the best continues"
     assert paused[2] == f"trial 2 paused: {first[2]:.6g} after 100 examples; {reason}"
-    continued = [line for line in said if re.match(r"trial \d continues", line)]
+    continued = [line for line in said if re.match(r"trial \d continues: lr", line)]
     reasons = [line.partition(";")[2] for line in continued]
     assert reasons and all("continue" in reason or "completes it" in reason for reason in reasons)
 

@@ -196,6 +196,27 @@ def test_few_values_predict_nothing_and_say_so(states, count):
     assert not insight.surfaces and not insight.forecasts and "four trials with values" in insight.surfaces_note
 
 
+@pytest.mark.parametrize("name", ["freeze_thaw", "asha", "hyperband"])
+def test_equal_values_have_no_importances_and_the_page_says_why(name):
+    def state(number):
+        return "COMPLETE" if number < 3 else "RUNNING" if name != "hyperband" else "PRUNED"
+
+    found = insight_of(study(lambda values, share: 2 / 3, 8, name=name, states=state))
+    assert not found.importances and not found.surfaces
+    assert found.importances_note == "All 8 trials have the same value, 0.6667, so no importance can be computed."
+    assert found.surfaces_note == "The predictions of the model do not differ."
+
+
+def test_complete_trials_with_equal_values_have_no_importances_but_the_model_learns_from_the_others():
+    def value(values, share):
+        return 0.5 if share == 1.0 else 0.4 * hill(values, share)
+
+    found = insight_of(study(value, 12, states=lambda number: ("COMPLETE", "PRUNED")[number % 2]))
+    equal = "All 6 complete trials have the same value, 0.5000, so no importance can be computed."
+    assert not found.importances and found.importances_note == equal
+    assert found.surfaces and "largest main effects" in found.surfaces_note
+
+
 def test_values_are_spread_evenly_on_the_scale_of_the_parameter():
     values, places = values_at(LR, 5)
     assert values == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0]) and places == [0, 0.25, 0.5, 0.75, 1]

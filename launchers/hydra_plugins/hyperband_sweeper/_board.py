@@ -70,7 +70,7 @@ class Board:
 def announce(board: Board, plan: SearchPlan, finished: int, begun: int, paused: int) -> None:
     """Print the plan and the cost of a search, and how much of it is done if it continues."""
     board.say(
-        f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.sampler_name}, "
+        f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.drawn_by}, "
         f"{plan.direction} ({plan.folder})"
     )
     for line in announced(plan.goals, plan.direction):

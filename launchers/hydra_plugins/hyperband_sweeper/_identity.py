@@ -59,6 +59,10 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     found = []
     for key in (SAMPLER, PRUNER):
         old, new = before.get(key, now[key]), now[key]
+        if key == SAMPLER and now[PRUNER]["name"] == "freeze_thaw":
+            # Of the sampler, it uses only the seed and the prior.
+            kept = [{name: each[name] for name in ("seed", "prior") if name in each} for each in (old, new)]
+            old, new = ({"name": new["name"], **each} for each in kept)
         if _without_budget(old) != _without_budget(new):
             change = " so far, ".join(_described(spec, besides) for spec, besides in ((old, new), (new, old)))
             found.append(f"the search had another {key}: {change} from now on")

@@ -40,8 +40,10 @@ from ._goals import goal_warnings, goals_of
 from ._identity import FOLDER, SAMPLER, SHARED, SPACE, changes, refuse_another
 from ._slots import LOCAL, Gpus, Need, Slots, need_of, visible_gpus
 
-SAMPLERS = "hydra/sweeper/sampler"
+SAMPLERS, DEFAULT_SAMPLER = "hydra/sweeper/sampler", "tpe"
 GPUS = "hydra.sweeper.gpus_per_trial"
+FREEZE_THAW = "freeze_thaw"
+"""the pruner that draws the trials itself"""
 
 
 @dataclass
@@ -138,10 +140,18 @@ class SearchPlan:
         )
         at_once = self.slots.count if self._is_local else 1
         self.warnings += goal_warnings(self.goals, self.settings, self.spec["name"], at_once=at_once)
-        if self.centers and self.spec["name"] != "freeze_thaw":
+        chosen = self.config.hydra.runtime.choices.get(SAMPLERS)
+        if self.spec["name"] == FREEZE_THAW and chosen != DEFAULT_SAMPLER:
+            self.warnings.append(f"{SAMPLERS} is {chosen}, but freeze_thaw draws the trials itself; leave it out")
+        if self.centers and self.spec["name"] != FREEZE_THAW:
             sampler = WithPrior(sampler, self.centers, self.spec, self.settings["reduction_factor"], self.seed)
         self.sampler = sampler
         self._open_study(storage)
+
+    @property
+    def drawn_by(self) -> str:
+        """The name of what draws the trials: the sampler, or the pruner that does it itself."""
+        return FREEZE_THAW if self.spec["name"] == FREEZE_THAW else self.sampler_name
 
     def composed_value(self, key: str) -> str | None:
         """Return the value that a key has without the search."""
@@ -222,7 +232,7 @@ class SearchPlan:
 
     def _sampler_problems(self) -> list[str]:
         sampler = self.settings["sampler"]
-        if self._is_grid and resources.pruner_name(self.settings) == "freeze_thaw":
+        if self._is_grid and resources.pruner_name(self.settings) == FREEZE_THAW:
             return [f"{SAMPLERS} is grid, but freeze_thaw draws the trials itself; leave it out, or take asha"]
         if self._is_grid and (given := first_keys(self.settings)):
             return [f"hydra.sweeper.{given[0]} is set, but {SAMPLERS}=grid tries every combination; leave it out"]

@@ -128,12 +128,13 @@ class Steps:
         busy: Collection[int],
         say: Callable[[str], None],
     ) -> None:
-        """Decide about a trial whose job waits: it gets the next step, or is paused."""
+        """Decide about a trial whose job waits: it gets the next step, or is paused; `say` gets why it continues."""
         log = steps.log_of(trials)
         may_begin = self._may_begin(trials, asked, say)
         found, decision = self._decision(trials, log, busy, may_begin=may_begin, asking=number)
         if decision is not None and decision.number == number:
             self._write(decision, len(log))
+            say(continues_line(trials[number], decision, maximize=self._plan.direction == "maximize"))
             return
         # Nothing else is written: the slot is decided about once the job has ended, from the same trials.
         asked_at = trials[number].user_attrs[steps.ASKS]
@@ -208,10 +209,21 @@ def _turned(why: Mapping[str, Any]) -> dict[str, Any]:
 
 def paused_line(trial: FrozenTrial) -> str:
     """Return the line of a search about a trial that was paused."""
-    value = f"{trial.intermediate_values[trial.last_step]:.6g}" if trial.last_step is not None else "no value"
     pauses = steps.pauses_of(trial)
     reason = pause_reason(pauses[-1][1]["why"]) if pauses else ""
-    return f"trial {trial.number} paused: {value} after {trial.last_step or 0:,} examples" + (reason and f"; {reason}")
+    return f"trial {trial.number} paused: {_reached(trial)}" + (reason and f"; {reason}")
+
+
+def continues_line(trial: FrozenTrial, decision: Decision, *, maximize: bool) -> str:
+    """Return the line of a search about a trial that gets a further step at once, without a pause."""
+    # Without what the model predicts, which the page and decisions.tsv have: there may be many such lines.
+    reason = step_reason(decision.why, maximize=maximize).partition(": ")[0]
+    return f"trial {trial.number} continues: {_reached(trial)}" + (reason and f"; {reason}")
+
+
+def _reached(trial: FrozenTrial) -> str:
+    value = f"{trial.intermediate_values[trial.last_step]:.6g}" if trial.last_step is not None else "no value"
+    return f"{value} after {trial.last_step or 0:,} examples"
 
 
 def thawed_reason(trial: FrozenTrial, *, maximize: bool) -> str:
