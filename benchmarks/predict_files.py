@@ -12,6 +12,7 @@ must agree.
 
 import argparse
 import csv
+import os
 import sys
 import time
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from typing import Any
 
 import options
 from afqmc import PadTo, built, native_config, peer_arguments, scratch_folder, silent, subset
-from inputs import announce
+from inputs import CHOSEN, STAND_IN, announce
 from table import Row, show
 from turns import Side, Turns, alternate
 
@@ -37,6 +38,11 @@ def prepare(size: str, rows: int, precision: str) -> tuple[Path, Path, Path]:
     from nlu.runs.folder import write_config
     from nlu.runs.state import Best
 
+    if os.environ.get(CHOSEN) == STAND_IN:
+        # They are single texts, and the peers read pairs.
+        raise SystemExit(
+            "predict_files.py needs the pairs of AFQMC, which were not found; set NLU_DATA to a folder that holds AFQMC"
+        )
     config = native_config(size, f"precision={precision}", "trainer.device=cpu")
     run = built(config)
     write_config(run.run_dir, config.to_config())

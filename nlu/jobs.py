@@ -155,9 +155,11 @@ def _shown(log: str | None) -> str:
 
 
 def _chosen(rows: "Sequence[Listed]", numbers: Sequence[int]) -> "list[Listed]":
+    from nlu.config.words import numbered
+
     if absent := sorted(set(numbers) - {row.submitted.job.number for row in rows}):
         known = ", ".join(str(row.submitted.job.number) for row in rows)
-        raise UserError(f"unknown job {', '.join(map(str, absent))}; known jobs: {known}")
+        raise UserError(f"unknown {numbered('job', absent)}; known jobs: {known}")
     found = [row for row in rows if row.submitted.job.number in numbers]
     if len(found) > len(set(numbers)):
         folders = ", ".join(dict.fromkeys(str(row.folder) for row in found))
@@ -198,13 +200,15 @@ def _log(rows: "Sequence[Listed]", number: int, lines: int) -> int:
 
 
 def _stop(folder: Path, numbers: Sequence[int]) -> int:
-    from nlu.config.words import counted
+    from nlu.config.words import counted, numbered
     from nlu.launching.listing import cancel_job
     from nlu.sweeps.stops import stop_trials
 
     stopped = stop_trials(folder, numbers)
-    if ended := [number for number in numbers if number not in stopped]:
-        print(f"nlu: trial {', '.join(map(str, ended))} had ended; it stays as it is", file=sys.stderr)
+    # A number may be given twice.
+    if ended := [number for number in dict.fromkeys(numbers) if number not in stopped]:
+        stays = "it stays as it is" if len(ended) == 1 else "they stay as they are"
+        print(f"nlu: {numbered('trial', ended)} had ended; {stays}", file=sys.stderr)
     for number in stopped:
         try:
             # Also if no search runs that would do so.

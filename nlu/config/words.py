@@ -27,6 +27,13 @@ def one_of(names: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """Return `trial 3`, `trials 3 and 5`, `trials 3, 5 and 7`."""
+    texts = [str(number) for number in numbers]
+    listing = " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+    return f"{noun}{'s' * (len(texts) != 1)} {listing}"
+
+
 _origins: dict[str, list[str]] = {}
 """Origins of local copies, by absolute path. Several origins may share a copy."""
 _lengths: set[int] = set()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from nlu.config.errors import UserError
+from nlu.config.errors import DataError, UserError
 from nlu.config.schema import Run as Config
 from nlu.data.examples import Examples
 from nlu.diagnosis import disks, fast_paths, learning, machine, recomputed, recorded, software
@@ -15,7 +15,7 @@ from nlu.diagnosis.check import Check, Section, broken, checked, said, warning
 from nlu.inference.locate import Located, locate
 from nlu.inference.trained import Trained, config_of
 from nlu.launching.counting import count_of
-from nlu.reports.runs import is_run, parts, read_run, saved_config
+from nlu.reports.runs import CONFIG, is_run, parts, read_run, saved_config
 from nlu.training.ranks import Ranks, choose_device
 
 Look = Callable[[], Check | Iterable[Check]]
@@ -48,7 +48,7 @@ def of_machine(outputs: Path) -> list[Section]:
 def of_run(reference: str) -> list[Section]:
     """Check a run: its files, and each reason why its score may differ now.
 
-    Raises UserError unless the reference names one run.
+    Raises UserError unless the reference names one run, and if its configuration is damaged.
     """
     located, run_dir, problem = _found(reference)
     begun = Section("run", checked("state", lambda: recorded.ending(read_run(run_dir)), "give another run"))
@@ -59,9 +59,10 @@ def of_run(reference: str) -> list[Section]:
         # Without its configuration, the other checks of a run cannot be made.
         saved, run = Config.of(saved_config(run_dir)), read_run(run_dir)
         config = config_of(run_dir)
-    except (UserError, KeyError, TypeError) as error:
-        reasons.checks.append(broken("configuration", said(error), "give another run"))
-        return sections
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{run_dir / CONFIG} is not the whole configuration of a run: {said(error)}; copy it again"
+        ) from error
     begun.checks += checked("memory of a step", partial(recorded.memory, run_dir), "look at config.yaml")
     learns = partial(learning.learning, run_dir, run)
     sections.append(Section("whether it learns", checked("learning", learns, "look at train.tsv")))

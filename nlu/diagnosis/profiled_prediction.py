@@ -39,7 +39,7 @@ def profile_prediction(
     batch_size = config.trainer.eval_batch_size or 64
     asked = Predict(run=config.run, input=Input(path=config.rows), output=STANDARD, batch_size=batch_size)
     trained = load_trained(located)
-    with found(config.rows, "auto") as file, progress.task("profiling") as bar:
+    with found(config.rows, "auto", "rows") as file, progress.task("profiling") as bar:
         work = work_of(asked, trained, file, ranks, ())
         work.bar = bar
         predictor = work.predictor

@@ -2,6 +2,7 @@
 
 import html
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -297,11 +298,17 @@ def _importances(importances: Mapping[str, float]) -> Figure:
 
 
 def write_search_page(
-    path: Path, summary: Summary, figures: Mapping[str, Figure], insight: Insight, command: str | None
+    path: Path,
+    summary: Summary,
+    figures: Mapping[str, Figure],
+    insight: Insight,
+    command: str | None,
+    *,
+    so_far: bool = False,
 ) -> None:
     """Write the page of a search, whose script makes the table and highlights the trial under the pointer.
 
-    `command` runs the best trial.
+    `command` runs the best trial. `so_far`: the search has not ended, so the page says when it was written.
     """
     shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING.get(name, "") for name in FIGURES}
     data = json.dumps(plain(_data(summary)), ensure_ascii=False, separators=(",", ":"))
@@ -330,7 +337,7 @@ def write_search_page(
         data=data.replace("<", "\\u003c"),
     )
     counts = "; ".join([summary.counts, *goals[bool(summary.objectives) :]])
-    write_page(path, summary.name, counts, sections, look="search", facts=_facts(summary, command), after=after)
+    write_page(path, summary.name, counts, sections, look="search", facts=_facts(summary, command, so_far), after=after)
 
 
 def _ranks_note(insight: Insight) -> str:
@@ -344,7 +351,7 @@ def _ranks_note(insight: Insight) -> str:
     return f"From {found:,} examples on the rank correlation with the end is {SETTLED} or more."
 
 
-def _facts(summary: Summary, command: str | None) -> str:
+def _facts(summary: Summary, command: str | None, so_far: bool) -> str:
     best = summary.best
     spent = sum(trial.examples or 0 for trial in summary.trials)
     wall_s = sum(trial.wall_s or 0.0 for trial in summary.trials)
@@ -352,6 +359,7 @@ def _facts(summary: Summary, command: str | None) -> str:
         (f"best {summary.metric}", f"{metric_text(best.value)} (trial {best.number})" if best else "no complete trial"),
         ("examples seen", count_text(spent)),
         ("time of all trials", duration_text(wall_s)),
+        *([("the search has not ended; as of", time.strftime("%Y-%m-%d %H:%M:%S %Z"))] if so_far else []),
     ]
     lines = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts)
     text = f'<dl class="facts">{lines}</dl>'

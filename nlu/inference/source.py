@@ -120,16 +120,17 @@ Problem = Callable[[Values], tuple[str, str] | None]
 
 
 @contextmanager
-def found(path: str, file_format: str) -> Iterator[Path]:
-    """Yield the file that `input` names; standard input is copied to a file first.
+def found(path: str, file_format: str, key: str = "input") -> Iterator[Path]:
+    """Yield the file that `input`, or another key, names; standard input is copied to a file first.
 
     Raises UserError if the format of standard input is not given.
     """
     if path != STANDARD:
-        yield Files(train=path).find("input", path)
+        yield Files(train=path).find(key, path)
         return
     if file_format == "auto":
-        raise UserError("input is -, standard input, which has no suffix; set input.format, such as input.format=lines")
+        remedy = "set input.format, such as input.format=lines" if key == "input" else "give a file"
+        raise UserError(f"{key} is -, standard input, which has no suffix; {remedy}")
     folder = Path(tempfile.mkdtemp(prefix="nlu-input-"))
     try:
         copy = folder / "stdin"

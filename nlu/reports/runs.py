@@ -182,6 +182,16 @@ def is_run(folder: Path) -> bool:
     return os.path.exists(folder / TRAIN) or os.path.exists(folder / RESULT)
 
 
+def missing_keys(folder: Path) -> str:
+    """Return what the config.yaml of a folder lacks to be that of a run, as a sentence without its subject."""
+    try:
+        content = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        return f"cannot be read: {_reason(error)}"
+    held = content.keys() if isinstance(content, dict) else ()
+    return f"lacks {', '.join(sorted(RUN_KEYS - set(held)))}, so it is not the whole configuration of a run"
+
+
 def read_run(folder: Path) -> RunRecord:
     """Read one run. Raises DataError if one of its files is damaged or cannot be read."""
     config = flat(_read(folder / CONFIG, lambda text: yaml.load(text, yaml.CSafeLoader)))
@@ -237,9 +247,23 @@ def saved_config(run_dir: Path) -> dict[str, Any]:
     """Return the saved configuration of a run, with all keys. Raises DataError if it is damaged."""
     path = run_dir / CONFIG
     try:
-        return with_defaults(yaml.safe_load(path.read_text(encoding="utf-8")), RUN)
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
+        if not text.endswith("\n"):
+            # A key of which a part is missing would be one of another value.
+            raise DataError(
+                f"{path} ends within a line, so a part of it is missing; copy it again, or give another run"
+            )
+        return with_defaults(content, RUN)
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is not the configuration of a run ({error}); give another run") from error
+        raise DataError(f"{path} is not the configuration of a run ({_reason(error)}); give another run") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file of YAML cannot be read, on one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def read_overrides(folder: Path) -> dict[str, str]:

@@ -114,8 +114,9 @@ def step_reason(why: Mapping[str, Any], *, maximize: bool) -> str:
 def _model_reason(why: Mapping[str, Any], *, maximize: bool) -> str:
     verb = "exceed" if maximize else "fall below"
     chances = _percents(why["chance"], why["second"]) if "second" in why else None
+    own = chances[0] if chances else _percent(why["chance"])
     text = (
-        f"{chances[0] if chances else _percent(why['chance'])} likely to {verb} {why['goal']:.4g} by {why['at']:,} examples: {why['mean']:.4g} "
+        f"{own} likely to {verb} {why['goal']:.4g} by {why['at']:,} examples: {why['mean']:.4g} "
         f"predicted, {why['low']:.4g} to {why['high']:.4g}"
     )
     if "second" in why:

@@ -62,6 +62,10 @@ def read(written: object) -> tuple[str, dict[str, object]]:
             f"'{KEY}={{name: median, n_startup_trials: 3}}'"
         )
     name = node.pop("name")
+    if not isinstance(name, str):
+        raise UserError(
+            f"{KEY} is {show(written)}, but its name must be one of {', '.join(PARAMETERS)}; set {KEY}=NAME"
+        )
     if name in GONE:
         raise UserError(f"{KEY} is {name}: {GONE[name]}; set {KEY}=NAME")
     if name not in PARAMETERS:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nlu.config.errors import UserError
+from nlu.config.words import numbered
 from nlu.sweeps.steps import STOP
 from nlu.sweeps.storage import JOURNAL, open_storage, storage_url
 
@@ -35,8 +36,10 @@ def stop_trials(folder: Path, numbers: Sequence[int]) -> list[int]:
         raise UserError(f"{folder} names the study {held['study']}, which its storage {url} lacks") from None
     trials = {trial.number: trial for trial in storage.get_all_trials(study_id, deepcopy=False)}
     if unknown := sorted(set(numbers) - trials.keys()):
-        known = f"its trials are 0 to {max(trials)}" if trials else "it has none yet"
-        raise UserError(f"{folder} has no trial {', '.join(map(str, unknown))}; {known}")
+        known = (
+            "it has none yet" if not trials else f"its trials are 0 to {max(trials)}" if max(trials) else "only trial 0"
+        )
+        raise UserError(f"{folder} has no {numbered('trial', unknown)}; {known}")
     found = []
     for number in dict.fromkeys(numbers):
         if trials[number].state.is_finished():

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shlex
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +40,7 @@ from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import OUTCOME, worked_s
 from nlu.sweeps.decisions import decision_rows
 from nlu.sweeps.goals import MEASURED, Goals, front_of
+from nlu.sweeps.importances import all_equal, importances_of
 from nlu.sweeps.ranking import ranking_of
 from nlu.sweeps.schedulers.scheduler import PAUSING, Scheduler
 from nlu.sweeps.steps import is_paused, log_of, standings
@@ -51,8 +51,6 @@ STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING
 """our words for optuna's states"""
 ATTRIBUTE = "folder"
 """user attribute of a study: the folder of its search"""
-MIN_TRIALS = 2
-"""complete trials from which importances are estimated"""
 NOT_KEPT = ("trial", "resume", "dry_run", "replay", "mirror", "note", "hydra")
 """keys of the run, not of the experiment"""
 
@@ -69,9 +67,8 @@ def write_summary(study: optuna.Study, folder: Path, scheduler: Scheduler | None
     summary = read_summary(study)
     insight = insight_of(study, scheduler)
     command = best_command(folder, summary) if write_best(summary, folder / BEST) else None
-    write_trials(folder / FOLDER / TRIALS, summary, folder)
-    write_decisions(folder / FOLDER / DECISIONS, insight.decisions)
     figures = draw_figures(summary, insight)
+    _write_tables(folder, summary, insight)
     pictures = write_figures(folder / FOLDER, figures)
     write_search_page(folder / FOLDER / PAGE, summary, figures, insight, command)
     print_trials(summary)
@@ -84,6 +81,23 @@ def write_summary(study: optuna.Study, folder: Path, scheduler: Scheduler | None
         if trial.number in summary.front:
             name = f"trial_{trial.number}"
             print_table(f"trial {trial.number} of the front: {best_command(folder, summary, name, trial)}")
+
+
+def write_page_so_far(study: optuna.Study, folder: Path, scheduler: Scheduler | None = None) -> None:
+    """Write tables and page of a search that has not ended, as `write_summary` does, and print nothing.
+
+    Each file is replaced atomically. The page says when it was written.
+    """
+    summary = read_summary(study)
+    insight = insight_of(study, scheduler)
+    _write_tables(folder, summary, insight)
+    figures = draw_figures(summary, insight)
+    write_search_page(folder / FOLDER / PAGE, summary, figures, insight, None, so_far=True)
+
+
+def _write_tables(folder: Path, summary: Summary, insight: Insight) -> None:
+    write_trials(folder / FOLDER / TRIALS, summary, folder)
+    write_decisions(folder / FOLDER / DECISIONS, insight.decisions)
 
 
 class OfNumbers(Protocol):
@@ -181,36 +195,6 @@ def _parameters(trials: list[FrozenTrial]) -> Iterator[SearchedKey]:
 def _is_of_numbers(distribution: object) -> TypeGuard[OfNumbers]:
     """Return whether a distribution has bounds; one that is not over numbers has choices."""
     return hasattr(distribution, "low")
-
-
-def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
-    """Return the share of each parameter, largest first, or none and the reason.
-
-    This is Optuna's PED-ANOVA (Watanabe et al. 2023, https://arxiv.org/abs/2304.10255), which compares the distribution
-    of a parameter among the best trials with that among all. Only complete trials count; few of them say little.
-    """
-    from optuna.importance import get_param_importances
-    from optuna.trial import TrialState
-
-    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    if len(done) < MIN_TRIALS:
-        return {}, f"Importances need {MIN_TRIALS} complete trials; there are {len(done)}."
-    if len({trial.value for trial in done}) < 2:
-        return {}, all_equal(len(done), done[0].value, "complete trial")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = get_param_importances(study)
-    except (ValueError, RuntimeError) as error:
-        return {}, f"Optuna could not estimate importances: {error}."
-    if not found or not all(math.isfinite(value) for value in found.values()) or sum(found.values()) <= 0:
-        return {}, "These trials do not determine importances."
-    return found, f"Estimated by PED-ANOVA from {len(done)} complete trials."
-
-
-def all_equal(count: int, value: float | None, what: str) -> str:
-    """Return the sentence about trials that do not differ."""
-    return f"All {counted(count, what)} have the same value, {metric_text(value)}, so no importance can be computed."
 
 
 PAIRED = 3

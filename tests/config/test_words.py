@@ -9,7 +9,7 @@ import pytest
 
 from nlu.config import words
 from nlu.config.errors import UserError
-from nlu.config.words import called, path_text, show_as, with_origins
+from nlu.config.words import called, numbered, path_text, show_as, with_origins
 
 CACHE = "/root/.cache/nlu"
 
@@ -43,6 +43,11 @@ def test_a_copy_and_its_files_are_named_by_their_origin(text: str, told: str) ->
 )  # fmt: skip
 def test_a_similar_path_keeps_its_name(text: str) -> None:
     assert with_origins(text.replace("~", CACHE)) == text.replace("~", CACHE)
+
+
+def test_numbers_are_listed_with_their_noun_in_the_plural() -> None:
+    found = [numbered("trial", numbers) for numbers in ([3], [3, 5], [3, 5, 7])]
+    assert found == ["trial 3", "trials 3 and 5", "trials 3, 5 and 7"]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS])

@@ -138,6 +138,8 @@ def test_a_run_that_predicts_is_measured_by_batch(
     assert kept["measured"]["real_tokens"] == sum(tokens[8:24]) / 2
     run_profile(f"run={tmp_path}/run", status=EXIT_USER_ERROR)
     assert "but rows is not set; set both for predictions, or leave out both" in capsys.readouterr().err
+    run_profile(f"run={tmp_path}/run", "rows=nowhere.tsv", status=EXIT_USER_ERROR)
+    assert "error: rows is 'nowhere.tsv', which does not exist" in capsys.readouterr().err
     run_profile(f"run={tmp_path}/run", f"rows={write_rows(tmp_path / 'few.tsv', 5)}", "trainer.eval_batch_size=8")
     # The warm-up uses them up, so that they are predicted again.
     assert "a batch of prediction, mean of 1" in capsys.readouterr().out

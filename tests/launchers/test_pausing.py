@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from hydra_plugins.hyperband_sweeper import _board, _limits
+from hydra_plugins.hyperband_sweeper import _board, _limits, _pages
 from hydra_plugins.hyperband_sweeper._impl import Search
 from hydra_plugins.hyperband_sweeper._slots import BASIC, LOCAL, Ended, Gpus, Need
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -77,7 +77,8 @@ class World:
             storage=storage, study=study, study_id=study_id, url=url,
             name="s", folder=self.folder, direction="maximize", n_trials=self.n_trials, n_jobs=self.count, warnings=[],
             slots=Jobs(self, url), settings=settings, is_run=False, saves=False, hands_trial=True, mirror=None,
-            sampler_name="random", drawn_by="random", goals=NO_GOALS, need=lambda values: Need(gpus=0), overrides=lambda *launch: launch,
+            sampler_name="random", drawn_by="random", goals=NO_GOALS, need=lambda values: Need(gpus=0),
+            overrides=lambda *launch: launch,
             trial_id=lambda number: storage.get_trial_id_from_study_id_trial_number(study_id, number),
         )  # fmt: skip
         Search(plan, SimpleNamespace(require=require)).run()
@@ -380,6 +381,44 @@ def test_a_search_says_why_it_paused_and_continued_a_trial(tmp_path, monkeypatch
     continued = [line for line in said if re.match(r"trial \d continues: lr", line)]
     reasons = [line.partition(";")[2] for line in continued]
     assert reasons and all("continue" in reason or "completes it" in reason for reason in reasons)
+
+
+@pytest.mark.thorough
+def test_the_page_and_the_tables_are_there_while_a_search_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(_pages, "EVERY_S", 0.0)
+    monkeypatch.setattr(_pages, "SHARE", 0)
+    pages = []
+
+    def look():
+        path = world.folder / "summary" / "index.html"
+        text = path.read_text() if path.exists() else ""
+        if not pages or text != pages[-1]:
+            pages.append(text)
+
+    world = World(tmp_path / "s", n_trials=3)
+    world.folder.mkdir()
+    world.search(look)
+    look()
+    assert pages[0] == "" and len(pages) > 2
+    counts = [re.search(r"(\d) trials?: ", page)[1] for page in pages[1:]]
+    assert counts == sorted(counts) and {"1", "3"} <= set(counts)
+    assert all("the search has not ended; as of" in page for page in pages[1:])
+    assert (world.folder / "summary" / "trials.tsv").exists() and (world.folder / "summary" / "decisions.tsv").exists()
+    assert not list(world.folder.glob("summary/*.png"))
+
+
+def test_a_page_that_cannot_be_written_ends_no_search(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(_board.Board, "say", lambda self, text, style=None: said.append(text))
+    monkeypatch.setattr(_pages, "EVERY_S", 0.0)
+    monkeypatch.setattr(_pages, "SHARE", 0)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "summary").write_text("a file")
+    world = World(tmp_path / "s", n_trials=4)
+    world.search()
+    told = [line for line in said if line.startswith("the page")]
+    assert len(told) == 1 and told[0].startswith("the page of the search is written only at its end: ")
+    assert "COMPLETE" in [trial.state.name for trial in world.trials()]
 
 
 def test_a_failed_trial_is_not_continued_and_the_search_ends(tmp_path):

@@ -104,7 +104,14 @@ def test_what_cannot_be_stopped_is_said(tmp_path, capsys):
     with pytest.raises(UserError, match="jobs are numbered within a folder; name it"):
         jobs_main(["--stop", "0"])
     search(folder, DRAWN, "hydra.sweeper.n_trials=2")
-    with pytest.raises(UserError, match="has no trial 2, 7; its trials are 0 to 1"):
+    with pytest.raises(UserError, match="has no trials 2 and 7; its trials are 0 to 1"):
         jobs_main(["--stop", "7", "2", "1", str(folder)])
-    assert jobs_main([str(folder), "--stop", "1"]) == 0
-    assert "trial 1 had ended; it stays as it is" in capsys.readouterr().err and states(folder)[1] == "COMPLETE"
+    capsys.readouterr()
+    for given, said in (
+        (["1"], "trial 1 had ended; it stays as it is"),
+        (["1", "1"], "trial 1 had ended; it stays as it is"),
+        (["1", "0", "1"], "trials 1 and 0 had ended; they stay as they are"),
+    ):
+        assert jobs_main([str(folder), "--stop", *given]) == 0
+        assert capsys.readouterr().err == f"nlu: {said}\n"
+    assert states(folder) == ["COMPLETE"] * 2

@@ -22,7 +22,8 @@ from nlu.display.insight import Insight
 from nlu.display.search import draw_figures
 from nlu.display.search_axes import place_of, ticks_of
 from nlu.display.trials import SearchedKey
-from nlu.sweeps.summary import best_command, importances_of, read_summary, write_best, write_summary
+from nlu.sweeps.importances import importances_of
+from nlu.sweeps.summary import best_command, read_summary, write_best, write_summary
 from tests.sweeps.studies import study_of
 from tests.training.runs import QUICK, TINY, files, run
 

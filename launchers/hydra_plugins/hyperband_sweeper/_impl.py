@@ -25,6 +25,7 @@ from ._board import Board, Idle, announce, ended_line, parameters, when
 from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running, end_jobs, none_completed
 from ._folder import bring_trials_back
 from ._keeping import Keeper
+from ._pages import Pages
 from ._plan import SearchPlan
 from ._slots import REMEDY, Ended
 from ._steps import Steps, paused_line, thawed_reason
@@ -73,6 +74,7 @@ class Search:
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
             announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
             self.keeper = Keeper(self.plan, self.board.say)
+            self.pages = Pages(self.plan, self.steps.scheduler, self.board.say)
             self.keeper.update(trials)
             try:
                 with self.steps.answering(self._answer):
@@ -85,6 +87,7 @@ class Search:
                     raise
             if stopping.received() is not None:
                 self._end_jobs()
+                self.pages.write(self._trials)
                 self.board.say(
                     f"{stopping.sentence()}; the same command with hydra.sweep.dir={self.plan.folder} continues"
                 )
@@ -106,6 +109,7 @@ class Search:
                 if not self._remaining():
                     break
                 self._recall()
+            self.pages.update(self._trials)
             # A launch ends the wait; the outcomes in the storage have to be polled.
             self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
@@ -128,6 +132,7 @@ class Search:
                 break
             if not slots.is_threaded:
                 self._collect()
+                self.pages.update(self._trials)
 
     def _next(self) -> int | None:
         """Return the trial for a free slot: a waiting one that may start, else that of the scheduler, else None."""

@@ -31,6 +31,7 @@ from nlu.config.checks.reading import (
     said_of,
     sweep_problem,
 )
+from nlu.config.checks.typed import type_problem
 from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.validate import known_keys, problems
 from nlu.config.choices import EVALUATE, RUN
@@ -171,6 +172,9 @@ class _Trial:
         if not self.is_multirun:
             self.found.append(sweep_problem(override, key))
             self.refused_groups |= {key.replace("/", ".")} if is_choice else set()
+        if self.is_multirun and key.startswith("hydra."):
+            self.found.append(f"{override}: all jobs share the keys of Hydra; give {key} one value, or a list: [...]")
+            return []
         if self.is_multirun and not parsed.is_discrete_sweep():
             self.drawn.append(override)
         if not (self.is_multirun and parsed.is_discrete_sweep()):
@@ -247,12 +251,14 @@ class _Trial:
         return compose(self.config_name, [*self.accepted, *more])
 
     def refusal(self, alternative: _Alternative, error: Exception, config: DictConfig, schema: str) -> str:
-        """Name the key that was meant if the given one does not exist; otherwise pass on Hydra's message."""
+        """Name the key that was meant if the given one does not exist, or the type of the value; else Hydra's error."""
         if not alternative.is_choice and not alternative.text.startswith("+"):
             if alternative.key.startswith("hydra."):
                 composed = self.compose_hydra()
                 if not has_key(composed, alternative.key.removeprefix("hydra.")):
                     return _unknown_hydra_key(alternative, composed)
+                if (problem := type_problem(alternative.text, OmegaConf.create({"hydra": composed}))) is not None:
+                    return problem
             elif not has_key(config, alternative.key):
                 return _unknown_key(alternative, config, schema)
         return f"{alternative.text} does not fit: {said_of(error)}"

@@ -132,7 +132,7 @@ def test_keys_of_a_group_whose_choice_was_refused_are_not_held_against_the_user(
         ("seed=1,2", "seed=1,2: several values need --multirun; for a list write 'seed=[1,2]'"),
         ("+seed=3", "+seed=3 does not fit: Could not append to config. An item is already at 'seed'"),
         ("~trainer.patence", "trainer.patence: unknown key; nearest: trainer.patience"),
-        ("hydra.job.chdir=maybe", "value 'maybe' is not a valid bool"),
+        ("hydra.job.chdir=maybe", 'hydra.job.chdir is "maybe" but must be true or false; set hydra.job.chdir'),
         ("seed=intervall(1,2)", "Unknown function 'intervall' Available: bool,choice"),
         ("seed=tag(log,intervall(1,2))", "Unknown function 'intervall' Available: bool,choice"),
         ("hydra.nope=1", "hydra.nope: Hydra has no such key"),
