@@ -19,6 +19,7 @@ from nlu.config.placement import placement
 from nlu.config.schema import Run
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
+from nlu.config.words import counted
 from nlu.runs.folder import CONFIG
 from nlu.runs.mirror import bring_back
 from nlu.storage.bucket import Unreachable
@@ -37,9 +38,11 @@ def with_count(config: Run, run_dir: Path) -> Run:
     trainer = config.trainer
     if trainer.devices != "auto":
         return config
-    count = count_of("auto", trainer.device)
+    count, reason = count_of("auto", trainer.device), "the environment asks for it"
     if is_on_cpu := _decides() and (trainer.device == "cpu" or not torch.cuda.device_count()):
-        count = processes_on_cpu(config)
+        count, reason = processes_on_cpu(config)
+    elif _decides():
+        reason = f"{counted(count, 'GPU')} can be seen"
     sharing = config.with_choice("parallel", node_of("parallel", "shared"), "shared")
     begun = None
     if config.mirror is not None and config.resume != "never" and not (run_dir / CONFIG).is_file() and _decides():
@@ -49,28 +52,37 @@ def with_count(config: Run, run_dir: Path) -> Run:
     # Who starts the processes decides their number; another one is refused as another configuration.
     if config.resume != "never" and (run_dir / CONFIG).is_file() and _decides():
         begun = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
-        count = _as_begun(config, begun["trainer"].get("devices"), run_dir, count)
+        there = begun["trainer"].get("devices")
+        here, count = count, _as_begun(config, there, run_dir, count)
+        if count != here:
+            reason = f"the run was begun with it, and not with {here}"
     shares = count > 1 if begun is None else begun.get("parallel") == sharing.parallel
     if is_on_cpu and shares and config.parallel == node_of("parallel", "replicated"):
         config = sharing
+    print(f"nlu: trainer.devices=auto is {count}: {reason}", file=sys.stderr)
     return config.with_devices(count)
 
 
-def processes_on_cpu(config: Run) -> int:
-    """Return the number of processes that `auto` means on the CPUs of this machine: one for each core, if each then has
-    at least EXAMPLES_OF_A_PROCESS of a micro-batch.
+def processes_on_cpu(config: Run) -> tuple[int, str]:
+    """Return the number of processes that `auto` means on the CPUs of this machine, and the reason: one for each core,
+    if each then has at least EXAMPLES_OF_A_PROCESS of a micro-batch.
 
     It is 1 if gradients would be sent, which is slower than threads, if the examples of a micro-batch are not known, or
     if a loss compares them with one another, so that the number of processes would change what is learned.
     """
     if config.parallel not in (node_of("parallel", "shared"), node_of("parallel", "replicated")):
-        return 1
+        return 1, "with this choice of parallel, processes would send their gradients"
     if any(_compares(one) for one in (config, *(config.members or {}).values())):
-        return 1
+        return 1, "the loss compares the examples of a process with one another"
     batch_size = config.trainer.batch_size
     if config.trainer.batch_tokens is not None or batch_size == "auto":
-        return 1
-    return max(1, min(idle_cores(), batch_size // EXAMPLES_OF_A_PROCESS))
+        return 1, "the number of examples of a micro-batch is not known before it is made"
+    cores = idle_cores()
+    count = max(1, min(cores, batch_size // EXAMPLES_OF_A_PROCESS))
+    return count, (
+        f"{counted(cores, 'core')} can be used, trainer.batch_size is {batch_size}, and a process should have "
+        f"{EXAMPLES_OF_A_PROCESS} examples"
+    )
 
 
 def _compares(config: Run) -> bool:
@@ -91,7 +103,6 @@ def _as_begun(config: Run, there: object, run_dir: Path, count: int) -> int:
             f"here; continue it where there are {there}, or start from its state with resume={run_dir} and another "
             "hydra.run.dir"
         )
-    print(f"nlu: trainer.devices=auto is {there}, with which the run was begun, and not {count}", file=sys.stderr)
     return there
 
 

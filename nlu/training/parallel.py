@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nlu.config.choices import choice_of, target_of
 from nlu.config.targets import TARGET, build
+from nlu.models.layers.reused import ReusedMemory
 from nlu.optim.fused import update
 from nlu.optim.half import has_half
 from nlu.training.ranks import Ranks
@@ -59,10 +60,15 @@ class Parallel(Protocol):
         are."""
 
     def share(
-        self, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None
+        self,
+        trained: Mapping[str, nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        average: dict[str, Tensor] | None,
+        memories: Mapping[str, ReusedMemory],
     ) -> None:
         """Take notice of the trained parameters by name, their optimizer, and the moving average of the model's, once
-        all exist. Their memory may be replaced, and `average` get other tensors."""
+        all exist; `memories`: those into which gradients are written. Their memory may be replaced, and `average` get
+        other tensors."""
 
     def update(
         self, optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None
@@ -130,7 +136,11 @@ class SingleProcess:
         return norm
 
     def share(
-        self, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None
+        self,
+        trained: Mapping[str, nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        average: dict[str, Tensor] | None,
+        memories: Mapping[str, ReusedMemory],
     ) -> None:
         """Do nothing: each rank has its own memory."""
 

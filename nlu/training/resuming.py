@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from nlu.config.choices import choice_of
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
+from nlu.config.targets import TARGET
 from nlu.config.words import counted
 from nlu.data.mixture import MixedStore
 from nlu.data.opening import Store
@@ -39,7 +41,7 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
         "batch_size": None if trainer.batch_tokens else trainer.batch_rows, "batch_tokens": trainer.batch_tokens,
         "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "window_rows": trainer.window_rows, "world_size": ranks.world_size,
-        "machine": machine_as_recorded(ranks) | versions_of(model),
+        "machine": machine_as_recorded(ranks) | versions_of(model) | _strategy_of(config, ranks),
     }  # fmt: skip
 
 
@@ -72,6 +74,11 @@ def machine_of(ranks: Ranks) -> Machine:
 def machine_as_recorded(ranks: Ranks) -> dict[str, object]:
     """Return `machine_of` in the form of a saved state."""
     return asdict(machine_of(ranks))
+
+
+def _strategy_of(config: Run, ranks: Ranks) -> dict[str, str]:
+    """Return the strategy of several processes: the order in which they add numbers depends on it."""
+    return {"parallel": choice_of("parallel", config.parallel[TARGET])} if ranks.world_size > 1 else {}
 
 
 def versions_of(model: nn.Module) -> dict[str, str]:
@@ -161,7 +168,10 @@ def changes(saved: OrderKey, here: OrderKey) -> list[str]:
     found = []
     if saved["world_size"] != here["world_size"]:
         found.append(f"saved by {saved['world_size']} processes, continued by {here['world_size']}")
-    names = {"device": "device", "torch": "version of torch", "threads": "number of threads", "cpu": "CPU's kernels"}
+    names = {
+        "device": "device", "torch": "version of torch", "threads": "number of threads", "cpu": "CPU's kernels",
+        "parallel": "choice of parallel",
+    }  # fmt: skip
     return found + _others(saved, here, names)
 
 

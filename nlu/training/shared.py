@@ -16,23 +16,24 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nlu.models.layers.reused import ReusedMemory, ReusedTable
 from nlu.optim.fused import FusedAdamW, update_in_place
 from nlu.training.parallel import Replicated
 from nlu.training.ranks import Ranks
 from nlu.training.shared_memory import floats_in
+from nlu.training.shared_rows import PAGE, SharedRows, bytes_for, is_large, sum_of_squares
 
 log = logging.getLogger(__name__)
 
 ALIGNED = 16
 """numbers of a line of a cache, at whose multiples parameters and parts begin"""
-PAGE = 1024
-"""numbers of a page of memory"""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -69,6 +70,8 @@ class _Lines:
     start: int
     end: int
     optimizer: torch.optim.Optimizer
+    tables: dict[int, SharedRows]
+    """large tables, by the index of their place"""
     summed: list[Tensor] = field(default_factory=list)
     """the gradients of the last step"""
     has_gradient_WP: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), bool))
@@ -111,7 +114,11 @@ class Shared(Replicated):
         self._room = ranks.room
 
     def share(
-        self, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, average: dict[str, Tensor] | None
+        self,
+        trained: Mapping[str, nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        average: dict[str, Tensor] | None,
+        memories: Mapping[str, ReusedMemory],
     ) -> None:
         if reason := self._reason_against(trained, optimizer):
             log.info("parallel=shared sums gradients as parallel=replicated: %s", reason)
@@ -126,7 +133,13 @@ class Shared(Replicated):
             starts.append(end)
             end += _up(parameter.numel(), ALIGNED)
         count, lines = _up(max(1, end), PAGE), room.world_size + 3 + (average is not None)
-        memory = room.share(4 * count * lines)
+        # After the lines, the rows of large tables.
+        large = {
+            number: bytes_for(each, room.world_size)
+            for number, (name, each) in enumerate(named) if is_large(each, memories.get(name))
+        }  # fmt: skip
+        offsets = dict(zip(large, accumulate(large.values(), initial=4 * count * lines), strict=False))
+        memory = room.share(4 * count * lines + sum(large.values()))
         if memory is None:
             log.info("parallel=shared sums gradients as parallel=replicated: the memory for it cannot be had")
             return
@@ -146,13 +159,23 @@ class Shared(Replicated):
             )
             for (_, parameter), start in zip(named, starts, strict=True)
         ]  # fmt: skip
+        tables = {}
+        for number, ((name, parameter), place) in enumerate(zip(named, places, strict=True)):
+            own = memories.get(name)
+            if own is not None:
+                # Gradients are written where they are summed.
+                own.use(place.gradient)
+            if number in offsets and isinstance(own, ReusedTable):
+                tables[number] = SharedRows(
+                    parameter, place.start, own, memory, offsets[number], (room.rank, room.world_size)
+                )
         # Parts of equal length that begin at lines of the cache.
         part = _up(-(-end // room.world_size), ALIGNED)
-        own = min(end, part * room.rank)
+        begin = min(end, part * room.rank)
         self._lines = _Lines(
             places, [line(number) for number in range(room.world_size)], line(weights),
-            {"exp_avg": line(first), "exp_avg_sq": line(second)}, None if average is None else line(averages), own,
-            min(end, own + part), optimizer,
+            {"exp_avg": line(first), "exp_avg_sq": line(second)}, None if average is None else line(averages), begin,
+            min(end, begin + part), optimizer, tables,
         )  # fmt: skip
         with torch.no_grad():
             for (name, parameter), place in zip(named, places, strict=True):
@@ -206,11 +229,15 @@ class Shared(Replicated):
         for place in lines.places:
             gradient = place.parameter.grad
             # A method may have set a gradient without a backward pass.
-            if gradient is not None and gradient is not place.gradient:
+            if gradient is not None and not _is_at(place.gradient, gradient):
                 place.gradient.copy_(gradient)
+        for table in lines.tables.values():
+            table.offer()
         own = [float(place.parameter.grad is not None) for place in lines.places]
         with self.ranks.exchanging():
             found_WN = self._room.all([*own, *totals.tolist()])
+        for table in lines.tables.values():
+            table.look()
         lines.has_gradient_WP = found_WN[:, : len(own)] > 0
         self._sum(lines, lines.has_gradient_WP)
         lines.summed = []
@@ -226,8 +253,15 @@ class Shared(Replicated):
     @staticmethod
     def _sum(lines: _Lines, has_gradient_WP: np.ndarray) -> None:
         """Sum this rank's part of all gradients into the line of rank 0."""
-        keys = [tuple(each_W) if each_W.any() else None for each_W in has_gradient_WP.T]
+        keys: list[object] = [tuple(each_W) if each_W.any() else None for each_W in has_gradient_WP.T]
+        tables = {number: table for number, table in lines.tables.items() if table.is_known}
+        # Each in a run of its own.
+        for number in tables:
+            keys[number] = number
         for first, start, end in lines.runs(keys):
+            if first in tables:
+                tables[first].sum(lines.gradients, start, end)
+                continue
             total = lines.gradients[0][start:end]
             ranks = np.flatnonzero(has_gradient_WP[:, first])
             if ranks[0]:
@@ -244,7 +278,11 @@ class Shared(Replicated):
         ):
             return super().norm(gradients)
         keys = [True if has_any else None for has_any in lines.has_any_P]
-        own = sum(_squared(lines.gradients[0][start:end]) for _, start, end in lines.runs(keys))
+        known = [table for table in lines.tables.values() if table.is_known]
+        own = sum(
+            sum_of_squares(lines.gradients[0][start:end], [table.pages(start, end) for table in known])
+            for _, start, end in lines.runs(keys)
+        )
         (squared,) = self.ranks.sum_on_host([own])
         # Of NaN, the root is NaN.
         return torch.tensor(squared, dtype=torch.float64).sqrt().float()
@@ -334,24 +372,21 @@ class Shared(Replicated):
 
 
 class _Placing:
-    """Moves the gradient of a parameter into the shared memory as soon as it is computed."""
+    """Moves the gradient of a parameter into the shared memory as soon as it is computed, unless it is there."""
 
     def __init__(self, place: _Place):
         self._gradient = place.gradient
 
     def __call__(self, parameter: Tensor) -> None:
         gradient = parameter.grad
-        if gradient is not None and gradient is not self._gradient:
+        if gradient is not None and not _is_at(self._gradient, gradient):
             self._gradient.copy_(gradient)
-            # The gradients of further micro-batches are added there.
-            parameter.grad = self._gradient
+            # The gradients of further micro-batches are added there. An alias, so that the memory is seen to be in use.
+            parameter.grad = self._gradient.detach()
 
 
-def _squared(numbers: Tensor) -> float:
-    """Return the sum of squares; in parts, since a sum of millions of numbers in float32 is not exact enough."""
-    whole = len(numbers) // PAGE * PAGE
-    parts = [numbers[:whole].view(-1, PAGE), numbers[None, whole:]]
-    return sum(torch.linalg.vector_norm(each, dim=1).double().square().sum().item() for each in parts)
+def _is_at(place: Tensor, gradient: Tensor) -> bool:
+    return gradient is place or (gradient.data_ptr() == place.data_ptr() and gradient.is_contiguous())
 
 
 def _up(number: int, multiple: int) -> int:

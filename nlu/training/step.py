@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nlu.config.errors import OutOfMemory
 from nlu.data.examples import Examples
 from nlu.methods.method import Method, Scale
+from nlu.models.layers.reused import ReusedMemory, memories_of
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import named_parameters
 from nlu.runs import summary
@@ -69,7 +70,7 @@ class Stepper:
             self.own,
         )  # fmt: skip
         self.weights = self.passes.weights
-        self.parallel.share(by_name, self.optimizer, self.average)
+        self.parallel.share(by_name, self.optimizer, self.average, self._memories(by_name))
         self._of_model = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
         self.is_asynchronous = self.device.type == "cuda"
         self._failed = torch.zeros((), device=self.device) if self.is_asynchronous else None
@@ -156,6 +157,12 @@ class Stepper:
         if inspector is not None:
             inspector.after_update(number)
         return pending
+
+    def _memories(self, by_name: dict[str, nn.Parameter]) -> dict[str, ReusedMemory]:
+        """Return the memory into which the gradient of a parameter is written, where it has one."""
+        modules = [self.model] if self.own is None else [self.model, self.own]
+        found = {id(weight): memory for module in modules for weight, memory in memories_of(module)}
+        return {name: found[id(parameter)] for name, parameter in by_name.items() if id(parameter) in found}
 
     def _scale(self, counts: dict[str, int]) -> dict[str, float]:
         """Return the factor of the sum of each term over so many rows."""

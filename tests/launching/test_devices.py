@@ -79,7 +79,7 @@ def test_a_run_that_continues_with_auto_keeps_the_number_with_which_it_was_begun
         return
     assert launch(begun, tmp_path, []) == 0 and started == [count]
     was_other = count != count_of("auto", device)
-    assert (f"trainer.devices=auto is {there}, with which the run was begun" in capsys.readouterr().err) == was_other
+    assert (f"trainer.devices=auto is {there}: the run was begun with it" in capsys.readouterr().err) == was_other
 
 
 def test_rules_of_several_devices_apply_to_their_counted_number(
@@ -94,24 +94,27 @@ def test_rules_of_several_devices_apply_to_their_counted_number(
 
 
 @pytest.mark.parametrize(
-    ("options", "cores", "count"),
+    ("options", "cores", "count", "reason"),
     [
-        ((), 4, 4),
-        ((), 16, 4),
-        (("trainer.batch_size=15",), 16, 1),
-        (("trainer.batch_size=64", "parallel=shared"), 6, 6),
-        (("parallel=bmuf",), 4, 1),
-        (("parallel.reduce_dtype=bfloat16",), 4, 1),
-        (("trainer.batch_tokens=4096",), 4, 1),
+        ((), 4, 4, "4 cores can be used"),
+        ((), 16, 4, "trainer.batch_size is 32, and a process should have 8 examples"),
+        (("trainer.batch_size=15",), 16, 1, "trainer.batch_size is 15"),
+        (("trainer.batch_size=64", "parallel=shared"), 6, 6, "6 cores can be used"),
+        (("parallel=bmuf",), 4, 1, "this choice of parallel"),
+        (("parallel.reduce_dtype=bfloat16",), 4, 1, "this choice of parallel"),
+        (("trainer.batch_tokens=4096",), 4, 1, "is not known before"),
     ],
 )
 def test_auto_is_a_process_for_each_core_of_a_cpu_that_has_rows_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], cores: int, count: int
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: tuple[str, ...],
+    cores: int, count: int, reason: str,
+) -> None:  # fmt: skip
     monkeypatch.setattr(counting, "idle_cores", lambda: cores)
     config = composed(*sets(tmp_path), "trainer.device=cpu", "trainer.devices=auto", *options)
     counted = with_count(config, tmp_path / "run")
     assert counted.trainer.devices == count
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"nlu: trainer.devices=auto is {count}: ") and reason in line
     shared = node_of("parallel", "shared")
     assert (counted.parallel == shared) == (count > 1)
 

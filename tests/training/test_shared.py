@@ -73,6 +73,9 @@ def test_a_run_continues_from_the_state_of_the_other_strategy(tmp_path: Path, be
     )
     whole = composed(*given, "parallel=replicated", "trainer.max_duration=4st")
     run_in_two([(half, tmp_path / "half"), (continued, tmp_path / "run"), (whole, tmp_path / "whole")], tmp_path)
+    said = f"saved with another choice of parallel ({begun}), continued with {other}, so the bytes will differ"
+    assert said in (tmp_path / "run/log.txt").read_text()
+    assert "so the bytes will differ" not in (tmp_path / "whole/log.txt").read_text()
     for name in ("last/model", "last/average", "last/optimizer", "best-1/model", "best-2/model"):
         expected, found = tensors(tmp_path / "whole", name), tensors(tmp_path / "run", name)
         assert found.keys() == expected.keys()

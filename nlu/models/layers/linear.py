@@ -1,9 +1,7 @@
 """Linear layers and embeddings with the same result for any batch and gradients that cost no new memory.
 
-The result of a linear layer for a row does not depend on the number of other rows. If a gradient as large as its weight
-is allocated in every step, the system maps and clears its pages each time; for a word embedding this takes ten times as
-long as computing the gradient. So the memory of gradients is kept between steps, and the gradient of an embedding costs
-the lookups of a step and one pass over the table.
+The result of a linear layer for a row does not depend on the number of other rows. The memory of gradients is kept
+between steps (`nlu.models.layers.reused`).
 
 Axes: R rows, I input features, O output features; T positions, V entries of the table, D width.
 """
@@ -15,36 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlu.models.layers.reused import ReusedMemory, ReusedTable
 from nlu.models.layers.torch_private import (
     in_blocks,
     linear_product,
     product_of_blocks,
     reads_blocks,
-    storage_use_count,
     version_of,
 )
-
-
-class ReusedMemory:
-    """A float32 tensor on the CPU whose memory is reused once all other references to it are gone."""
-
-    _tensor: Tensor | None = None
-    _counts_at_rest: int | None = None
-
-    def take(self, shape: torch.Size) -> Tensor:
-        """Return an uninitialized tensor of this shape without other references.
-
-        It has the same memory as the last one unless that is still in use, for example by a gradient to which further
-        micro-batches are added.
-        """
-        if self._tensor is None or self._tensor.shape != shape:
-            self._tensor = torch.empty(shape)
-            self._counts_at_rest = storage_use_count(self._tensor)
-        # While a gradient still refers to the memory, writing into it would change that gradient.
-        is_free = self._counts_at_rest is not None and storage_use_count(self._tensor) == self._counts_at_rest
-        # A new alias, so that autograd can adopt it as the gradient instead of copying it.
-        return self._tensor.detach() if is_free else torch.empty(shape)
-
 
 FEW_OUTPUTS = 16
 """outputs up to which rows are aligned; the library sums rows of up to 10 from their first aligned address on"""
@@ -73,7 +49,7 @@ class Linear(nn.Linear):
 
     def __init__(self, in_features: int, out_features: int):
         super().__init__(in_features, out_features)
-        self._memory = ReusedMemory()
+        self.memory = ReusedMemory()
 
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
         """Return (R, O), or only the output features `outputs`."""
@@ -84,7 +60,7 @@ class Linear(nn.Linear):
                 laid_out = self._in_blocks(used_weight, used_bias, outputs)
                 return _with_min_rows(input, lambda rows: product_of_blocks(rows.to(used_bias.dtype), *laid_out))
         # The gradient of a slice has another shape than the memory, and that of a float16 weight another type.
-        memory = self._memory if device == "cpu" and outputs is None and weight.dtype != torch.float16 else None
+        memory = self.memory if device == "cpu" and outputs is None and weight.dtype != torch.float16 else None
         operands = [weight, bias, used_weight, used_bias]
         if outputs is not None:
             operands = [operand[outputs] for operand in operands]
@@ -104,7 +80,7 @@ class Linear(nn.Linear):
         `parts`: a gradient (R, O) and an input (R, I), in the precision of the product, for each product; several
         products are those of consecutive parts of the outputs.
         """
-        weight_OI = self._memory.take(self.weight.shape)
+        weight_OI = self.memory.take(self.weight.shape)
         begin = 0
         for gradient_RO, input_RI in parts:
             end = begin + gradient_RO.shape[1]
@@ -149,7 +125,7 @@ class Tied(Linear):
         # In a tuple, so that torch does not register it as a submodule.
         self._words = (words,)
         self.bias = nn.Parameter(torch.zeros(self.out_features))
-        self._memory = ReusedMemory()
+        self.memory = ReusedMemory()
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
@@ -267,18 +243,18 @@ class Embedding(nn.Embedding):
 
     def __init__(self, entries: int, width: int):
         super().__init__(entries, width)
-        self._memory = ReusedMemory()
+        self.memory = ReusedTable()
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the vectors (T, D) of the entries (T,); float32 of a float16 table, since sums need more digits."""
         if self.weight.device.type != "cpu":
             return widened(F.embedding(input, self.weight))
-        return _LookUp.apply(input, self.weight, self._memory)
+        return _LookUp.apply(input, self.weight, self.memory)
 
 
 class _LookUp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, entries_T: Tensor, weight_VD: Tensor, memory: ReusedMemory) -> Tensor:
+    def forward(ctx: Any, entries_T: Tensor, weight_VD: Tensor, memory: ReusedTable) -> Tensor:
         ctx.save_for_backward(entries_T)
         ctx.shape, ctx.memory = weight_VD.shape, memory if weight_VD.dtype != torch.float16 else None
         return widened(F.embedding(entries_T, weight_VD))
@@ -287,8 +263,9 @@ class _LookUp(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (entries_T,) = ctx.saved_tensors
         # Summed in fp32 also for a float16 table; autograd then rounds it.
-        sums_VD = torch.empty(ctx.shape) if ctx.memory is None else ctx.memory.take(ctx.shape)
-        return None, sums_VD.zero_().index_add_(0, entries_T, gradients[0].float()), None
+        if ctx.memory is None:
+            return None, torch.zeros(ctx.shape).index_add_(0, entries_T, gradients[0].float()), None
+        return None, ctx.memory.sums(ctx.shape, entries_T, gradients[0]), None
 
 
 def widened(tensor: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nlu.models.layers.linear import Embedding, Linear, ReusedMemory
+from nlu.models.layers.linear import Embedding, Linear
+from nlu.models.layers.reused import ReusedMemory
 
 
 def test_memory_is_reused_only_after_its_last_holder_is_gone():
@@ -71,3 +72,49 @@ def test_an_embeddings_gradient_is_that_of_the_lookup():
         (layer(entries) * weights).sum().backward()
         (expected,) = torch.autograd.grad((F.embedding(entries, layer.weight) * weights).sum(), layer.weight)
         assert torch.equal(layer.weight.grad, expected)
+
+
+def test_a_table_is_zero_outside_of_the_rows_of_its_last_lookup_however_it_was_changed_before():
+    torch.manual_seed(0)
+    layer = Embedding(40, 3)
+    for number, change in enumerate((None, lambda grad: grad.fill_(7), lambda grad: grad[30].add_(1), None)):
+        entries = torch.randint(40, (6,))
+        layer.weight.grad = None
+        backward(layer, entries)
+        expected = torch.zeros(40, 3).index_add_(0, entries, 2 * layer.weight.detach()[entries])
+        torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-6, atol=0)
+        rows = layer.memory.rows_of(layer.weight.grad)
+        assert rows is not None and set(rows.tolist()) == set(entries.tolist()), number
+        if change is not None:
+            change(layer.weight.grad)
+            assert layer.memory.rows_of(layer.weight.grad) is None
+
+
+def test_the_rows_of_a_sum_of_micro_batches_are_not_known():
+    layer = Embedding(40, 3)
+    backward(layer, torch.tensor([1, 2]))
+    backward(layer, torch.tensor([5]))
+    assert layer.memory.rows_of(layer.weight.grad) is None
+
+
+def test_rows_that_others_have_written_are_cleared_if_they_are_told():
+    layer = Embedding(40, 3)
+    backward(layer, torch.tensor([1, 2]))
+    layer.weight.grad.data[5] = 1
+    layer.memory.note(torch.tensor([5]))
+    layer.weight.grad = None
+    backward(layer, torch.tensor([3]))
+    assert layer.weight.grad.any(1).nonzero().flatten().tolist() == [3]
+
+
+@pytest.mark.parametrize(("layer", "inputs", "low"), layers())
+def test_gradients_are_written_into_memory_that_was_given(layer, inputs, low):
+    with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        backward(layer, inputs)
+        expected, layer.weight.grad = layer.weight.grad.clone(), None
+        given = torch.full_like(layer.weight, 3)
+        layer.memory.use(given)
+        backward(layer, inputs)
+        assert layer.weight.grad.data_ptr() == given.data_ptr() and torch.equal(given, expected)
+        backward(layer, inputs)
+    torch.testing.assert_close(given, 2 * expected)

@@ -5,7 +5,8 @@ import torch
 
 from nlu.models.layers import torch_private
 from nlu.models.layers.attention import attention_over
-from nlu.models.layers.linear import Linear, ReusedMemory
+from nlu.models.layers.linear import Linear
+from nlu.models.layers.reused import ReusedMemory
 
 PARTS = ("_softmax_backward", "_storage_use_count", "_supports_bf16", "_reorder", "_linear")
 
