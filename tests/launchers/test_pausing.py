@@ -421,6 +421,19 @@ def test_a_page_that_cannot_be_written_ends_no_search(tmp_path, monkeypatch):
     assert "COMPLETE" in [trial.state.name for trial in world.trials()]
 
 
+def test_a_search_that_saw_more_than_its_limit_says_how_much_and_why(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(_board.Board, "say", lambda self, text, style=None: said.append(text))
+    world = unbroken(tmp_path, max_examples=4000)
+    seen = sum(trial.last_step for trial in world.trials())
+    limit = "(hydra.sweeper.max_examples)"
+    assert said[-1] == f"examples seen by all trials: {seen:,} of 4,000 {limit}"
+    world.spec["max_examples"] = 1000
+    world.search()
+    before = f"{seen:,} were seen before this command, and the best trial is completed"
+    assert said[-1] == f"examples seen by all trials: {seen:,} of 1,000 {limit}, {seen - 1000:,} more: {before}"
+
+
 def test_a_failed_trial_is_not_continued_and_the_search_ends(tmp_path):
     world = unbroken(tmp_path, pruner="freeze_thaw", max_examples=4000, fails=(0, 3))
     names = [trial.state.name for trial in world.trials()]

@@ -28,7 +28,7 @@ from ._keeping import Keeper
 from ._pages import Pages
 from ._plan import SearchPlan
 from ._slots import REMEDY, Ended
-from ._steps import Steps, paused_line, thawed_reason
+from ._steps import Steps, examples_of, paused_line, spent_line, thawed_reason
 from ._stopping import WHY, Canceller, outcome_of
 
 ATTEMPT, LAUNCHES = "attempt", "launches"
@@ -63,7 +63,7 @@ class Search:
         finished = [trial for trial in trials if trial.state in FINISHED]
         # Trials of an earlier command: each gets a new launch, which finds out whether its job ended or is alive.
         self.waiting = [trial.number for trial in trials if steps.is_waiting(trial)]
-        self.asked = len(trials)
+        self.asked, seen_before = len(trials), examples_of(trials)
         self.idle = Idle(self.plan.slots.count)
         with (
             Board(
@@ -92,6 +92,8 @@ class Search:
                     f"{stopping.sentence()}; the same command with hydra.sweep.dir={self.plan.folder} continues"
                 )
                 raise SystemExit(stopping.exit_code())
+            if (line := spent_line(self.plan.spec, seen_before, examples_of(self._trials()))) is not None:
+                self.board.say(line)
             if self.plan.slots.is_threaded:
                 self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
 

@@ -226,6 +226,22 @@ def _reached(trial: FrozenTrial) -> str:
     return f"{value} after {trial.last_step or 0:,} examples"
 
 
+def examples_of(trials: Sequence[FrozenTrial]) -> int:
+    """Return the examples that all trials together have seen, up to the last report of each."""
+    return sum(trial.last_step or 0 for trial in trials)
+
+
+def spent_line(spec: Mapping[str, Any], before: int, now: int) -> str | None:
+    """Return how many of hydra.sweeper.max_examples were seen, and why more; None without such a limit."""
+    if (most := spec.get("max_examples")) is None:
+        return None
+    line = f"examples seen by all trials: {now:,} of {most:,} (hydra.sweeper.max_examples)"
+    if now <= most:
+        return line
+    why = f"{before:,} were seen before this command" if before > most else "what was left did not complete a trial"
+    return f"{line}, {now - most:,} more: {why}, and the best trial is completed"
+
+
 def thawed_reason(trial: FrozenTrial, *, maximize: bool) -> str:
     """Return why a trial that was paused got its last step; empty for another trial, or without a reason."""
     found = steps.steps_of(trial)
