@@ -1,12 +1,12 @@
-"""What pausing and pruning save and what they cost, on real data: freeze-thaw and HyperBand against random search.
+"""What pausing and pruning save and what they cost, on real data: searches against random search.
 
     python benchmarks/sweep_tnews.py                                    # five seeds of each search
     python benchmarks/sweep_tnews.py --seeds 1 --folder outputs/tnews   # given again, it continues
     python benchmarks/sweep_tnews.py --model textcnn --methods freeze_thaw,random
 
 All search four parameters on the same 8,000 rows of TNEWS (2,000 for dev). Random search trains 24 trials to the end;
-HyperBand begins 24 and freeze-thaw up to 48. Freeze-thaw has 30 % of random search's examples, and should lose at most
-0.1 points of dev accuracy; HyperBand should lose at most 0.3 points for 40 %.
+HyperBand begins 24, freeze-thaw and asha up to 48. These two have 30 % of random search's examples, and should lose at
+most 0.1 points of dev accuracy; HyperBand should lose at most 0.3 points for 40 %.
 """
 
 import argparse
@@ -33,14 +33,15 @@ MODELS = {
     ),
 }  # fmt: skip
 """epochs of a trial, the distance of its evaluations, and the space"""
-SHARE = {"random": 1.0, "hyperband": 0.4, "freeze_thaw": 0.3}
+SHARE = {"random": 1.0, "hyperband": 0.4, "freeze_thaw": 0.3, "asha": 0.3}
 """of random search's examples that a search may cost"""
-POINTS = {"random": 0.0, "hyperband": 0.3, "freeze_thaw": 0.1}
+POINTS = {"random": 0.0, "hyperband": 0.3, "freeze_thaw": 0.1, "asha": 0.1}
 """of dev accuracy that it may lose"""
 OPTIONS = {
     "random": ("hydra/sweeper/sampler=random", "hydra.sweeper.pruner=none"),
     "hyperband": ("hydra/sweeper/sampler=tpe", "hydra.sweeper.pruner=hyperband", "hydra.sweeper.reduction_factor=4"),
     "freeze_thaw": ("hydra.sweeper.pruner=freeze_thaw",),
+    "asha": ("hydra/sweeper/sampler=random", "hydra.sweeper.pruner=asha"),
 }
 
 
@@ -56,7 +57,7 @@ def search(data: Path, folder: Path, model: str, method: str, seed: int, jobs: i
     """Run a search, or continue it; returns its best value and the examples that all its trials saw."""
     epochs, interval, *space = MODELS[model]
     limits = [f"hydra.sweeper.n_trials={TRIALS}"]
-    if method == "freeze_thaw":
+    if method in ("freeze_thaw", "asha"):
         examples = round(SHARE[method] * TRIALS * epochs * ROWS["train"])
         limits = [f"hydra.sweeper.n_trials={2 * TRIALS}", f"hydra.sweeper.max_examples={examples}ex"]
     command = [
