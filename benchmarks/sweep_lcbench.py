@@ -213,7 +213,7 @@ def draw(path: Path, searches: Iterable[Mapping[str, Any]], title: str) -> None:
         _, _, method, jobs, _, budget = each["search"]
         label = method if jobs == 1 else f"{method}, {jobs} at a time"
         curves.setdefault(label, {}).setdefault(budget, []).append(each["regret"][: budget * EPOCHS])
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(8.5, 4.2), layout="constrained")
     axes = figure.subplots()
     for label, by_budget in sorted(curves.items()):
         found = by_budget[max(by_budget)]
@@ -226,7 +226,7 @@ def draw(path: Path, searches: Iterable[Mapping[str, Any]], title: str) -> None:
     axes.set_xlabel("budget, full runs")
     axes.set_ylabel("mean regret")
     axes.set_title(title)
-    axes.legend(fontsize="small", loc="lower right")
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
