@@ -28,7 +28,7 @@ from nlu.tasks.task import Outputs, to_host
 from nlu.training.int8 import Int8
 from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
-from nlu.training.side_by_side import may_be_apart, side_by_side
+from nlu.training.side_by_side import is_small, may_be_apart, on_one_thread, side_by_side
 
 Result = TypeVar("Result")
 
@@ -95,8 +95,10 @@ class Predictor:
 
         batches = evaluation_batches(part.lengths_N, batch_size=self.batch_size, rank=0, world_size=1)
         in_turn = side_by_side if self._apart else by_parts
-        for _, found in in_turn(of, batches, self.device):
-            yield found
+        encoder: Any = self.trained.model.backbone
+        with on_one_thread(self._apart and is_small(encoder, int(part.lengths_N.sum()))):
+            for _, found in in_turn(of, batches, self.device):
+                yield found
 
     @torch.inference_mode()
     def vectors(self, encoded: EncodedRows, layout: Layout | None = None) -> np.ndarray:

@@ -7,6 +7,7 @@ between. Threads with a batch each do not.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 
 from nlu.models.encoders.bert import Bert
+from nlu.models.layers.compiled.int8_layers import TOKENS_PER_THREAD
 from nlu.models.task_model import TaskModel
 from nlu.training.memory import by_parts, tried
 
@@ -24,6 +26,10 @@ OURS = ("nlu.", "torch.")
 """packages whose modules may compute on several threads at the same time"""
 MIN_HEAD_WIDTH = 12
 """the width of an attention head from which on its products have the same bits on any number of threads"""
+
+
+FEW_PRODUCTS = 150e6
+"""products of an encoder's weights that one thread computes as fast as several; measured with 4 layers of 312"""
 
 
 def may_be_apart(model: TaskModel, *others: object) -> bool:
@@ -37,6 +43,28 @@ def may_be_apart(model: TaskModel, *others: object) -> bool:
     if not isinstance(encoder, Bert) or encoder.width // encoder.sizes["heads"] < MIN_HEAD_WIDTH:
         return False
     return all(type(part).__module__.startswith(OURS) for part in [*model.modules(), *others])
+
+
+def is_small(encoder: Bert, tokens: int) -> bool:
+    """Return whether one thread computes so many tokens about as fast as several."""
+    if encoder.compiled is not None:
+        return tokens < 2 * TOKENS_PER_THREAD
+    sizes = encoder.sizes
+    per_layer = sizes["hidden_size"] * (4 * sizes["hidden_size"] + 2 * sizes["intermediate_size"])
+    return tokens * sizes["layers"] * per_layer <= FEW_PRODUCTS
+
+
+@contextmanager
+def on_one_thread(is_wanted: bool) -> Iterator[None]:
+    """Let torch compute with one thread in the block: for a few tokens, waking others takes longer than they save."""
+    threads = torch.get_num_threads()
+    if is_wanted and threads > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def side_by_side(

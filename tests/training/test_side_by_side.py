@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import nlu
+from nlu.models.encoders.bert import Bert
 from nlu.tasks.classify import Classify
-from nlu.training.side_by_side import may_be_apart, side_by_side
+from nlu.training.side_by_side import is_small, may_be_apart, side_by_side
 from tests.inference.runs import FEW, trained, unlabelled
 from tests.training.kinds import TASKS, few_first, read
 
@@ -114,3 +115,30 @@ def test_what_a_user_wrote_and_other_encoders_are_computed_one_by_one(tmp_path: 
     assert not may_be_apart(wide.model, Own.__new__(Own))
     narrow = nlu.load(trained(TASKS["classify"], tmp_path / "narrow", *WIDE[:1], "model.heads=8"), device="cpu").trained
     assert not may_be_apart(narrow.model, narrow.task)
+
+
+def test_a_few_tokens_are_computed_by_one_thread_with_the_same_bits(tmp_path: Path, monkeypatch) -> None:
+    run, rows = trained(TASKS["classify"], tmp_path, *WIDE), unlabelled(TASKS["classify"], 8)
+    loaded = nlu.load(run, device="cpu")
+    threads, forward = [], Classify.forward
+
+    def counted(*given, **named):
+        threads.append(torch.get_num_threads())
+        return forward(*given, **named)
+
+    monkeypatch.setattr(Classify, "forward", counted)
+    small = [loaded.predict([row], logits=True)[0] for row in rows]
+    assert threads == [1] * len(rows) and torch.get_num_threads() == 2
+    monkeypatch.setattr("nlu.training.side_by_side.FEW_PRODUCTS", 0)
+    assert loaded.predict(rows, logits=True) == small and threads[len(rows) :] == [2]
+
+
+def test_how_many_tokens_are_few_depends_on_the_encoder() -> None:
+    with torch.device("meta"):
+        tiny, base = (
+            Bert(10, None, pretrained=None, layers=layers, hidden_size=width, heads=12, intermediate_size=4 * width)
+            for layers, width in [(4, 312), (12, 768)]
+        )
+    # 12 products for each square of the width and each layer: 4.7 million and 85 million for a token.
+    assert [is_small(tiny, tokens) for tokens in (1, 32, 33)] == [True, True, False]
+    assert [is_small(base, tokens) for tokens in (1, 2)] == [True, False]
