@@ -90,7 +90,7 @@ class Int8Layers:
         self._library = load("int8_layers")
         self._library.nlu_int8_room.restype = ctypes.c_int64
         self._kept: list[Tensor] = []
-        self._tables = [self._place(tables.positions.weight), self._place(tables.segments.weight)]
+        self._tables = [self._copy(tables.positions.weight), self._copy(tables.segments.weight)]
         self._norm_of_sum = self._norm(tables.norm)
         known = {id(parts.qkv): self._layer(parts, ACTIVATIONS[activation]) for parts in layers}
         self._layers = (_Layer * len(layers))(*(known[id(parts.qkv)] for parts in layers))
@@ -107,8 +107,12 @@ class Int8Layers:
         segments_T = None if segments_T is None else segments_T.contiguous()
         assert words_TD.dtype == torch.float32 and positions_T.dtype == torch.int64
         assert segments_T is None or segments_T.dtype == torch.int64
+        # C would read beyond the tables.
+        for entries_T, table in ((positions_T, self._tables[0]), (segments_T, self._tables[1])):
+            if entries_T is not None and len(entries_T) and not 0 <= entries_T.min() <= entries_T.max() < len(table):
+                raise IndexError(f"entries {int(entries_T.min())} to {int(entries_T.max())} of a table of {len(table)}")
         out_TD = torch.empty_like(words_TD)
-        positions, segments = self._tables
+        positions, segments = (table.data_ptr() for table in self._tables)
         self._library.nlu_int8_embeddings(
             _address(words_TD), ctypes.c_void_p(positions), _address(positions_T), ctypes.c_void_p(segments),
             None if segments_T is None else _address(segments_T), ctypes.byref(self._norm_of_sum),
@@ -175,8 +179,11 @@ class Int8Layers:
 
     def _place(self, tensor: Tensor) -> int:
         """Keep a copy and return its address."""
+        return self._copy(tensor).data_ptr()
+
+    def _copy(self, tensor: Tensor) -> Tensor:
         self._kept.append(tensor.detach().clone(memory_format=torch.contiguous_format))
-        return self._kept[-1].data_ptr()
+        return self._kept[-1]
 
 
 class _Rooms(threading.local):

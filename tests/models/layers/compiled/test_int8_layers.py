@@ -119,6 +119,13 @@ def test_embeddings_are_the_norm_of_a_sum_in_double_precision(has_segments):
     assert np.abs(found_TD.numpy() - normed(sum_TD, own.LayerNorm)).max() < 1e-5
 
 
+@pytest.mark.parametrize(("position", "segment"), [(200, 0), (-1, 0), (0, 2)])
+def test_an_entry_that_a_table_lacks_is_an_error_as_in_torch(position, segment):
+    layers, words_TD = compiled(encoder()), hidden([2], 24)
+    with pytest.raises(IndexError, match="^entries .* of a table of"):
+        layers.embeddings(words_TD, torch.tensor([0, position]), torch.tensor([0, segment]))
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 def test_the_first_tokens_of_the_last_layer_have_the_bits_of_all_tokens(sizes):
     layers = compiled(encoder(3, **sizes))
