@@ -51,9 +51,9 @@ def update_in_place(
     """Run AdamW on these numbers, with the settings of a group of `FusedAdamW`.
 
     `first` and `second` are the moments. `step`, the number of updates before this one, becomes one larger; the
-    gradient is divided in place.
+    gradient is divided in place, unless the divisor is 1 on the host.
     """
-    scale: dict[str, Any] = {"grad_scale": divisor} if TAKES_DIVISOR else {}
+    scale: dict[str, Any] = {"grad_scale": divisor} if TAKES_DIVISOR and not _is_one(divisor) else {}
     if not TAKES_DIVISOR:
         gradient.div_(divisor)
     beta1, beta2 = group["betas"]
@@ -74,3 +74,8 @@ def _update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: 
         if failed is not None and failed.item():
             return
     optimizer.step()
+
+
+def _is_one(divisor: Tensor) -> bool:
+    """Return whether dividing by it on the host changes no bit. On an accelerator the host does not wait for it."""
+    return divisor.device.type == "cpu" and divisor.item() == 1
