@@ -104,14 +104,16 @@ def test_every_model_fits_every_data_set(composer, choices):
 @pytest.mark.thorough
 def test_every_choice_of_every_group_fits_the_defaults_or_its_task(composer, choices):
     tried = [group for group in (*WITH_TARGET, *OTHERS) if group not in ("model", "data", "task")]
-    for group, name in [(each, name) for each in tried for name in choices(each) if name not in (*SOFT, "int8")]:
+    apart = (*SOFT, "int8", "int8_compiled")
+    for group, name in [(each, name) for each in tried for name in choices(each) if name not in apart]:
         choice = {group: name}
         if special := FOR_OTHERS.get((group, name)):
             assert len(composer.problems_of(composer.choose(**choice))) == 1, f"{group}={name}"
             choice |= special
         assert composer.problems_of(composer.choose(**choice)) == [], choice
-    (problem,) = composer.problems_of(composer.choose(precision="int8"))
-    assert problem.startswith("precision is int8, which only predicts")
+    for name in ("int8", "int8_compiled"):
+        (problem,) = composer.problems_of(composer.choose(precision=name))
+        assert problem.startswith(f"precision is {name}, which only predicts")
 
 
 @pytest.mark.thorough

@@ -12,8 +12,8 @@ STRUCTBERT = (*CORPUS, "task=structbert", "data.break_mode=complete_doc")
 def test_a_corpus_chooses_its_task_and_fits_every_model_and_method(composer, choices):
     assert composer.plain(*CORPUS)["task"]["_target_"] == "nlu.tasks.mlm.Mlm"
     for group in ("model", "optimizer", "scheduler", "adapter", "precision", "tokenizer"):
-        # These models bring a head of their own, or compare the texts of pairs; int8 only predicts.
-        for name in set(choices(group)) - {"lstm_crf", "match_cnn", "re2", "int8"}:
+        # These models bring a head of their own, or compare the texts of pairs; int8 and int8_compiled only predict.
+        for name in set(choices(group)) - {"lstm_crf", "match_cnn", "re2", "int8", "int8_compiled"}:
             given = composer.required.get((group, name), [])
             assert composer.problems_of(composer.plain(*CORPUS, f"{group}={name}", *given)) == [], name
     for name in ("plain", "rdrop", "fgm", "freelb"):

@@ -17,7 +17,7 @@ SEARCH = (
 )  # fmt: skip
 
 
-def test_a_trial_that_a_search_pauses_and_continues_on_a_gpu_has_the_bytes_of_a_run_in_one_go(tmp_path: Path) -> None:
+def test_a_trial_that_is_paused_on_a_gpu_has_the_bytes_of_a_run_in_one_go(tmp_path: Path) -> None:
     fixed = [option for option in QUICK if not option.startswith(("trainer.device=", "optimizer.lr="))]
     options = [
         *TINY,

@@ -307,7 +307,7 @@ def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed, tmp_path)
     assert told + 20.0 <= frozen(handed, 0).user_attrs[OUTCOME]["wall_s"] < told + 30.0
 
 
-def test_the_time_of_jobs_that_leave_their_trial_open_counts_to_their_end_and_is_in_the_table(handed, tmp_path):
+def test_the_time_of_jobs_that_leave_their_trial_open_is_in_the_table(handed, tmp_path):
     def job(launch: int, seconds: float) -> None:
         mapping = {**handed(0), "launch": launch}
 

@@ -207,7 +207,7 @@ def test_equal_values_have_no_importances_and_the_page_says_why(name):
     assert found.surfaces_note == "The predictions of the model do not differ."
 
 
-def test_complete_trials_with_equal_values_have_no_importances_but_the_model_learns_from_the_others():
+def test_equal_values_have_no_importances_but_the_model_learns_from_other_trials():
     def value(values, share):
         return 0.5 if share == 1.0 else 0.4 * hill(values, share)
 

@@ -60,7 +60,7 @@ def test_rows_are_summed_to_the_bits_of_whole_gradients(cut: int) -> None:
     assert np.flatnonzero(layer.weight.grad.any(1).numpy()).tolist() == [7]
 
 
-def test_the_sum_of_whole_gradients_is_needed_if_a_rank_has_none_or_does_not_know_its_rows() -> None:
+def test_whole_gradients_are_summed_if_a_rank_has_none_or_does_not_know_its_rows() -> None:
     assert not Line([[1], [2], []]).tables[0].is_known
     line = Line([[1], [2], [3]])
     line.layers[1].weight.grad.mul_(2)

@@ -74,7 +74,7 @@ def test_an_embeddings_gradient_is_that_of_the_lookup():
         assert torch.equal(layer.weight.grad, expected)
 
 
-def test_a_table_is_zero_outside_of_the_rows_of_its_last_lookup_however_it_was_changed_before():
+def test_a_table_is_zero_outside_of_the_rows_of_its_last_lookup():
     torch.manual_seed(0)
     layer = Embedding(40, 3)
     for number, change in enumerate((None, lambda grad: grad.fill_(7), lambda grad: grad[30].add_(1), None)):
