@@ -24,7 +24,7 @@ def main() -> None:
     announce()
     import torch
 
-    from nlu.models.encoders.bert import Layer
+    from nlu.models.encoders.bert_layers import Layer
 
     torch.set_num_threads(asked.threads)
     clock = time.thread_time if asked.threads == 1 else time.perf_counter

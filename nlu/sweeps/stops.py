@@ -37,7 +37,7 @@ def stop_trials(folder: Path, numbers: Sequence[int]) -> list[int]:
     trials = {trial.number: trial for trial in storage.get_all_trials(study_id, deepcopy=False)}
     if unknown := sorted(set(numbers) - trials.keys()):
         known = (
-            "it has none yet" if not trials else f"its trials are 0 to {max(trials)}" if max(trials) else "only trial 0"
+            f"its trials are 0 to {max(trials)}" if len(trials) > 1 else "only trial 0" if trials else "it has none yet"
         )
         raise UserError(f"{folder} has no {numbered('trial', unknown)}; {known}")
     found = []

@@ -41,10 +41,14 @@ class Int8(Precision):
         `compiled`: by kernels in C, which this machine's compiler builds on first use, with attention in float32."""
         super().__init__(dtype="float32")
         self.attention, self.compiled = attention, compiled
+        self.name = "int8_compiled" if compiled else "int8"
+        """of the choice, for messages"""
 
     def hold(self, model: TaskModel) -> None:
         """Refuse to train: rounded weights have no gradient. Raises UserError."""
-        raise UserError("precision is int8, which only predicts; train with fp32 or bf16, and predict with int8")
+        raise UserError(
+            f"precision is {self.name}, which only predicts; train with fp32 or bf16, and predict with {self.name}"
+        )
 
     def quantize(self, model: TaskModel) -> None:
         """Hold the linear layers of the encoder in int8, in place.
@@ -59,18 +63,18 @@ class Int8(Precision):
             )
         if not multiplies_integers():
             raise UserError(
-                f"precision is int8, but torch {torch.__version__} lacks the operators for its products on a CPU; set "
-                "precision=bf16 or fp32, or install the torch of docs/troubleshooting.md"
+                f"precision is {self.name}, but torch {torch.__version__} lacks the operators for its products on a "
+                "CPU; set precision=bf16 or fp32, or install the torch of docs/troubleshooting.md"
             )
         if not instruction_sets().intersection(EXACT):
             raise UserError(
-                f"precision is int8, but this processor has none of {', '.join(EXACT)}, which sum products of bytes "
-                "exactly; set precision=bf16 or fp32"
+                f"precision is {self.name}, but this processor has none of {', '.join(EXACT)}, which sum products of "
+                "bytes exactly; set precision=bf16 or fp32"
             )
         encoder = model.backbone
         if not isinstance(encoder, Quantizable):
             raise UserError(
-                f"precision is int8, but {type(encoder).__name__} has no linear layers of nlu to quantize; set "
+                f"precision is {self.name}, but {type(encoder).__name__} has no linear layers of nlu to quantize; set "
                 "precision=bf16 or fp32, or export with format=onnx-int8"
             )
         encoder.quantize(self.dtype_of_attention(), compiled=self.compiled)
@@ -90,8 +94,8 @@ class Int8(Precision):
         """Raise UserError for a device that is no CPU."""
         if device.type != "cpu":
             raise UserError(
-                f"precision is int8, which computes on a CPU, but the device is {device.type}; set device=cpu, or "
-                "precision=bf16"
+                f"precision is {self.name}, which computes on a CPU, but the device is {device.type}; set device=cpu, "
+                "or precision=bf16"
             )
 
 
@@ -114,4 +118,6 @@ def require_int8(node: Mapping[str, Any], trusted: Sequence[str], device: torch.
         return
     precision.require(device)
     if export is not None:
-        raise UserError(f"precision is int8, but export is {export}, which has its own format; leave out one of them")
+        raise UserError(
+            f"precision is {precision.name}, but export is {export}, which has its own format; leave out one of them"
+        )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
-from nlu.models.encoders.bert import Layer
+from nlu.models.encoders.bert_layers import Layer
 from nlu.models.layers import recomputing
 from tests.training.in_process import composed, start, train
 from tests.training.kinds import KINDS, Kind, classes, few_first, transformers_model

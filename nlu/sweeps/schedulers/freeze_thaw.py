@@ -28,7 +28,8 @@ from nlu.sweeps.schedulers.scheduler import FAILED, PAUSED, RUNNING, Decision, D
 FIRST_TRIALS = 8
 """trials that are drawn at random before the model decides"""
 FIRST_RUNS, FIRST_SHARE = 3.0, 0.4
-"""the whole trials that are spent by ranks before the model decides, but no more than this share of the budget"""
+"""ranks decide over the examples of so many whole trials before the model does, but over no more than this share of the
+budget"""
 EXPLORED = 0.1
 """the share of decisions for a new trial that is drawn at random"""
 TRUSTED = 0.5
@@ -109,8 +110,8 @@ class FreezeThaw:
         factor: int = 3,
         first_runs: float = FIRST_RUNS,
     ):
-        """`centers`: the values of the prior, if there is one. `factor`: of the rungs of the first decisions, for which
-        at most so many whole trials are spent."""
+        """`centers`: the values of the prior, if there is one. `factor`: of the rungs of the first decisions;
+        `first_runs`: the whole trials whose examples they may cost."""
         self._lengths, self._encoding, self._draw, self._seed = lengths, encoding, draw, seed
         self._belief = Belief(centers) if centers else None
         self._steps = max(1, round(lengths.part / lengths.least / STEPS))

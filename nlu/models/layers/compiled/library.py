@@ -61,9 +61,10 @@ def compiler() -> list[str]:
     """Return the command of the C compiler: $CC, or the first of COMPILERS on the PATH; UserError without one."""
     given = shlex.split(os.environ.get("CC", ""))
     found = [given] if given else [[name] for name in COMPILERS if shutil.which(name)]
+    names = ", ".join(COMPILERS)
     if not found or shutil.which(found[0][0]) is None:
         raise UserError(
-            f"compiled kernels need a C compiler, but {f'CC={given[0]}' if given else ', '.join(COMPILERS)} is not on "
+            f"compiled kernels need a C compiler, but {f'CC={given[0]} is not' if given else f'none of {names} is'} on "
             "the PATH; install gcc or clang, or choose a precision without them, such as int8"
         )
     return found[0]

@@ -71,7 +71,7 @@ def test_processes_that_build_at_once_all_get_a_whole_library(tmp_path, sources)
 def test_without_a_compiler_the_user_is_told_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        UserError, match="need a C compiler, but cc, gcc, clang is not on the PATH; install gcc or clan"
+        UserError, match="need a C compiler, but none of cc, gcc, clang is on the PATH; install gcc or clan"
     ):
         library.load("small")
 
