@@ -27,7 +27,9 @@ from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.activations import ACTIVATIONS, LOWEST
 from nlu.models.layers.attention import attention_over, attention_weights
 from nlu.models.layers.compiled.int8_layers import Int8Layers, Tables
-from nlu.models.layers.linear import Linear, padding_rows, with_rows
+from nlu.models.layers.compiled.training_kernels import require_kernels
+from nlu.models.layers.compiled.training_layers import CompiledLayers
+from nlu.models.layers.linear import FEW_OUTPUTS, Linear, padding_rows, with_rows
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
 from nlu.models.layers.recomputing import recomputed
 from nlu.models.pruned_heads import KEY as PRUNED_HEADS
@@ -46,6 +48,7 @@ class Bert(nn.Module):
     """Keys, and the key that each must divide."""
     default_positions = 512
     """`max_positions` of `BERT_BASE`, as a literal that is read from source."""
+    trains_compiled = True
     rules_of_config = "nlu.models.rules.encoder_problems"
     activations_of_config = "nlu.models.memory.bert_memory"
 
@@ -103,6 +106,7 @@ class Bert(nn.Module):
         self.pooling = pooling
         self.pads = False
         self.compiled: Int8Layers | None = None
+        self._trains_in_c = False
         self.embeddings = Embeddings(vocab_size, sizes)
         embedding_size = sizes["embedding_size"] or self.width
         self.embeddings_project = Linear(embedding_size, self.width) if embedding_size != self.width else None
@@ -208,6 +212,21 @@ class Bert(nn.Module):
             tables = Tables(own.position_embeddings, own.token_type_embeddings, own.LayerNorm)
             self.compiled = Int8Layers(tables, parts, self.sizes["activation"])
 
+    def train_in_c(self) -> None:
+        """Compute layers by `nlu.models.layers.compiled.training_layers` from now on, in training and on a CPU.
+
+        Raises UserError if this machine cannot do that, or not with these sizes.
+        """
+        require_kernels()
+        heads, of_head = self.sizes["heads"], self.width // self.sizes["heads"]
+        if self.width <= FEW_OUTPUTS or of_head % 2:
+            raise UserError(
+                f"trainer.kernels is compiled, which needs more than {FEW_OUTPUTS} numbers for a token and an even "
+                f"number for a head, but model.hidden_size is {self.width} with {heads} heads of {of_head}; set "
+                "trainer.kernels=torch"
+            )
+        self._trains_in_c = True
+
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a checkpoint of BERT or of its family to the tensors of this module; query, key and value become one
         matrix."""
@@ -247,6 +266,8 @@ class Bert(nn.Module):
             for heads in {self.heads_of(number) for number in range(len(layers))}
         }
         recomputes = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        trains = self._trains_in_c and self.training and torch.is_grad_enabled() and seen is None
+        in_training = CompiledLayers(batch.lengths) if trains else None
         for number, layer in enumerate(layers):
             attention = attentions[self.heads_of(number)]
             starts_S = batch.starts_S if first_only and number + 1 == len(layers) else None
@@ -260,7 +281,11 @@ class Bert(nn.Module):
                 hidden_TD = recomputed(layer, *inputs)
                 continue
             # What a method reads inside of a layer has a gradient of its own.
-            whole_TD = layer.in_one_node(hidden_TD, attention, starts_S) if see is None else None
+            whole_TD = None
+            if in_training is not None:
+                whole_TD = in_training(layer.whole(), self.heads_of(number), hidden_TD, starts_S)
+            elif see is None:
+                whole_TD = layer.in_one_node(hidden_TD, attention, starts_S)
             hidden_TD = layer(*inputs) if whole_TD is None else whole_TD
         if seen is not None:
             seen.hidden.append(hidden_TD[:tokens])

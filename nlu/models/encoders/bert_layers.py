@@ -88,9 +88,13 @@ class Layer(nn.Module):
 
     def in_one_node(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor | None:
         """Return what `forward` returns, by `nlu.models.layers.layer_in_one_node`; None if it may not compute it."""
+        return in_one_node(self.whole(), hidden_TD, attention, starts_S)
+
+    def whole(self) -> Parts:
+        """Return all modules of the layer."""
         own, inner, output = self.attention, self.intermediate, self.output
         first = own.output
-        parts = Parts(
+        return Parts(
             containers=(self, own, own.self, first, inner, output),
             linears=(own.self["qkv"], first.dense, inner["dense"], output.dense),
             dropouts=(first.dropout, output.dropout),
@@ -98,7 +102,6 @@ class Layer(nn.Module):
             attention_dropout=own.dropout,
             activation=self.activation,
         )
-        return in_one_node(parts, hidden_TD, attention, starts_S)
 
 
 class SelfAttention(nn.Module):

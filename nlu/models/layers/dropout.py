@@ -75,6 +75,15 @@ def mask_of_bits(bits: np.ndarray, dtype: torch.dtype, probability: float) -> Te
 def _bits(input: Tensor, rows: Sequence[int] | None, first: int) -> np.ndarray:
     """Return 16 random bits for each element of the input."""
     count = input.numel()
+    width = count // max(1, len(input))
+    streams = noise.active()
+    rows = rows or (streams.rows(len(input)) if streams else [])
+    return random_bits(count, [each * width for each in rows], first)
+
+
+def random_bits(count: int, counts: Sequence[int], first: int = 0) -> np.ndarray:
+    """Return `count` random numbers of 16 bits: `counts` of them for each sequence from `first` on, and then the
+    largest number, which keeps an element."""
     if (streams := noise.active()) is None:
         # From torch's generator, so that a seed of the user determines the masks outside of training steps too.
         seed = int(torch.randint(2**62, (1,)))
@@ -82,8 +91,7 @@ def _bits(input: Tensor, rows: Sequence[int] | None, first: int) -> np.ndarray:
             0, 2**64 - 1, size=-(-count // 4), dtype=np.uint64, endpoint=True
         )
         return words.view(np.uint16)[:count]
-    width = count // max(1, len(input))
-    bits = streams.bits([each * width for each in rows or streams.rows(len(input))], first)
+    bits = streams.bits(counts, first)
     assert len(bits) <= count, "the rows are of another batch"
     return bits if len(bits) == count else np.pad(bits, (0, count - len(bits)), constant_values=STEPS - 1)
 

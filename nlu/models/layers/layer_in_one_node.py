@@ -55,21 +55,34 @@ def in_one_node(parts: Parts, hidden_RD: Tensor, attention: object, starts_S: Te
 
     Layers that are computed again (`nlu.models.layers.recomputing`) keep to the modules too.
     """
-    if not isinstance(attention, AttentionInProducts) or not torch.is_grad_enabled():
+    if not isinstance(attention, AttentionInProducts) or not may_be_one_node(parts, hidden_RD):
         return None
-    if torch.is_anomaly_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return None
-    if min(len(hidden_RD), len(hidden_RD if starts_S is None else starts_S)) < min_rows() or not _are_known(parts):
-        return None
-    trained = [each for module in (*parts.linears, *parts.norms) for each in (module.weight, module.bias)]
-    if not all(each is not None and each.requires_grad and each.dtype == torch.float32 for each in trained):
+    if min(len(hidden_RD), len(hidden_RD if starts_S is None else starts_S)) < min_rows():
         return None
     training, operands = parts.containers[0].training, [each.operands(hidden_RD.device.type) for each in parts.linears]
     of_attention = attention.for_tokens if starts_S is None else attention.for_first_tokens
     dropout_p = [each.probability if each.training else 0.0 for each in parts.dropouts]
     passes = of_attention(parts.attention_dropout if training else 0.0)
-    output: Tensor = _OneNode.apply(hidden_RD, _Work(parts, passes, starts_S, dropout_p, operands), *trained)
+    work = _Work(parts, passes, starts_S, dropout_p, operands)
+    output: Tensor = _OneNode.apply(hidden_RD, work, *trained_of(parts))
     return output
+
+
+def may_be_one_node(parts: Parts, hidden_RD: Tensor) -> bool:
+    """Return whether nothing asks for the modules of a layer, as `in_one_node` explains, for any number of rows."""
+    if hidden_RD.device.type != "cpu" or not torch.is_grad_enabled():
+        return False
+    if torch.is_anomaly_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if not _are_known(parts):
+        return False
+    trained = trained_of(parts)
+    return all(each is not None and each.requires_grad and each.dtype == torch.float32 for each in trained)
+
+
+def trained_of(parts: Parts) -> list[Tensor]:
+    """Return weight and bias of each linear layer, and then those of each norm."""
+    return [each for module in (*parts.linears, *parts.norms) for each in (module.weight, module.bias)]
 
 
 def _are_known(parts: Parts) -> bool:

@@ -80,17 +80,22 @@ class Linear(nn.Linear):
         `parts`: a gradient (R, O) and an input (R, I), in the precision of the product, for each product; several
         products are those of consecutive parts of the outputs.
         """
+        weight_OI = self.gradient_of_weight(*parts)
+        biases = [gradient_RO.sum(0).float() for gradient_RO, _ in parts]
+        if len(parts) == 1:
+            return weight_OI, biases[0]
+        # Autograd adds the gradients of slices, which turns -0 into 0.
+        return weight_OI.add_(0.0), torch.cat(biases).add_(0.0)
+
+    def gradient_of_weight(self, *parts: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the first one of `gradients`."""
         weight_OI = self.memory.take(self.weight.shape)
         begin = 0
         for gradient_RO, input_RI in parts:
             end = begin + gradient_RO.shape[1]
             _write_product(gradient_RO, input_RI, weight_OI[begin:end])
             begin = end
-        biases = [gradient_RO.sum(0).float() for gradient_RO, _ in parts]
-        if len(parts) == 1:
-            return weight_OI, biases[0]
-        # Autograd adds the gradients of slices, which turns -0 into 0.
-        return weight_OI.add_(0.0), torch.cat(biases).add_(0.0)
+        return weight_OI
 
     def _low_precision(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         # A version changes with each write in place, the address when a tensor is replaced. Without versions nothing

@@ -9,12 +9,8 @@ Axes: T tokens of all sequences, S sequences, D width, I inputs, O outputs.
 """
 
 import ctypes
-import os
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import torch
@@ -22,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
+from nlu.models.layers.compiled.calls import Rooms, address, helpers
 from nlu.models.layers.compiled.library import has_instructions, load
 from nlu.models.layers.quantized import MIDDLE, QuantizedLinear
 
@@ -95,7 +92,7 @@ class Int8Layers:
         known = {id(parts.qkv): self._layer(parts, ACTIVATIONS[activation]) for parts in layers}
         self._layers = (_Layer * len(layers))(*(known[id(parts.qkv)] for parts in layers))
         self._width = layers[0].mixing.out_features
-        self._rooms = _Rooms()
+        self._rooms = Rooms()
 
     def size_bytes(self) -> int:
         """Return the bytes of the copies."""
@@ -114,9 +111,9 @@ class Int8Layers:
         out_TD = torch.empty_like(words_TD)
         positions, segments = (table.data_ptr() for table in self._tables)
         self._library.nlu_int8_embeddings(
-            _address(words_TD), ctypes.c_void_p(positions), _address(positions_T), ctypes.c_void_p(segments),
-            None if segments_T is None else _address(segments_T), ctypes.byref(self._norm_of_sum),
-            ctypes.c_int64(len(words_TD)), ctypes.c_int64(words_TD.shape[1]), _address(out_TD),
+            address(words_TD), ctypes.c_void_p(positions), address(positions_T), ctypes.c_void_p(segments),
+            None if segments_T is None else address(segments_T), ctypes.byref(self._norm_of_sum),
+            ctypes.c_int64(len(words_TD)), ctypes.c_int64(words_TD.shape[1]), address(out_TD),
         )  # fmt: skip
         return out_TD
 
@@ -137,7 +134,7 @@ class Int8Layers:
             if len(own_S)
             for first_token in [int(ends_S[begin] - lengths_S[begin])]
         ]
-        waiting = [_helpers().submit(self._compute, *part, first_only) for part in parts[1:]]
+        waiting = [helpers().submit(self._compute, *part, first_only) for part in parts[1:]]
         for part in parts[:1]:
             self._compute(*part, first_only)
         for each in waiting:
@@ -151,7 +148,7 @@ class Int8Layers:
         layers, count = ctypes.byref(self._layers), ctypes.c_int64(len(self._layers))
         size = self._library.nlu_int8_room(layers, count, ctypes.c_int64(longest))
         self._library.nlu_int8_layers(
-            layers, count, _address(hidden_TD), _address(out), ctypes.c_void_p(lengths_S.ctypes.data),
+            layers, count, address(hidden_TD), address(out), ctypes.c_void_p(lengths_S.ctypes.data),
             ctypes.c_int64(len(lengths_S)), ctypes.c_int64(longest), ctypes.c_int32(first_only),
             ctypes.c_void_p(self._rooms.of(size)),
         )  # fmt: skip
@@ -184,29 +181,3 @@ class Int8Layers:
     def _copy(self, tensor: Tensor) -> Tensor:
         self._kept.append(tensor.detach().clone(memory_format=torch.contiguous_format))
         return self._kept[-1]
-
-
-class _Rooms(threading.local):
-    """Memory of the last call, of each thread: clearing new pages takes long."""
-
-    _kept: np.ndarray | None = None
-
-    def of(self, size: int) -> int:
-        """Return the address of `size` bytes, until the next call."""
-        if self._kept is None or len(self._kept) < size:
-            self._kept = np.empty(size, np.uint8)
-        return int(self._kept.ctypes.data)
-
-
-@cache
-def _helpers() -> ThreadPoolExecutor:
-    """Return the threads that compute parts of a batch."""
-    return ThreadPoolExecutor(thread_name_prefix="nlu-int8")
-
-
-# A fork has none of its parent's threads.
-os.register_at_fork(after_in_child=_helpers.cache_clear)
-
-
-def _address(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())

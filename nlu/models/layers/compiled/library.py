@@ -2,10 +2,10 @@
 
     library = load("int8_layers")
 
-A library is named by its source and by all that the compiler defines for this processor, so another version of the
-compiler and another kind of processor, for example on the other side of a shared home folder, get their own. Results
-may be part of what decides the bytes of a prediction: sources state what theirs depend on. Calls through `ctypes`
-release Python's lock.
+A library is named by its source, by the headers of the folder, and by all that the compiler defines for this processor,
+so another version of the compiler and another kind of processor, for example on the other side of a shared home folder,
+get their own. Results may be part of what decides the bytes of a prediction or of a run: sources state what theirs
+depend on. Calls through `ctypes` release Python's lock.
 """
 
 import ctypes
@@ -44,7 +44,9 @@ def load(name: str) -> ctypes.CDLL:
 def _built(name: str) -> Path:
     source = Path(__file__).with_name(f"{name}.c")
     command = compiler()
-    identity = text_digest(source.read_text(encoding="utf-8"), *command, *FLAGS, _defined(tuple(command)))
+    # Sources include headers of the folder.
+    texts = [each.read_text(encoding="utf-8") for each in (source, *sorted(source.parent.glob("*.h")))]
+    identity = text_digest(*texts, *command, *FLAGS, _defined(tuple(command)))
     library = cache_dir() / "compiled" / f"{name}-{identity}.so"
     if not library.exists():
         log.info("compiling %s with %s into %s", source.name, command[0], library.parent)
@@ -65,7 +67,7 @@ def compiler() -> list[str]:
     if not found or shutil.which(found[0][0]) is None:
         raise UserError(
             f"compiled kernels need a C compiler, but {f'CC={given[0]} is not' if given else f'none of {names} is'} on "
-            "the PATH; install gcc or clang, or choose a precision without them, such as int8"
+            "the PATH; install gcc or clang, or do without them: precision=int8 predicts, trainer.kernels=torch trains"
         )
     return found[0]
 

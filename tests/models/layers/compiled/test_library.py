@@ -46,6 +46,15 @@ def test_another_source_gets_another_library(tmp_path, sources, monkeypatch):
     assert len(list((tmp_path / "cache/compiled").iterdir())) == 2
 
 
+def test_another_header_gets_another_library(tmp_path, sources, monkeypatch):
+    (sources / "small.c").write_text('#include "number.h"\nint twice(int x) { return NUMBER * x; }\n')
+    for number in (2, 5):
+        (sources / "number.h").write_text(f"#define NUMBER {number}\n")
+        monkeypatch.setattr(library, "_loaded", {})
+        assert library.load("small").twice(3) == 3 * number
+    assert len(list((tmp_path / "cache/compiled").iterdir())) == 2
+
+
 def test_threads_that_ask_at_once_get_one_library():
     found: list[ctypes.CDLL] = []
     threads = [threading.Thread(target=lambda: found.append(library.load("small"))) for _ in range(4)]
