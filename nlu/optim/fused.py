@@ -64,6 +64,12 @@ def update_in_place(
     )  # fmt: skip
 
 
+def decay_in_place(group: Mapping[str, Any], weights: Tensor) -> None:
+    """Run AdamW, as `update_in_place`, on numbers whose gradient and moments are 0 and stay so."""
+    if group["weight_decay"]:
+        weights.mul_(1 - group["lr"] * group["weight_decay"])
+
+
 def _update(optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None) -> None:
     if TAKES_DIVISOR and isinstance(optimizer, FusedAdamW):
         # torch's gradient scaler hands these attributes to the kernel in the same way; the kernel divides by

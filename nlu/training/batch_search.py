@@ -145,9 +145,12 @@ class _Tries:
             gradients = [parameter.grad for parameter in stepper.trained if parameter.grad is not None]
             # On the host, so that copies take no memory of the device.
             before = [parameter.detach().to("cpu", copy=True) for parameter in stepper.trained]
+            # Ranks may share the memory of weights, which the others still copy.
+            stepper.parallel.settle()
+            torch.autograd.graph.increment_version(stepper.trained)
             with torch.no_grad():
                 stepper.parallel.update(stepper.optimizer, gradients, torch.ones((), device=stepper.device), None)
-                # Ranks may share the memory of weights, in which each writes the same numbers.
+                # Each writes the same numbers.
                 stepper.parallel.settle()
                 for parameter, weights in zip(stepper.trained, before, strict=True):
                     parameter.copy_(weights)

@@ -72,7 +72,7 @@ def train(run: Training) -> bool:
             # The request to stop is shared with the counts of rows, so that all ranks stop after the same step.
             step = run.stepper.step(
                 part, run.rank_batches(state.step), number, stopping.asked(), epoch,
-                run.inspector if due.logs(number) else None,
+                run.inspector if due.logs(number) else None, settles=False,
             )  # fmt: skip
         pending.append(step)
         if is_whole := due.is_whole(number):
@@ -89,6 +89,9 @@ def train(run: Training) -> bool:
             # At once, since memory may not run out at the same step again.
             saving |= run.stepper.pieces != state.pieces
             state.pieces = run.stepper.pieces
+        # In other steps nothing reads weights before the next one, in which ranks meet.
+        if logging or evaluating or saving or is_stopping or run.is_complete:
+            run.stepper.parallel.settle()
         # An accelerator runs one step ahead of the host, unless the numbers of this step are needed now.
         ahead = 1 if run.stepper.is_asynchronous and not (logging or evaluating or saving) else 0
         while len(pending) > (0 if is_stopping else ahead):
@@ -115,6 +118,7 @@ def train(run: Training) -> bool:
             meter.restart()
         if is_ending:
             return True
+    run.stepper.parallel.settle()
     # Check for a signal since the last step: the ranks must agree, and the end of a run may take long.
     return run.stepper.ranks.from_first(stopping.asked())
 

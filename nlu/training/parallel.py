@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nlu.config.choices import choice_of, target_of
 from nlu.config.targets import TARGET, build
+from nlu.models.layers.linear import Linear
 from nlu.models.layers.reused import ReusedMemory
 from nlu.optim.fused import update
 from nlu.optim.half import has_half
@@ -52,6 +53,12 @@ class Parallel(Protocol):
         A parameter without a gradient on all ranks gets none, so that the optimizer does not change it.
         """
 
+    def reduce_if_all_fit(
+        self, parameters: list[nn.Parameter], totals: Tensor, number: int, fits: bool
+    ) -> Tensor | None:
+        """As `reduce` if `fits` on all ranks, that is, if memory was enough for their passes; else return None on all
+        of them. `totals` are as long on all ranks. Called if `passes_are_local`."""
+
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """Return the Euclidean norm of the whole gradient by which this rank updates, on the device."""
 
@@ -65,21 +72,25 @@ class Parallel(Protocol):
         optimizer: torch.optim.Optimizer,
         average: dict[str, Tensor] | None,
         memories: Mapping[str, ReusedMemory],
+        linears: Sequence[Linear],
     ) -> None:
         """Take notice of the trained parameters by name, their optimizer, and the moving average of the model's, once
-        all exist; `memories`: those into which gradients are written. Their memory may be replaced, and `average` get
-        other tensors."""
+        all exist; `memories`: those into which gradients are written; `linears`: layers that multiply by copies of
+        their weights in bf16. Their memory may be replaced, and `average` get other tensors."""
 
     def update(
         self, optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None
     ) -> None:
-        """Divide the gradients and run the optimizer's step, as `nlu.optim.fused.update`."""
+        """Divide the gradients and run the optimizer's step, as `nlu.optim.fused.update`. Ranks may share weights, so
+        whoever reads them between `reduce` and this calls `settle` then. The parameters are marked as changed before
+        (`torch.autograd.graph.increment_version`)."""
 
     def follow(self, average: list[Tensor], weights: list[Tensor], amount: float | Tensor) -> None:
         """Move the averages towards the weights by `amount`, a share of the distance; both are float32."""
 
     def settle(self) -> None:
-        """Wait until weights and averages are updated on all ranks. Called after each update."""
+        """Wait until all ranks are here, if they share weights. Called before weights or averages are read after an
+        update, unless the ranks have exchanged something since."""
 
     def averaged(self, model: nn.Module, average: Mapping[str, Tensor]) -> AbstractContextManager[None]:
         """Return a block in which the trained parameters of a model have the values of their moving average."""
@@ -129,6 +140,13 @@ class SingleProcess:
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
         return totals
 
+    def reduce_if_all_fit(
+        self, parameters: list[nn.Parameter], totals: Tensor, number: int, fits: bool
+    ) -> Tensor | None:
+        if self.ranks.sum_on_host([float(not fits)])[0]:
+            return None
+        return self.reduce(parameters, totals, number)
+
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return total_norm(gradients)
 
@@ -141,6 +159,7 @@ class SingleProcess:
         optimizer: torch.optim.Optimizer,
         average: dict[str, Tensor] | None,
         memories: Mapping[str, ReusedMemory],
+        linears: Sequence[Linear],
     ) -> None:
         """Do nothing: each rank has its own memory."""
 

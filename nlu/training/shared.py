@@ -1,13 +1,12 @@
 """Ranks of one machine that hold weights, moments and averages once, in memory that all of them see.
 
-Each rank computes the gradient of its rows, and writes it into the shared memory. Then each rank sums its part of all
-gradients, in the order of ranks, and updates its part of the weights. So nothing is sent, and an update is divided
-among the ranks instead of being repeated by each. The idea is that of ZeRO (Rajbhandari et al. 2020,
+Each rank computes the gradient of its rows, and writes it into the shared memory. Then the ranks sum all gradients, in
+the order of ranks, and each updates its part of the weights. So nothing is sent, and an update is divided among the
+ranks instead of being repeated by each. The idea is that of ZeRO (Rajbhandari et al. 2020,
 https://arxiv.org/abs/1910.02054, stage 2); here the parts lie in common memory, and nothing has to be gathered.
 
-The memory has a line of numbers for each kind of tensor: gradients of each rank, weights, both moments, averages.
-Parameters have the same place in all of them, those of a group of the optimizer beside one another, so that a rank
-updates many of them in one call.
+Ranks meet three times in a step: where rows are counted, which is after the update of the step before (unless `settle`
+was called), where all gradients are there, and where all are summed.
 
 Axes: W ranks, P parameters.
 """
@@ -16,88 +15,42 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nlu.models.layers.linear import Linear
 from nlu.models.layers.reused import ReusedMemory, ReusedTable
-from nlu.optim.fused import FusedAdamW, update_in_place
+from nlu.optim.fused import FusedAdamW, decay_in_place, update_in_place
 from nlu.training.parallel import Replicated
 from nlu.training.ranks import Ranks
+from nlu.training.shared_copies import Copies
+from nlu.training.shared_lines import MOMENTS, Layout, Lines, Place, runs
 from nlu.training.shared_memory import floats_in
-from nlu.training.shared_rows import PAGE, SharedRows, bytes_for, is_large, sum_of_squares
+from nlu.training.shared_rest import Rest, divided
+from nlu.training.shared_rows import SharedRows, bytes_for, is_large
+from nlu.training.shared_sums import Sums
 
 log = logging.getLogger(__name__)
 
-ALIGNED = 16
-"""numbers of a line of a cache, at whose multiples parameters and parts begin"""
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
 
 @dataclass
-class _Place:
-    """A parameter in the shared memory."""
+class _Common:
+    """What the ranks have in common."""
 
-    parameter: nn.Parameter
-    group: dict[str, Any]
-    """of the optimizer"""
-    start: int
-    """its first number in each line"""
-    gradient: Tensor
-    """of this rank"""
-    summed: Tensor
-    """the gradient of all ranks"""
-    moments: dict[str, Tensor]
-
-    @property
-    def end(self) -> int:
-        return self.start + self.parameter.numel()
-
-
-@dataclass
-class _Lines:
-    """The shared memory, and the part of it that this rank sums and updates."""
-
-    places: list[_Place]
-    gradients: list[Tensor]
-    """the line of each rank; sums are in that of rank 0"""
-    weights: Tensor
-    moments: dict[str, Tensor]
-    average: Tensor | None
-    start: int
-    end: int
+    lines: Lines
+    sums: Sums
+    copies: Copies
+    tables: list[SharedRows]
+    rests: list[Rest]
     optimizer: torch.optim.Optimizer
-    tables: dict[int, SharedRows]
-    """large tables, by the index of their place"""
     summed: list[Tensor] = field(default_factory=list)
     """the gradients of the last step"""
-    has_gradient_WP: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), bool))
-
-    @property
-    def has_any_P(self) -> np.ndarray:
-        """Whether a rank had a gradient for the parameter in the last step."""
-        return np.asarray(self.has_gradient_WP.any(0))
-
-    def runs(self, keys: Sequence[object]) -> Iterator[tuple[int, int, int]]:
-        """Yield the stretches of this rank's part whose parameters have equal keys, as (first parameter, start, end);
-        those of the key None are left out."""
-        open_run: tuple[int, int, int] | None = None
-        for number, (place, key) in enumerate(zip(self.places, keys, strict=True)):
-            start, end = max(place.start, self.start), min(place.end, self.end)
-            if start >= end:
-                continue
-            if open_run is not None and key is not None and keys[open_run[0]] == key:
-                # With the few unused numbers between two parameters, which stay 0.
-                open_run = open_run[0], open_run[1], end
-                continue
-            if open_run is not None:
-                yield open_run
-            open_run = None if key is None else (number, start, end)
-        if open_run is not None:
-            yield open_run
+    has_any_P: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    """whether a rank had a gradient for the parameter in the last step"""
+    updates: tuple[bytes, list[tuple[int, int, int, bool]]] = (b"", [])
+    """the stretches that are updated in one call, and what they depend on"""
 
 
 class Shared(Replicated):
@@ -110,7 +63,7 @@ class Shared(Replicated):
     def __init__(self, ranks: Ranks):
         """No options."""
         super().__init__(ranks)
-        self._lines: _Lines | None = None
+        self._common: _Common | None = None
         self._room = ranks.room
 
     def share(
@@ -119,79 +72,60 @@ class Shared(Replicated):
         optimizer: torch.optim.Optimizer,
         average: dict[str, Tensor] | None,
         memories: Mapping[str, ReusedMemory],
+        linears: Sequence[Linear],
     ) -> None:
         if reason := self._reason_against(trained, optimizer):
             log.info("parallel=shared sums gradients as parallel=replicated: %s", reason)
             return
-        room, groups = self._room, {id(one): group for group in optimizer.param_groups for one in group["params"]}
+        room = self._room
         assert room is not None, "checked above"
-        order = list(map(id, optimizer.param_groups))
-        # Stable, so within a group they are in the order of the model.
-        named = sorted(trained.items(), key=lambda each: order.index(id(groups[id(each[1])])))
-        starts, end = [], 0
-        for _, parameter in named:
-            starts.append(end)
-            end += _up(parameter.numel(), ALIGNED)
-        count, lines = _up(max(1, end), PAGE), room.world_size + 3 + (average is not None)
-        # After the lines, the rows of large tables.
-        large = {
-            number: bytes_for(each, room.world_size)
-            for number, (name, each) in enumerate(named) if is_large(each, memories.get(name))
-        }  # fmt: skip
-        offsets = dict(zip(large, accumulate(large.values(), initial=4 * count * lines), strict=False))
-        memory = room.share(4 * count * lines + sum(large.values()))
+        layout = Layout(trained, optimizer, room.world_size, average is not None)
+        tables = {
+            number: (each, own, layout.reserve(bytes_for(each, room.world_size)))
+            for number, (name, each) in enumerate(layout.named)
+            if isinstance(own := memories.get(name), ReusedTable) and is_large(each, own)
+        }
+        norms = Sums.count(layout.parts, len(layout.named))
+        norms_offset, copies = layout.reserve(4 * norms), Copies(linears, layout)
+        memory = room.share(layout.size)
         if memory is None:
             log.info("parallel=shared sums gradients as parallel=replicated: the memory for it cannot be had")
             return
-
-        def line(number: int) -> Tensor:
-            return floats_in(memory, number * count, count)
-
-        def view(number: int, start: int, like: Tensor) -> Tensor:
-            return floats_in(memory, number * count + start, like.numel()).view(like.shape)
-
-        weights, first, second, averages = range(room.world_size, room.world_size + 4)
-        places = [
-            _Place(
-                parameter, groups[id(parameter)], start, view(self.ranks.rank, start, parameter),
-                view(0, start, parameter),
-                {key: view(number, start, parameter) for key, number in zip(MOMENTS, (first, second), strict=True)},
-            )
-            for (_, parameter), start in zip(named, starts, strict=True)
-        ]  # fmt: skip
-        tables = {}
-        for number, ((name, parameter), place) in enumerate(zip(named, places, strict=True)):
-            own = memories.get(name)
-            if own is not None:
+        lines = layout.lines(memory, room.rank)
+        for (name, _), place in zip(layout.named, lines.places, strict=True):
+            if name in memories:
                 # Gradients are written where they are summed.
-                own.use(place.gradient)
-            if number in offsets and isinstance(own, ReusedTable):
-                tables[number] = SharedRows(
-                    parameter, place.start, own, memory, offsets[number], (room.rank, room.world_size)
-                )
-        # Parts of equal length that begin at lines of the cache.
-        part = _up(-(-end // room.world_size), ALIGNED)
-        begin = min(end, part * room.rank)
-        self._lines = _Lines(
-            places, [line(number) for number in range(room.world_size)], line(weights),
-            {"exp_avg": line(first), "exp_avg_sq": line(second)}, None if average is None else line(averages), begin,
-            min(end, begin + part), optimizer, tables,
-        )  # fmt: skip
+                memories[name].use(place.gradient)
+        rows = {
+            number: SharedRows(
+                each, lines.places[number].start, own, memory, offset, (room.rank, room.world_size)
+            )
+            for number, (each, own, offset) in tables.items()
+        }  # fmt: skip
+        norms_N = floats_in(memory, norms_offset // 4, norms)
+        copies.open(memory, lines)
+        sums = Sums(lines.places, layout.parts, lines.gradients, norms_N, rows, room.rank)
+        self._common = _Common(lines, sums, copies, list(rows.values()), list(map(Rest, rows.values())), optimizer)
+        self._move(dict(layout.named), lines, average)
+        self._adopt_state()
+
+    def _move(self, named: Mapping[str, nn.Parameter], lines: Lines, average: dict[str, Tensor] | None) -> None:
+        """Move weights and averages into the shared memory."""
+        assert self._room is not None, "it is asked in `share`"
         with torch.no_grad():
-            for (name, parameter), place in zip(named, places, strict=True):
-                moved: list[tuple[Tensor, Tensor]] = [(parameter, view(weights, place.start, parameter))]
-                if average is not None and name in average:
-                    moved.append((average[name], view(averages, place.start, parameter)))
-                    average[name] = moved[-1][1]
+            for number, (name, parameter) in enumerate(named.items()):
+                moved = [(parameter.data, lines.weights_of[number])]
+                if average is not None and lines.averages_of is not None and name in average:
+                    moved.append((average[name], lines.averages_of[number]))
+                    average[name] = lines.averages_of[number]
                 for before, after in moved:
                     # All ranks hold the same numbers.
                     if self.ranks.is_first:
                         after.copy_(before)
-                parameter.data = moved[0][1]
-                parameter.register_post_accumulate_grad_hook(_Placing(place))
-        torch.autograd.graph.increment_version(list(trained.values()))
-        room.meet()
-        self._adopt_state()
+                parameter.data = lines.weights_of[number]
+                parameter.register_post_accumulate_grad_hook(_Placing(lines.places[number]))
+        torch.autograd.graph.increment_version(list(named.values()))
+        self._room.meet()
 
     def _reason_against(self, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> str | None:
         """Return why these parameters cannot be shared, equal on all ranks; None if they can."""
@@ -209,138 +143,140 @@ class Shared(Replicated):
 
     def _adopt_state(self) -> None:
         """Move the optimizer's moments into the shared memory."""
-        assert self._lines is not None and self._room is not None
-        for place in self._lines.places:
-            state: dict[str, Any] = self._lines.optimizer.state.get(place.parameter) or {}
+        assert self._common is not None and self._room is not None
+        for place in self._common.lines.places:
+            state = self._common.optimizer.state.get(place.parameter) or {}
             for key, there in place.moments.items():
                 if state and state[key] is not there:
                     if self.ranks.is_first:
                         there.copy_(state[key])
                     state[key] = there
+            if state:
+                place.step.copy_(state["step"])
+                state["step"] = place.step
         self._room.meet()
+        for rest in self._common.rests:
+            rest.begin(list(self._common.lines.moments.values()))
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
-        """As that of `Replicated`; afterwards the gradients of all ranks are the same memory, which is complete when
-        `norm` or `update` returns."""
-        lines = self._lines
-        if lines is None:
+        """As that of `Replicated`; afterwards the gradients of all ranks are the same memory."""
+        if self._common is None:
             return super().reduce(parameters, totals, number)
-        assert self._room is not None
-        for place in lines.places:
+        summed = self._reduce(self._common, totals, fits=True)
+        assert summed is not None, "passes have fitted on all ranks"
+        return summed
+
+    def reduce_if_all_fit(
+        self, parameters: list[nn.Parameter], totals: Tensor, number: int, fits: bool
+    ) -> Tensor | None:
+        if self._common is None:
+            return super().reduce_if_all_fit(parameters, totals, number, fits)
+        return self._reduce(self._common, totals, fits)
+
+    def _reduce(self, common: _Common, totals: Tensor, fits: bool) -> Tensor | None:
+        assert self._room is not None, "there is common memory"
+        places = common.lines.places
+        for place in places:
             gradient = place.parameter.grad
             # A method may have set a gradient without a backward pass.
             if gradient is not None and not _is_at(place.gradient, gradient):
                 place.gradient.copy_(gradient)
-        for table in lines.tables.values():
+        for table in common.tables:
             table.offer()
-        own = [float(place.parameter.grad is not None) for place in lines.places]
+        own = [float(not fits), *(float(place.parameter.grad is not None) for place in places)]
         with self.ranks.exchanging():
             found_WN = self._room.all([*own, *totals.tolist()])
-        for table in lines.tables.values():
+        if found_WN[:, 0].any():
+            return None
+        for table, rest in zip(common.tables, common.rests, strict=True):
             table.look()
-        lines.has_gradient_WP = found_WN[:, : len(own)] > 0
-        self._sum(lines, lines.has_gradient_WP)
-        lines.summed = []
-        for place, has_any in zip(lines.places, lines.has_any_P, strict=True):
+            rest.note()
+        has_gradient_WP = found_WN[:, 1 : len(own)] > 0
+        common.sums.add(has_gradient_WP)
+        common.has_any_P = np.asarray(has_gradient_WP.any(0))
+        common.summed = []
+        for place, has_any in zip(places, common.has_any_P.tolist(), strict=True):
             place.parameter.grad = place.summed if has_any else None
             if has_any:
-                lines.summed.append(place.summed)
+                common.summed.append(place.summed)
         summed_N = found_WN[0, len(own) :].copy()
         for own_N in found_WN[1:, len(own) :]:
             summed_N += own_N
+        with self.ranks.exchanging():
+            self._room.meet()
         return torch.from_numpy(summed_N).to(totals.dtype)
 
-    @staticmethod
-    def _sum(lines: _Lines, has_gradient_WP: np.ndarray) -> None:
-        """Sum this rank's part of all gradients into the line of rank 0."""
-        keys: list[object] = [tuple(each_W) if each_W.any() else None for each_W in has_gradient_WP.T]
-        tables = {number: table for number, table in lines.tables.items() if table.is_known}
-        # Each in a run of its own.
-        for number in tables:
-            keys[number] = number
-        for first, start, end in lines.runs(keys):
-            if first in tables:
-                tables[first].sum(lines.gradients, start, end)
-                continue
-            total = lines.gradients[0][start:end]
-            ranks = np.flatnonzero(has_gradient_WP[:, first])
-            if ranks[0]:
-                total.copy_(lines.gradients[ranks[0]][start:end])
-            for rank in ranks[1:]:
-                total += lines.gradients[rank][start:end]
-
     def norm(self, gradients: list[Tensor]) -> Tensor:
-        lines = self._lines
-        if lines is None or len(gradients) != len(lines.summed) or not lines.summed:
+        common = self._common
+        if common is None or not common.summed or set(map(id, gradients)) != set(map(id, common.summed)):
             return super().norm(gradients)
-        if any(
-            one is not other for one, other in zip(sorted(gradients, key=id), sorted(lines.summed, key=id), strict=True)
-        ):
-            return super().norm(gradients)
-        keys = [True if has_any else None for has_any in lines.has_any_P]
-        known = [table for table in lines.tables.values() if table.is_known]
-        own = sum(
-            sum_of_squares(lines.gradients[0][start:end], [table.pages(start, end) for table in known])
-            for _, start, end in lines.runs(keys)
-        )
-        (squared,) = self.ranks.sum_on_host([own])
         # Of NaN, the root is NaN.
-        return torch.tensor(squared, dtype=torch.float64).sqrt().float()
+        return torch.tensor(common.sums.squares(), dtype=torch.float64).sqrt().float()
 
     @torch.no_grad()
     def update(
         self, optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None
     ) -> None:
-        lines = self._lines
-        if lines is None:
+        common = self._common
+        if common is None:
             return super().update(optimizer, gradients, divisor, failed)
-        assert self._room is not None and failed is None, "on a CPU a step fails before its update"
-        # Nobody looks at the weights before the update any more.
-        with self.ranks.exchanging():
-            self._room.meet()
-        keys: list[object] = []
-        for place, has_any in zip(lines.places, lines.has_any_P, strict=True):
-            if not has_any:
-                keys.append(None)
+        assert failed is None, "on a CPU a step fails before its update"
+        lines = common.lines
+        for first, start, end, rests in self._updates(common, optimizer):
+            place, weights = lines.places[first], lines.weights[start:end]
+            if rests:
+                decay_in_place(place.group, weights)
                 continue
-            state = optimizer.state[place.parameter]
-            if not state:
-                self._begin(lines, place, state)
-            keys.append((id(place.group), state["step"].item()))
-        for first, start, end in lines.runs(keys):
-            place = lines.places[first]
             moments = [lines.moments[key][start:end] for key in MOMENTS]
-            step = optimizer.state[place.parameter]["step"].clone()
-            gradient = lines.gradients[0][start:end]
-            update_in_place(place.group, lines.weights[start:end], gradient, moments[0], moments[1], step, divisor)
-        with_gradient = [place for place, key in zip(lines.places, keys, strict=True) if key is not None]
-        if with_gradient:
-            torch._foreach_add_([optimizer.state[place.parameter]["step"] for place in with_gradient], 1)
+            gradient, step = common.sums.summed[start:end], place.step.clone()
+            update_in_place(place.group, weights, gradient, moments[0], moments[1], step, divisor)
+        lines.steps_P[common.has_any_P] += 1
+        common.copies.renew(common.has_any_P)
 
-    def _begin(self, lines: _Lines, place: _Place, state: dict[str, Any]) -> None:
+    def _updates(self, common: _Common, optimizer: torch.optim.Optimizer) -> list[tuple[int, int, int, bool]]:
+        """Return the stretches of what this rank updates, each for one call."""
+        lines = common.lines
+        for place, has_any in zip(lines.places, common.has_any_P.tolist(), strict=True):
+            if has_any and not (state := optimizer.state[place.parameter]):
+                self._begin(lines, place, state)
+        # Parameters of a group are updated in one call if they were updated equally often.
+        steps_P = lines.steps_P - lines.steps_P[:1]
+        touched = [rest.is_touched_B for rest in common.rests]
+        key = b"".join(each.tobytes() for each in (common.has_any_P, steps_P, *touched))
+        if common.updates[0] != key:
+            keys = [
+                (id(place.group), step) if has_any else None
+                for place, step, has_any in zip(lines.places, steps_P.tolist(), common.has_any_P, strict=True)
+            ]
+            found = [run for start, end in lines.own for run in runs(lines.places, keys, start, end)]
+            resting = sorted(each for rest in common.rests for each in rest.stretches())
+            common.updates = key, [each for run in found for each in divided(run, resting)]
+        return common.updates[1]
+
+    def _begin(self, lines: Lines, place: Place, state: dict[str, Tensor]) -> None:
         """Give a parameter the state of an optimizer that has not updated it yet."""
-        start, end = max(place.start, lines.start), min(place.end, lines.end)
-        for key in MOMENTS:
-            # A state that was given up may have been there.
-            if start < end:
+        # A state that was given up may have been there.
+        for start, end in lines.own_of(place):
+            for key in MOMENTS:
                 lines.moments[key][start:end].zero_()
-        state |= {"step": torch.zeros((), dtype=torch.float32), **place.moments}
+        place.step.zero_()
+        state |= {"step": place.step, **place.moments}
 
     def follow(self, average: list[Tensor], weights: list[Tensor], amount: float | Tensor) -> None:
-        lines = self._lines
-        if lines is None:
+        if self._common is None:
             return super().follow(average, weights, amount)
+        lines = self._common.lines
         assert lines.average is not None
-        own = slice(lines.start, lines.end)
-        lines.average[own].lerp_(lines.weights[own], amount)
+        for start, end in lines.own:
+            lines.average[start:end].lerp_(lines.weights[start:end], amount)
 
     def settle(self) -> None:
-        if self._lines is not None:
+        if self._common is not None:
             self.ranks.barrier()
 
     @contextmanager
     def averaged(self, model: nn.Module, average: Mapping[str, Tensor]) -> Iterator[None]:
-        if self._lines is None:
+        if self._common is None:
             with super().averaged(model, average):
                 yield
             return
@@ -367,14 +303,14 @@ class Shared(Replicated):
     def load_state(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
         super().load_state(names, tensors)
         # The optimizer's state was loaded just before.
-        if self._lines is not None:
+        if self._common is not None:
             self._adopt_state()
 
 
 class _Placing:
     """Moves the gradient of a parameter into the shared memory as soon as it is computed, unless it is there."""
 
-    def __init__(self, place: _Place):
+    def __init__(self, place: Place):
         self._gradient = place.gradient
 
     def __call__(self, parameter: Tensor) -> None:
@@ -387,7 +323,3 @@ class _Placing:
 
 def _is_at(place: Tensor, gradient: Tensor) -> bool:
     return gradient is place or (gradient.data_ptr() == place.data_ptr() and gradient.is_contiguous())
-
-
-def _up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

@@ -59,6 +59,8 @@ class SharedRows:
         # The count, and then the rows.
         self._told = [np.frombuffer(memory, np.int32, size // 4, offset + rank * size) for rank in range(world_size)]
         self._rows_WN: list[np.ndarray] | None = None
+        self.rows_of_all_N = np.zeros(0, np.int64)
+        """the rows that any rank has, if they are known"""
 
     @property
     def end(self) -> int:
@@ -86,8 +88,10 @@ class SharedRows:
         found = [told[1 : 1 + told[0]].astype(np.int64) if told[0] != UNKNOWN else None for told in self._told]
         known_WN = [rows_N for rows_N in found if rows_N is not None]
         self._rows_WN = known_WN if len(known_WN) == len(found) else None
+        if self._rows_WN is not None:
+            self.rows_of_all_N = np.unique(np.concatenate(self._rows_WN))
         if self._rank == 0:
-            self._own.note(None if self._rows_WN is None else torch.from_numpy(np.concatenate(self._rows_WN)))
+            self._own.note(None if self._rows_WN is None else torch.from_numpy(self.rows_of_all_N))
 
     def sum(self, gradients: list[Tensor], start: int, end: int) -> None:
         """Add the numbers from `start` to `end` of all lines, within the table, to those of the first line, in the
@@ -107,13 +111,17 @@ class SharedRows:
             own_N = torch.from_numpy(rows_N[begin:stop] - first)
             total_VD.index_add_(0, own_N, gradient[inner].view(-1, self.width).index_select(0, own_N))
 
+    def numbers_before(self, places_N: np.ndarray) -> np.ndarray:
+        """Return how many numbers of rows of all ranks lie before these places of a line. Requires `is_known`."""
+        return self.width * np.searchsorted(self.start + self.width * self.rows_of_all_N, places_N)
+
     def pages(self, start: int, end: int) -> tuple[int, int, Tensor]:
         """Return which of the whole pages from `start` to `end` lie in the table, as (first, after
         the last), and those of them, (P,), of whose sum anything may not be zero. Requires `is_known`."""
         assert self._rows_WN is not None, "is_known was asked"
         first = max(0, -(-(self.start - start) // PAGE))
         last = max(first, (min(self.end, end) - start) // PAGE)
-        begins_N = self.start - start + self.width * np.unique(np.concatenate(self._rows_WN))
+        begins_N = self.start - start + self.width * self.rows_of_all_N
         # Rows before these pages count for the first one, which does no harm.
         opens_N, closes_N = (
             (each // PAGE - first).clip(0, last - first) for each in (begins_N, begins_N + self.width - 1)
@@ -124,8 +132,8 @@ class SharedRows:
         return first, last, torch.from_numpy(first + np.flatnonzero(depth_P.cumsum()[:-1]))
 
 
-def sum_of_squares(numbers: Tensor, of_tables: list[tuple[int, int, Tensor]]) -> float:
-    """Return the sum of squares; in parts, since a sum of millions of numbers in float32 is not exact enough.
+def norms_of_pages(numbers: Tensor, of_tables: list[tuple[int, int, Tensor]]) -> Tensor:
+    """Return the norm of each page of these numbers, and as the last one that of the rest, (P + 1,).
 
     `of_tables`: ranges of pages, and the pages in each whose numbers may not all be zero.
     """
@@ -137,5 +145,4 @@ def sum_of_squares(numbers: Tensor, of_tables: list[tuple[int, int, Tensor]]) ->
         if len(used):
             norms_P[used] = torch.linalg.vector_norm(pages[used], dim=1)
         begin = max(begin, last)
-    rest = torch.linalg.vector_norm(numbers[None, whole:], dim=1)
-    return sum(each.double().square().sum().item() for each in (norms_P, rest))
+    return torch.cat([norms_P, torch.linalg.vector_norm(numbers[None, whole:], dim=1)])

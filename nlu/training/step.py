@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nlu.config.errors import OutOfMemory
 from nlu.data.examples import Examples
 from nlu.methods.method import Method, Scale
+from nlu.models.layers.linear import Linear
 from nlu.models.layers.reused import ReusedMemory, memories_of
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import named_parameters
@@ -70,7 +71,7 @@ class Stepper:
             self.own,
         )  # fmt: skip
         self.weights = self.passes.weights
-        self.parallel.share(by_name, self.optimizer, self.average, self._memories(by_name))
+        self.parallel.share(by_name, self.optimizer, self.average, self._memories(by_name), self._linears())
         self._of_model = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
         self.is_asynchronous = self.device.type == "cuda"
         self._failed = torch.zeros((), device=self.device) if self.is_asynchronous else None
@@ -84,8 +85,12 @@ class Stepper:
         stop: bool,
         epoch: int = 0,
         inspector: Inspector | None = None,
+        settles: bool = True,
     ) -> PendingStep:
         """Do step `number`, from 1, over this rank's share of each micro-batch; `inspector` looks into it.
+
+        Without `settles`, other ranks may still update weights that this one shares, until the next step or
+        `parallel.settle`.
 
         If the loss or the gradient is not finite, or the loss is above `max_loss`, nothing is updated. With a precision
         that scales the loss, a step that is not finite is skipped; otherwise nothing is updated from then on. The host
@@ -106,12 +111,9 @@ class Stepper:
             divided_by if loss_scale is None else {name: each * loss_scale for name, each in divided_by.items()}
         )
         # Before the update only gradients change, so the passes can be run again.
-        while (own := self._run_if_it_fits(shares, used, number)) is None:
+        while (totals := self._run_if_it_fits(shares, used, number)) is None:
             self._divide(micro_batches, number)
             shares = self.passes.shares(part, divided(micro_batches, self.pieces), epoch)
-        self.phases.begin("reduce")
-        with refused(f"memory ran out in step {number}, where gradients are summed over ranks"):
-            totals = self.parallel.reduce(self.trained, own, number)
         self.phases.begin("optimizer")
         gradients = [parameter.grad for parameter in self.trained if parameter.grad is not None]
         own_norm = self.parallel.norm(gradients)
@@ -139,6 +141,8 @@ class Stepper:
         if inspector is not None:
             with self.phases.within("other"):
                 inspector.before_update(number, shares, loss_scale)
+                # It has read weights.
+                self.parallel.settle()
         # A larger norm is reduced to clip_norm; the small constant keeps the result below it.
         divisor = ((own_norm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(own_norm)
         # One test on the device for all numbers: infinity and NaN survive the additions. On several ranks it is that of
@@ -152,7 +156,8 @@ class Stepper:
             else:
                 self._update_unless_skipped(gradients, divisor.float() * loss_scale, is_finite, loss_scale, number)
                 self.precision.update(is_finite)
-            self.parallel.settle()
+            if settles or inspector is not None:
+                self.parallel.settle()
         self.phases.begin("other")
         if inspector is not None:
             inspector.after_update(number)
@@ -163,6 +168,15 @@ class Stepper:
         modules = [self.model] if self.own is None else [self.model, self.own]
         found = {id(weight): memory for module in modules for weight, memory in memories_of(module)}
         return {name: found[id(parameter)] for name, parameter in by_name.items() if id(parameter) in found}
+
+    def _linears(self) -> list[Linear]:
+        """Return the layers that multiply by copies of their weights in bf16."""
+        kind = self.device.type
+        with self.precision.autocast(self.device):
+            if not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != torch.bfloat16:
+                return []
+        modules = [self.model] if self.own is None else [self.model, self.own]
+        return [each for module in modules for each in module.modules() if isinstance(each, Linear)]
 
     def _scale(self, counts: dict[str, int]) -> dict[str, float]:
         """Return the factor of the sum of each term over so many rows."""
@@ -191,20 +205,29 @@ class Stepper:
         return is_above
 
     def _run_if_it_fits(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor | None:
-        """Return the sum of each term over this rank's rows, or None on all ranks if memory ran out on any of them."""
-        loss_scale = self.precision.loss_scale(self.device)
+        """Sum the gradients of the passes over ranks; return the sum of each term over the rows of all ranks, or None
+        on all of them if memory ran out on any."""
+        loss_scale, is_local = self.precision.loss_scale(self.device), self.parallel.passes_are_local
         # An overflow that only skips the update becomes NaN in the backward pass of a healthy run.
         may_skip = loss_scale is not None and bool(self.precision.may_skip(loss_scale))
+        forget = summary.mark()
         with detecting(self.detect_anomaly and not may_skip, number):
-            if not self.parallel.passes_are_local:
-                return self.passes.run(shares, scale, number)
-            forget = summary.mark()
-            totals = tried(lambda: self.passes.run(shares, scale, number))
-        if self.ranks.sum_on_host([float(totals is None)])[0]:
+            if is_local:
+                own = tried(lambda: self.passes.run(shares, scale, number))
+            else:
+                own = self.passes.run(shares, scale, number)
+        self.phases.begin("reduce")
+        with refused(f"memory ran out in step {number}, where gradients are summed over ranks"):
+            if not is_local:
+                assert own is not None, "an error was raised"
+                return self.parallel.reduce(self.trained, own, number)
+            fits = own is not None
+            own = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device) if own is None else own
+            totals = self.parallel.reduce_if_all_fit(self.trained, own, number, fits)
+        if totals is None:
             self.passes.forget_gradients()
             # What these passes have recorded is recorded again.
             forget()
-            return None
         return totals
 
     def _divide(self, micro_batches: list[np.ndarray], number: int) -> None:
@@ -274,9 +297,9 @@ class Stepper:
         if self._failed is not None:
             # After a failed step all later ones fail too, since the host learns of it one step late.
             self._failed = torch.maximum(self._failed, (~is_finite).float())
-        self.parallel.update(self.optimizer, gradients, divisor, self._failed)
         # Fused kernels do not mark weights as changed, but cached copies in lower precision must be renewed.
         torch.autograd.graph.increment_version(self.trained)
+        self.parallel.update(self.optimizer, gradients, divisor, self._failed)
 
     @torch.no_grad()
     def _update_unless_skipped(
@@ -293,8 +316,8 @@ class Stepper:
         overflowed = ~is_finite
         self._failed = torch.maximum(self._failed, (overflowed & ~self.precision.may_skip(loss_scale)).float())
         skipped = torch.maximum(self._failed, overflowed.float())
-        self.parallel.update(self.optimizer, gradients, divisor, skipped)
         torch.autograd.graph.increment_version(self.trained)
+        self.parallel.update(self.optimizer, gradients, divisor, skipped)
         self._update_average(number, 1 - skipped)
 
     @torch.no_grad()

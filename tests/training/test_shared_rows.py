@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nlu.models.layers.linear import Embedding
-from nlu.training.shared_rows import LEAST_NUMBERS, SharedRows, bytes_for, is_large, sum_of_squares
+from nlu.training.shared_rows import LEAST_NUMBERS, PAGE, SharedRows, bytes_for, is_large, norms_of_pages
 
 WIDTH = 312
 BEFORE, AFTER = 5008, 3008
@@ -51,8 +51,11 @@ def test_rows_are_summed_to_the_bits_of_whole_gradients(cut: int) -> None:
     assert torch.equal(line.gradients[0][end:], whole[0][end:])
     for start, stop in ((0, cut), (cut, len(whole[0])), (48, 4000), (BEFORE, end), (cut, end)):
         numbers = line.gradients[0][start:stop]
-        assert sum_of_squares(numbers, [line.tables[0].pages(start, stop)]) == sum_of_squares(numbers, [])
-        assert sum_of_squares(numbers, []) == pytest.approx(float(numbers.double().square().sum()), rel=1e-6)
+        # Rows outside of those that are told would not be seen.
+        norms_P = norms_of_pages(numbers, [line.tables[0].pages(start, stop)])
+        assert torch.equal(norms_P, norms_of_pages(numbers, []))
+        assert len(norms_P) == (stop - start) // PAGE + 1
+        assert float(norms_P.double().square().sum()) == pytest.approx(float(numbers.double().square().sum()), rel=1e-6)
     # Rank 0 clears what the others have added there.
     layer = line.layers[0]
     layer.weight.grad = None

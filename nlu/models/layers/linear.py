@@ -97,12 +97,20 @@ class Linear(nn.Linear):
             begin = end
         return weight_OI
 
+    def keep(self, weight_OI: Tensor, bias_O: Tensor) -> None:
+        """Use these copies of weight and bias in lower precision, which have their owner, until either changes."""
+        self._kept, self._laid_out = (self._state(weight_OI.dtype), weight_OI, bias_O), {}
+
+    def _state(self, dtype: torch.dtype) -> tuple[object, ...]:
+        """Return what changes when copies become invalid."""
+        # A version changes with each write in place, the address when a tensor is replaced.
+        weight, bias = self.weight, self.bias
+        return version_of(weight), version_of(bias), weight.data_ptr(), bias.data_ptr(), dtype
+
     def _low_precision(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        # A version changes with each write in place, the address when a tensor is replaced. Without versions nothing
-        # can be kept.
-        versions = version_of(self.weight), version_of(self.bias)
-        state = (*versions, self.weight.data_ptr(), self.bias.data_ptr(), dtype)
-        if self._kept is None or self._kept[0] != state or None in versions:
+        state = self._state(dtype)
+        # Without versions nothing can be kept.
+        if self._kept is None or self._kept[0] != state or None in state:
             # A copy that is made during scoring must be usable in training.
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = state, self.weight.detach().to(dtype), self.bias.to(dtype)
