@@ -9,7 +9,7 @@ Axes: T tokens of all sequences, S sequences, D width.
 """
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
@@ -27,6 +27,7 @@ from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.activations import ACTIVATIONS, LOWEST
 from nlu.models.layers.attention import attention_over, attention_weights
 from nlu.models.layers.compiled.int8_layers import Int8Layers, Tables
+from nlu.models.layers.compiled.random_streams import draw_in_c
 from nlu.models.layers.compiled.training_kernels import require_kernels
 from nlu.models.layers.compiled.training_layers import CompiledLayers
 from nlu.models.layers.linear import FEW_OUTPUTS, Linear, padding_rows, with_rows
@@ -249,6 +250,11 @@ class Bert(nn.Module):
     def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool, seen: "_Seen | None" = None) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
         compiled = None if seen is not None or torch.is_grad_enabled() else self.compiled
+        in_c = None
+        if self._trains_in_c and self.training and torch.is_grad_enabled():
+            draw_in_c()
+            # What a method reads inside of a layer has a gradient of its own.
+            in_c = CompiledLayers(batch.lengths) if seen is None else None
         hidden_TD = self.embeddings(x_TD, batch, self.has_segments, compiled)
         if self.embeddings_project is not None:
             # Under autocast the projection returns bf16, and so would all residual sums after it.
@@ -261,17 +267,15 @@ class Bert(nn.Module):
         weights: list[Any] = list(self.encoder["layer"].children())
         layers = [weights[self.group_of(number)] for number in range(self.sizes["layers"])]
         # One for each number of heads: layers may differ, but most do not.
-        attentions = {
-            heads: attention_over(batch.lengths, heads, hidden_TD.device)
-            for heads in {self.heads_of(number) for number in range(len(layers))}
-        }
+        attention_of = cache(partial(attention_over, batch.lengths, device=hidden_TD.device))
         recomputes = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
-        trains = self._trains_in_c and self.training and torch.is_grad_enabled() and seen is None
-        in_training = CompiledLayers(batch.lengths) if trains else None
         for number, layer in enumerate(layers):
-            attention = attentions[self.heads_of(number)]
+            heads = self.heads_of(number)
             starts_S = batch.starts_S if first_only and number + 1 == len(layers) else None
-            see = None
+            if in_c is not None and (whole_TD := in_c(layer.whole(), heads, hidden_TD, starts_S)) is not None:
+                hidden_TD = whole_TD
+                continue
+            see, attention = None, attention_of(heads)
             if seen is not None:
                 seen.hidden.append(hidden_TD[:tokens])
                 see = partial(seen.project, number)
@@ -281,11 +285,7 @@ class Bert(nn.Module):
                 hidden_TD = recomputed(layer, *inputs)
                 continue
             # What a method reads inside of a layer has a gradient of its own.
-            whole_TD = None
-            if in_training is not None:
-                whole_TD = in_training(layer.whole(), self.heads_of(number), hidden_TD, starts_S)
-            elif see is None:
-                whole_TD = layer.in_one_node(hidden_TD, attention, starts_S)
+            whole_TD = layer.in_one_node(hidden_TD, attention, starts_S) if see is None else None
             hidden_TD = layer(*inputs) if whole_TD is None else whole_TD
         if seen is not None:
             seen.hidden.append(hidden_TD[:tokens])

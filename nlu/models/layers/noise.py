@@ -7,9 +7,9 @@ calls. On an accelerator layers draw from torch's generator instead, inside of t
 Axes: S sequences.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
@@ -22,6 +22,19 @@ PER_WORD = 4
 """random numbers of 16 bits in a word of the generator"""
 
 
+class Streams(Protocol):
+    """Code that draws from SFC64 generators, one for each row of three words that seed it (`seeds_of`)."""
+
+    def bits(self, counts: Sequence[int], first: int = 0) -> np.ndarray:
+        """Return random numbers of 16 bits, as `Noise.bits`."""
+
+    def position(self) -> Any:
+        """Return the state of the streams, for `go_to`."""
+
+    def go_to(self, position: Any) -> None:
+        """Restore a state that `position` returned."""
+
+
 class Noise:
     """The streams of a micro-batch."""
 
@@ -29,7 +42,12 @@ class Noise:
         """`batch`: on the host."""
         self.lengths = batch.lengths
         self._keys = stable_seed(seed, "dropout", step), batch.examples_B, batch.sequences_KB.numpy()
-        self._generators: list[np.random.SFC64] | None = None
+        self._drawn_by: Callable[[np.ndarray], Streams] = _Generators
+        self._streams: Streams | None = None
+
+    def draw_by(self, code: Callable[[np.ndarray], Streams]) -> None:
+        """Let other code draw the same numbers, unless something was drawn already."""
+        self._drawn_by = code
 
     def rows(self, count: int) -> list[int]:
         """Return the number of rows of each sequence, for `count` rows in all: one each if there are as many rows as
@@ -52,7 +70,41 @@ class Noise:
     def bits(self, counts: Sequence[int], first: int = 0) -> np.ndarray:
         """Return random numbers of 16 bits, one sequence after another: `counts` of them for each sequence from
         `first`."""
-        generators = self._all()[first : first + len(counts)]
+        return self._all().bits(counts, first)
+
+    def position(self) -> Any:
+        """Return the state of the streams, for `go_to`."""
+        return None if self._streams is None else self._streams.position()
+
+    def go_to(self, position: Any) -> None:
+        """Restore a state that `position` returned."""
+        if position is None:
+            self._streams = None
+        else:
+            self._all().go_to(position)
+
+    def _all(self) -> Streams:
+        # Created lazily, because a model without dropout draws nothing.
+        if self._streams is None:
+            begin, examples_B, sequences_KB = self._keys
+            example_S, text_S = (np.empty(len(self.lengths), np.uint64) for _ in range(2))
+            for text, sequences_B in enumerate(sequences_KB):
+                example_S[sequences_B], text_S[sequences_B] = examples_B, text
+            self._streams = self._drawn_by(seeds_of(begin, example_S, text_S))
+        return self._streams
+
+
+class _Generators:
+    """NumPy's generators."""
+
+    def __init__(self, seeds_S3: np.ndarray):
+        self._generators = [
+            np.random.SFC64(_Given(words))  # type: ignore[arg-type]  # its annotation leaves out ISeedSequence
+            for words in seeds_S3
+        ]
+
+    def bits(self, counts: Sequence[int], first: int = 0) -> np.ndarray:
+        generators = self._generators[first : first + len(counts)]
         words = [
             generator.random_raw(-(-count // PER_WORD)) for generator, count in zip(generators, counts, strict=True)
         ]
@@ -61,30 +113,12 @@ class Noise:
             return np.concatenate(words).view(np.uint16)
         return np.concatenate([word.view(np.uint16)[:count] for word, count in zip(words, counts, strict=True)])
 
-    def position(self) -> list[Any] | None:
-        """Return the state of the streams, for `go_to`."""
-        return None if self._generators is None else [generator.state for generator in self._generators]
+    def position(self) -> list[Any]:
+        return [generator.state for generator in self._generators]
 
-    def go_to(self, position: list[Any] | None) -> None:
-        """Restore a state that `position` returned."""
-        if position is None:
-            self._generators = None
-            return
-        for generator, state in zip(self._all(), position, strict=True):
+    def go_to(self, position: list[Any]) -> None:
+        for generator, state in zip(self._generators, position, strict=True):
             generator.state = state
-
-    def _all(self) -> list[np.random.SFC64]:
-        # Created lazily, because a model without dropout draws nothing.
-        if self._generators is None:
-            begin, examples_B, sequences_KB = self._keys
-            example_S, text_S = (np.empty(len(self.lengths), np.uint64) for _ in range(2))
-            for text, sequences_B in enumerate(sequences_KB):
-                example_S[sequences_B], text_S[sequences_B] = examples_B, text
-            self._generators = [
-                np.random.SFC64(_Given(words))  # type: ignore[arg-type]  # its annotation leaves out ISeedSequence
-                for words in seeds_of(begin, example_S, text_S)
-            ]
-        return self._generators
 
 
 def seeds_of(begin: int, example_S: np.ndarray, text_S: np.ndarray) -> np.ndarray:

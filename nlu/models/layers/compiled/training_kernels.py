@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.models.layers.activations import ACTIVATIONS, Activation
 from nlu.models.layers.attention import LENGTH_STEP
+from nlu.models.layers.compiled import random_streams
 from nlu.models.layers.compiled.calls import Rooms, address, helpers
 from nlu.models.layers.compiled.library import has_instructions, load
 from nlu.models.layers.dropout import STEPS, random_bits
@@ -44,7 +45,7 @@ def require_kernels() -> None:
             f"trainer.kernels is compiled, but this processor, or its compiler, lacks {', '.join(missing)}; set "
             "trainer.kernels=torch"
         )
-    _attention(), _rows()
+    _attention(), _rows(), random_streams.library()
 
 
 @cache
@@ -77,8 +78,8 @@ class _AttentionCall(ctypes.Structure):
 class _NormedCall(ctypes.Structure):
     _fields_ = [
         ("rows", ctypes.c_int64), ("width", ctypes.c_int64), ("is_bf16", ctypes.c_int32), ("least", ctypes.c_uint32),
-        ("kept", ctypes.c_float), ("bits", ctypes.c_void_p), ("weight", ctypes.c_void_p),
-        ("scaled", ctypes.c_void_p), ("deviation", ctypes.c_void_p),
+        ("kept", ctypes.c_float), ("bits", ctypes.c_void_p), ("stays", ctypes.c_void_p),
+        ("weight", ctypes.c_void_p), ("scaled", ctypes.c_void_p), ("deviation", ctypes.c_void_p),
         ("eps", ctypes.c_double), ("projected", ctypes.c_void_p), ("residual", ctypes.c_void_p),
         ("bias", ctypes.c_void_p), ("out", ctypes.c_void_p), ("low", ctypes.c_void_p),
         ("gradient", ctypes.c_void_p), ("added", ctypes.c_void_p), ("to_residual", ctypes.c_void_p),
@@ -94,9 +95,12 @@ class CompiledAttention:
         self.lengths, self.tokens = list(lengths), sum(lengths)
         self._heads, self._lengths_S = heads, np.array(lengths, np.int32)
         stepped_S, padded_S = (-(-self._lengths_S.astype(np.int64) // to) * to for to in (LENGTH_STEP, LANES))
-        self._bits_S = {False: stepped_S**2 * heads, True: stepped_S * heads}
+        self._bits_S = {False: (stepped_S**2 * heads).tolist(), True: (stepped_S * heads).tolist()}
         self._weights = {False: int((padded_S * self._lengths_S).sum()) * heads, True: int(padded_S.sum()) * heads}
-        self._parts = _parts(self._lengths_S)
+        self._parts = [
+            (begin, end, ctypes.c_int64(int(self._lengths_S[begin:end].max())))
+            for begin, end in _parts(self._lengths_S)
+        ]
 
     def forward(
         self, query_RC: Tensor | None, projected_RC: Tensor, dropout_p: float
@@ -109,16 +113,14 @@ class CompiledAttention:
         first_only = query_RC is not None
         asking_RC = projected_RC if query_RC is None else query_RC
         width = projected_RC.shape[1] // (2 if first_only else 3)
-        bits = None
-        if dropout_p:
-            counts = self._bits_S[first_only]
-            bits = torch.from_numpy(random_bits(int(counts.sum()), counts.tolist()))
         weights = torch.empty(self._weights[first_only], dtype=projected_RC.dtype)
         mixed_RD = projected_RC.new_empty((len(asking_RC), width))
         mixed_RD[len(self.lengths) if first_only else self.tokens :] = 0
         call = self._call(query_RC, projected_RC, width)
-        if bits is not None:
-            call.bits, call.least, call.kept = bits.data_ptr(), *_dropping(dropout_p)
+        if dropout_p:
+            counts, (call.least, call.kept) = self._bits_S[first_only], _dropping(dropout_p)
+            bits = random_bits(sum(counts), counts)
+            call.bits = bits.ctypes.data
         call.weights, call.mixed = weights.data_ptr(), mixed_RD.data_ptr()
         self._run(_attention().nlu_attention_forward, call)
         return mixed_RD, [query_RC, projected_RC, weights]
@@ -158,18 +160,19 @@ class CompiledAttention:
 
     def _run(self, function: Any, call: _AttentionCall) -> None:
         """Compute the sequences, parts of them in other threads."""
-        parts = self._parts if torch.get_num_threads() > 1 else [(0, len(self.lengths))]
-        waiting = [helpers().submit(self._run_part, function, call, *part) for part in parts[1:]]
-        self._run_part(function, call, *parts[0])
+        calls = [call, *(_AttentionCall.from_buffer_copy(call) for _ in self._parts[1:])]
+        work = list(zip(calls, self._parts, strict=True))
+        waiting = [helpers().submit(_run_part, function, own, *part) for own, part in work[1:]]
+        for own, part in work[:1]:
+            _run_part(function, own, *part)
         for each in waiting:
             each.result()
 
-    def _run_part(self, function: Any, call: _AttentionCall, begin: int, end: int) -> None:
-        own = _AttentionCall.from_buffer_copy(call)
-        own.begin, own.end = begin, end
-        longest = ctypes.c_int64(int(self._lengths_S[begin:end].max()))
-        own.room = _rooms.of(4 * _attention().nlu_attention_room(ctypes.byref(own), longest))
-        function(ctypes.byref(own))
+
+def _run_part(function: Any, call: _AttentionCall, begin: int, end: int, longest: ctypes.c_int64) -> None:
+    call.begin, call.end = begin, end
+    call.room = _rooms.of(4 * _attention().nlu_attention_room(ctypes.byref(call), longest))
+    function(ctypes.byref(call))
 
 
 def _parts(lengths_S: np.ndarray) -> list[tuple[int, int]]:
@@ -202,31 +205,36 @@ class Normed:
         """Return the normed sum, float32, the same in the precision of products, and what `backward` needs."""
         assert projected_RD.is_contiguous() and residual_RD.is_contiguous() and residual_RD.dtype == torch.float32
         count, width = projected_RD.shape
-        bits = None
+        out_RD, scaled_RD, deviation_R = (
+            torch.empty_like(residual_RD),
+            torch.empty_like(projected_RD),
+            torch.empty(count),
+        )
+        low_RD = torch.empty_like(projected_RD) if with_low and _is_bf16(projected_RD) else None
+        bits = stays = None
         if self.dropout_p:
-            bits = torch.from_numpy(random_bits(count * width, [each * width for each in self.rows]))
-        out_RD, scaled_RD = torch.empty_like(residual_RD), torch.empty_like(residual_RD)
-        is_bf16 = _is_bf16(projected_RD)
-        low_RD = torch.empty_like(projected_RD) if with_low and is_bf16 else None
-        deviation_R = torch.empty(count)
-        call = self._call(projected_RD, bits, scaled_RD, deviation_R)
+            bits = random_bits(count * width, [each * width for each in self.rows])
+            stays = torch.empty(count, -(-width // LANES), dtype=torch.int16)
+        call = self._call(stays, scaled_RD, deviation_R)
+        if bits is not None:
+            call.bits = bits.ctypes.data
         call.eps, call.projected, call.residual = self.norm.eps, projected_RD.data_ptr(), residual_RD.data_ptr()
         call.bias, call.out = self.norm.bias.data_ptr(), out_RD.data_ptr()
         call.low = None if low_RD is None else low_RD.data_ptr()
         _rows().nlu_normed_forward(ctypes.byref(call))
-        return out_RD, out_RD if with_low and low_RD is None else low_RD, [bits, scaled_RD, deviation_R]
+        return out_RD, out_RD if with_low and low_RD is None else low_RD, [stays, scaled_RD, deviation_R]
 
     def backward(
-        self, saved: Sequence[Tensor | None], gradient_RD: Tensor, added_RD: Tensor | None, dtype: torch.dtype
+        self, saved: Sequence[Tensor | None], gradient_RD: Tensor, added_RD: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the gradients of the residual, of the projection (`dtype`), of the bias of its linear layer, and of
-        the weight and bias of the norm; `added_RD` is added to the gradient of the result."""
-        bits, scaled_RD, deviation_R = saved
+        """Return the gradients of the residual, of the projection in the precision of products, of the bias of its
+        linear layer, and of the weight and bias of the norm; `added_RD` is added to the gradient of the result."""
+        stays, scaled_RD, deviation_R = saved
         assert scaled_RD is not None and deviation_R is not None, "by `forward`"
         gradient_RD = gradient_RD.contiguous()
-        to_residual_RD, to_projected_RD = torch.empty_like(scaled_RD), torch.empty_like(scaled_RD, dtype=dtype)
+        to_residual_RD, to_projected_RD = torch.empty_like(gradient_RD), torch.empty_like(scaled_RD)
         sums_3D = torch.zeros(3, scaled_RD.shape[1])
-        call = self._call(to_projected_RD, bits, scaled_RD, deviation_R)
+        call = self._call(stays, scaled_RD, deviation_R)
         call.gradient, call.added = gradient_RD.data_ptr(), None if added_RD is None else added_RD.data_ptr()
         call.to_residual, call.to_projected = to_residual_RD.data_ptr(), to_projected_RD.data_ptr()
         call.to_weight, call.to_bias, call.to_projected_bias = (each.data_ptr() for each in sums_3D)
@@ -234,13 +242,14 @@ class Normed:
         to_weight_D, to_bias_D, to_projected_bias_D = sums_3D
         return to_residual_RD, to_projected_RD, to_projected_bias_D, to_weight_D, to_bias_D
 
-    def _call(self, low_RD: Tensor, bits: Tensor | None, scaled_RD: Tensor, deviation_R: Tensor) -> _NormedCall:
-        call = _NormedCall(
-            rows=len(low_RD), width=low_RD.shape[1], is_bf16=_is_bf16(low_RD), weight=self.norm.weight.data_ptr(),
-            scaled=scaled_RD.data_ptr(), deviation=deviation_R.data_ptr(),
-        )  # fmt: skip
-        if bits is not None:
-            call.bits, call.least, call.kept = bits.data_ptr(), *_dropping(self.dropout_p)
+    def _call(self, stays: Tensor | None, scaled_RD: Tensor, deviation_R: Tensor) -> _NormedCall:
+        rows, width = scaled_RD.shape
+        call = _NormedCall(rows, width, _is_bf16(scaled_RD))
+        call.weight, call.scaled = self.norm.weight.data_ptr(), scaled_RD.data_ptr()
+        call.deviation = deviation_R.data_ptr()
+        if stays is not None:
+            call.stays = stays.data_ptr()
+            call.least, call.kept = _dropping(self.dropout_p)
         return call
 
 

@@ -137,17 +137,16 @@ class _Compiled(torch.autograd.Function):
         of_first, of_second = ([next(saved) for _ in range(3)] for _ in range(2))
         qkv_CD, mixing_DC, inner_ID, outer_DI = (next(saved) for _ in range(4))
         qkv, mixing, inner, outer = work.parts.linears
-        low = qkv_CD.dtype
 
         gradient_QD = with_rows(gradient_QD, len(mixed_QC))
-        to_sum_QD, low_QD, to_outer_bias, *of_second_norm = work.normed(1).backward(of_second, gradient_QD, None, low)
+        to_sum_QD, low_QD, to_outer_bias, *of_second_norm = work.normed(1).backward(of_second, gradient_QD, None)
         to_outer = outer.gradient_of_weight((low_QD, active_QI))
         low_QI = low_QD @ outer_DI
         to_inner_bias = times_slopes(low_QI, slopes_QI)
         to_inner = inner.gradient_of_weight((low_QI, inner_input_QD))
         # What the residual sum passes on, plus what went through the feed-forward network.
         to_residual_QD, low_QD, to_mixing_bias, *of_first_norm = work.normed(0).backward(
-            of_first, to_sum_QD, low_QI @ inner_ID, low
+            of_first, to_sum_QD, low_QI @ inner_ID
         )
         to_mixing = mixing.gradient_of_weight((low_QD, mixed_QC))
         to_query_QC, to_projected_RC = work.attention.backward(list(saved), low_QD @ mixing_DC, work.attention_dropout)

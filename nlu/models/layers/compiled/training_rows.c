@@ -23,12 +23,13 @@ INLINE void add_to(float *sums, __mmask16 mask, __m512 x) {
 
 struct normed {
     int64_t rows, width;
-    int32_t is_bf16;         /* of `projected`, `low` and `to_projected` */
+    int32_t is_bf16;         /* of what is `char` below */
     uint32_t least;          /* a number stays if its random number is not below it */
     float kept;              /* factor of numbers that stay */
-    const uint16_t *bits;    /* (R, D); null: no dropout */
+    const uint16_t *bits;    /* (R, D), read forward; null: no dropout */
+    uint16_t *stays;         /* (R, up(D, LANES) / LANES), a bit for each number: written forward, read backward */
     const float *weight;     /* (D), of the norm */
-    float *scaled;           /* (R, D), the sum without its mean, by its deviation: written forward, read backward */
+    char *scaled;            /* (R, D), the sum without its mean, by its deviation: written forward, read backward */
     float *deviation;        /* (R), 1 / deviation */
     /* forward */
     double eps;
@@ -45,11 +46,17 @@ struct normed {
     float *to_weight, *to_bias, *to_projected_bias; /* (D): sums over rows, which begin as zeros */
 };
 
-INLINE __m512 dropped(const struct normed *n, int64_t at, __mmask16 mask, __m512 x) {
-    if (!n->bits) return x;
-    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, n->bits + at));
-    const __mmask16 stays = _mm512_cmpge_epu32_mask(bits, _mm512_set1_epi32((int)n->least));
+/* Numbers from column i of row r on, after dropout. */
+INLINE __m512 dropped(const struct normed *n, int64_t r, int64_t i, __m512 x) {
+    if (!n->stays) return x;
+    const __mmask16 stays = n->stays[r * (up(n->width, LANES) / LANES) + i / LANES];
     return _mm512_maskz_mul_ps(stays, x, _mm512_set1_ps(n->kept));
+}
+
+INLINE void decide(const struct normed *n, int64_t r, int64_t i, __mmask16 mask) {
+    const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, n->bits + r * n->width + i));
+    n->stays[r * (up(n->width, LANES) / LANES) + i / LANES] =
+        _mm512_cmpge_epu32_mask(bits, _mm512_set1_epi32((int)n->least));
 }
 
 /* out = norm(dropout(projected) + residual) */
@@ -57,32 +64,34 @@ INLINE void forward_of(const int is_bf16, const struct normed *n) {
     const int64_t width = n->width;
     for (int64_t r = 0; r < n->rows; r++) {
         const int64_t row = r * width;
-        float *scaled = n->scaled + row;
+        /* The sum is kept where the result will be. */
+        float *out = n->out + row;
         __m512 sum = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
         for (int64_t i = 0; i < width; i += LANES) {
             const __mmask16 mask = mask_of(width - i);
             const __m512 projected = load(is_bf16, mask, n->projected + (row + i) * size_of(is_bf16));
-            const __m512 x = _mm512_add_ps(dropped(n, row + i, mask, projected),
+            if (n->bits) decide(n, r, i, mask);
+            const __m512 x = _mm512_add_ps(dropped(n, r, i, projected),
                                            _mm512_maskz_loadu_ps(mask, n->residual + row + i));
-            _mm512_mask_storeu_ps(scaled + i, mask, x);
+            _mm512_mask_storeu_ps(out + i, mask, x);
             sum = _mm512_add_ps(sum, x);
         }
         const __m512 mean = _mm512_set1_ps(sum_of(sum) / (float)width);
         for (int64_t i = 0; i < width; i += LANES) {
             const __mmask16 mask = mask_of(width - i);
-            const __m512 x = _mm512_maskz_sub_ps(mask, _mm512_maskz_loadu_ps(mask, scaled + i), mean);
+            const __m512 x = _mm512_maskz_sub_ps(mask, _mm512_maskz_loadu_ps(mask, out + i), mean);
             squares = _mm512_fmadd_ps(x, x, squares);
         }
         n->deviation[r] = (float)(1.0 / sqrt((double)(sum_of(squares) / (float)width) + n->eps));
         const __m512 factor = _mm512_set1_ps(n->deviation[r]);
         for (int64_t i = 0; i < width; i += LANES) {
             const __mmask16 mask = mask_of(width - i);
-            const __m512 x = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, scaled + i), mean), factor);
-            _mm512_mask_storeu_ps(scaled + i, mask, x);
-            const __m512 out = _mm512_fmadd_ps(x, _mm512_maskz_loadu_ps(mask, n->weight + i),
-                                               _mm512_maskz_loadu_ps(mask, n->bias + i));
-            _mm512_mask_storeu_ps(n->out + row + i, mask, out);
-            if (n->low) store(is_bf16, n->low + (row + i) * size_of(is_bf16), mask, out);
+            const __m512 x = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, out + i), mean), factor);
+            store(is_bf16, n->scaled + (row + i) * size_of(is_bf16), mask, x);
+            const __m512 found = _mm512_fmadd_ps(x, _mm512_maskz_loadu_ps(mask, n->weight + i),
+                                                 _mm512_maskz_loadu_ps(mask, n->bias + i));
+            _mm512_mask_storeu_ps(out + i, mask, found);
+            if (n->low) store(is_bf16, n->low + (row + i) * size_of(is_bf16), mask, found);
         }
     }
 }
@@ -91,7 +100,7 @@ INLINE void backward_of(const int is_bf16, const struct normed *n) {
     const int64_t width = n->width;
     for (int64_t r = 0; r < n->rows; r++) {
         const int64_t row = r * width;
-        const float *scaled = n->scaled + row;
+        const char *scaled = n->scaled + row * size_of(is_bf16);
         /* The gradient of the scaled numbers is kept here until its means are known. */
         float *to_residual = n->to_residual + row;
         __m512 sum = _mm512_setzero_ps(), with_scaled = _mm512_setzero_ps();
@@ -100,7 +109,7 @@ INLINE void backward_of(const int is_bf16, const struct normed *n) {
             __m512 gradient = _mm512_maskz_loadu_ps(mask, n->gradient + row + i);
             if (n->added)
                 gradient = _mm512_add_ps(gradient, load(is_bf16, mask, n->added + (row + i) * size_of(is_bf16)));
-            const __m512 x = _mm512_maskz_loadu_ps(mask, scaled + i);
+            const __m512 x = load(is_bf16, mask, scaled + i * size_of(is_bf16));
             add_to(n->to_weight + i, mask, _mm512_mul_ps(gradient, x));
             add_to(n->to_bias + i, mask, gradient);
             const __m512 own = _mm512_mul_ps(gradient, _mm512_maskz_loadu_ps(mask, n->weight + i));
@@ -113,10 +122,10 @@ INLINE void backward_of(const int is_bf16, const struct normed *n) {
         for (int64_t i = 0; i < width; i += LANES) {
             const __mmask16 mask = mask_of(width - i);
             const __m512 own = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, to_residual + i), mean);
-            const __m512 x = _mm512_maskz_loadu_ps(mask, scaled + i);
+            const __m512 x = load(is_bf16, mask, scaled + i * size_of(is_bf16));
             const __m512 found = _mm512_mul_ps(_mm512_fnmadd_ps(x, slope, own), factor);
             _mm512_mask_storeu_ps(to_residual + i, mask, found);
-            const __m512 left = dropped(n, row + i, mask, found);
+            const __m512 left = dropped(n, r, i, found);
             store(is_bf16, n->to_projected + (row + i) * size_of(is_bf16), mask, left);
             add_to(n->to_projected_bias + i, mask, left);
         }
