@@ -126,7 +126,13 @@ class Passes:
         self.phases.begin("backward")
         # On a CPU, our layers draw random numbers from a stream for each example. Code that uses torch's generator,
         # such as kernels of an accelerator, depends on the micro-batch.
-        torch.manual_seed(stable_seed(self.seed, "dropout", self.ranks.rank, number, micro))
+        seed = stable_seed(self.seed, "dropout", self.ranks.rank, number, micro)
+        if device.type == "cpu":
+            # For each kind of accelerator, also an absent one, torch.manual_seed would keep a traceback: half a
+            # millisecond.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
         streams = Noise(self.seed, number, share.batch) if device.type == "cpu" else None
         # A pass with factors of 0 instead of no pass, so that all ranks enter the same collectives.
         used = scale if share.is_own else dict.fromkeys(scale, 0.0)
