@@ -37,8 +37,10 @@ LIMIT_S = 585
 MEASURED = ("--device", "cuda", "--batch-size", "256", "--turns", "3", "--threads", "8", "--precision", "bf16")
 TESTS = ("tests/training/test_cuda_memory.py", "tests/diagnosis/test_cuda.py", "tests/training/test_cuda.py",
          "tests/models/layers/test_attention.py", "tests/models/test_encoder.py", "tests/launchers/test_cuda.py")
+WORKERS = ("-n", str(min(12, os.cpu_count() or 1)), "--dist", "load")
+"""Most of the time of a test is that of processes that start."""
 PARTS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "tests": (230, ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--durations=5", *TESTS)),
+    "tests": (230, ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--durations=5", *WORKERS, *TESTS)),
     "train 4 x 312": (130, ("train", "--sizes", "4 x 312", "--steps", "60", "--no-weaker", *MEASURED)),
     "train BERT-base": (150, ("train", "--sizes", "BERT-base", "--steps", "20", "--no-weaker", *MEASURED)),
     "predict 4 x 312": (110, ("predict", "--sizes", "4 x 312", "--rows", "4000", *MEASURED)),

@@ -45,6 +45,8 @@ LEAST_SHARE = {"BERT-base": 0.75}
 STEPS = {"BERT-base": 8, "4 x 312": 80}
 WARM_UP_STEPS = {"BERT-base": 10, "4 x 312": 150}
 """at most; no more than four times the steps of a turn"""
+WARM_UP_STEPS_ON_A_DEVICE = 150
+"""the same, since it takes a step a fraction of the time"""
 MAX_LENGTH = 128
 LOADERS = 4
 """processes of the peer that make batches for a device"""
@@ -80,7 +82,8 @@ def weaker(precision: str) -> list[PeerSetting]:
 
 def pacer_of(turns: Turns, size: str, steps: int, device: str) -> StepPacer:
     """Return what cuts either side's loop into turns."""
-    return StepPacer(turns, warm_up_steps=min(WARM_UP_STEPS[size], 4 * steps), steps=steps, device=device)
+    most = WARM_UP_STEPS[size] if device == "cpu" else WARM_UP_STEPS_ON_A_DEVICE
+    return StepPacer(turns, warm_up_steps=min(most, 4 * steps), steps=steps, device=device)
 
 
 def native(turns: Turns, *, size: str, steps: int, batch_size: int, threads: int, device: str, precision: str) -> None:
@@ -126,6 +129,13 @@ def paced_command(pacer: StepPacer, overrides: list[str], threads: int) -> None:
     as_command(work, overrides, threads)
 
 
+class CountingPadTo(PadTo):
+    """Says how many real tokens a batch has. At the top of the module, so that processes of a loader can read it."""
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        return {**super().__call__(rows), "real_tokens": sum(len(row["input_ids"]) for row in rows)}
+
+
 def peer(
     turns: Turns, *, setting: PeerSetting, size: str, steps: int, batch_size: int, threads: int, device: str
 ) -> None:
@@ -133,10 +143,6 @@ def peer(
     import torch
 
     torch.set_num_threads(threads)
-
-    class CountingPadTo(PadTo):
-        def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-            return {**super().__call__(rows), "real_tokens": sum(len(row["input_ids"]) for row in rows)}
 
     arguments = peer_arguments(
         batch_size=batch_size, device=device, bf16=setting.precision == "bf16", max_steps=ENDLESS,

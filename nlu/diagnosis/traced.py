@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import DeviceType
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
@@ -187,8 +188,9 @@ def _by_operator(found: Traced, profiler: profile, steps: int, on_cuda: bool) ->
     for event in profiler.events() or ():
         if event.name in PASSES:
             found.passes_s += float(event.cpu_time_total) / 1e6 / steps
-        # Ranges are not operators; their own time is that of Python between them.
-        if event.name.startswith((MODULE, PHASE)):
+        # Ranges are not operators; their own time is that of Python between them. The time of a kernel is that of the
+        # operator that started it too.
+        if event.name.startswith((MODULE, PHASE)) or event.device_type == DeviceType.CUDA:
             continue
         seconds = _seconds(event, on_cuda, own=True)
         name = event.name.removeprefix(BACKWARD)

@@ -21,6 +21,7 @@ from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, say
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
 from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
+from nlu.training.memory import release
 from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks
 from nlu.training.single import run_single, write_command
@@ -152,6 +153,8 @@ def run_repeats(
         done: list[Repeat] = []
         is_unfinished = False
         for repeat in repeats:
+            # Models of earlier repeats refer to themselves in cycles.
+            release(ranks.device)
             status = run_single(
                 repeat.config,
                 run_dir / repeat.name,

@@ -207,11 +207,8 @@ class Stepper:
     def _run_if_it_fits(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor | None:
         """Sum the gradients of the passes over ranks; return the sum of each term over the rows of all ranks, or None
         on all of them if memory ran out on any."""
-        loss_scale, is_local = self.precision.loss_scale(self.device), self.parallel.passes_are_local
-        # An overflow that only skips the update becomes NaN in the backward pass of a healthy run.
-        may_skip = loss_scale is not None and bool(self.precision.may_skip(loss_scale))
-        forget = summary.mark()
-        with detecting(self.detect_anomaly and not may_skip, number):
+        is_local, forget = self.parallel.passes_are_local, summary.mark()
+        with detecting(self.detect_anomaly and not self._may_skip(), number):
             if is_local:
                 own = tried(lambda: self.passes.run(shares, scale, number))
             else:
@@ -229,6 +226,14 @@ class Stepper:
             # What these passes have recorded is recorded again.
             forget()
         return totals
+
+    def _may_skip(self) -> bool:
+        """Return whether an overflow only skips the update: it becomes NaN in the backward pass of a healthy run.
+
+        This waits for the device.
+        """
+        loss_scale = self.precision.loss_scale(self.device)
+        return loss_scale is not None and bool(self.precision.may_skip(loss_scale))
 
     def _divide(self, micro_batches: list[np.ndarray], number: int) -> None:
         """Double `pieces` after memory ran out in step `number`. Raises the same OutOfMemory on all ranks."""

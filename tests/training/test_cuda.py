@@ -44,6 +44,8 @@ def test_a_run_on_cuda_gives_the_same_bytes_twice(tmp_path: Path, precision: str
 
 def test_cuda_and_cpu_learn_the_same_in_fp32(tmp_path: Path) -> None:
     options = [option for option in (*TINY, *QUICK, *files(tmp_path)) if option != "trainer.device=cpu"]
+    # Masks of dropout are drawn on the device.
+    options += in_process.NO_DROPOUT
     for device in ("cpu", DEVICE):
         run(*options, f"trainer.device={device}", f"hydra.run.dir={tmp_path}/{device}")
     losses = [result(tmp_path / device)["metrics"]["dev"]["loss"] for device in ("cpu", DEVICE)]
@@ -149,6 +151,20 @@ def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
 
 
 @pytest.mark.usefixtures("modes")
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_run_on_cuda_that_is_killed_within_an_epoch_continues_to_the_same_bytes(
+    tmp_path: Path, precision: str
+) -> None:  # fmt: skip
+    options = [*options_of("plain", tmp_path), *in_precision(precision), "resume=auto", "trainer.save_interval=3st"]
+    in_process.train(*options, f"hydra.run.dir={tmp_path}/unbroken")
+    with in_process.killed_in_backward(6):
+        in_process.train(*options, f"hydra.run.dir={tmp_path}/broken")
+    in_process.train(*options, f"hydra.run.dir={tmp_path}/broken")
+    for path in ("checkpoints/last/model.safetensors", "predictions/dev.jsonl", "valid.tsv"):
+        assert (tmp_path / "broken" / path).read_bytes() == (tmp_path / "unbroken" / path).read_bytes(), path
+
+
+@pytest.mark.usefixtures("modes")
 def test_on_cuda_a_loss_above_the_bound_ends_the_run_at_its_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip
@@ -222,6 +238,8 @@ def test_on_cuda_a_student_learns_of_a_teacher_on_the_device_as_on_a_cpu(tmp_pat
 @pytest.mark.parametrize("precision", ["fp16", HALF])
 def test_on_cuda_an_overflow_skips_the_step_and_halves_the_scale(tmp_path: Path, precision: str) -> None:
     options = (*in_precision(precision), "precision.init_scale=268435456", "trainer.log_interval=1st")
+    # Without master weights, gradients of weights must fit into fp16 too, which takes more steps.
+    options += ("trainer.max_duration=30st",)
     in_process.train(*options_of("plain", tmp_path), *options, f"hydra.run.dir={tmp_path}/run")
     scale = 268435456.0
     for row in read_rows(tmp_path / "run/train.tsv"):

@@ -29,7 +29,7 @@ class Attention(Protocol):
     """softmax(q k / sqrt(E) + bias) v within each sequence of a batch.
 
     The result of a sequence does not depend on other sequences, not even in the last bit. Rows after those of the last
-    sequence are padding: they are ignored, and their result is zero.
+    sequence are padding: they are ignored, and their result is zero on a CPU and of no use, but finite, elsewhere.
     """
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:

@@ -20,45 +20,71 @@ from nlu.data.collate import to_device
 from nlu.models.layers.linear import with_rows
 from nlu.models.layers.pattern import Pattern
 from nlu.models.layers.repeatable import repeatable
+from nlu.models.layers.torch_private import packed_attention
 
 log = logging.getLogger(__name__)
 
 HEAD_STEP = 8
 Kernel = Callable[..., Tensor]
 """has the signature of torch.nn.attention.varlen.varlen_attn"""
+Kernels = Callable[[torch.device, float], Kernel | None]
+"""returns the attention over packed rows with a probability of dropout, or None"""
+
+
+def packed_kernel(device: torch.device, dropout_p: float = 0.0) -> Kernel | None:
+    """Return torch's attention over packed rows in half precision, or None if it does not work.
+
+    Whether it works depends on device, driver and build, so it is tried once on each device, with and without dropout.
+    """
+    if not dropout_p:
+        return _without_dropout(device)
+    return partial(packed_attention, dropout_p=dropout_p) if _drops(device) else None
 
 
 @cache
-def packed_kernel(device: torch.device) -> Kernel | None:
-    """Return torch's attention over packed rows in half precision, or None if it does not work.
-
-    Whether it works depends on device, driver and build, so it is tried once on each device.
-    """
+def _without_dropout(device: torch.device) -> Kernel | None:
     try:
         from torch.nn.attention.varlen import varlen_attn
+    except ImportError as error:
+        log.info("attention over packed rows is not available on %s (%s); rows are padded", device, error)
+        return None
+    # Otherwise the longest sequence decides how keys are split, and so in which order the others are summed.
+    unsplit: dict[str, Any] = {"num_splits": 1} if "num_splits" in inspect.signature(varlen_attn).parameters else {}
+    kernel: Any = partial(varlen_attn, **unsplit)
+    return kernel if _computes(kernel, device, {1.0}) else None
 
-        # Otherwise the longest sequence decides how keys are split, and so in which order the others are summed.
-        unsplit: dict[str, Any] = {"num_splits": 1} if "num_splits" in inspect.signature(varlen_attn).parameters else {}
-        kernel: Any = partial(varlen_attn, **unsplit)
+
+@cache
+def _drops(device: torch.device) -> bool:
+    # A probe must not change the random numbers of a run.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        return _computes(partial(packed_attention, dropout_p=0.5), device, {0.0, 1.0, 2.0})
+
+
+def _computes(kernel: Kernel, device: torch.device, expected: set[float]) -> bool:
+    """Return whether a kernel runs forward and backward, and computes nothing but `expected` from ones.
+
+    A weighted mean of ones is 1 for any weights, and with dropout of a half, for one or two equal weights, 0, 1 or 2:
+    a kernel that runs but computes nonsense is not used either.
+    """
+    try:
         # The first call may come from scoring, which disables gradients.
         with torch.inference_mode(False), torch.enable_grad():
             rows_T3HE = torch.ones(3, 3, 1, HEAD_STEP, dtype=torch.bfloat16, device=device, requires_grad=True)
             bounds = torch.tensor([0, 1, 3], dtype=torch.int32, device=device)
             mixed_THE = kernel(*rows_T3HE.unbind(1), bounds, bounds, 2, 2, scale=1.0)
             (gradient,) = torch.autograd.grad(mixed_THE.float().sum(), rows_T3HE)
-        # The weighted mean of ones is 1 for any weights: a kernel that runs but computes nonsense is not used either.
-        works = bool(mixed_THE.eq(1).all() and gradient.isfinite().all())
-    except (ImportError, RuntimeError, TypeError, NotImplementedError) as error:
+        return set(mixed_THE.flatten().tolist()) <= expected and bool(gradient.isfinite().all())
+    except (RuntimeError, TypeError, NotImplementedError) as error:
         log.info("attention over packed rows is not available on %s (%s); rows are padded", device, error)
-        return None
-    return kernel if works else None
+        return False
 
 
 class AttentionInOneKernel:
     """Attention in one call, for an accelerator, on which one masked call costs less than a call for each length.
 
-    Without dropout and pattern, and in half precision, the kernel reads packed rows; else rows are padded to the
-    longest sequence inside this call. Heads are padded to a multiple of HEAD_STEP, because torch takes a slow path for
+    Without a pattern, and in half precision, the kernel reads packed rows; else rows are padded to the longest sequence
+    inside this call. Heads are padded to a multiple of HEAD_STEP, because torch takes a slow path for
     others. In torch's deterministic mode the gradient has the same bits each time.
     """
 
@@ -67,33 +93,52 @@ class AttentionInOneKernel:
         lengths: list[int],
         heads: int,
         device: torch.device,
-        packed_kernel: Callable[[torch.device], Kernel | None] = packed_kernel,
+        packed_kernel: Kernels = packed_kernel,
     ):
-        """`packed_kernel` returns the attention over packed rows on a device, or None."""
         self._heads, self._count, self._longest, self._tokens = heads, len(lengths), max(lengths), sum(lengths)
         self._packed_kernel = packed_kernel
         lengths_B = np.array(lengths, dtype=np.int64)
         first_rows_B = np.arange(len(lengths)) * self._longest
         real_BL = torch.from_numpy(np.arange(self._longest) < lengths_B[:, None])
-        bounds = np.concatenate([[0], np.cumsum(lengths_B)]).astype(np.int32)
+        self._ends_B = np.cumsum(lengths_B)
         # Computed on the host, so that nothing here waits for the device.
         self._mask_B11L = to_device(real_BL[:, None, None], device)
         self._place_T = to_device(torch.from_numpy(ranges(first_rows_B, lengths_B)), device)
-        self._bounds = to_device(torch.from_numpy(bounds), device)
+        self._bounds = self._bounds_of(self._tokens, device)
         """the start of each sequence in T, and the end of the last one"""
+        self._bounds_with_padding: tuple[int, Tensor] | None = None
+        """a number of rows, and their bounds, in which padding after the last sequence forms sequences too"""
         self._firsts = to_device(torch.arange(len(lengths) + 1, dtype=torch.int32), device)
 
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
         """Return the result for every token; (T, D)."""
-        # The kernel over packed rows supports neither masks, biases nor dropout.
+        # The kernel over packed rows supports neither masks nor biases.
         if pattern is None and (kernel := self._kernel_for(qkv_T3D, dropout_p)):
-            query_THE, key_THE, value_THE = self._by_head(qkv_T3D[: self._tokens], 3)
-            mixed_TD = self._mix_packed(kernel, query_THE, key_THE, value_THE, self._bounds, self._longest)
-        else:
-            query_BHLE, key_BHLE, value_BHLE = self._padded(qkv_T3D, 3)
-            mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p, pattern)
-            mixed_TD = mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
+            bounds = self._bounds_with_padding_of(len(qkv_T3D), qkv_T3D.device)
+            query_THE, key_THE, value_THE = self._by_head(qkv_T3D, 3)
+            return self._mix_packed(kernel, query_THE, key_THE, value_THE, bounds, bounds, self._longest)
+        query_BHLE, key_BHLE, value_BHLE = self._padded(qkv_T3D, 3)
+        mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p, pattern)
+        mixed_TD = mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
         return with_rows(mixed_TD, len(qkv_T3D))
+
+    def _bounds_of(self, rows: int, device: torch.device) -> Tensor:
+        # Padding is no longer than a sequence, so that it adds little work.
+        of_padding = range(self._tokens + self._longest, rows, self._longest)
+        last = [rows] if rows > self._tokens else []
+        bounds = np.concatenate([[0], self._ends_B, of_padding, last]).astype(np.int32)
+        return to_device(torch.from_numpy(bounds), device)
+
+    def _bounds_with_padding_of(self, rows: int, device: torch.device) -> Tensor:
+        """Return the bounds of `rows` rows, which are computed once for all layers.
+
+        Leaving out the padding would cost two copies in each layer, and as many in its gradient.
+        """
+        if rows == self._tokens:
+            return self._bounds
+        if self._bounds_with_padding is None or self._bounds_with_padding[0] != rows:
+            self._bounds_with_padding = rows, self._bounds_of(rows, device)
+        return self._bounds_with_padding[1]
 
     def first_token_attention(
         self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
@@ -102,14 +147,14 @@ class AttentionInOneKernel:
         if pattern is None and (kernel := self._kernel_for(key_value_T2D, dropout_p)):
             key_THE, value_THE = self._by_head(key_value_T2D[: self._tokens], 2)
             (query_BHE,) = self._by_head(query_BD, 1)
-            return self._mix_packed(kernel, query_BHE, key_THE, value_THE, self._firsts, 1)
+            return self._mix_packed(kernel, query_BHE, key_THE, value_THE, self._firsts, self._bounds, 1)
         key_BHLE, value_BHLE = self._padded(key_value_T2D, 2)
         query_BH1E = query_BD.view(self._count, self._heads, 1, -1)
         return self._mix(query_BH1E, key_BHLE, value_BHLE, dropout_p, pattern).flatten(1)
 
     def _kernel_for(self, packed_TC: Tensor, dropout_p: float) -> Kernel | None:
         is_half = packed_TC.dtype in (torch.bfloat16, torch.float16)
-        return self._packed_kernel(packed_TC.device) if is_half and not dropout_p else None
+        return self._packed_kernel(packed_TC.device, dropout_p) if is_half else None
 
     def _by_head(self, packed_TC: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Return the parts of the columns as (T, H, E) each."""
@@ -140,10 +185,17 @@ class AttentionInOneKernel:
         return repeatable(attend, *inputs)[..., :width]
 
     def _mix_packed(
-        self, kernel: Kernel, query_QHE: Tensor, key_THE: Tensor, value_THE: Tensor, query_bounds: Tensor, longest: int
+        self,
+        kernel: Kernel,
+        query_QHE: Tensor,
+        key_THE: Tensor,
+        value_THE: Tensor,
+        query_bounds: Tensor,
+        bounds: Tensor,
+        longest_query: int,
     ) -> Tensor:
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return kernel(query, key, value, query_bounds, self._bounds, longest, self._longest, scale=width**-0.5)
+            return kernel(query, key, value, query_bounds, bounds, longest_query, self._longest, scale=width**-0.5)
 
         width = query_QHE.shape[-1]
         return repeatable(attend, *map(_wide_enough, (query_QHE, key_THE, value_THE)))[..., :width].flatten(1)

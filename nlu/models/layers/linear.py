@@ -226,10 +226,11 @@ def padding_rows(rows: int, device: torch.device) -> int:
     """Return the number of zero rows that are added to packed rows before they pass through many layers.
 
     In lower precision the CPU library compiles its kernels for each new number of rows, which takes a small model as
-    long as several products. With ROW_COUNTS numbers between two powers of two, which cost 1.5 % of padding on average,
-    all kernels are soon compiled.
+    long as several products; that for CUDA chooses one for each new number, which takes up to 0.4 ms a product. With
+    ROW_COUNTS numbers between two powers of two, which cost 1.5 % of padding on average, all kernels are soon known.
     """
-    return up_to_compiled(rows) if device.type == "cpu" and torch.is_autocast_enabled("cpu") else 0
+    known_soon = torch.is_autocast_enabled("cpu") if device.type == "cpu" else device.type == "cuda"
+    return up_to_compiled(rows) if known_soon else 0
 
 
 def up_to_compiled(rows: int) -> int:
@@ -238,9 +239,12 @@ def up_to_compiled(rows: int) -> int:
 
 
 def _with_min_rows(input: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-    """Compute rows, padded with zero rows to `min_rows()` if necessary."""
+    """Compute rows, on a CPU padded with zero rows to `min_rows()` if necessary."""
     rows = len(input)
-    return compute(with_rows(input, max(rows, min_rows())))[:rows]
+    if input.device.type != "cpu" or rows >= min_rows():
+        # Without a slice, whose gradient would be copied.
+        return compute(input)
+    return compute(with_rows(input, min_rows()))[:rows]
 
 
 def with_rows(input: Tensor, rows: int) -> Tensor:

@@ -3,7 +3,7 @@
 They were read in torch READ_IN. If another version lacks a part, results are the same but slower; a test names it.
 Without the products of integers, precision=int8 is refused.
 
-Axes: R rows, I input features, O output features.
+Axes: R rows, I input features, O output features; T tokens, Q of them with queries, H heads, E width of a head.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,6 +27,7 @@ _storage_use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Us
 _supports_bf16, _reorder, _linear = map(
     _operator, ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
 )
+_flash_attention = _operator("_flash_attention_forward", torch.ops.aten)
 _pack_integers = _operator("qlinear_prepack", torch.ops.onednn)
 _integer_linear = _operator("qlinear_pointwise", torch.ops.onednn)
 
@@ -35,8 +36,9 @@ def absent() -> list[str]:
     """Return the names of the parts that the installed torch lacks."""
     parts = {
         "_softmax_backward_data": _softmax_backward, "_storage_Use_Count": _storage_use_count,
-        "_is_mkldnn_bf16_supported": _supports_bf16, "_reorder_linear_weight": _reorder, "_linear_pointwise": _linear,
-        "qlinear_prepack": _pack_integers, "qlinear_pointwise": _integer_linear,
+        "_flash_attention_forward": _flash_attention, "_is_mkldnn_bf16_supported": _supports_bf16,
+        "_reorder_linear_weight": _reorder, "_linear_pointwise": _linear, "qlinear_prepack": _pack_integers,
+        "qlinear_pointwise": _integer_linear,
     }  # fmt: skip
     return [name for name, part in parts.items() if part is None]
 
@@ -50,6 +52,41 @@ def softmax_gradient(gradient: Tensor, weights: Tensor) -> Tensor:
         return _softmax_backward(gradient, weights, -1, torch.float32)
     weighed = gradient * weights
     return weighed - weights * weighed.sum(-1, keepdim=True)
+
+
+def packed_attention(
+    query_QHE: Tensor,
+    key_THE: Tensor,
+    value_THE: Tensor,
+    query_bounds: Tensor,
+    bounds: Tensor,
+    longest_query: int,
+    longest: int,
+    *,
+    scale: float,
+    dropout_p: float,
+) -> Tensor:
+    """Return attention over packed sequences of half precision on a CUDA device, with dropout; (Q, H, E).
+
+    The public torch.nn.attention.varlen.varlen_attn is this kernel without dropout. `bounds`: the start of each
+    sequence, and the end of the last one, int32. Raises NotImplementedError or RuntimeError where there is no kernel.
+    """
+    if _flash_attention is None:
+        raise NotImplementedError(f"torch {torch.__version__} has no attention over packed rows with dropout")
+    mixed_QHE: Tensor = _flash_attention(
+        query_QHE,
+        key_THE,
+        value_THE,
+        query_bounds,
+        bounds,
+        longest_query,
+        longest,
+        dropout_p,
+        False,
+        False,
+        scale=scale,
+    )[0]
+    return mixed_QHE
 
 
 def storage_use_count(tensor: Tensor) -> int | None:
@@ -115,8 +152,11 @@ def product_of_integers(bytes_RI: Tensor, zero: int, packed: Tensor, scale_O: Te
 
 
 def linear_product(rows_RI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
-    """Return rows W' + b; (R, O). The kernel has the same bits as F.linear, which copies the bias to each row first."""
-    if _linear is not None and reads_blocks(weight_OI.dtype):
+    """Return rows W' + b; (R, O).
+
+    The kernel for a CPU has the same bits as F.linear, which copies the bias to each row first.
+    """
+    if rows_RI.device.type == "cpu" and _linear is not None and reads_blocks(weight_OI.dtype):
         return product_of_blocks(rows_RI, weight_OI, bias_O)
     return F.linear(rows_RI, weight_OI, bias_O)
 

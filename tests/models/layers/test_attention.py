@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nlu.models.layers.attention import attention_over, attention_weights
-from nlu.models.layers.attention_in_one_kernel import AttentionInOneKernel, packed_kernel
+from nlu.models.layers.attention_in_one_kernel import AttentionInOneKernel, _drops, _without_dropout, packed_kernel
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.pattern import Pattern
 from nlu.models.layers.repeatable import repeatable, repeatable_attention
@@ -40,10 +40,10 @@ class Packed(AttentionInOneKernel):
     """Reads packed rows in any precision, so that rounding hides no mistake."""
 
     def __init__(self, lengths):
-        super().__init__(lengths, HEADS, CPU, lambda device: packed_by_definition)
+        super().__init__(lengths, HEADS, CPU, lambda device, dropout_p: packed_by_definition)
 
     def _kernel_for(self, packed_TC, dropout_p):
-        return self._packed_kernel(packed_TC.device) if not dropout_p else None
+        return self._packed_kernel(packed_TC.device, dropout_p) if not dropout_p else None
 
 
 def attend(
@@ -151,6 +151,19 @@ def test_rows_after_the_last_sequence_are_ignored_and_come_out_as_zeros(first_on
         assert padded.shape == longer[0].shape and not padded[len(mixed) :].any()
 
 
+@pytest.mark.parametrize("padding", [0, 1, max(LENGTHS), 2 * max(LENGTHS) + 1])
+def test_rows_after_the_last_sequence_change_no_result_of_the_packed_kernel(padding):
+    qkv = torch.cat(inputs(LENGTHS, False), dim=1).detach()
+    longer = torch.cat([qkv, torch.randn(padding, 3 * WIDTH)]).requires_grad_()
+    attention = Packed(LENGTHS)
+    mixed = attention.self_attention(longer, 0.0)
+    expected = attention.self_attention(qkv, 0.0)
+    assert mixed.shape == (len(longer), WIDTH) and mixed.isfinite().all()
+    assert torch.equal(mixed[: len(qkv)], expected)
+    (gradient,) = torch.autograd.grad(mixed[: len(qkv)].square().sum(), longer)
+    assert not gradient[len(qkv) :].any()
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_padding_is_ignored_even_where_it_would_weigh_most(way):
     query, key_value = inputs([1, 30], False)
@@ -204,29 +217,42 @@ def test_in_bf16_attention_is_that_of_fp32_as_closely_as_bf16_can_say(first_only
         torch.testing.assert_close(found.float(), wanted, rtol=0.05, atol=0.05)
 
 
-def test_only_half_precision_without_dropout_uses_the_packed_kernel():
-    calls = []
+def test_only_half_precision_uses_the_packed_kernel_with_or_without_dropout():
+    asked = []
 
-    def kernel(*arguments, **keywords):
-        calls.append(arguments)
-        return packed_by_definition(*arguments, **keywords)
+    def kernel_for(device, dropout_p):
+        asked.append(dropout_p)
+        return packed_by_definition
 
-    attention = AttentionInOneKernel([2, 3], HEADS, CPU, lambda device: kernel)
+    attention = AttentionInOneKernel([2, 3], HEADS, CPU, kernel_for)
     qkv = torch.randn(5, 3 * WIDTH)
     for given, dropout_p in ((qkv, 0.0), (qkv.bfloat16(), 0.5), (qkv.bfloat16(), 0.0)):
         assert attention.self_attention(given, dropout_p).shape == (5, WIDTH)
-    assert len(calls) == 1
+    assert asked == [0.5, 0.0]
 
 
-def test_a_packed_kernel_that_does_not_work_is_not_used():
-    assert packed_kernel(CPU) is None
+@pytest.mark.parametrize("dropout_p", [0.0, 0.1])
+def test_a_packed_kernel_that_does_not_work_is_not_used(dropout_p):
+    before = torch.get_rng_state()
+    assert packed_kernel(CPU, dropout_p) is None
+    assert torch.equal(torch.get_rng_state(), before), "the probe draws no random numbers of a run"
 
 
 def test_a_working_packed_kernel_is_found_in_training_and_in_scoring(monkeypatch):
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", packed_by_definition)
     for asking in (torch.enable_grad, torch.no_grad, torch.inference_mode):
         with asking():
-            assert packed_kernel.__wrapped__(CPU) is not None, asking
+            assert _without_dropout.__wrapped__(CPU) is not None, asking
+
+
+@pytest.mark.parametrize(("factor", "works"), [(1, True), (0.3, False)])
+def test_a_packed_kernel_with_dropout_is_used_only_if_it_computes_what_dropout_does(monkeypatch, factor, works):
+    def with_dropout(*arguments, scale, dropout_p):
+        mixed = packed_by_definition(*arguments, scale=scale)
+        return mixed * torch.rand(len(mixed), 1, 1).ge(dropout_p) / (1 - dropout_p) * factor
+
+    monkeypatch.setattr("nlu.models.layers.attention_in_one_kernel.packed_attention", with_dropout)
+    assert _drops.__wrapped__(CPU) is works
 
 
 @pytest.fixture
@@ -360,6 +386,49 @@ def test_on_cuda_attention_and_its_gradient_are_finite_and_equal_twice(determini
     one, other = (on_cuda(dtype, dropout_p, **sizes)[0] for _ in range(2))
     assert all(tensor.isfinite().all() for tensor in one)
     assert all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("dtype", [pytest.param(dtype, marks=cuda) for dtype in (torch.float16, torch.bfloat16)])
+@pytest.mark.parametrize("first_only", [False, True])
+def test_on_cuda_dropout_of_packed_attention_scales_the_weights_that_it_keeps(dtype, first_only):
+    heads, width, lengths, dropout_p = 2, 32, [3, 9, 16], 0.25
+    device, total = torch.device("cuda"), sum(lengths)
+    kernel = packed_kernel(device, dropout_p)
+    assert kernel is not None
+    torch.manual_seed(3)
+    query, key, value = (
+        torch.randn(rows, heads, width, dtype=dtype, device=device, requires_grad=True)
+        for rows in (len(lengths) if first_only else total, total, total)
+    )
+    bounds = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32, device=device)
+    query_bounds = torch.arange(len(lengths) + 1, dtype=torch.int32, device=device) if first_only else bounds
+
+    def attend(value):
+        # The same masks, which depend on the seed and on the place only.
+        torch.manual_seed(7)
+        longest = max(lengths)
+        return kernel(query, key, value, query_bounds, bounds, 1 if first_only else longest, longest, scale=0.5)
+
+    # With unit vectors as values, the result is the dropped weights themselves.
+    units = torch.cat([torch.eye(length, width, dtype=dtype, device=device) for length in lengths])
+    dropped = attend(units[:, None].expand(-1, heads, -1).contiguous()).detach().double().cpu()
+    found = attend(value)
+    gradients = torch.autograd.grad(found.float().square().sum(), [query, key, value])
+    exact = [tensor.detach().double().cpu().requires_grad_() for tensor in (query, key, value)]
+    sizes = [1] * len(lengths) if first_only else lengths
+    parts, kept = [], []
+    queries, keys, values = exact[0].split(sizes), exact[1].split(lengths), exact[2].split(lengths)
+    for rows, q, k, v in zip(dropped.split(sizes), queries, keys, values, strict=True):
+        weights = (torch.einsum("qhe,khe->hqk", q, k) * 0.5).softmax(-1)
+        mask = rows[..., : len(k)].permute(1, 0, 2).gt(0)
+        kept.append(mask.flatten())
+        parts.append(torch.einsum("hqk,khe->qhe", weights * mask / (1 - dropout_p), v))
+    expected = torch.cat(parts)
+    wanted = torch.autograd.grad(expected.square().sum(), exact)
+    assert 0.6 < torch.cat(kept).double().mean() < 0.9
+    for one, other in zip((found, *gradients), (expected, *wanted), strict=True):
+        one = one.detach().double().cpu()
+        assert (one - other).norm() / other.norm() < 0.02
 
 
 TABLE = torch.randn(HEADS, 9, generator=torch.Generator().manual_seed(3))

@@ -8,7 +8,7 @@ from nlu.models.layers.attention import attention_over
 from nlu.models.layers.linear import Linear
 from nlu.models.layers.reused import ReusedMemory
 
-PARTS = ("_softmax_backward", "_storage_use_count", "_supports_bf16", "_reorder", "_linear")
+PARTS = ("_softmax_backward", "_storage_use_count", "_supports_bf16", "_reorder", "_linear", "_flash_attention")
 
 
 @pytest.fixture
@@ -41,6 +41,15 @@ def test_the_gradient_of_softmax_is_autograds():
 
 def test_without_its_kernel_the_gradient_of_softmax_is_autograds(without):
     torch.testing.assert_close(*gradient_of_softmax())
+
+
+def test_the_kernel_of_a_cpu_does_not_get_the_rows_of_another_device(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("the kernel of a CPU")
+
+    monkeypatch.setattr(torch_private, "_linear", refuse)
+    rows, weight, bias = (torch.empty(*sizes, dtype=torch.bfloat16, device="meta") for sizes in ((5, 4), (3, 4), (3,)))
+    assert torch_private.linear_product(rows, weight, bias).shape == (5, 3)
 
 
 def test_without_counts_no_memory_is_handed_out_twice(without):
