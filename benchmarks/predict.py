@@ -17,6 +17,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import options
@@ -36,7 +37,7 @@ from afqmc import (
 from inputs import announce
 from machine import best_rate, encoder_gflop_per_token, matmul_rates
 from table import Row, show
-from turns import Side, Turns, alternate
+from turns import Side, Turns, alternate, entered
 
 TARGET = 2.5
 ROWS = {"BERT-base": 512, "4 x 312": 4316}
@@ -133,13 +134,10 @@ def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
     if arguments.first_peer_only:
         peers = {first: peers[first]}
     with ExitStack() as stack:
-        sides = {"ours": stack.enter_context(Side(native, **common))}
-        for name, setting in peers.items():
-            sides[name] = stack.enter_context(Side(peer, setting=setting, **common))
-        sides["rate"] = stack.enter_context(
-            Side(matmul_rates, threads=arguments.threads, device=arguments.device)
-        )
-        medians = alternate(sides, arguments.turns)
+        makers = {"ours": partial(Side, native, **common)}
+        makers |= {name: partial(Side, peer, setting=setting, **common) for name, setting in peers.items()}
+        makers["rate"] = partial(Side, matmul_rates, threads=arguments.threads, device=arguments.device)
+        medians = alternate(entered(stack, makers, at_once=arguments.device == "cuda"), arguments.turns)
     ours = medians["ours"]["real_tokens_per_s"]
     sizes = SIZES[size]
     gflop = encoder_gflop_per_token(sizes["hidden"], sizes["layers"], sizes["intermediate"], training=False)

@@ -17,10 +17,12 @@ faster of two shapes is the machine's limit.
 """
 
 import argparse
+import multiprocessing
 import os
 import sys
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import options
@@ -38,7 +40,7 @@ from afqmc import (
 from inputs import announce
 from machine import best_rate, encoder_gflop_per_token, matmul_rates
 from table import Row, show
-from turns import Measure, Side, StepPacer, Turns, alternate
+from turns import Measure, Side, StepPacer, Turns, alternate, entered
 
 TARGETS = {"BERT-base": 1.5, "4 x 312": 2.0}
 LEAST_SHARE = {"BERT-base": 0.75}
@@ -143,7 +145,8 @@ def peer(
     import torch
 
     torch.set_num_threads(threads)
-
+    # As in a script of its user: this process was spawned, and its loader would spawn too.
+    multiprocessing.set_start_method("fork", force=True)
     arguments = peer_arguments(
         batch_size=batch_size, device=device, bf16=setting.precision == "bf16", max_steps=ENDLESS,
         remove_unused_columns=False,
@@ -185,11 +188,12 @@ def compare(size: str, arguments: argparse.Namespace) -> list[Row]:
         "device": arguments.device,
     }  # fmt: skip
     with ExitStack() as stack:
-        sides = {
-            "ours": stack.enter_context(Side(native, precision=setting.precision, **common)),
-            "peer": stack.enter_context(Side(peer, setting=setting, **common)),
-            "rate": stack.enter_context(Side(matmul_rates, threads=arguments.threads, device=arguments.device)),
+        makers = {
+            "ours": partial(Side, native, precision=setting.precision, **common),
+            "peer": partial(Side, peer, setting=setting, **common),
+            "rate": partial(Side, matmul_rates, threads=arguments.threads, device=arguments.device),
         }
+        sides = entered(stack, makers, at_once=arguments.device == "cuda")
         medians = alternate(sides, arguments.turns)
     rows = [row(size, setting, medians["ours"], medians["peer"], medians["rate"], judged=arguments.device == "cpu")]
     rate = medians["rate"]

@@ -9,6 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -106,6 +107,13 @@ class Side:
         except EOFError:
             self._process.join()
             raise SystemExit(f"a side of the comparison ended with status {self._process.exitcode}") from None
+
+
+def entered(stack: ExitStack, sides: dict[str, Callable[[], Side]], *, at_once: bool) -> dict[str, Side]:
+    """Start sides and wait until all have warmed up, one after another or, where they do not compute on the same
+    processor, all at once. They end with the stack."""
+    started = {name: start() for name, start in sides.items()} if at_once else {}
+    return {name: stack.enter_context(started.get(name) or start()) for name, start in sides.items()}
 
 
 def _begin(connection: Connection, work: Callable[..., None], settings: dict[str, Any]) -> None:

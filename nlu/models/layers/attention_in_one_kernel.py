@@ -19,7 +19,7 @@ from nlu.data.arrays import ranges
 from nlu.data.collate import to_device
 from nlu.models.layers.linear import with_rows
 from nlu.models.layers.pattern import Pattern
-from nlu.models.layers.repeatable import repeatable
+from nlu.models.layers.repeatable import repeatable, strictly
 from nlu.models.layers.torch_private import packed_attention
 
 log = logging.getLogger(__name__)
@@ -68,8 +68,8 @@ def _computes(kernel: Kernel, device: torch.device, expected: set[float]) -> boo
     a kernel that runs but computes nonsense is not used either.
     """
     try:
-        # The first call may come from scoring, which disables gradients.
-        with torch.inference_mode(False), torch.enable_grad():
+        # The first call may come from scoring, which disables gradients; training calls it in this mode.
+        with torch.inference_mode(False), torch.enable_grad(), strictly():
             rows_T3HE = torch.ones(3, 3, 1, HEAD_STEP, dtype=torch.bfloat16, device=device, requires_grad=True)
             bounds = torch.tensor([0, 1, 3], dtype=torch.int32, device=device)
             mixed_THE = kernel(*rows_T3HE.unbind(1), bounds, bounds, 2, 2, scale=1.0)

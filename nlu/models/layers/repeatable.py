@@ -57,7 +57,7 @@ class _Repeatable(torch.autograd.Function):
         # A separate graph inside forward, so that both passes run in strict mode; autograd would otherwise run
         # backward after the block has ended.
         detached = [input.detach().requires_grad_(input.requires_grad) for input in inputs]
-        with torch.enable_grad(), _strictly():
+        with torch.enable_grad(), strictly():
             output = compute(*detached)
         ctx.held = detached, output
         return output.detach()
@@ -69,13 +69,14 @@ class _Repeatable(torch.autograd.Function):
         # The node exists as long as the loss is referenced; the tensors must be released earlier.
         (inputs, output), ctx.held = ctx.held, None
         wanted = [input for input in inputs if input.requires_grad]
-        with _strictly():
+        with strictly():
             found = iter(torch.autograd.grad(output, wanted, gradients[0]))
         return None, *(next(found) if input.requires_grad else None for input in inputs)
 
 
 @contextmanager
-def _strictly() -> Iterator[None]:
+def strictly() -> Iterator[None]:
+    """Refuse operations without a deterministic kernel in the block; attention then uses one that has it."""
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:
