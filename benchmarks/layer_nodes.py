@@ -1,13 +1,15 @@
-"""The gain of computing a layer as one node of autograd (`nlu.models.layers.layer_in_one_node`) over its modules.
+"""The gain of computing a layer as one node of autograd over its modules, by torch and with kernels in C.
 
     python benchmarks/layer_nodes.py
     python benchmarks/layer_nodes.py --sizes "4 x 312" --precision fp32 --threads 1 --turns 10
 
-Forward and backward passes of the same steps in alternation, by nlu's own stepper; both sides have the same bits. With
-one thread the time is that of the thread, which other programs hardly change, else of the wall.
+Forward and backward passes of the same steps in alternation, by nlu's own stepper. Modules and `one node`
+(`nlu.models.layers.layer_in_one_node`) have the same bits, `compiled` (trainer.kernels=compiled) has others. With one
+thread the time is that of the thread, which other programs hardly change, else of the wall.
 """
 
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -33,22 +35,26 @@ def main() -> None:
             size, f"precision={asked.precision}", f"trainer.batch_size={asked.batch_size}", "trainer.device=cpu"
         )
         run.stepper.model.train()
-        whole = Layer.in_one_node
-        found: dict[str, list[float]] = {"modules": [], "one node": []}
+        whole, encoder = Layer.in_one_node, run.stepper.model.backbone
+        encoder.train_in_c()
+        found: dict[str, list[float]] = {"modules": [], "one node": [], "compiled": []}
         for turn in range(asked.turns + 1):
             for name, seconds in found.items():
                 # What may not be one node is computed by modules.
-                Layer.in_one_node = whole if name == "one node" else lambda *_: None  # type: ignore[method-assign]
+                Layer.in_one_node = whole if name != "modules" else lambda *_: None  # type: ignore[method-assign]
+                encoder.trains_in_c = name == "compiled"
                 began_s = clock()
                 for number in range(STEPS[size]):
                     passes(run, number)
                 if turn:
                     seconds.append((clock() - began_s) / STEPS[size])
         Layer.in_one_node = whole  # type: ignore[method-assign]
-        modules_s, node_s = (statistics.median(seconds) for seconds in found.values())
-        print(f"{size}, {asked.precision}, batch {asked.batch_size}, threads {asked.threads}: ", end="")
-        print(f"{modules_s / node_s:.3f} times as fast as modules", end=" ")
-        print(f"({1e3 * modules_s:.1f} ms, {1e3 * node_s:.1f} ms for forward and backward)", flush=True)
+        medians_s = {name: statistics.median(seconds) for name, seconds in found.items()}
+        print(f"{size}, {asked.precision}, batch {asked.batch_size}, threads {asked.threads}, forward and backward:")
+        for name, median_s in medians_s.items():
+            gain = medians_s["modules"] / median_s
+            print(f"  {name:8} {1e3 * median_s:8.1f} ms, {gain:.3f} times as fast as modules")
+        sys.stdout.flush()
 
 
 def passes(run: Any, number: int) -> None:

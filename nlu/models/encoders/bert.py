@@ -107,7 +107,7 @@ class Bert(nn.Module):
         self.pooling = pooling
         self.pads = False
         self.compiled: Int8Layers | None = None
-        self._trains_in_c = False
+        self.trains_in_c = False
         self.embeddings = Embeddings(vocab_size, sizes)
         embedding_size = sizes["embedding_size"] or self.width
         self.embeddings_project = Linear(embedding_size, self.width) if embedding_size != self.width else None
@@ -226,7 +226,7 @@ class Bert(nn.Module):
                 f"number for a head, but model.hidden_size is {self.width} with {heads} heads of {of_head}; set "
                 "trainer.kernels=torch"
             )
-        self._trains_in_c = True
+        self.trains_in_c = True
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a checkpoint of BERT or of its family to the tensors of this module; query, key and value become one
@@ -251,7 +251,7 @@ class Bert(nn.Module):
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
         compiled = None if seen is not None or torch.is_grad_enabled() else self.compiled
         in_c = None
-        if self._trains_in_c and self.training and torch.is_grad_enabled():
+        if self.trains_in_c and self.training and torch.is_grad_enabled():
             draw_in_c()
             # What a method reads inside of a layer has a gradient of its own.
             in_c = CompiledLayers(batch.lengths) if seen is None else None
