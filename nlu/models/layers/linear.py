@@ -64,6 +64,9 @@ class Linear(nn.Linear):
         operands = [weight, bias, used_weight, used_bias]
         if outputs is not None:
             operands = [operand[outputs] for operand in operands]
+        if not torch.is_grad_enabled():
+            # A node of autograd costs 20 µs also where it is not needed, which a single text notices.
+            return _with_min_rows(input, lambda rows: _product(rows.to(operands[2].dtype), *operands[2:]))
         # Our own product instead of F.linear under autocast: it casts neither weight nor bias again, and its gradients
         # reach the fp32 originals.
         return _with_min_rows(input, lambda rows: _Product.apply(rows, *operands, memory))
@@ -163,12 +166,7 @@ class _Product(torch.autograd.Function):
         # A frozen weight needs no input for its gradient, which saves the memory of the activations.
         ctx.save_for_backward(used_input if weight.requires_grad else None, used_weight)
         ctx.input_dtype, ctx.weight_dtype, ctx.memory = input.dtype, weight.dtype, memory
-        if len(used_weight) <= FEW_OUTPUTS:
-            used_input, used_weight = with_aligned_rows(used_input), with_aligned_rows(used_weight)
-        if len(used_weight) == 1:
-            # A matrix of one row is multiplied as a vector, whose order of summation depends on the rows of the input.
-            return F.linear(used_input, F.pad(used_weight, (0, 0, 0, 1)), F.pad(used_bias, (0, 1)))[:, :1].contiguous()
-        return linear_product(used_input, used_weight, used_bias)
+        return _product(used_input, used_weight, used_bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -183,6 +181,16 @@ class _Product(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _product(rows_RI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
+    """Return rows W' + b, (R, O), all in one precision. The sums of a row do not depend on the other rows."""
+    if len(weight_OI) <= FEW_OUTPUTS:
+        rows_RI, weight_OI = with_aligned_rows(rows_RI), with_aligned_rows(weight_OI)
+    if len(weight_OI) == 1:
+        # A matrix of one row is multiplied as a vector, whose order of summation depends on the rows of the input.
+        return F.linear(rows_RI, F.pad(weight_OI, (0, 0, 0, 1)), F.pad(bias_O, (0, 1)))[:, :1].contiguous()
+    return linear_product(rows_RI, weight_OI, bias_O)
 
 
 def _gradient_of_weight(

@@ -106,8 +106,10 @@ class Int8Layers:
         assert segments_T is None or segments_T.dtype == torch.int64
         # C would read beyond the tables.
         for entries_T, table in ((positions_T, self._tables[0]), (segments_T, self._tables[1])):
-            if entries_T is not None and len(entries_T) and not 0 <= entries_T.min() <= entries_T.max() < len(table):
-                raise IndexError(f"entries {int(entries_T.min())} to {int(entries_T.max())} of a table of {len(table)}")
+            if entries_T is not None and len(entries_T):
+                lowest, highest = map(int, entries_T.aminmax())
+                if not 0 <= lowest <= highest < len(table):
+                    raise IndexError(f"entries {lowest} to {highest} of a table of {len(table)}")
         out_TD = torch.empty_like(words_TD)
         positions, segments = (table.data_ptr() for table in self._tables)
         self._library.nlu_int8_embeddings(
@@ -126,6 +128,9 @@ class Int8Layers:
         assert hidden_TD.dtype == torch.float32 and hidden_TD.shape == (tokens, self._width)
         out = torch.empty((len(lengths), self._width) if first_only else hidden_TD.shape)
         threads = min(torch.get_num_threads(), tokens // TOKENS_PER_THREAD) or 1
+        if threads == 1 and tokens:
+            self._compute(lengths_S, hidden_TD, out, first_only)
+            return out
         # Consecutive sequences, about as many tokens for each thread.
         cuts = np.searchsorted(ends_S, tokens * np.arange(1, threads) / threads)
         parts = [
