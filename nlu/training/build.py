@@ -241,6 +241,8 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
     # Before strategy and precision, so that a method that copies the model, as a teacher, copies whole fp32 weights.
     own = method.prepare(model, Context(task, store, config.seed, ranks.device, progress))
     parallel = strategy(ranks, config.parallel, trusted)
+    if trainer.kernels == "compiled":
+        parallel.compile_update()
     precision = precision_for(model, config.precision, trusted)
     model = parallel.prepare(model)
     own = None if own is None else parallel.prepare(own)

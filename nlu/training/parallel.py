@@ -78,6 +78,9 @@ class Parallel(Protocol):
         all exist; `memories`: those into which gradients are written; `linears`: layers that multiply by copies of
         their weights in bf16. Their memory may be replaced, and `average` get other tensors."""
 
+    def compile_update(self) -> None:
+        """Update by a kernel in C from now on, if the strategy has one. Called before `share`."""
+
     def update(
         self, optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None
     ) -> None:
@@ -162,6 +165,9 @@ class SingleProcess:
         linears: Sequence[Linear],
     ) -> None:
         """Do nothing: each rank has its own memory."""
+
+    def compile_update(self) -> None:
+        """Do nothing: torch updates."""
 
     def update(
         self, optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None

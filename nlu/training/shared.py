@@ -22,9 +22,11 @@ from torch import Tensor, nn
 
 from nlu.models.layers.linear import Linear
 from nlu.models.layers.reused import ReusedMemory, ReusedTable
+from nlu.optim.compiled import require_kernel
 from nlu.optim.fused import FusedAdamW, decay_in_place, update_in_place
 from nlu.training.parallel import Replicated
 from nlu.training.ranks import Ranks
+from nlu.training.shared_compiled import CompiledUpdate, Run
 from nlu.training.shared_copies import Copies
 from nlu.training.shared_lines import MOMENTS, Layout, Lines, Place, runs
 from nlu.training.shared_memory import floats_in
@@ -49,7 +51,9 @@ class _Common:
     """the gradients of the last step"""
     has_any_P: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     """whether a rank had a gradient for the parameter in the last step"""
-    updates: tuple[bytes, list[tuple[int, int, int, bool]]] = (b"", [])
+    compiled: CompiledUpdate | None = None
+    """the update by the kernel in C; None: by torch"""
+    updates: tuple[bytes, list[Run]] = (b"", [])
     """the stretches that are updated in one call, and what they depend on"""
 
 
@@ -65,6 +69,15 @@ class Shared(Replicated):
         super().__init__(ranks)
         self._common: _Common | None = None
         self._room = ranks.room
+        self._is_compiled = False
+        self._divisor: float | None = None
+        """of an update in C that waits for `follow` or `settle`, so that all is done in one pass"""
+
+    def compile_update(self) -> None:
+        if self._room is not None:
+            with self.ranks.leaders_go_first():
+                require_kernel()
+            self._is_compiled = True
 
     def share(
         self,
@@ -106,6 +119,8 @@ class Shared(Replicated):
         copies.open(memory, lines)
         sums = Sums(lines.places, layout.parts, lines.gradients, norms_N, rows, room.rank)
         self._common = _Common(lines, sums, copies, list(rows.values()), list(map(Rest, rows.values())), optimizer)
+        if self._is_compiled:
+            self._common.compiled = CompiledUpdate(lines, copies)
         self._move(dict(layout.named), lines, average)
         self._adopt_state()
 
@@ -221,6 +236,13 @@ class Shared(Replicated):
         if common is None:
             return super().update(optimizer, gradients, divisor, failed)
         assert failed is None, "on a CPU a step fails before its update"
+        if common.compiled is not None:
+            self._divisor = divisor.item()
+            self._updates(common, optimizer)
+            common.copies.use(common.has_any_P)
+            if common.lines.average is None:
+                self._update_in_c(common, None)
+            return
         lines = common.lines
         for first, start, end, rests in self._updates(common, optimizer):
             place, weights = lines.places[first], lines.weights[start:end]
@@ -232,8 +254,16 @@ class Shared(Replicated):
             update_in_place(place.group, weights, gradient, moments[0], moments[1], step, divisor)
         lines.steps_P[common.has_any_P] += 1
         common.copies.renew(common.has_any_P)
+        common.copies.use(common.has_any_P)
 
-    def _updates(self, common: _Common, optimizer: torch.optim.Optimizer) -> list[tuple[int, int, int, bool]]:
+    def _update_in_c(self, common: _Common, amount: float | None) -> None:
+        """Run the update that waits, if any; `amount` as in `follow`."""
+        if common.compiled is not None and self._divisor is not None:
+            common.compiled.run(common.updates[1], common.sums.summed, self._divisor, amount)
+            common.lines.steps_P[common.has_any_P] += 1
+            self._divisor = None
+
+    def _updates(self, common: _Common, optimizer: torch.optim.Optimizer) -> list[Run]:
         """Return the stretches of what this rank updates, each for one call."""
         lines = common.lines
         for place, has_any in zip(lines.places, common.has_any_P.tolist(), strict=True):
@@ -265,6 +295,8 @@ class Shared(Replicated):
     def follow(self, average: list[Tensor], weights: list[Tensor], amount: float | Tensor) -> None:
         if self._common is None:
             return super().follow(average, weights, amount)
+        if self._divisor is not None:
+            return self._update_in_c(self._common, float(amount))
         lines = self._common.lines
         assert lines.average is not None
         for start, end in lines.own:
@@ -272,6 +304,7 @@ class Shared(Replicated):
 
     def settle(self) -> None:
         if self._common is not None:
+            self._update_in_c(self._common, None)
             self.ranks.barrier()
 
     @contextmanager

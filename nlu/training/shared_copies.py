@@ -7,7 +7,7 @@ Axes: P parameters.
 """
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ class Copies:
         }
         self._copies: dict[int, Tensor] = {}
         self._own: list[tuple[int, Tensor, Tensor]] = []
+        self._cuts: list[tuple[int, int, int]] = []
+        """start and end of what this rank copies, and the address of the copy"""
 
     def open(self, memory: mmap.mmap, lines: Lines) -> None:
         """Begin to use the memory; `lines` are in it too."""
@@ -46,16 +48,35 @@ class Copies:
             copy = torch.from_numpy(words).view(torch.bfloat16)
             self._copies[number] = copy.view(place.parameter.shape)
             for start, end in lines.own_of(place):
-                self._own.append((number, copy[start - place.start : end - place.start], lines.weights[start:end]))
+                own = copy[start - place.start : end - place.start]
+                self._own.append((number, own, lines.weights[start:end]))
+                self._cuts.append((start, end, own.data_ptr()))
+        self._cuts.sort()
 
     def renew(self, is_updated_P: np.ndarray) -> None:
-        """Copy what this rank has updated, and let layers use the copies, which are complete after the next meeting.
-
-        Call it when the parameters have the version with which they will be read.
-        """
+        """Copy what this rank has updated."""
         if renewed := [(copy, weights) for number, copy, weights in self._own if is_updated_P[number]]:
             copies, weights = map(list, zip(*renewed, strict=True))
             torch._foreach_copy_(copies, weights)
+
+    def use(self, is_updated_P: np.ndarray) -> None:
+        """Let layers use the copies of weights that were updated; they are complete after the next meeting.
+
+        Call it when the parameters have the version with which they will be read.
+        """
         for linear, weight, bias in self._linears:
             if is_updated_P[weight] and is_updated_P[bias]:
                 linear.keep(self._copies[weight], self._copies[bias])
+
+    def cut(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield a stretch of the lines in pieces, as (start, end, address of the copy of its first number, or 0)."""
+        for first, after, address in self._cuts:
+            if max(start, first) >= min(end, after):
+                continue
+            if start < first:
+                yield start, first, 0
+                start = first
+            yield start, min(end, after), address + 2 * (start - first)
+            start = min(end, after)
+        if start < end:
+            yield start, end, 0

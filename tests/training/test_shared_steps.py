@@ -15,14 +15,16 @@ from nlu.losses.cross_entropy import CrossEntropy
 from nlu.methods.plain import Plain
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.linear import Linear
+from nlu.optim.compiled import update_in_one_pass
 from nlu.optim.fused import FusedAdamW, decay_in_place
 from nlu.tasks.classify import Classify
-from nlu.training import shared, shared_rest, shared_rows
+from nlu.training import shared, shared_compiled, shared_rest, shared_rows
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks
 from nlu.training.shared import Shared
 from nlu.training.shared_memory import Room
 from nlu.training.step import Stepper
+from tests.models.layers.compiled.machine import compiles_training
 from tests.models.parts import labels, task_model
 from tests.training.test_shared_memory import in_rooms
 from tests.training.test_step import CPU, ROWS, examples_in
@@ -43,7 +45,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_rows, "LEAST_NUMBERS", WORDS)
 
 
-def stepper(room: Room, dtype: Literal["float32", "bfloat16"]) -> Stepper:
+def stepper(
+    room: Room, dtype: Literal["float32", "bfloat16"], is_compiled: bool = False, ema_decay: float = 0.9
+) -> Stepper:
     # Threads share the random generator.
     with SEEDED:
         torch.manual_seed(0)
@@ -52,11 +56,14 @@ def stepper(room: Room, dtype: Literal["float32", "bfloat16"]) -> Stepper:
             attention_dropout=0.0, head_dropout=0.0,
         )  # fmt: skip
         model = task_model(encoder, "single", 2).train()
-    average = {name: value.detach().clone() for name, value in model.named_parameters()}
+    average = {name: value.detach().clone() for name, value in model.named_parameters()} if ema_decay else None
+    parallel = Shared(Ranks(room.rank, 2, CPU, room=room))
+    if is_compiled:
+        parallel.compile_update()
     optimizer = FusedAdamW(model.parameters(), lr=0.01, weight_decay=0.1, eps=1e-3, fused=True)
     return Stepper(
         model, optimizer, Classify(CrossEntropy(), labels(2)), Plain(), Precision(dtype=dtype),
-        Shared(Ranks(room.rank, 2, CPU, room=room)), 1, 0.1, average, 0.9,
+        parallel, 1, 0.1, average, ema_decay,
     )  # fmt: skip
 
 
@@ -64,16 +71,18 @@ def rows_of(rank: int) -> list[np.ndarray]:
     return [np.arange(rank, ROWS, 2)]
 
 
-def trained(examples: Examples, room: Room, dtype: Literal["float32", "bfloat16"] = "float32") -> list[Tensor]:
+def trained(
+    examples: Examples, room: Room, dtype: Literal["float32", "bfloat16"] = "float32", is_compiled: bool = False,
+    ema_decay: float = 0.9,
+) -> list[Tensor]:  # fmt: skip
     """Return weights, averages and moments after a few steps."""
-    parts = stepper(room, dtype)
+    parts = stepper(room, dtype, is_compiled, ema_decay)
     for step in range(1, STEPS + 1):
         parts.step(examples, rows_of(room.rank), step, False, settles=False)
     parts.parallel.settle()
     names = ("exp_avg", "exp_avg_sq", "step")
     state = [values[name] for name in names for values in parts.optimizer.state.values()]
-    assert parts.average is not None
-    tensors: Sequence[Tensor] = [*parts.model.parameters(), *parts.average.values(), *state]
+    tensors: Sequence[Tensor] = [*parts.model.parameters(), *(parts.average or {}).values(), *state]
     return [tensor.detach().clone() for tensor in tensors]
 
 
@@ -152,3 +161,68 @@ def test_the_copy_of_a_weight_that_has_changed_since_is_not_used(examples: Examp
             return bool((linear.operands("cpu")[0] == 3.0).all())
 
     assert in_rooms(2, work)[0]
+
+
+@pytest.mark.skipif(not compiles_training(), reason="needs a C compiler, AVX-512 and its bf16")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("ema_decay", [0.9, 0.0])
+def test_an_update_in_c_is_that_of_torch_and_has_the_same_bits_each_time(
+    examples: Examples, dtype: Literal["float32", "bfloat16"], ema_decay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def counted(*of: Any) -> None:
+        calls.append(len(of[2]))
+        update_in_one_pass(*of)
+
+    monkeypatch.setattr(shared_compiled, "update_in_one_pass", counted)
+    work = partial(trained, examples, dtype=dtype, is_compiled=True, ema_decay=ema_decay)
+    one, other = in_rooms(2, work)
+    assert len(calls) == 2 * STEPS, "one call of each rank in each step"
+    assert_same_bits(one, other)
+    assert_same_bits(in_rooms(2, work)[1], one)
+    by_torch = in_rooms(2, partial(trained, examples, dtype=dtype, ema_decay=ema_decay))[0]
+    for expected, found in zip(by_torch, one, strict=True):
+        # A last bit can be one of bf16 in the next step.
+        torch.testing.assert_close(found, expected, rtol=1e-5 if dtype == "float32" else 2e-2, atol=1e-5)
+
+
+@pytest.mark.skipif(not compiles_training(), reason="needs a C compiler, AVX-512 and its bf16")
+def test_copies_of_an_update_in_c_are_those_of_the_weights(examples: Examples) -> None:
+    def work(room: Room) -> list[bool]:
+        parts = stepper(room, "bfloat16", is_compiled=True)
+        for step in range(1, STEPS + 1):
+            parts.step(examples, rows_of(room.rank), step, False, settles=False)
+        parts.parallel.settle()
+        linears = [each for each in parts.model.modules() if isinstance(each, Linear)]
+        with torch.autocast("cpu", torch.bfloat16):
+            return [torch.equal(each.operands("cpu")[0], each.weight.bfloat16()) for each in linears]
+
+    assert all(map(all, in_rooms(2, work)))
+
+
+def test_only_weights_with_a_gradient_are_updated_and_their_averages_follow(examples: Examples) -> None:
+    def work(room: Room) -> bool:
+        parts = stepper(room, "float32", is_compiled=compiles_training())
+        assert parts.average is not None
+        name, first = next(iter(parts.model.named_parameters()))
+        before = first.detach().clone()
+        parts.average[name].fill_(0.5)
+        room.meet()
+        # Without an update of its own, the average of a parameter still moves towards it.
+        parts.passes.run = without(first, parts.passes.run)  # type: ignore[method-assign]
+        parts.step(examples, rows_of(room.rank), 1, False)
+        amount = 1 - min(0.9, 2 / 11)
+        moved = torch.lerp(torch.full_like(before, 0.5), before, amount)
+        return torch.equal(first, before) and torch.allclose(parts.average[name], moved)
+
+    assert in_rooms(2, work) == [True, True]
+
+
+def without(parameter: Tensor, run: Any) -> Any:
+    def changed(*of: Any) -> Tensor:
+        totals: Tensor = run(*of)
+        parameter.grad = None
+        return totals
+
+    return changed
