@@ -23,8 +23,8 @@ class CompiledUpdate:
         self._first: list[int] = []
 
     def run(self, runs: Sequence[Run], gradients: Tensor, divisor: float, amount: float | None) -> None:
-        """Update these stretches; `amount` is that of the average, None without one. Counts of updates are those
-        before."""
+        """Update these stretches. `amount` is the share of the distance by which the average moves, None without one.
+        Counts of updates are those before this one."""
         # The same list in most steps.
         if runs is not self._runs:
             self._runs = runs

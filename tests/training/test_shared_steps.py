@@ -209,7 +209,7 @@ def test_only_weights_with_a_gradient_are_updated_and_their_averages_follow(exam
         before = first.detach().clone()
         parts.average[name].fill_(0.5)
         room.meet()
-        # Without an update of its own, the average of a parameter still moves towards it.
+        # Without an update, the average of a parameter still moves towards it.
         parts.passes.run = without(first, parts.passes.run)  # type: ignore[method-assign]
         parts.step(examples, rows_of(room.rank), 1, False)
         amount = 1 - min(0.9, 2 / 11)
