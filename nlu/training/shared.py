@@ -46,6 +46,8 @@ class _Common:
     copies: Copies
     tables: list[SharedRows]
     rests: list[Rest]
+    small: list[ReusedTable]
+    """the memories of gradients of other tables"""
     optimizer: torch.optim.Optimizer
     summed: list[Tensor] = field(default_factory=list)
     """the gradients of the last step"""
@@ -118,7 +120,9 @@ class Shared(Replicated):
         norms_N = floats_in(memory, norms_offset // 4, norms)
         copies.open(memory, lines)
         sums = Sums(lines.places, layout.parts, lines.gradients, norms_N, rows, room.rank)
-        self._common = _Common(lines, sums, copies, list(rows.values()), list(map(Rest, rows.values())), optimizer)
+        rests, known = list(map(Rest, rows.values())), {id(own) for _, own, _ in tables.values()}
+        small = [own for own in memories.values() if isinstance(own, ReusedTable) and id(own) not in known]
+        self._common = _Common(lines, sums, copies, list(rows.values()), rests, small, optimizer)
         if self._is_compiled:
             self._common.compiled = CompiledUpdate(lines, copies)
         self._move(dict(layout.named), lines, average)
@@ -208,6 +212,10 @@ class Shared(Replicated):
             rest.note()
         has_gradient_WP = found_WN[:, 1 : len(own)] > 0
         common.sums.add(has_gradient_WP)
+        if self._room.rank == 0:
+            # Its gradients are replaced by sums, in part by other processes, whose writes torch does not count.
+            for own_table in common.small:
+                own_table.note(None)
         common.has_any_P = np.asarray(has_gradient_WP.any(0))
         common.summed = []
         for place, has_any in zip(places, common.has_any_P.tolist(), strict=True):

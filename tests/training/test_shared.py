@@ -1,6 +1,7 @@
 """parallel=shared: two processes that share weights compute what one process does, for any shares and gradients."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from nlu.runs.records import read_rows
 from tests.training.in_process import NO_DROPOUT, composed, sets, start, tensors, train
-from tests.training.kinds import KINDS, few_first
+from tests.training.kinds import KINDS, Kind, few_first
 from tests.training.runs import REPOSITORY, SAME_THREADS, result, run
 from tests.training.test_kills import OPTIONS as KILLED
 from tests.training.test_kills import assert_same, outcome
@@ -116,6 +117,25 @@ def test_one_process_trains_as_without_the_strategy(tmp_path: Path) -> None:
     assert "does nothing" not in (tmp_path / "run/log.txt").read_text()
     one, other = (tensors(tmp_path / name, "last/model") for name in ("run", "usual"))
     assert all(np.array_equal(one[name], other[name]) for name in other)
+
+
+def some_words(rng: random.Random) -> dict[str, str]:
+    """A row with a few of many words, so that a step has gradients for few rows of the table."""
+    words = [f"w{rng.randrange(60)}" for _ in range(rng.randint(1, 12))]
+    return {"text": " ".join(words), "label": ("good", "bad")[len(words) % 2]}
+
+
+def test_words_of_former_steps_are_no_part_of_a_sum(tmp_path: Path) -> None:
+    """A run that continues has new memory for gradients, so it would notice."""
+    given = (*Kind((), some_words).overrides(tmp_path, train_rows=ROWS, dev_rows=ROWS), "trainer.batch_size=4")
+    given = (*given, "parallel=shared", "trainer.max_duration=3st", "trainer.save_interval=1st")
+    jobs = [(composed(*given), tmp_path / "whole")]
+    for last in ("trainer.stop_after=1st", "trainer.stop_after=2st", "trainer.stop_after=null"):
+        jobs.append((replace(composed(*given, last), resume="auto"), tmp_path / "broken"))
+    run_in_two(jobs, tmp_path)
+    for name in ("last/model", "last/average", "last/optimizer"):
+        whole, broken = (tensors(tmp_path / run, name) for run in ("whole", "broken"))
+        assert all(np.array_equal(broken[key], value) for key, value in whole.items())
 
 
 def test_two_processes_killed_during_a_save_continue_to_the_same_bytes(tmp_path: Path) -> None:
