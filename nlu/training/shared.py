@@ -94,7 +94,7 @@ class Shared(Replicated):
             return
         room = self._room
         assert room is not None, "checked above"
-        layout = Layout(trained, optimizer, room.world_size, average is not None)
+        layout = Layout(trained, optimizer, room.world_size, bool(average))
         tables = {
             number: (each, own, layout.reserve(bytes_for(each, room.world_size)))
             for number, (name, each) in enumerate(layout.named)

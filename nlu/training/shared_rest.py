@@ -17,6 +17,8 @@ from nlu.training.shared_rows import SharedRows
 
 BLOCK_ROWS = 128
 """a multiple of the numbers that torch's kernel computes together"""
+VECTOR = 16
+"""a multiple of the numbers that a processor computes together"""
 LEAST_BLOCKS = 4
 """shorter stretches are updated like others, which takes less time than further calls"""
 
@@ -45,12 +47,17 @@ class Rest:
             self.is_touched_B[:] = True
 
     def stretches(self) -> Iterator[tuple[int, int]]:
-        """Yield the stretches of a line that rest."""
+        """Yield the stretches of a line that rest.
+
+        They end at a whole vector: torch's kernel rounds the last numbers of a call in another way, and which blocks
+        rest may differ after a restart.
+        """
         edges = np.flatnonzero(np.diff(np.concatenate([[True], self.is_touched_B, [True]])))
         for first, after in edges.reshape(-1, 2).tolist():
             if after - first >= LEAST_BLOCKS:
                 start = self.table.start + first * self._block
-                yield start, min(self.table.start + after * self._block, self.table.end)
+                end = min(self.table.start + after * self._block, self.table.end)
+                yield start, start + (end - start) // VECTOR * VECTOR
 
 
 def divided(run: tuple[int, int, int], resting: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int, bool]]:

@@ -46,13 +46,14 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stepper(
-    room: Room, dtype: Literal["float32", "bfloat16"], is_compiled: bool = False, ema_decay: float = 0.9
-) -> Stepper:
+    room: Room, dtype: Literal["float32", "bfloat16"], is_compiled: bool = False, ema_decay: float = 0.9,
+    sizes: tuple[int, int] = (WORDS, 8),
+) -> Stepper:  # fmt: skip
     # Threads share the random generator.
     with SEEDED:
         torch.manual_seed(0)
         encoder = Bert(
-            WORDS, None, pretrained=None, hidden_size=8, layers=2, heads=2, intermediate_size=16, dropout=0.0,
+            sizes[0], None, pretrained=None, hidden_size=sizes[1], layers=2, heads=2, intermediate_size=16, dropout=0.0,
             attention_dropout=0.0, head_dropout=0.0,
         )  # fmt: skip
         model = task_model(encoder, "single", 2).train()
@@ -73,10 +74,10 @@ def rows_of(rank: int) -> list[np.ndarray]:
 
 def trained(
     examples: Examples, room: Room, dtype: Literal["float32", "bfloat16"] = "float32", is_compiled: bool = False,
-    ema_decay: float = 0.9,
+    ema_decay: float = 0.9, sizes: tuple[int, int] = (WORDS, 8),
 ) -> list[Tensor]:  # fmt: skip
-    """Return weights, averages and moments after a few steps."""
-    parts = stepper(room, dtype, is_compiled, ema_decay)
+    """Return weights, averages and moments after a few steps; `sizes`: words and width of the table."""
+    parts = stepper(room, dtype, is_compiled, ema_decay, sizes)
     for step in range(1, STEPS + 1):
         parts.step(examples, rows_of(room.rank), step, False, settles=False)
     parts.parallel.settle()
@@ -121,6 +122,16 @@ def test_rows_without_gradient_are_only_decayed_which_gives_the_same_bits(
     monkeypatch.setattr(shared_rest, "LEAST_BLOCKS", WORDS)
     assert_same_bits(in_rooms(2, partial(trained, examples))[0], one)
     assert sum(decayed) == STEPS * 8 * (WORDS - shared_rest.BLOCK_ROWS)
+
+
+@pytest.mark.parametrize(("words", "width"), [(4001, 10), (4003, 6), (4001, 12)])
+def test_rows_that_are_only_decayed_leave_the_bits_of_what_follows_a_table_of_any_size(
+    examples: Examples, monkeypatch: pytest.MonkeyPatch, words: int, width: int
+) -> None:
+    work = partial(trained, examples, sizes=(words, width))
+    found = in_rooms(2, work)[0]
+    monkeypatch.setattr(shared_rest, "LEAST_BLOCKS", words)
+    assert_same_bits(in_rooms(2, work)[0], found)
 
 
 def test_layers_use_shared_bf16_copies_with_the_bits_of_their_own(

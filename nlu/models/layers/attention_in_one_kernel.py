@@ -24,7 +24,8 @@ from nlu.models.layers.torch_private import packed_attention
 
 log = logging.getLogger(__name__)
 
-HEAD_STEP = 8
+HEAD_STEP, WIDEST_HEAD = 8, 256
+"""widths of a head: a multiple of which, and the largest one, that torch's kernel over packed rows computes"""
 Kernel = Callable[..., Tensor]
 """has the signature of torch.nn.attention.varlen.varlen_attn"""
 Kernels = Callable[[torch.device, float], Kernel | None]
@@ -113,7 +114,7 @@ class AttentionInOneKernel:
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
         """Return the result for every token; (T, D)."""
         # The kernel over packed rows supports neither masks nor biases.
-        if pattern is None and (kernel := self._kernel_for(qkv_T3D, dropout_p)):
+        if pattern is None and (kernel := self._kernel_for(qkv_T3D, 3, dropout_p)):
             bounds = self._bounds_with_padding_of(len(qkv_T3D), qkv_T3D.device)
             query_THE, key_THE, value_THE = self._by_head(qkv_T3D, 3)
             return self._mix_packed(kernel, query_THE, key_THE, value_THE, bounds, bounds, self._longest)
@@ -144,7 +145,7 @@ class AttentionInOneKernel:
         self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
     ) -> Tensor:
         """Return the result for the first token of each sequence; (B, D)."""
-        if pattern is None and (kernel := self._kernel_for(key_value_T2D, dropout_p)):
+        if pattern is None and (kernel := self._kernel_for(key_value_T2D, 2, dropout_p)):
             key_THE, value_THE = self._by_head(key_value_T2D[: self._tokens], 2)
             (query_BHE,) = self._by_head(query_BD, 1)
             return self._mix_packed(kernel, query_BHE, key_THE, value_THE, self._firsts, self._bounds, 1)
@@ -152,9 +153,10 @@ class AttentionInOneKernel:
         query_BH1E = query_BD.view(self._count, self._heads, 1, -1)
         return self._mix(query_BH1E, key_BHLE, value_BHLE, dropout_p, pattern).flatten(1)
 
-    def _kernel_for(self, packed_TC: Tensor, dropout_p: float) -> Kernel | None:
-        is_half = packed_TC.dtype in (torch.bfloat16, torch.float16)
-        return self._packed_kernel(packed_TC.device, dropout_p) if is_half else None
+    def _kernel_for(self, packed_TC: Tensor, parts: int, dropout_p: float) -> Kernel | None:
+        fits = packed_TC.dtype in (torch.bfloat16, torch.float16)
+        fits &= packed_TC.shape[1] <= parts * self._heads * WIDEST_HEAD
+        return self._packed_kernel(packed_TC.device, dropout_p) if fits else None
 
     def _by_head(self, packed_TC: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Return the parts of the columns as (T, H, E) each."""

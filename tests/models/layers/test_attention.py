@@ -42,7 +42,7 @@ class Packed(AttentionInOneKernel):
     def __init__(self, lengths):
         super().__init__(lengths, HEADS, CPU, lambda device, dropout_p: packed_by_definition)
 
-    def _kernel_for(self, packed_TC, dropout_p):
+    def _kernel_for(self, packed_TC, parts, dropout_p):
         return self._packed_kernel(packed_TC.device, dropout_p) if not dropout_p else None
 
 
@@ -229,6 +229,21 @@ def test_only_half_precision_uses_the_packed_kernel_with_or_without_dropout():
     for given, dropout_p in ((qkv, 0.0), (qkv.bfloat16(), 0.5), (qkv.bfloat16(), 0.0)):
         assert attention.self_attention(given, dropout_p).shape == (5, WIDTH)
     assert asked == [0.5, 0.0]
+
+
+@pytest.mark.parametrize(("width", "is_packed"), [(256, True), (264, False)])
+def test_heads_wider_than_the_packed_kernel_computes_are_padded(width, is_packed):
+    asked = []
+
+    def kernel_for(device, dropout_p):
+        asked.append(dropout_p)
+        return packed_by_definition
+
+    attention = AttentionInOneKernel([2, 3], 1, CPU, kernel_for)
+    assert attention.self_attention(torch.randn(5, 3 * width).bfloat16(), 0.0).shape == (5, width)
+    query, key_value = torch.randn(2, width).bfloat16(), torch.randn(5, 2 * width).bfloat16()
+    assert attention.first_token_attention(query, key_value, 0.0).shape == (2, width)
+    assert len(asked) == 2 * is_packed
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.1])

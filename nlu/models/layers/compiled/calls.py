@@ -3,8 +3,10 @@
 import ctypes
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -22,14 +24,29 @@ class Rooms(threading.local):
         return int(self._kept.ctypes.data)
 
 
+def in_parts(compute: Callable[..., None], parts: Sequence[tuple[Any, ...]]) -> None:
+    """Call `compute` with each part, with the first one in this thread, and return or raise when all have ended.
+
+    An error of one of them must not free the memory into which others still write.
+    """
+    waiting = [_helpers().submit(compute, *part) for part in parts[1:]]
+    try:
+        for part in parts[:1]:
+            compute(*part)
+    finally:
+        wait(waiting)
+    for each in waiting:
+        each.result()
+
+
 @cache
-def helpers() -> ThreadPoolExecutor:
+def _helpers() -> ThreadPoolExecutor:
     """Return the threads that compute parts of a batch."""
     return ThreadPoolExecutor(thread_name_prefix="nlu-compiled")
 
 
 # A fork has none of its parent's threads.
-os.register_at_fork(after_in_child=helpers.cache_clear)
+os.register_at_fork(after_in_child=_helpers.cache_clear)
 
 
 def address(tensor: Tensor) -> ctypes.c_void_p:

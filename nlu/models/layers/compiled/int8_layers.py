@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.models.layers.compiled.calls import Rooms, address, helpers
+from nlu.models.layers.compiled.calls import Rooms, address, in_parts
 from nlu.models.layers.compiled.library import has_instructions, load
 from nlu.models.layers.quantized import MIDDLE, QuantizedLinear
 
@@ -134,16 +134,12 @@ class Int8Layers:
         # Consecutive sequences, about as many tokens for each thread.
         cuts = np.searchsorted(ends_S, tokens * np.arange(1, threads) / threads)
         parts = [
-            (own_S, hidden_TD[first_token:], out[begin if first_only else first_token :])
+            (own_S, hidden_TD[first_token:], out[begin if first_only else first_token :], first_only)
             for begin, own_S in zip([0, *cuts], np.split(lengths_S, cuts), strict=True)
             if len(own_S)
             for first_token in [int(ends_S[begin] - lengths_S[begin])]
         ]
-        waiting = [helpers().submit(self._compute, *part, first_only) for part in parts[1:]]
-        for part in parts[:1]:
-            self._compute(*part, first_only)
-        for each in waiting:
-            each.result()
+        in_parts(self._compute, parts)
         return out
 
     def _compute(self, lengths_S: np.ndarray, hidden_TD: Tensor, out: Tensor, first_only: bool) -> None:

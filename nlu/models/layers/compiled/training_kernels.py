@@ -22,7 +22,7 @@ from nlu.config.errors import UserError
 from nlu.models.layers.activations import ACTIVATIONS, Activation
 from nlu.models.layers.attention import LENGTH_STEP
 from nlu.models.layers.compiled import random_streams
-from nlu.models.layers.compiled.calls import Rooms, address, helpers
+from nlu.models.layers.compiled.calls import Rooms, address, in_parts
 from nlu.models.layers.compiled.library import has_instructions, load
 from nlu.models.layers.dropout import STEPS, random_bits
 
@@ -161,12 +161,7 @@ class CompiledAttention:
     def _run(self, function: Any, call: _AttentionCall) -> None:
         """Compute the sequences, parts of them in other threads."""
         calls = [call, *(_AttentionCall.from_buffer_copy(call) for _ in self._parts[1:])]
-        work = list(zip(calls, self._parts, strict=True))
-        waiting = [helpers().submit(_run_part, function, own, *part) for own, part in work[1:]]
-        for own, part in work[:1]:
-            _run_part(function, own, *part)
-        for each in waiting:
-            each.result()
+        in_parts(_run_part, [(function, own, *part) for own, part in zip(calls, self._parts, strict=True)])
 
 
 def _run_part(function: Any, call: _AttentionCall, begin: int, end: int, longest: ctypes.c_int64) -> None:

@@ -156,9 +156,7 @@ INLINE __m512 gelu_of(__m512 x, __m512 *slope) {
     p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.7107068705f));
     p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.142248368f));
     p = _mm512_mul_ps(_mm512_fmadd_ps(p, t, _mm512_set1_ps(0.127414796f)), t);
-    /* exp_of needs whole powers of 2 that fp32 can tell apart; what is not a number is the second operand. */
-    const __m512 least = _mm512_set1_ps(-104.0f), minus_square = _mm512_fnmadd_ps(z, z, _mm512_setzero_ps());
-    const __m512 power = exp_of(_mm512_max_ps(least, minus_square));
+    const __m512 power = exp_of(_mm512_fnmadd_ps(z, z, _mm512_setzero_ps()));
     const __m512 tail = _mm512_mul_ps(p, power);
     const __mmask16 is_negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
     const __m512 below = _mm512_mask_blend_ps(is_negative, _mm512_sub_ps(one, tail), tail);

@@ -26,8 +26,10 @@ INLINE float max_of(__m512 x) {
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
 }
 
-/* exp with a relative error of 1e-7: 2^n exp(r) for |r| <= ln(2) / 2; the coefficients are those of Cephes' expf. */
+/* exp with a relative error of 1e-7: 2^n exp(r) for |r| <= ln(2) / 2; the coefficients are those of Cephes' expf.
+   It needs whole powers of 2 that fp32 can tell apart. exp(-104) rounds to 0. NaN is the second operand, which max keeps. */
 INLINE __m512 exp_of(__m512 x) {
+    x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x);
     const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)), 8);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
     r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);

@@ -17,7 +17,7 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.layers import noise
 from nlu.models.layers.activations import ACTIVATIONS
 from nlu.models.layers.compiled import library
-from nlu.models.layers.compiled.training_kernels import CompiledAttention
+from nlu.models.layers.compiled.training_kernels import CompiledAttention, activated
 from nlu.models.layers.dropout import dropout_mask
 from nlu.models.layers.noise import Noise, drawing_from
 from tests.models.conftest import VOCAB_SIZE
@@ -218,6 +218,26 @@ def test_attention_has_the_same_bytes_for_any_number_of_threads(corpus: Any, thr
         seen.append((mixed_TD, to_projected_TC))
     for found in seen[1:]:
         assert all(map(torch.equal, found, seen[0]))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_numbers_far_from_zero_are_those_of_torch(name: str) -> None:
+    far = torch.tensor([-1e6, -7e4, -200.0, -15.0, 15.0, 200.0, 7e4, 1e6]).repeat(3, 1)
+    input = far.clone().requires_grad_()
+    expected = ACTIVATIONS[name](input)
+    (slopes,) = torch.autograd.grad(expected.sum(), input)
+    # The derivatives replace the input.
+    found = far.clone()
+    active, found_slopes = activated(ACTIVATIONS[name], found)
+    torch.testing.assert_close(active, expected.detach(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found_slopes, slopes, atol=1e-6, rtol=1e-6)
+
+
+def test_attention_follows_the_largest_score_however_far_the_others_are() -> None:
+    query, key, value = torch.tensor([[1e8], [1e8]]), torch.tensor([[1e8], [-1e8]]), torch.tensor([[3.0], [5.0]])
+    projected = torch.cat([each.expand(2, 16) for each in (query, key, value)], dim=1).contiguous()
+    mixed, _ = CompiledAttention([2], 1).forward(None, projected, 0.0)
+    assert torch.equal(mixed, torch.full((2, 16), 3.0))
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
