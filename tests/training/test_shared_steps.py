@@ -125,7 +125,7 @@ def test_rows_without_gradient_are_only_decayed_which_gives_the_same_bits(
 
 
 @pytest.mark.parametrize(("words", "width"), [(4001, 10), (4003, 6), (4001, 12)])
-def test_rows_that_are_only_decayed_leave_the_bits_of_what_follows_a_table_of_any_size(
+def test_rows_that_are_only_decayed_leave_the_bits_of_what_follows_any_table(
     examples: Examples, monkeypatch: pytest.MonkeyPatch, words: int, width: int
 ) -> None:
     work = partial(trained, examples, sizes=(words, width))
