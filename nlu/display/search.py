@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -344,11 +345,15 @@ def _ranks_note(insight: Insight) -> str:
     """Return in words how far the order after few examples is that after many."""
     if insight.ranking is None or insight.ranking.end is None:
         return ""
-    pairs = zip(insight.ranking.examples_S, insight.ranking.correlation_S, strict=False)
+    ranking = insight.ranking
+    order = f"the order of the {ranking.count} trials that saw {ranking.end:,} examples"
+    if math.isnan(ranking.correlation_S[-1]):
+        return f"There is no rank correlation with {order}, since they have equal values."
+    pairs = zip(ranking.examples_S, ranking.correlation_S, strict=False)
     found = next((at for at, value in pairs if value >= SETTLED), None)
-    if found is None or found == insight.ranking.end:
-        return f"Only near the end is the rank correlation with the end {SETTLED} or more: early ranks say little."
-    return f"From {found:,} examples on the rank correlation with the end is {SETTLED} or more."
+    if found is None or found == ranking.end:
+        return f"Before them, no rank correlation with {order} is {SETTLED} or more: early ranks say little."
+    return f"From {found:,} examples on, the rank correlation with {order} is {SETTLED} or more."
 
 
 def _facts(summary: Summary, command: str | None, so_far: bool) -> str:

@@ -18,7 +18,7 @@ from nlu.sweeps.schedulers.encoding import (
     position,
     value_at,
 )
-from nlu.sweeps.schedulers.freeze_thaw import FIRST_RUNS, FreezeThaw, _seen
+from nlu.sweeps.schedulers.freeze_thaw import FIRST_RUNS, FIRST_TRIALS, FreezeThaw, _seen
 from nlu.sweeps.schedulers.process import Curves, Posterior, negative_log_posterior, prior
 from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing
 
@@ -196,6 +196,14 @@ def test_freeze_thaw_finds_the_best_height_for_the_price_of_a_few_whole_trials()
     assert best.best > 0.95 * height(0.01, 27)
     assert sum(each.examples > 9 for each in trials) <= len(trials) / 2
     assert len(trials) > 12
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_freeze_thaw_begins_no_configuration_twice(seed):
+    # The best value is at the end of the interval, to which neighbors gather.
+    trials, _ = searched(Lengths(1, 10, 10, 120), lambda lr, at: np.log10(lr) * at, seed=seed, budget=120)
+    rates = [each.values["lr"] for each in trials]
+    assert len(rates) > FIRST_TRIALS and len(set(rates)) == len(rates)
 
 
 def crossing(lr, at):

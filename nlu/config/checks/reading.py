@@ -132,6 +132,8 @@ def grammar_problem(override: str, error: Exception) -> str:
         remedy = f"quote the value for the shell and for Hydra: {_quoted_twice(key, value)}"
     # Hydra's parser ends with the names of all symbols that it expected.
     said = said_of(error).partition(" expecting ")[0]
+    if said.startswith("positional argument follows"):
+        remedy = "write arguments with a name after the others, as in tag(log, interval(1e-4,1e-2), prior=1e-3)"
     return f"{override} cannot be read: {said}; {remedy}"
 
 

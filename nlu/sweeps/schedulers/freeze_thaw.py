@@ -171,7 +171,10 @@ class FreezeThaw:
         seen = [trial for trial in trials if math.isfinite(trial.best)]
         best = sorted(seen, key=lambda trial: (-trial.best, trial.number))[:ORIGINS]
         near = [drawn_near(self._draw, best[int(random.integers(len(best)))].values, random) for _ in range(NEAR)]
-        return near + [self._random(random) for _ in range(CANDIDATES - NEAR)]
+        drawn = near + [self._random(random) for _ in range(CANDIDATES - NEAR)]
+        # Neighbors gather at the ends of an interval. To train a configuration again costs as much as a new one.
+        known = {_identity(trial.values) for trial in trials}
+        return [values for values in drawn if _identity(values) not in known]
 
     def _random(self, random: np.random.Generator) -> dict[str, object]:
         """Return a configuration drawn at random, from the prior or evenly."""
@@ -309,3 +312,8 @@ def _seen(trials: Sequence[Standing]) -> list[Sequence[int]]:
             left -= max(0, len(found[row]) - kept)
             found[row] = found[row][-1:] if kept else []
     return found
+
+
+def _identity(values: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Return the same for equal configurations."""
+    return tuple(sorted((name, repr(value)) for name, value in values.items()))

@@ -75,7 +75,7 @@ def compiler() -> list[str]:
 @cache
 def _defined(command: tuple[str, ...]) -> str:
     """Return all macros that the compiler defines for this processor: its version and the instruction sets."""
-    return _run([*command, *FLAGS, "-dM", "-E", "-x", "c", os.devnull], "nothing")
+    return _run([*command, *FLAGS, "-dM", "-E", "-x", "c", os.devnull], "even an empty file")
 
 
 def has_instructions(macro: str) -> bool:
