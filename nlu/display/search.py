@@ -352,7 +352,7 @@ def _ranks_note(insight: Insight) -> str:
     pairs = zip(ranking.examples_S, ranking.correlation_S, strict=False)
     found = next((at for at, value in pairs if value >= SETTLED), None)
     if found is None or found == ranking.end:
-        return f"Before them, no rank correlation with {order} is {SETTLED} or more: early ranks say little."
+        return f"No rank correlation with {order} is {SETTLED} or more before that: early ranks say little."
     return f"From {found:,} examples on, the rank correlation with {order} is {SETTLED} or more."
 
 
