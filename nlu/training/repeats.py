@@ -153,8 +153,9 @@ def run_repeats(
         done: list[Repeat] = []
         is_unfinished = False
         for repeat in repeats:
-            # Models of earlier repeats refer to themselves in cycles.
-            release(ranks.device)
+            if repeat is not repeats[0]:
+                # Models of earlier repeats refer to themselves in cycles.
+                release(ranks.device)
             status = run_single(
                 repeat.config,
                 run_dir / repeat.name,

@@ -234,8 +234,9 @@ def padding_rows(rows: int, device: torch.device) -> int:
     """Return the number of zero rows that are added to packed rows before they pass through many layers.
 
     In lower precision the CPU library compiles its kernels for each new number of rows, which takes a small model as
-    long as several products; that for CUDA chooses one for each new number, which takes up to 0.4 ms a product. With
-    ROW_COUNTS numbers between two powers of two, which cost 1.5 % of padding on average, all kernels are soon known.
+    long as several products. With ROW_COUNTS numbers between two powers of two, which cost 1.5 % of padding on average,
+    all kernels are soon known. The library for CUDA chooses a kernel for each number too; on the one device on which
+    this was measured it made no difference (benchmarks/CUDA.md).
     """
     known_soon = torch.is_autocast_enabled("cpu") if device.type == "cpu" else device.type == "cuda"
     return up_to_compiled(rows) if known_soon else 0
