@@ -26,7 +26,7 @@ class TrialRow:
     number: int
     state: str
     value: float | None
-    """of a trial that did not complete, the best that it reported"""
+    """of a trial that did not complete, the best that it reported, or the mean over the folds that have ended"""
     sd: float | None
     """over folds and seeds, if the trial had several"""
     examples: int | None

@@ -32,7 +32,7 @@ from nlu.storage.temporary import is_temporary
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault, record_failure
 from nlu.sweeps.goals import MEASURED, QUANTITIES, Goals, quantities_of
-from nlu.sweeps.steps import ASKS, PART_ENDS, asks, is_answered, is_paused, is_stopped, until_of
+from nlu.sweeps.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, is_stopped, until_of
 from nlu.sweeps.storage import open_storage
 
 if TYPE_CHECKING:
@@ -218,9 +218,14 @@ class TrialChannel:
         self.finish(PRUNED, folder, examples=0, measured=measured)
         return True
 
-    def end_part(self, examples: int) -> None:
-        """Note that a fold or seed of the trial has ended after `examples` examples in all."""
-        ends = self._require_newest().user_attrs.get(PART_ENDS, [])
+    def end_part(self, examples: int, value: float) -> None:
+        """Note that a fold or seed of the trial has ended after `examples` examples in all, with the mean of the best
+        values so far."""
+        known = self._require_newest().user_attrs
+        ends, values = known.get(PART_ENDS, []), known.get(PART_VALUES, {})
+        # First: an end that is known has its value. Not every database keeps NaN.
+        if str(examples) not in values:
+            self._set(PART_VALUES, {**values, str(examples): value if math.isfinite(value) else None})
         if examples not in ends:
             self._set(PART_ENDS, [*ends, examples])
 

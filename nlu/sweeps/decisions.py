@@ -9,7 +9,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.display.decisions import DecisionRow
 from nlu.sweeps.brackets import RUNG
-from nlu.sweeps.steps import PART_ENDS, STOP, pauses_of, steps_of
+from nlu.sweeps.steps import PART_ENDS, STOP, pauses_of, steps_of, value_at_end
 
 BEGUN, CONTINUED, PAUSED, THAWED, PASSED, PRUNED = "begun", "continued", "paused", "thawed", "passed", "pruned"
 """the kinds of decisions; a trial that is `continued` was not paused before"""
@@ -64,7 +64,7 @@ def _reached(trial: FrozenTrial, until: int) -> int:
 
 
 def _value(trial: FrozenTrial, at: int) -> float | None:
-    value = trial.intermediate_values.get(at)
+    value = value_at_end(trial, at)
     return value if value is not None and math.isfinite(value) else None
 
 

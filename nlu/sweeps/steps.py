@@ -32,6 +32,9 @@ STOP = "stop"
 """user attribute of a trial: when a user stopped it for good"""
 PART_ENDS = "part_ends"
 """user attribute of a trial: the examples at which its folds and seeds have ended"""
+PART_VALUES = "part_values"
+"""user attribute of a trial: at each of `part_ends`, the mean of the best values of the folds and seeds that have ended
+(None if it is not a number); searches of former versions lack it"""
 VALUES = "values"
 """user attribute of a trial: its parameters, once all are drawn"""
 FIXED = "fixed_params"
@@ -126,7 +129,8 @@ def _standing(
     ends = trial.user_attrs.get(PART_ENDS, [])
     reports = sorted((at, sign * value) for at, value in trial.intermediate_values.items())
     # Means over several folds change in jumps within a fold, so only the first one is a curve.
-    points = [(at, value) for at, value in reports if not ends or at <= ends[0] or at in ends]
+    points = [(at, value) for at, value in reports if not ends or at <= ends[0]]
+    points = [*(point for point in points if point[0] not in ends), *_means_at(trial, sign)]
     if trial.state.is_finished():
         state = {"FAIL": FAILED, "PRUNED": STOPPED}.get(trial.state.name, ENDED)
         if is_infeasible(trial):
@@ -137,6 +141,21 @@ def _standing(
     found = Standing(trial.number, values, points, until_of(trial) or 0, state, ends)
     # A job that saves trains no further.
     return replace(found, until=found.examples) if state == RUNNING and is_paused(trial) else found
+
+
+def _means_at(trial: FrozenTrial, sign: float) -> list[tuple[int, float]]:
+    """Return the examples at which the folds of a trial have ended, and the mean over them: what its value will be."""
+    ends = trial.user_attrs.get(PART_ENDS, [])
+    found = [(at, math.nan if (value := value_at_end(trial, at)) is None else sign * value) for at in ends]
+    if ends and trial.state.name == "COMPLETE" and trial.last_step is not None and trial.last_step > ends[-1]:
+        found.append((trial.last_step, sign * trial.values[0]))
+    return found
+
+
+def value_at_end(trial: FrozenTrial, end: int) -> float | None:
+    """Return the value of a trial at the end of a fold: the mean of the best values of its folds so far."""
+    known: Mapping[str, float | None] = trial.user_attrs.get(PART_VALUES, {})
+    return known.get(str(end), trial.intermediate_values.get(end))
 
 
 def _values_of(trial: FrozenTrial) -> Mapping[str, object] | None:

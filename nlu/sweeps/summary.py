@@ -43,7 +43,7 @@ from nlu.sweeps.goals import MEASURED, Goals, front_of
 from nlu.sweeps.importances import all_equal, importances_of
 from nlu.sweeps.ranking import ranking_of
 from nlu.sweeps.schedulers.scheduler import PAUSING, Scheduler
-from nlu.sweeps.steps import is_paused, log_of, standings
+from nlu.sweeps.steps import PART_ENDS, is_paused, log_of, standings, value_at_end
 
 TRIALS, DECISIONS, PAGE, BEST = "trials.tsv", "decisions.tsv", "index.html", Path("experiment") / "best.yaml"
 FOLDER = "summary"
@@ -158,7 +158,9 @@ def _row(trial: FrozenTrial, maximize: bool, goals: Goals) -> TrialRow:
     if value is None and state != "failed":
         # The job wrote it, unless it still runs.
         best = (max if maximize else min)((value for _, value in steps), default=None)
-        value = outcome.get("value", best)
+        ends = trial.user_attrs.get(PART_ENDS)
+        # Of a trial whose folds have ended in part, their mean, by which the search compares it too.
+        value = outcome.get("value", value_at_end(trial, ends[-1]) if ends else best)
     wall_s = outcome.get("wall_s") or worked_s(trial) or (trial.duration.total_seconds() if trial.duration else None)
     return TrialRow(
         number=trial.number,

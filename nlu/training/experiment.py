@@ -162,7 +162,7 @@ class _OfRankZero:
     def pauses(self, examples: int) -> bool:
         raise AssertionError("only rank 0 holds the trial")
 
-    def end_part(self, examples: int) -> None:
+    def end_part(self, examples: int, value: float) -> None:
         raise AssertionError("only rank 0 holds the trial")
 
     @property

@@ -55,7 +55,7 @@ def repeats_of(config: Run, overrides: list[str]) -> list[Repeat]:
 
 
 class RunningMean:
-    """Reports to a trial the mean over its repeats: the last values of finished ones and the current value."""
+    """Reports to a trial the mean over its repeats: the best values of finished ones and the current value."""
 
     def __init__(self, trial: Trial):
         self.asked_to_prune = False
@@ -77,10 +77,10 @@ class RunningMean:
 
     def pauses_between(self) -> bool:
         """Return whether the trial is paused after the last repeat that was added. Called on rank 0."""
-        self._trial.end_part(self._examples)
+        self._trial.end_part(self._examples, statistics.fmean(self._values))
         return self._trial.pauses(self._examples)
 
-    def end_part(self, examples: int) -> None:
+    def end_part(self, examples: int, value: float) -> None:
         """Belongs to `pauses_between`: a run does not contain several repeats."""
         raise AssertionError("a repeat does not end a part of its trial itself")
 
@@ -104,7 +104,8 @@ class RunningMean:
 
     def add(self, result: dict[str, Any]) -> None:
         """Add a finished repeat, from its result.json."""
-        self._values.append(_last_value(result))
+        best = result["best"]["value"]
+        self._values.append(math.nan if best is None else best)
         self._examples += result["examples"]
         self._heard = False
 

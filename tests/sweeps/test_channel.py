@@ -1,6 +1,7 @@
 """What a job reports to its trial, once or again after it was continued, and the answers it gets."""
 
 import errno
+import math
 import os
 import signal
 import threading
@@ -18,6 +19,7 @@ from nlu.sweeps import channel
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial
 from nlu.sweeps.faults import ProcessLost, StorageUnavailable
+from nlu.sweeps.steps import PART_ENDS, value_at_end
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.sweeps.summary import read_summary
 
@@ -72,6 +74,18 @@ def test_a_job_killed_before_it_recorded_an_answer_gets_the_same_one(handed, mon
         killed.report(100, 0.2)
     TrialChannel(**handed(0)).report(100, 0.9)
     assert not TrialChannel(**handed(1)).report(100, 0.2), "it was the best when it came"
+
+
+def test_the_end_of_a_fold_is_noted_once_with_the_mean_of_the_best_so_far(handed):
+    job = TrialChannel(**handed(0))
+    job.report(100, 0.6)
+    job.end_part(100, 0.9)
+    job.end_part(190, math.nan)
+    # A continued job repeats what it finds finished.
+    TrialChannel(**handed(0)).end_part(100, 0.5)
+    found = frozen(handed, 0)
+    assert found.user_attrs[PART_ENDS] == [100, 190]
+    assert [value_at_end(found, at) for at in (100, 190)] == [0.9, None]
 
 
 def test_the_job_of_a_closed_trial_is_stopped_and_the_trial_does_not_change(handed, tmp_path):

@@ -1,16 +1,22 @@
 """The steps of trials in the storage: who is paused, who asks, and where trials stand for the scheduler."""
 
+import math
+
 from optuna.trial import TrialState, create_trial
 
 from nlu.sweeps import steps
 from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Decision
 
+DONE = TrialState.COMPLETE
 
-def trial(number=0, *, until=(), paused_at=None, asks=None, reports=None, ends=None, state=TrialState.RUNNING):
+
+def trial(
+    number=0, *, until=(), paused_at=None, asks=None, reports=None, ends=None, means=None, state=TrialState.RUNNING
+):
     attributes = dict(steps.step_of(Decision(each), at, answers=True) for at, each in enumerate(until))
     if paused_at is not None:
         attributes[steps.PAUSED_AT] = paused_at
-    users = {steps.ASKS: asks, steps.PART_ENDS: ends, steps.VALUES: {"lr": 0.1}}
+    users = {steps.ASKS: asks, steps.PART_ENDS: ends, steps.PART_VALUES: means, steps.VALUES: {"lr": 0.1}}
     found = create_trial(
         state=state, value=0.5 if state == TrialState.COMPLETE else None, system_attrs=attributes,
         user_attrs={name: value for name, value in users.items() if value is not None},
@@ -67,6 +73,20 @@ def test_standings_have_the_state_the_direction_and_the_curve_of_the_first_fold(
     assert [each.state for each in found] == [PAUSED, PAUSED, FAILED, ENDED, RUNNING]
     assert list(found[-1].points) == [(50, -0.9), (96, -0.6), (190, -0.5)]
     assert found[-1].best == -0.5 and found[-1].examples == 190
+
+
+def test_from_the_end_of_a_fold_on_a_trial_counts_as_the_mean_of_the_best_of_its_folds():
+    reports = {50: 0.9, 96: 0.6, 150: 0.8, 190: 0.5}
+    paused = trial(0, until=[100, 97], paused_at=190, ends=[96, 190], means={"96": 0.9, "190": 0.85}, reports=reports)
+    one_fold = trial(1, until=[100], paused_at=96, ends=[96], means={"96": None}, reports={50: 0.7, 96: 0.7})
+    # All three folds have ended: the value of the trial is in the storage.
+    ended = trial(2, ends=[96, 190], means={"96": 0.9, "190": 0.85}, reports={**reports, 286: 0.4}, state=DONE)
+    found = steps.standings([paused, one_fold, ended], maximize=True)
+    assert [list(each.points) for each in found[::2]] == [
+        [(50, 0.9), (96, 0.9), (190, 0.85)], [(50, 0.9), (96, 0.9), (190, 0.85), (286, 0.5)],
+    ]  # fmt: skip
+    assert [each.best for each in found] == [0.85, -math.inf, 0.5], "a mean that is not a number is none"
+    assert [each.examples for each in found] == [190, 96, 286]
 
 
 def test_a_paused_trial_whose_job_still_saves_counts_as_running_to_where_it_is():

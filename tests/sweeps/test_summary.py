@@ -23,6 +23,7 @@ from nlu.display.search import draw_figures
 from nlu.display.search_axes import place_of, ticks_of
 from nlu.display.trials import SearchedKey
 from nlu.sweeps.importances import importances_of
+from nlu.sweeps.steps import PART_ENDS, PART_VALUES
 from nlu.sweeps.summary import best_command, read_summary, write_best, write_summary
 from tests.sweeps.studies import study_of
 from tests.training.runs import QUICK, TINY, files, run
@@ -293,3 +294,14 @@ def test_the_experiment_of_the_best_trial_leaves_out_the_keys_of_its_run(tmp_pat
     assert content["defaults"] == [{"override /data": "tnews"}, {"override /model": params["model"]}, "_self_"]
     assert content["trainer"] == {"max_duration": "1ep", "batch_size": params["trainer.batch_size"]}
     assert content["optimizer"]["lr"] == params["optimizer.lr"] and "resume" not in content
+
+
+def test_a_trial_of_folds_that_has_not_ended_has_the_mean_over_its_ended_folds_in_the_table():
+    study = study_of("RUNNING", 2)
+    ends = {PART_ENDS: [1000, 2000], PART_VALUES: {"1000": 0.7, "2000": 0.65}}
+    for number, report in ((1000, 0.9), (2000, 0.6)):
+        study._storage.set_trial_intermediate_value(study.trials[1]._trial_id, number, report)
+    for name, value in ends.items():
+        study._storage.set_trial_user_attr(study.trials[1]._trial_id, name, value)
+    first, second = read_summary(study).trials
+    assert (first.value, second.value) == (study.trials[0].intermediate_values[1000], 0.65)

@@ -237,7 +237,7 @@ def test_a_trial_that_is_bad_is_pruned_after_a_fold(data: tuple[str, ...], tmp_p
     )
 
 
-def test_a_trial_gets_the_mean_over_ended_folds_and_the_running_one() -> None:
+def test_a_trial_gets_the_mean_over_the_best_of_ended_folds_and_the_running_one() -> None:
     heard: list[tuple[int, float]] = []
 
     class Listener:
@@ -255,10 +255,10 @@ def test_a_trial_gets_the_mean_over_ended_folds_and_the_running_one() -> None:
     assert not mean.report(50, 0.8)
     mean.add(ended(last=0.6, best=0.8))
     assert not mean.report(50, 0.5)
-    # Of a run that scored a sample while it trained, what it reported counts, not the scores on the whole set.
+    # Of a run that scored a sample while it trained, the score on the whole set counts once it has ended.
     mean.add(ended(last=0.9, best=0.5) | {"sample": {"rows": {"dev": 10}, "best": 0.4, "last": 0.2}})
     assert mean.report(10, 0.1) and mean.asked_to_prune
-    assert heard == [(50, 0.8), (150, pytest.approx(0.55)), (210, pytest.approx(0.3))]
+    assert heard == [(50, 0.8), (150, pytest.approx(0.65)), (210, pytest.approx((0.8 + 0.5 + 0.1) / 3))]
     mean.require_newest()
     assert heard[-1] == (-1, 0.0), "what the runs ask before they save reaches the trial"
 
@@ -274,17 +274,19 @@ def test_a_trial_of_folds_is_paused_within_the_first_one_and_between_them() -> N
             asked.append(examples)
             return True
 
-        def end_part(self, examples: int) -> None:
-            asked.append(f"end {examples}")
+        def end_part(self, examples: int, value: float) -> None:
+            asked.append(f"end {examples} {value:.4g}")
 
-    ended = {"best": {"set": "dev", "metric": "f1", "value": 0.8}, "last": {"dev": {"f1": 0.7}}, "examples": 100}
+    def ended(best: float) -> dict[str, Any]:
+        return {"best": {"set": "dev", "metric": "f1", "value": best}, "last": {"dev": {"f1": 0.1}}, "examples": 100}
+
     mean = RunningMean(Listener())
     assert mean.pauses(50)
-    mean.add(ended)
+    mean.add(ended(0.8))
     assert mean.pauses_between() and not mean.pauses(50)
-    mean.add(ended)
+    mean.add(ended(0.7))
     assert mean.pauses_between()
-    assert asked == [50, "end 100", 100, "end 200", 200]
+    assert asked == [50, "end 100 0.8", 100, "end 200 0.75", 200]
 
 
 @pytest.mark.parametrize(

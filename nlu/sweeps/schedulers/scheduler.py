@@ -48,10 +48,10 @@ class Standing:
     @cached_property
     def best(self) -> float:
         """Its best value so far, or the mean over the folds that have ended; -inf without a finite value."""
-        return self.value_at(self.part_ends[-1]) if self.part_ends else self.value_at(self.examples)
+        return self.value_at(self.examples)
 
     def value_at(self, examples: int) -> float:
-        """Return its best value up to a number of examples, the last one from the first fold's end on."""
+        """Return its best value up to a number of examples; from the first fold's end on, the mean over its folds."""
         found = [value for at, value in self.points if at <= examples]
         if self.part_ends and examples >= self.part_ends[0]:
             found = found[-1:]
