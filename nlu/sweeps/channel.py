@@ -124,6 +124,8 @@ class TrialChannel:
         held = self._attribute(CLAIM)
         if held.get("launch", 0) > self.launch:
             raise self._superseded(held)
+        # The time in which this job waited for an earlier one was that one's, which has noted it meanwhile.
+        self._wall_s, self._began_s = worked_s(self._storage.get_trial(self._id)), time.monotonic()
         # Set before it is written: a write whose answer is lost may still have succeeded.
         self._claim = uuid.uuid4().hex
         os.environ[CLAIM_VARIABLE] = f"{self._address} {self._claim}"
@@ -377,10 +379,15 @@ def only_job(run_dir: Path) -> Iterator[None]:
     A job may outlive a search that was killed. The job that waited for it finds the trial finished, or continues from
     its checkpoint.
     """
-    locks = run_dir.parent / LOCKS
-    locks.mkdir(parents=True, exist_ok=True)
-    with hold_lock(locks / f"{run_dir.name}.lock", wait_s=math.inf, what=f"the trial in {run_dir}"):
+    lock = lock_of(run_dir)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with hold_lock(lock, wait_s=math.inf, what=f"the trial in {run_dir}"):
         yield
+
+
+def lock_of(run_dir: Path) -> Path:
+    """Return the path of the lock that the job of a trial holds."""
+    return run_dir.parent / LOCKS / f"{run_dir.name}.lock"
 
 
 def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:

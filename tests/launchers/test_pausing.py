@@ -17,6 +17,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.samplers import RandomSampler, TPESampler
 
 from nlu.config.errors import UserError
+from nlu.storage.locks import hold_lock
 from nlu.sweeps import channel, steps
 from nlu.sweeps.decisions import decision_rows
 from nlu.sweeps.faults import last_line
@@ -381,6 +382,21 @@ def test_a_search_says_why_it_paused_and_continued_a_trial(tmp_path, monkeypatch
     continued = [line for line in said if re.match(r"trial \d continues: lr", line)]
     reasons = [line.partition(";")[2] for line in continued]
     assert reasons and all("continue" in reason or "completes it" in reason for reason in reasons)
+
+
+def test_a_search_says_that_it_waits_for_the_job_of_an_earlier_command(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(_board.Board, "say", lambda self, text, style=None: said.append(text))
+    world = World(tmp_path, n_trials=2)
+    (lock := channel.lock_of(tmp_path / "1")).parent.mkdir()
+    with hold_lock(lock, wait_s=0):
+        world.search()
+    lines = [line for line in said if "earlier" in line]
+    assert lines == [
+        "trial 1: an earlier job of it still runs; its next job waits for that, until it pauses or ends the trial at "
+        "the latest"
+    ]
+    assert said.index(lines[0]) == 1 + next(at for at, line in enumerate(said) if line.startswith("trial 1 started"))
 
 
 @pytest.mark.thorough

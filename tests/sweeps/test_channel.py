@@ -321,6 +321,16 @@ def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed, tmp_path)
     assert told + 20.0 <= frozen(handed, 0).user_attrs[OUTCOME]["wall_s"] < told + 30.0
 
 
+def test_the_time_in_which_a_job_waits_for_an_earlier_one_of_its_trial_counts_once(handed):
+    waits = TrialChannel(**{**handed(0), "launch": 2})
+    waits._began_s -= 1000.0
+    earlier = TrialChannel(**{**handed(0), "launch": 1})
+    earlier._began_s -= 100.0
+    earlier.note_time()
+    waits.claim()
+    assert 100.0 <= waits.wall_s < 110.0
+
+
 def test_the_time_of_jobs_that_leave_their_trial_open_is_in_the_table(handed, tmp_path):
     def job(launch: int, seconds: float) -> None:
         mapping = {**handed(0), "launch": launch}

@@ -14,8 +14,9 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.runs.mirror import Mirror
+from nlu.storage.locks import is_locked
 from nlu.sweeps import steps
-from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON
+from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON, lock_of
 from nlu.sweeps.faults import last_line, machine_fault
 from nlu.sweeps.goals import MEASURED
 from nlu.sweeps.lease import Lease
@@ -188,6 +189,13 @@ class Search:
         begun = "continues" if frozen.last_step is not None or attempt else "started"
         reason = thawed_reason(frozen, maximize=self.plan.direction == "maximize") if begun == "continues" else ""
         self.board.say(f"trial {number} {begun}: {parameters(values)}" + (reason and f"; {reason}"))
+        if is_locked(lock_of(self.plan.folder / str(number))):
+            # Such as one that outlived a search that was killed. If it asks for a decision, it gets one.
+            end = "pauses or ends" if self.steps.pauses else "ends"
+            self.board.say(
+                f"trial {number}: an earlier job of it still runs; its next job waits for that, until it {end} the "
+                "trial at the latest"
+            )
         self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, values), need)
         self.steps.require_answered()
         return True
