@@ -108,7 +108,7 @@ def read_goals(
 ) -> Goals:
     """Return the goals of a search as they are written in its settings.
 
-    `metric` is that of the trials, which may be listed as the first objective; `metrics` are all of the dev set with
+    `metric` is that of the trials, which may be listed beside other objectives; `metrics` are all of the dev set with
     whether more of each is better. Raises UserError with all problems.
     """
     known = {**QUANTITIES, **metrics}
@@ -121,6 +121,11 @@ def read_goals(
             problems.append(f"{OBJECTIVES} names {name} twice; write it once")
         elif name != metric:
             names[name] = known[name]
+    if objectives and all(name == metric for name in objectives):
+        problems.append(
+            f"{OBJECTIVES} is [{metric}], which is the metric of the trials, and is improved anyway; leave "
+            f"{OBJECTIVES} out, or add what else is improved, such as latency_ms"
+        )
     found: list[Constraint] = []
     for number, written in enumerate(constraints or ()):
         where = f"{CONSTRAINTS}[{number}] is {written!r}"

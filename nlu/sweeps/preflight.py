@@ -134,8 +134,10 @@ def _of_fractions(space: Space, problem: str) -> str:
         for name, drawn in params.items():
             if isinstance(drawn, FloatDistribution) and problem.startswith(f"{name} is ") and "an integer" in problem:
                 low, high = math.ceil(drawn.low), math.floor(drawn.high)
-                values = f"int(interval({low},{max(low, high)}))"
-                remedy = f"'{name}={f'tag(log,{values})' if drawn.log else values}'"
+                values = f"int(interval({low},{high}))"
+                # Between its ends there may be one integer, or none.
+                drawn_text = f"{low}" if low >= high else f"tag(log,{values})" if drawn.log else values
+                remedy = f"'{name}={drawn_text}'"
                 return f"{name} is drawn from an interval of floats, but must be an integer; write {remedy}"
     return problem
 

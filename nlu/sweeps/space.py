@@ -265,6 +265,12 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
                 f"{where}: the interval runs from {value.start} down to {value.end}; write the lower end first"
             )
             return None
+        if value.start == value.end:
+            problems.append(
+                f"{where}: both ends of the interval are {value.start}; write choice({value.start}) for one value, or "
+                "an interval with two different ends"
+            )
+            return None
         if "log" in value.tags and value.start <= 0:
             problems.append(f"{where}: a logarithmic interval begins at {value.start}; let it begin above 0")
             return None

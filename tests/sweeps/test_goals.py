@@ -65,6 +65,8 @@ def test_goals_are_the_same_after_they_were_stored() -> None:
     [
         (["latency"], None, "objectives[0] is latency, which is neither measured nor a metric of the dev set that all "
          "trials have; nearest: latency_ms"),
+        (["accuracy"], None, "objectives is [accuracy], which is the metric of the trials, and is improved anyway; "
+         "leave hydra.sweeper.objectives out, or add what else is improved, such as latency_ms"),
         (["size_mb", "size_mb"], None, "names size_mb twice"),
         (None, ["latency_ms=5"], "is 'latency_ms=5', but must be NAME<=NUMBER or NAME>=NUMBER; write it with quotes, "
          "such as 'hydra.sweeper.constraints=[\"latency_ms<=5\",\"parameters<=10e6\"]'"),

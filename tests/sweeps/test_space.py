@@ -58,6 +58,14 @@ def test_words_of_any_script_work_in_yaml_on_the_command_line_and_in_conditions(
     ("params", "when", "arguments", "said"),
     [
         ({"a": "interval(2,1)"}, None, [], "hydra.sweeper.params.a: the interval runs from 2"),
+        (
+            None,
+            None,
+            ["a=interval(0.1,0.1)"],
+            r"a=interval\(0.1,0.1\): both ends of the interval are 0.1; write "
+            r"choice\(0.1\) for one value, or an interval with two different ends",
+        ),
+        (None, None, ["a=tag(log,int(interval(3.2,3.9)))"], r"both ends of the interval are 3; write choice\(3\)"),
         (None, None, ["a=range(1,1)"], "the range holds no value"),
         (None, None, ["a=tag(log,range(8,18))"], r"never logarithmic; write 'a=tag\(log,int\(interval\(8,17\)\)\)'"),
         (None, {"a": {"b": "choice(1)"}}, [], "is not a condition; write KEY=VALUE"),
