@@ -122,11 +122,12 @@ def test_every_swept_group_is_tried_with_every_other(tmp_path):
 
 
 def test_a_dry_run_of_a_search_reads_nothing_and_says_what_is_worth_a_thought(tmp_path):
-    drawn = ("trainer.batch_size=choice(8,32)", "trainer.max_duration=90st", "dry_run=true")
+    drawn = ("trainer.batch_size=choice(8,32)", "trainer.max_duration=90st", "dry_run=true", "hydra.sweeper.n_jobs=2")
     done = started(tmp_path / "s", *files(tmp_path), *TINY[:1], *drawn, "hydra.sweeper.max_resource=1st")
     assert done.returncode == 0 and not (tmp_path / "s").exists(), done.stderr
     assert "# Drawn for each trial: trainer.batch_size" in done.stdout and "Nothing was run or read" in done.stdout
     assert "# warning: trainer.max_duration is 90st and trials differ in trainer.batch_size" in done.stdout
+    assert "# warning: hydra.sweeper.n_jobs is 2, but BasicLauncher runs jobs in this process" in done.stdout
     assert "data store" not in done.stderr
     assert "whether the storage answers" in done.stdout
     assert "# warning: hydra.sweeper.max_resource is 1st, but trials are first scored after" in done.stdout

@@ -3,13 +3,20 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from nlu.config.checks.rules import machine_problems
+from nlu.config.entry.grid import check_without_launch
 from nlu.config.errors import UserError
+from nlu.launching.local_queue import LocalQueue
+from nlu.launching.queue import QueueContext, require_valid
+from nlu.models.layers.linear import FEW_OUTPUTS
+from nlu.models.rules import LEAST_WIDTH
 from tests.composing import prepared
 from tests.models.layers.compiled.machine import compiles_training
 from tests.training.in_process import composed, start
@@ -98,6 +105,12 @@ def test_two_processes_compute_with_kernels_in_c_and_repeat_to_the_same_bytes(tm
         (("model.gradient_checkpointing=true",), "computes layers once, but model.gradient_checkpointing is true; set"),
         (("inspect=[activations]", "watch=['*']"), "cannot be looked into, but inspect and watch would; set"),
         (("trainer.detect_anomaly=true",), "cannot be looked into, but trainer.detect_anomaly would; set"),
+        (
+            ("model=bert_tiny", "model.hidden_size=36", "model.heads=4"),
+            "which needs more than 16 numbers for a token "
+            "and an even number for a head, but model.hidden_size is 36 with 4 heads of 9; set",
+        ),
+        (("model=bert_tiny", "model.hidden_size=16", "model.heads=4"), "is 16 with 4 heads of 4; set"),
     ],
 )
 def test_what_the_kernels_cannot_do_is_refused_before_anything_starts(options: tuple[str, ...], said: str) -> None:
@@ -106,6 +119,27 @@ def test_what_the_kernels_cannot_do_is_refused_before_anything_starts(options: t
     (problem,) = [one for one in refused.value.problems if "kernels" in one]
     assert said in problem and problem.startswith("trainer.kernels is compiled, wh")
     assert "set trainer.kernels=torch" in problem
+
+
+def test_a_dry_run_says_that_this_machine_has_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # The jobs of a cluster run on other machines.
+    config = prepared(["data=tnews", "task=classify", "model=bert_tiny", *COMPILED])
+    monkeypatch.setenv("CC", "no-such-compiler")
+    said = "compiled kernels need a C compiler, but CC=no-such-compiler is not on the PATH"
+    assert [said in problem for problem in machine_problems(config)] == [True]
+    assert machine_problems(config | {"trainer": config["trainer"] | {"kernels": "torch"}}) == []
+    for check in (
+        lambda: require_valid(None, [], {0: config}),
+        lambda: require_valid(LocalQueue(QueueContext({}, tmp_path)), [], {0: config}),
+        lambda: check_without_launch(SimpleNamespace(), [[]], [config]),
+    ):
+        with pytest.raises(UserError, match=said):
+            check()
+    require_valid(SimpleNamespace(name="slurm"), [], {0: config})
+
+
+def test_sizes_are_refused_early_by_the_rule_of_the_encoder() -> None:
+    assert LEAST_WIDTH == FEW_OUTPUTS
 
 
 def test_norms_of_gradients_may_be_recorded() -> None:

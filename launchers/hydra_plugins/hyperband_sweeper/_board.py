@@ -77,8 +77,7 @@ def announce(board: Board, plan: SearchPlan, finished: int, begun: int, paused: 
         board.say(line)
     for line in resources.announced(plan.spec, plan.n_trials, plan.sampler_name):
         board.say(line, style="yellow" if line.startswith("warning") else None)
-    sentence = plan.slots.sentence(plan.n_jobs)
-    for warning in [*plan.warnings, *([sentence] if sentence else [])]:
+    for warning in plan.warnings:
         board.say(f"warning: {warning}", style="yellow")
     if finished or begun or paused:
         also = f", {paused} paused" if paused else ""

@@ -123,12 +123,14 @@ class SearchPlan:
             raise UserError(*found)
         sampler: BaseSampler = self._built_sampler()
         self.warnings += resources.unlike_lengths(self.settings, configs)
+        self.slots = Slots(self.config, self.context, self.task, self.n_jobs, least_gpus)
+        if (sentence := self.slots.sentence(self.n_jobs)) is not None:
+            self.warnings.append(sentence)
         # After all checks that need neither the data nor the storage.
         if self.is_run and self.base.dry_run:
             self._end_dry_run(configs, probes, len(preflight.combinations(self.space, is_group)))
         if self.is_run and not self._is_local:
             self._check_launch(configs, probes)
-        self.slots = Slots(self.config, self.context, self.task, self.n_jobs, least_gpus)
         # Before the data are prepared, which may take long: a storage that does not answer is reported at once.
         storage = open_storage(self.url)
         examples = self._count_examples(probes[0], configs[0]) if configs else None

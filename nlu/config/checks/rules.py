@@ -17,6 +17,8 @@ A class states what it needs from other groups as class constants, which are rea
     packages, extra       of a tracker: {package: what pip installs}, and the extra of nlu with all of them
     rules_of_config       of any class: the dotted name of a function of the configuration and of the task's constants
                           that yields problems; checking imports its module, so that should import nothing heavy
+    rules_of_machine      of a model: the dotted name of a function of the configuration that yields what this machine
+                          lacks; it is called where a run starts here, and by its dry run
     activations_of_config of a model: the dotted name of a function that estimates its memory (`nlu.models.memory`)
     passes_kept           of a method: the forward passes whose tensors are in memory together, if not 1
 
@@ -63,6 +65,13 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
         if isinstance(rules := each.get("rules_of_config"), str):
             found += import_target(rules, trusted)(config, task)
     return found + [*_paths(config), *_tracker(config, constants), *_model(config, constants.get("model", {}))]
+
+
+def machine_problems(config: Mapping[str, Any]) -> list[str]:
+    """Return what this machine lacks for a run of a validated configuration, as far as it is quick to find out."""
+    trusted = config.get("trusted_packages") or ()
+    rules = _constants(config, trusted).get("model", {}).get("rules_of_machine")
+    return list(import_target(rules, trusted)(config)) if isinstance(rules, str) else []
 
 
 def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -116,13 +116,17 @@ def check_without_launch(
 ) -> None:
     """Check all that a launch of these jobs would check before it hands them over. Raises UserError with all problems.
 
-    A launcher of nlu has its own `check`. With any other launcher the remote addresses are asked for.
+    A launcher of nlu has its own `check`. With any other launcher it is looked up what this machine lacks, and the
+    remote addresses are asked for.
     """
     if (check := getattr(launcher, "check", None)) is not None:
         check(jobs, configs)
         return
     from nlu.config.checks.addresses import require_addresses
+    from nlu.config.checks.rules import machine_problems
 
+    if problems := dict.fromkeys(problem for config in configs for problem in machine_problems(config)):
+        raise UserError(*problems)
     require_addresses(dict(enumerate(configs)))
 
 

@@ -35,6 +35,7 @@ from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequenc
 from nlu.models.layers.recomputing import recomputed
 from nlu.models.pruned_heads import KEY as PRUNED_HEADS
 from nlu.models.pruned_heads import as_written, kept_heads
+from nlu.models.rules import too_narrow
 
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
@@ -51,6 +52,7 @@ class Bert(nn.Module):
     """`max_positions` of `BERT_BASE`, as a literal that is read from source."""
     trains_compiled = True
     rules_of_config = "nlu.models.rules.encoder_problems"
+    rules_of_machine = "nlu.models.rules.kernel_problems"
     activations_of_config = "nlu.models.memory.bert_memory"
 
     def __init__(
@@ -221,11 +223,7 @@ class Bert(nn.Module):
         require_kernels()
         heads, of_head = self.sizes["heads"], self.width // self.sizes["heads"]
         if self.width <= FEW_OUTPUTS or of_head % 2:
-            raise UserError(
-                f"trainer.kernels is compiled, which needs more than {FEW_OUTPUTS} numbers for a token and an even "
-                f"number for a head, but model.hidden_size is {self.width} with {heads} heads of {of_head}; set "
-                "trainer.kernels=torch"
-            )
+            raise UserError(too_narrow(self.width, heads))
         self.trains_in_c = True
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

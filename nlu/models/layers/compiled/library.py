@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
 """Without -ffast-math: a compiler must not change the order of sums, nor fuse a product with a sum by itself."""
+TRAINING_INSTRUCTIONS = (
+    "__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__", "__AVX512BF16__",
+)  # fmt: skip
+"""what the kernels of training are written for, as compilers name it"""
 _lock = threading.Lock()
 _loaded: dict[str, ctypes.CDLL] = {}
 

@@ -23,13 +23,10 @@ from nlu.models.layers.activations import ACTIVATIONS, Activation
 from nlu.models.layers.attention import LENGTH_STEP
 from nlu.models.layers.compiled import random_streams
 from nlu.models.layers.compiled.calls import Rooms, address, in_parts
-from nlu.models.layers.compiled.library import has_instructions, load
+from nlu.models.layers.compiled.library import TRAINING_INSTRUCTIONS, has_instructions, load
 from nlu.models.layers.dropout import STEPS, random_bits
+from nlu.models.rules import lacks
 
-INSTRUCTIONS = (
-    "__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__", "__AVX512BF16__",
-)  # fmt: skip
-"""what the kernels are written for, as compilers name it"""
 LANES = 16
 TOKENS_PER_THREAD = 128
 """tokens whose attention is worth the start of another thread"""
@@ -40,11 +37,8 @@ _rooms = Rooms()
 
 def require_kernels() -> None:
     """Build the kernels. Raises UserError if this machine cannot compile them or cannot compute them."""
-    if missing := [name for name in INSTRUCTIONS if not has_instructions(name)]:
-        raise UserError(
-            f"trainer.kernels is compiled, but this processor, or its compiler, lacks {', '.join(missing)}; set "
-            "trainer.kernels=torch"
-        )
+    if missing := [name for name in TRAINING_INSTRUCTIONS if not has_instructions(name)]:
+        raise UserError(lacks(missing))
     _attention(), _rows(), random_streams.library()
 
 

@@ -278,7 +278,8 @@ def test_a_model_that_the_kernels_cannot_compute_is_refused() -> None:
 
 def test_a_machine_that_lacks_compiler_or_instructions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = bert()
-    monkeypatch.setattr("nlu.models.layers.compiled.training_kernels.INSTRUCTIONS", ("__AVX512F__", "__OF_TOMORROW__"))
+    named = "nlu.models.layers.compiled.training_kernels.TRAINING_INSTRUCTIONS"
+    monkeypatch.setattr(named, ("__AVX512F__", "__OF_TOMORROW__"))
     with pytest.raises(UserError, match="compiled, but this processor, or its compiler, lacks __OF_TOMORROW__; set"):
         model.train_in_c()
     monkeypatch.setenv("CC", "no-such-compiler")
