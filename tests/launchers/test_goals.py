@@ -55,6 +55,28 @@ def test_a_trial_that_is_known_to_break_a_constraint_does_not_train(of_grid) -> 
     assert len(told) == 6
 
 
+def test_a_search_of_which_no_trial_can_train_ends_after_some(tmp_path) -> None:
+    arguments = (
+        "lr=interval(0.05,0.1)", "parameters=choice(5000,8000)", "hydra.sweeper.n_trials=12",
+        'hydra.sweeper.constraints=["latency_ms<=9","parameters<=2e3"]',
+    )  # fmt: skip
+    # nlu.train ends with status 2 and without a traceback; a program of Hydra raises.
+    said = search(tmp_path / "s", *arguments, status=1)
+    assert states(tmp_path / "s") == ["PRUNED"] * 10
+    assert (
+        "none of the first 10 trials was trained: each breaks parameters<=2000 (the nearest: 5,000); draw other values "
+        "or change hydra.sweeper.constraints, in another hydra.sweep.dir; hydra.sweeper.stop_after_same_failures=0 "
+        "continues anyway"
+    ) in " ".join(said.split())
+    search(tmp_path / "s", *arguments, "hydra.sweeper.stop_after_same_failures=0", status=1)
+    assert len(states(tmp_path / "s")) == 12
+    # One that can train shows that others may.
+    search(
+        tmp_path / "t", *arguments[:1], "parameters=choice(1000,5000)", *arguments[2:], "hydra/sweeper/sampler=random"
+    )
+    assert set(states(tmp_path / "t")) == {"PRUNED", "COMPLETE"}
+
+
 def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_grid) -> None:
     folder, said = of_grid
     front = expected_front(folder)

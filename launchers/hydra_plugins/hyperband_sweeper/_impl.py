@@ -260,6 +260,8 @@ class Search:
             return
         self.board.say(f"{ended_line(frozen, outcome, self.plan.goals)}; best {self._best()}")
         self._show_progress()
+        if self.plan.goals.constraints and frozen.last_step is None:
+            self.failures.untrained(self._trials(), self.plan.goals)
 
     def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
         number, attempt, error = frozen.number, outcome["attempt"], outcome["error"]
