@@ -51,7 +51,11 @@ def test_a_run_is_pruned_by_its_reports_and_all_its_processes_end_together(tmp_p
 
 def test_a_trial_is_a_run_like_any_other(tmp_path):
     folder, data = tmp_path / "s", files(tmp_path)
-    search(folder, *data, "optimizer.lr=choice(3e-3)", "hydra.sweeper.pruner=none")
+    said = search(folder, *data, "optimizer.lr=choice(3e-3)", "hydra.sweeper.pruner=none")
+    assert "data store" in said
+    # Another search is refused before its data are prepared.
+    said = search(folder, *data, "optimizer.lr=choice(3e-3,1e-3)", "hydra.sweeper.pruner=none", status=2)
+    assert "optimizer.lr: choice(0.003) there, choice(0.003, 0.001) here" in said and "data store" not in said
     overrides = (folder / "0/overrides").read_text()
     assert "trial=" not in overrides
     train(*data, *TINY, *QUICK[:4], "optimizer.lr=3e-3", f"hydra.run.dir={tmp_path}/plain")

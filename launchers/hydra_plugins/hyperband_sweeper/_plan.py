@@ -2,7 +2,7 @@
 
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -133,6 +133,7 @@ class SearchPlan:
             self._check_launch(configs, probes)
         # Before the data are prepared, which may take long: a storage that does not answer is reported at once.
         storage = open_storage(self.url)
+        self._refuse_another(storage)
         examples = self._count_examples(probes[0], configs[0]) if configs else None
         self.spec = resources.pruner_spec(self.settings, configs, examples)
         self.warnings += (
@@ -307,6 +308,31 @@ class SearchPlan:
         one_fold = ["fold=0"] if config["folds"]["count"] is not None and config["fold"] is None else []
         return preflight.train_examples([*self.space.fixed, *overrides, *one_fold], directories)
 
+    def _refuse_another(self, storage: PatientStorage) -> None:
+        """Raise UserError if folder or storage has another search, as far as that is known without the data."""
+        _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
+        try:
+            study = optuna.load_study(study_name=self.name, storage=storage)
+        except KeyError:
+            return
+        self._require_same(study, {**self._identity(), PRUNER: {"name": resources.pruner_name(self.settings)}})
+
+    def _require_same(self, study: optuna.Study, now: Mapping[str, Any]) -> bool:
+        """Return whether a study is this search, False for a new one; raises UserError for another search."""
+        if any(name not in study.user_attrs for name in (SPACE, SHARED, FOLDER, _folder.ID)):
+            return False
+        refuse_another(study, f"the study {self.name} in {self.url}", now, self.direction, self.settings)
+        return True
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what identifies this search and is known without the data."""
+        return {
+            FOLDER: str(self.folder.absolute()),
+            SHARED: preflight.shared_values(self.base, self.space.names),
+            **({GOALS: self.goals.to_json()} if self.goals.quantities else {}),
+            SPACE: self.space.described(),
+        }
+
     def _open_study(self, storage: PatientStorage) -> None:
         _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
         # Without a pruner: only the jobs ask it.
@@ -315,20 +341,18 @@ class SearchPlan:
         )
         self.storage, self.study_id = storage, storage.get_study_id_from_name(self.name)
         attributes = self.study.user_attrs
+        identity = self._identity()
         # The space is written last: if it is there, a kill has not cut off the others.
+        space = identity.pop(SPACE)
         now = {
-            FOLDER: str(self.folder.absolute()),
-            SHARED: preflight.shared_values(self.base, self.space.names),
+            **identity,
             PRUNER: self.spec,
             SAMPLER: self._described_sampler(),
             FIRST: attributes.get(FIRST, self.first),
             _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex,
-            **({GOALS: self.goals.to_json()} if self.goals.quantities else {}),
-            SPACE: self.space.described(),
+            SPACE: space,
         }
-        if all(name in attributes for name in (SPACE, SHARED, FOLDER, _folder.ID)):
-            where = f"the study {self.name} in {self.url}"
-            refuse_another(self.study, where, now, self.direction, self.settings)
+        if self._require_same(self.study, now):
             self.warnings += changes(attributes, now)
         self.first = now[FIRST]
         # Written only once this search has the lease; see `settle`.
