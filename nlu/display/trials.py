@@ -85,6 +85,13 @@ class Summary:
         done = [trial for trial in self.trials if trial.state == "complete" and trial.value is not None]
         return min((trial for trial in done if not trial.broken), key=self._rank, default=None)
 
+    def is_feasible(self, trial: TrialRow) -> bool | None:
+        """Return whether a trial keeps all constraints; None if that is not known."""
+        if trial.broken:
+            return False
+        names = {text[: text.index("=") - 1] for text in self.constraints}
+        return True if names <= trial.measured.keys() else None
+
     @property
     def quantities(self) -> list[str]:
         """The names of all that was measured of trials, objectives first."""
@@ -141,7 +148,7 @@ def _goal(summary: Summary, trial: TrialRow, name: str) -> object:
     if name == "front":
         return trial.number in summary.front
     if name == "feasible":
-        return not trial.broken if trial.measured else None
+        return summary.is_feasible(trial)
     return trial.measured.get(name)
 
 
@@ -196,7 +203,8 @@ def goal_columns(summary: Summary, shown: list[TrialRow]) -> list[Column]:
             Column("front", ["*" if trial.number in summary.front else "" for trial in shown], is_number=False)
         )
     if summary.constraints:
-        columns.append(Column("feasible", ["no" if trial.broken else "" for trial in shown], is_number=False))
+        words = {True: "yes", False: "no", None: ""}
+        columns.append(Column("feasible", [words[summary.is_feasible(trial)] for trial in shown], is_number=False))
     return columns
 
 

@@ -200,6 +200,18 @@ def front(points: Mapping[int, Sequence[float]], more_is_better: Sequence[bool])
     return found
 
 
+def best_of(trials: Iterable[FrozenTrial], goals: Goals, *, maximize: bool) -> FrozenTrial | None:
+    """Return the complete trial with the best value that keeps all constraints; None without one.
+
+    Of equal ones the first on the front, or with one objective the first.
+    """
+    found = {trial.number: trial for trial in trials if trial.state.name == "COMPLETE" and not is_infeasible(trial)}
+    if numbers := front_of(found.values(), goals, maximize=maximize):
+        return found[numbers[0]]
+    sign = -1.0 if maximize else 1.0
+    return min(found.values(), key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+
+
 def front_of(trials: Iterable[FrozenTrial], goals: Goals, *, maximize: bool) -> list[int]:
     """Return the numbers of the complete trials of a search that keep all constraints and that no other one dominates.
 

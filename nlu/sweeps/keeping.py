@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.config.schema import num_repeats
 from nlu.config.words import counted
 from nlu.runs.freeing import BEST, CHECKPOINTS, run_folders, size_of
-from nlu.sweeps.goals import NO_GOALS, Goals, front_of, is_infeasible
+from nlu.sweeps.goals import NO_GOALS, Goals, best_of, front_of
 
 ALL, RUNGS, ONLY_BEST = "all", "rungs", "best"
 KEEP = [ALL, RUNGS, ONLY_BEST]
@@ -30,17 +30,15 @@ def freed(trials: Iterable[FrozenTrial], keep: str, *, maximize: bool, goals: Go
     objectives of all on the front, and, until one that keeps the constraints is complete, of all pruned ones.
     """
     decided = [trial for trial in trials if trial.state in DECIDED]
-    complete = [trial for trial in decided if trial.state == TrialState.COMPLETE and not is_infeasible(trial)]
     if keep == RUNGS:
         return {trial.number: trial.state == TrialState.COMPLETE for trial in decided}
     if keep != ONLY_BEST:
         return {}
-    if not complete:
+    best = best_of(decided, goals, maximize=maximize)
+    if best is None:
         # All may end like this, and then the weights of pruned trials are the only ones.
         return {trial.number: trial.state == TrialState.PRUNED for trial in decided}
-    # Of equal trials the first one, which `best_trial` of the study returns too.
-    best = min(complete, key=lambda trial: ((-1 if maximize else 1) * (trial.value or 0.0), trial.number))
-    kept = front_of(complete, goals, maximize=maximize) or [best.number]
+    kept = front_of(decided, goals, maximize=maximize) or [best.number]
     return {trial.number: trial.number in kept for trial in decided}
 
 

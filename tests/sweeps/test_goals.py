@@ -20,6 +20,7 @@ from nlu.sweeps.goals import (
     MEASURED,
     Constraint,
     Goals,
+    best_of,
     front,
     front_of,
     is_infeasible,
@@ -162,6 +163,18 @@ def test_the_best_trial_keeps_all_constraints_here_and_for_optuna() -> None:
     assert summary.best is not None and summary.best.number == study.best_trial.number == 1
     assert [trial.number for trial in summary.trials if trial.broken] == [0]
     assert [trial.number for trial in study.get_trials() if is_infeasible(trial)] == [0]
+
+
+def test_of_equal_values_the_same_trial_is_the_best_during_a_search_and_at_its_end() -> None:
+    rows = [(0.9, 8.0, "COMPLETE"), (0.9, 5.0, "COMPLETE"), (0.9, 5.0, "COMPLETE"), (0.8, 1.0, "COMPLETE")]
+    for objectives, expected in (({"latency_ms": False}, 1), ({}, 0)):
+        goals = Goals(objectives, [Constraint("latency_ms", "<=", 9)])
+        study = study_with(goals, rows)
+        summary = read_summary(study)
+        found = best_of(study.get_trials(), goals, maximize=True)
+        assert found is not None and summary.best is not None
+        assert found.number == summary.best.number == expected
+    assert best_of([], goals, maximize=True) is None
 
 
 def test_trials_of_the_front_are_complete_and_within_the_constraints() -> None:

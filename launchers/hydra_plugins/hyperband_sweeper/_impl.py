@@ -18,7 +18,7 @@ from nlu.storage.locks import is_locked
 from nlu.sweeps import steps
 from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON, lock_of
 from nlu.sweeps.faults import last_line, machine_fault
-from nlu.sweeps.goals import MEASURED
+from nlu.sweeps.goals import MEASURED, best_of
 from nlu.sweeps.lease import Lease
 from nlu.sweeps.optuna_private import write_constraints
 
@@ -371,9 +371,8 @@ class Search:
         return self.plan.study.get_trials(deepcopy=False)
 
     def _best(self) -> str:
-        try:
-            best = self.plan.study.best_trial
-        except ValueError:
+        best = best_of(self._trials(), self.plan.goals, maximize=self.plan.direction == "maximize")
+        if best is None:
             return "none yet"
         return f"{best.value:.6g} (trial {best.number})"
 
