@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.config_store import ConfigStore
 
 import nlu
 from nlu.config.checks.validate import known_keys
@@ -106,6 +107,19 @@ def test_the_keys_and_choices_that_the_help_writes_out_exist(composer):
     keys = known_keys(composer.plain())
     named = shown[shown.index("Keys used most") :].replace("hydra.", "")
     assert set(re.findall(r"\b(?:trainer|data|model|tokenizer|folds)\.\w+", named)) <= keys
+
+
+def test_the_samplers_that_are_named_are_those_that_can_be_chosen(composer):
+    composer.plain("hydra/sweeper=hyperband")
+    found = ConfigStore.instance().list("hydra/sweeper/sampler")
+    # Optuna has removed it; choosing it says so.
+    offered = {name.removesuffix(".yaml") for name in found} - {"motpe"}
+    page = (PACKAGE.parent / "docs/searches.md").read_text(encoding="utf-8")
+    for text, pattern in (
+        (printed_by("nlu.train", "--help"), r"hydra/sweeper/sampler: (.+)"),
+        (page, r"samplers with Optuna's defaults: ([a-z, ]+)\."),
+    ):
+        assert set(re.search(pattern, text)[1].split(", ")) == offered
 
 
 def test_preprocessing_has_a_separate_help(composer):

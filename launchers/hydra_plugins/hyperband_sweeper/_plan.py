@@ -291,7 +291,8 @@ class SearchPlan:
                 f"{SAMPLERS} is {chosen}, which cannot be made: {reason}; correct what hydra.sweeper.sampler sets, or "
                 f"choose another with {SAMPLERS}=NAME"
             ) from error
-        self.sampler_name = kind.removesuffix("Sampler").lower()
+        # Of NSGA-II and -III, a function that makes them.
+        self.sampler_name = kind.removesuffix("Sampler").removeprefix("create_").removesuffix("_sampler").lower()
         is_quasi_random = kind == "QMCSampler"
         return SeededByTrial(
             lambda own_seed: build(seed=own_seed),

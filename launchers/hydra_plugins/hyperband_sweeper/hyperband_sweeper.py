@@ -16,7 +16,7 @@ class HyperbandSweeperConf:
     _target_: str = "hydra_plugins.hyperband_sweeper.hyperband_sweeper.HyperbandSweeper"
     defaults: list[Any] = field(default_factory=lambda: [{"sampler": "tpe"}])
     sampler: Any = MISSING
-    """hydra/sweeper/sampler=tpe|random|grid|cmaes|gp|qmc; sampler.seed null = the run's seed"""
+    """hydra/sweeper/sampler=tpe|random|grid|cmaes|gp|qmc|nsgaii|nsgaiii; sampler.seed null = the run's seed"""
     n_trials: int = 30
     """Finished trials in all, over every continuation of the search; failed ones count."""
     n_jobs: int = 1
