@@ -96,6 +96,10 @@ def test_values_at_positions_keep_to_bounds_steps_and_types():
     assert isinstance(value_at(IntDistribution(8, 64, log=True), 0.5), int)
     assert value_at(IntDistribution(2, 8, step=3), 0.99) == 8 and value_at(IntDistribution(2, 9, step=3), 1.0) == 8
     assert value_at(FloatDistribution(0, 1, step=0.25), 0.6) == 0.5
+    for low, high in ((1e-4, 1e-1), (1e-5, 5e-4), (0.1, 0.7)):
+        for is_log in (False, True):
+            ends = FloatDistribution(low, high, log=is_log)
+            assert (value_at(ends, 0.0), value_at(ends, 1.0)) == (low, high), "as they are written, to the last digit"
     for share in (0.0, 0.3, 1.0):
         assert position(LR, value_at(LR, share)) == pytest.approx(share)
 

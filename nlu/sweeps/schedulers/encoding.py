@@ -99,6 +99,9 @@ def position(distribution: Any, value: Any) -> float:
 def value_at(distribution: Any, share: float) -> Any:
     """Return the value of a numeric distribution at a position from 0 to 1, rounded to its steps."""
     low, high, step = distribution.low, distribution.high, distribution.step
+    if step is None and not 0.0 < share < 1.0:
+        # The exponential of a logarithm differs in the last digit: 0.00010000000000000009 for 0.0001.
+        return float(low if share <= 0.0 else high)
     found = _between(*_ends(distribution), share, log=distribution.log)
     if step is not None:
         found = low + round((found - low) / step) * step
