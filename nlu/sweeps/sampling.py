@@ -6,10 +6,11 @@ is lost, because samplers learn from the trials in the storage.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -57,7 +58,8 @@ class SeededByTrial(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, object]:
-        return self._of(trial.number).sample_relative(_seen(study), trial, search_space)
+        drawn = self._of(trial.number).sample_relative(_seen(study), trial, search_space)
+        return {name: _at_end(search_space[name], value) for name, value in drawn.items()}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -67,13 +69,25 @@ class SeededByTrial(BaseSampler):
             if self._independent
             else self._of(trial.number, param_name)
         )
-        return sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
+        drawn = sampler.sample_independent(_seen(study), trial, param_name, param_distribution)
+        return _at_end(param_distribution, drawn)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._of(trial.number).before_trial(study, trial)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """Do nothing: only the grid sampler would, and it would end `Study.optimize`, which is not used."""
+
+
+def _at_end(distribution: BaseDistribution, value: object) -> object:
+    """Return a drawn value; at an end of a logarithmic interval, that end as it is written.
+
+    The exponential of its logarithm differs in the last digit: 0.00010000000000000009 for 0.0001.
+    """
+    if isinstance(distribution, FloatDistribution) and distribution.log and isinstance(value, float):
+        ends = (distribution.low, distribution.high)
+        return next((end for end in ends if math.isclose(value, end, rel_tol=1e-12)), value)
+    return value
 
 
 def _seen(study: Study) -> Study:

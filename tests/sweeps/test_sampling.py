@@ -1,5 +1,6 @@
 """What is drawn for a number depends on seed, number and the trials before, never on breaks."""
 
+import math
 import os
 import pickle
 from pathlib import Path
@@ -12,6 +13,7 @@ from nlu.config.errors import UserError
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.sampling import SeededByTrial, stable_seed
 
+LOG = FloatDistribution(1e-4, 1e-1, log=True)
 SPACE = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000)}
 
 
@@ -39,6 +41,23 @@ def test_a_broken_search_draws_what_an_unbroken_one_does(kind):
         drawn += draw(study, count)
     assert drawn == unbroken
     assert len({params["x"] for params in drawn}) == 14
+
+
+def test_the_ends_of_a_logarithmic_interval_are_drawn_as_they_are_written():
+    class AtEnds(optuna.samplers.RandomSampler):
+        """As Gaussian processes do."""
+
+        def infer_relative_search_space(self, study, trial):
+            return {"low": LOG}
+
+        def sample_relative(self, study, trial, search_space):
+            return {"low": math.exp(math.log(1e-4))}
+
+        def sample_independent(self, study, trial, param_name, param_distribution):
+            return math.exp(math.log(1e-4)) if param_name == "alone" else 0.0123
+
+    trial = optuna.create_study(sampler=sampler(AtEnds)).ask({"alone": LOG, "inner": LOG, "low": LOG})
+    assert trial.params == {"alone": 1e-4, "inner": 0.0123, "low": 1e-4} and math.exp(math.log(1e-4)) != 1e-4
 
 
 def test_the_parameters_of_a_trial_are_drawn_apart():
