@@ -279,7 +279,7 @@ def _draw_axis(axes: Axes, place: int, ticks: list[tuple[float, str]], has_absen
             (place, height),
             xytext=(4, 0),
             textcoords="offset points",
-            fontsize=8,
+            fontsize=9,
             va="center",
             zorder=6,
             bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.0},

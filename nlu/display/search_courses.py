@@ -19,6 +19,8 @@ MAX_RANKED = 7
 """trials whose ranks have a color"""
 MAX_LINEAR = 12
 """most ranks that are equally far apart"""
+LINE_POINTS = 11.0
+"""the height of a line of labels"""
 MAX_POINTS = 40
 """most points of a curve of another trial"""
 SIGNS = {"complete": "●", "paused": "■", "running": "◇", "waiting": "◇", "pruned": "▽"}
@@ -36,6 +38,7 @@ def draw_ranks(summary: Summary, ranking: Ranking | None) -> Figure | None:
     figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.7, 1.0])
     shown = _leading(ranking)
+    heights = _label_heights(ranking, shown)
     for number, rank_S in sorted(ranking.rank_S_by_trial.items(), key=lambda pair: pair[0] in shown):
         colour = COLOURS[shown.index(number)] if number in shown else OTHERS
         steps = range(len(rank_S))
@@ -45,13 +48,13 @@ def draw_ranks(summary: Summary, ranking: Ranking | None) -> Figure | None:
         )  # fmt: skip
         if number in shown:
             left.annotate(
-                f"trial {number}", (len(rank_S) - 1, rank_S[-1]), xytext=(7, 0), textcoords="offset points",
-                va="center", fontsize=9, color=colour,
+                f"trial {number}", (len(rank_S) - 1, rank_S[-1]), xytext=(7, heights[number]),
+                textcoords="offset points", va="center", fontsize=9, color=colour,
             )  # fmt: skip
     left.set_ylabel("rank (1 is the best so far)")
     _rank_axis(left, max(rank for rank_S in ranking.rank_S_by_trial.values() for rank in rank_S))
     left.set_title(f"{summary.name}  (each trial among those that saw as many examples)", **TITLE)
-    _examples_axis(left, ranking.examples_S, room=0.6)
+    _examples_axis(left, ranking.examples_S, 420.0, room=0.6)
     _draw_correlations(right, ranking)
     return figure
 
@@ -77,8 +80,23 @@ def _leading(ranking: Ranking) -> list[int]:
     return [number for number, rank_S in found if len(rank_S) >= fewest][:MAX_RANKED]
 
 
-def _examples_axis(axes: Axes, examples_S: Sequence[int], room: float = 0.0) -> None:
-    axes.set_xticks(range(len(examples_S)), [f"{examples:,}" for examples in examples_S], fontsize=8)
+def _label_heights(ranking: Ranking, shown: Sequence[int]) -> dict[int, float]:
+    """Return by trial how far above its last rank its label stands, in points: those of equal trials are stacked."""
+    found: dict[int, float] = {}
+    for number in shown:
+        rank_S = ranking.rank_S_by_trial[number]
+        own = (len(rank_S), rank_S[-1])
+        tied = [other for other in shown if (len(found_S := ranking.rank_S_by_trial[other]), found_S[-1]) == own]
+        found[number] = LINE_POINTS * ((len(tied) - 1) / 2 - tied.index(number))
+    return found
+
+
+def _examples_axis(axes: Axes, examples_S: Sequence[int], width_points: float, room: float = 0.0) -> None:
+    texts = [f"{examples:,}" for examples in examples_S]
+    axes.set_xticks(range(len(examples_S)), texts, fontsize=9)
+    # About 5 points for a digit, and a gap.
+    if sum(5.0 * len(text) + 8.0 for text in texts) > width_points:
+        axes.tick_params(axis="x", rotation=25)
     axes.set_xlim(-0.3, len(examples_S) - 0.7 + room)
     axes.set_xlabel("examples seen")
 
@@ -101,7 +119,7 @@ def _draw_correlations(axes: Axes, ranking: Ranking) -> None:
     axes.set_ylim(min(-0.1, least - 0.15), 1.15)
     axes.set_ylabel(f"rank correlation with {ranking.end:,} examples")
     axes.set_title(f"of the {ranking.count} trials that saw {ranking.end:,} examples", **TITLE)
-    _examples_axis(axes, ranking.examples_S[: len(correlations)], room=0.1)
+    _examples_axis(axes, ranking.examples_S[: len(correlations)], 220.0, room=0.1)
 
 
 def draw_curves(summary: Summary, forecasts: Sequence[Forecast]) -> Figure | None:

@@ -155,7 +155,7 @@ def _finish_axis(axes: Axes, param: SearchedKey, name: str) -> None:
     is_crowded = name == "x" and param.scale == "choice" and sum(len(text) for _, text in kept) > 26
     axis.set_ticks([place for place, _ in kept], [text for _, text in kept])
     axis.set_minor_locator(NullLocator())
-    axes.tick_params(axis="x" if name == "x" else "y", labelsize=8)
+    axes.tick_params(axis="x" if name == "x" else "y", labelsize=9)
     if is_crowded:
         axes.tick_params(axis="x", rotation=25)
     (axes.set_xlim if name == "x" else axes.set_ylim)(-0.04, 1.04)
