@@ -8,7 +8,7 @@ from contextlib import suppress
 from omegaconf import Container, DictConfig, OmegaConf
 
 from nlu.config.checks.reading import read_override
-from nlu.config.checks.values import broken_rule, show
+from nlu.config.checks.values import broken_rule, check_value, show
 from nlu.config.errors import UserError
 
 
@@ -24,8 +24,10 @@ def type_problem(override: str, config: DictConfig) -> str | None:
         if annotation is None or parsed.is_sweep_override():
             return None
         value = _plain(parsed.value())
-        problem = broken_rule(key, annotation, value)
-        return None if problem is None else _with_the_value_itself(problem, key, value)
+        rule = check_value(annotation, value)
+        if rule is not None and (meant := _without_or_with_brackets(annotation, key, value)) is not None:
+            return f"{key} is {show(value)} but {rule}; write {meant}"
+        return broken_rule(key, annotation, value)
     return None
 
 
@@ -50,11 +52,14 @@ def _plain(value: object) -> object:
     return getattr(value, "text", value)
 
 
-def _with_the_value_itself(problem: str, key: str, value: object) -> str:
-    """Put in the very value as a remedy, where it has brackets too many or too few."""
-    rule = problem.partition(" but ")[2].partition("; ")[0]
-    if isinstance(value, list) and len(value) == 1 and "a list" not in rule and "a mapping" not in rule:
-        return f"{problem.partition('; ')[0]}; write {key}={value[0]}"
-    if isinstance(value, str | int | float) and rule.startswith("must be a list"):
-        return f"{problem.partition('; ')[0]}; write '{key}=[{show(value).strip(chr(34))}]'"
-    return problem
+def _without_or_with_brackets(annotation: ast.expr, key: str, value: object) -> str | None:
+    """Return the override with the only item of a list, or with a list of the value, if that fits the type."""
+    if isinstance(value, list) and len(value) == 1 and check_value(annotation, value[0]) is None:
+        return f"{key}={_bare(value[0])}"
+    if isinstance(value, str | int | float) and check_value(annotation, [value]) is None:
+        return f"'{key}=[{_bare(value)}]'"
+    return None
+
+
+def _bare(value: object) -> str:
+    return value if isinstance(value, str) else show(value)

@@ -20,6 +20,8 @@ def config():
     [
         ("direction=[minimize]", "is ['minimize'] but must be a text or null; write hydra.sweeper.direction=minimize"),
         ("n_trials=[3]", "is [3] but must be an integer; write hydra.sweeper.n_trials=3"),
+        # Without brackets it would not fit either.
+        ("n_trials=[2.5]", "is [2.5] but must be an integer; set hydra.sweeper.n_trials to such a value"),
         ("n_trials=2.5", "is 2.5 but must be an integer; set hydra.sweeper.n_trials to such a value"),
         ("n_trials=null", "is null but must be an integer; set hydra.sweeper.n_trials to such a value"),
         ("max_hours=soon", 'is "soon" but must be a number or null; set hydra.sweeper.max_hours to such a value'),
