@@ -34,6 +34,7 @@ from nlu.training.parts import Training
 from nlu.training.pending import PendingStep
 from nlu.training.phases import HostPhases
 from nlu.training.ranks import Ranks, process_group
+from nlu.training.spinning import spinning_on_idle_cores
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ TRACE, MEMORY, RESULT = "trace.json", "memory.png", "profile.json"
 def run_profile(config: Profile, located: Located | None) -> int:
     """Profile the training of a configuration, or the prediction of rows with a run; returns the exit status."""
     logs.set_up(None, 0)
-    with process_group(config.trainer.device) as ranks, Progress() as progress:
+    joined = process_group(config.trainer.device)
+    with joined as ranks, spinning_on_idle_cores(ranks.device), Progress() as progress:
         choose_kernels(ranks.device)
         config = with_precision(config, ranks)
         work = profile_run if located is None else partial(profile_prediction, located)

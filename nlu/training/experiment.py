@@ -23,6 +23,7 @@ from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import repeats_of, run_repeats
 from nlu.training.single import run_single
+from nlu.training.spinning import spinning_on_idle_cores
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ def _say_how_to_continue(run_dir: Path, is_saved: bool) -> None:
 
 
 def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
-    with process_group(config.trainer.device, timeout_min=config.trainer.timeout_min) as ranks:
+    joined = process_group(config.trainer.device, timeout_min=config.trainer.timeout_min)
+    with joined as ranks, spinning_on_idle_cores(ranks.device):
         # Rank 0 decides: the folder's name may contain the time, which the ranks read at different moments.
         run_dir = Path(ranks.from_first(str(run_dir)))
         # What a run kept that this process has refused before does not belong to this one.

@@ -38,11 +38,16 @@ def idle_cores() -> int:
             except OSError:
                 siblings.add(str(cpu))
         count = len(siblings)
-    try:
-        amount, period = CPU_LIMIT.read_text().split()
-        count = min(count, int(amount) // int(period))
-    except (OSError, ValueError):
-        # Without a limit it is `max`.
-        pass
+    count = int(min(cpu_limit(), count))
     given = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(count, int(given)) if given.isdecimal() else count)
+
+
+def cpu_limit() -> float:
+    """Return how many cores' time the container of this process may use; infinity without a limit."""
+    try:
+        amount, period = CPU_LIMIT.read_text().split()
+        return int(amount) / int(period)
+    except (OSError, ValueError):
+        # Without a limit it is `max`.
+        return float("inf")
