@@ -28,8 +28,8 @@ from nlu.training.hardware import cpu_limit
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
-BUSY, IDLE = 0.05, 0.02
-"""the share of the time that a thread waits for a core; it is below 0.006 on idle cores, above 0.2 beside a program"""
+BUSY, IDLE = 0.15, 0.04
+"""the share of the time that a thread waits for a core: below 0.01 on idle cores, 0.3 beside a program that computes"""
 FIRST_CALM_S, LONGEST_CALM_S = 0.5, 60.0
 TASKS = Path("/proc/self/task")
 
@@ -82,7 +82,7 @@ class Team:
         started.wait()
 
     def end(self) -> None:
-        """End the team; afterwards threads may spin again."""
+        """End the team; as soon as its threads have ended, threads may spin again."""
         self._ended.set()
         self._thread.join()
 
