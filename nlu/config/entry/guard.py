@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nlu.config.checks.composing import compose
 from nlu.config.checks.reading import first_values, sweep_problem
+from nlu.config.checks.values import show
 from nlu.config.errors import UserError
 from nlu.config.targets import TARGET
 from nlu.storage.places import is_object
@@ -70,6 +71,7 @@ def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequen
             *_foreign(config, trusted),
             *place_problems(config, group),
             *_changed_folder(config),
+            *_verbose(config),
             *_secrets(config),
         ]
         found += [*_several_values(parsed)] if is_launched else []
@@ -143,6 +145,18 @@ def _changed_folder(config: DictConfig) -> Iterator[str]:
             "hydra.job.chdir is true, which would look for data.train and all other paths in the run's folder; "
             "set hydra.job.chdir=null: what a run writes goes into hydra.run.dir anyway"
         )
+
+
+def _verbose(config: DictConfig) -> Iterator[str]:
+    """Yield a problem if `hydra.verbose`, which Hydra declares with any type, is none that it understands."""
+    value = OmegaConf.select(config, "hydra.verbose", default=None)
+    names = list(value) if isinstance(value, ListConfig) else [value]
+    if isinstance(value, bool) or all(isinstance(name, str) for name in names):
+        return
+    yield (
+        f"hydra.verbose is {show(value)} but must be true, false, or names of loggers; set hydra.verbose=true, or "
+        "'hydra.verbose=[nlu,hydra]'"
+    )
 
 
 def _secrets(config: DictConfig) -> Iterator[str]:

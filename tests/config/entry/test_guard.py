@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.utils import instantiate
@@ -57,6 +58,22 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path / "mine"
     sys.modules.pop("foreign_package", None)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("[[1]]", "[[1]]"), ("3", "3"), ("{a: 1}", "{'a': 1}"), ("null", "null"), ("[nlu,1]", "['nlu', 1]")],
+)
+def test_a_value_of_verbose_that_hydra_does_not_understand_is_refused(
+    train: Callable[..., object], value: str, shown: str
+) -> None:
+    said = f"hydra.verbose is {shown} but must be true, false, or names of loggers; set hydra.verbose=true, or"
+    assert train(f"hydra.verbose={value}") == (2, f"nlu: error: {said} 'hydra.verbose=[nlu,hydra]'\n")
+
+
+@pytest.mark.parametrize("value", ["true", "false", "nlu", "[nlu,hydra]"])
+def test_a_value_of_verbose_that_hydra_understands_is_taken(train: Callable[..., Any], value: str) -> None:
+    assert train(f"hydra.verbose={value}")[0] == 0
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/run", "oss://bucket/${seed}", "file:///tmp/run"])
