@@ -5,7 +5,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import yaml
 
-from nlu.config.choices import RUN, with_defaults
+from nlu.config.choices import RUN, conf_dir, with_defaults
 from nlu.config.errors import DataError, UserError
 from nlu.config.members import own_name
 from nlu.config.schema import flat
 from nlu.config.signature import read_constants
+from nlu.config.targets import TARGET
 from nlu.runs.records import Cell, read_rows
 from nlu.storage.locks import is_locked
 
@@ -249,7 +250,7 @@ def saved_config(run_dir: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         content = yaml.safe_load(text)
-        if not text.endswith("\n"):
+        if not text.endswith("\n") and not _is_whole(content):
             # A key of which a part is missing would be one of another value.
             raise DataError(
                 f"{path} ends within a line, so a part of it is missing; copy it again, or give another run"
@@ -257,6 +258,22 @@ def saved_config(run_dir: Path) -> dict[str, Any]:
         return with_defaults(content, RUN)
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not the configuration of a run ({_reason(error)}); give another run") from error
+
+
+def _is_whole(content: Mapping[str, Any]) -> bool:
+    """Whether a configuration without a final line end, which some editors remove, has all that was written.
+
+    The choices of all groups are written last, by name. The very last name is whole if nlu has such a choice.
+    """
+    choices = content.get("choices")
+    if not isinstance(choices, dict) or list(content)[-1] != "choices":
+        return False
+    if not choices:
+        # Of a run that was not started by a command line; cut, its braces could not be read.
+        return True
+    group, name = list(choices.items())[-1]
+    groups = {key for key, node in content.items() if isinstance(node, dict) and TARGET in node}
+    return groups <= choices.keys() and (conf_dir() / str(group) / f"{name}.yaml").is_file()
 
 
 def _reason(error: Exception) -> str:

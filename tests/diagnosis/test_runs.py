@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 
 from nlu.config.errors import UserError
@@ -65,6 +66,27 @@ def test_a_configuration_that_is_cut_off_is_one_sentence(run: Path, share: float
             UserError, match=r"whose config.yaml lacks .*, so it is not the whole configuration of a run"
         ):
             of_run(str(run))
+
+
+def test_a_configuration_without_its_final_line_end_is_whole_if_all_choices_are_there(run: Path) -> None:
+    path = run / "config.yaml"
+    without = path.read_text()
+    groups = [name for name, node in yaml.safe_load(without).items() if isinstance(node, dict) and "_target_" in node]
+    last = {"tracker": "none", "adapter": "none"}
+    names = {**{group: "any" for group in groups if group not in last}, **last}
+    assert set(groups) == set(names)
+    assert without.endswith("choices: {}\n"), "it was not started by a command line"
+    text = without.replace("choices: {}\n", yaml.safe_dump({"choices": names}, sort_keys=False))
+    for each in (without, text):
+        path.write_text(each)
+        whole = saved_config(run)
+        path.write_text(each.rstrip("\n"))
+        assert saved_config(run) == whole and of_run(str(run))
+    # A part of a name, without the last choice, and a name of the user's own, which cannot be told from a part.
+    for cut in (text[:-2], text.rstrip().rpartition("\n")[0], text.rstrip() + "_of_mine"):
+        path.write_text(cut)
+        with pytest.raises(UserError, match="config.yaml ends within a line, so a part of it is missing"):
+            saved_config(run)
 
 
 def checks(run: Path | str) -> dict[str, Check]:
