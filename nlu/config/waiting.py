@@ -9,26 +9,49 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 POLICY, COUNT = "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"
-SPINS = 30_000
+SPINS = "30000"
 """how often a thread looks before it sleeps: a few tenths of a millisecond, longer than most gaps within a step"""
+NEVER = "0"
 DELAYS = Path("/proc/self/schedstat")
-"""where Linux tells how long a thread has waited for a core"""
+"""how long this thread has computed and has waited for a core, on Linux"""
+FURTHER_THREADS_MAX = 8
+"""how many threads, beside one for each core, may have to exist to stop spinning"""
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY")
 
 
-def let_threads_wait(may_spin: bool, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Choose how threads wait, unless the user has: they sleep, or they spin first if `may_spin`.
+def let_threads_sleep(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let waiting threads sleep, unless the user has chosen how they wait. Call it before torch is imported."""
+    if not {POLICY, COUNT} & set(environment):
+        # Spinning on two busy cores makes training with two threads two to ten times slower.
+        environment.update({POLICY: "passive", COUNT: NEVER})
 
-    Call it before torch is imported. They spin only where this process can see whether cores are idle.
+
+def let_threads_spin(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Let waiting threads spin before they sleep, where `let_threads_sleep` was called, here or in a parent.
+
+    Call it before torch is imported, in a process that trains. They sleep if this process could not stop them when
+    another program needs the cores: if it cannot see that, or if that would take many threads.
     """
-    if {POLICY, COUNT} & set(environment):
-        return
-    # Spinning on two busy cores makes training with two threads two to ten times slower. With this policy, threads of
-    # a process that has more of them than cores do not spin at all, whatever the count is.
-    environment[POLICY] = "passive"
-    if may_spin and DELAYS.is_file():
-        environment[COUNT] = str(SPINS)
+    if environment.get(POLICY) == "passive" and environment.get(COUNT) in (NEVER, SPINS):
+        environment[COUNT] = SPINS if _can_be_stopped(environment) else NEVER
 
 
 def may_spin(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Return whether `let_threads_wait` lets the threads of this process spin; it may have done so in its parent."""
-    return environment.get(POLICY) == "passive" and environment.get(COUNT) == str(SPINS)
+    """Return whether the threads of this process spin, as `let_threads_spin` has decided."""
+    return environment.get(POLICY) == "passive" and environment.get(COUNT) == SPINS
+
+
+def _can_be_stopped(environment: MutableMapping[str, str]) -> bool:
+    try:
+        # Kernels that do not count it write zeros.
+        if int(DELAYS.read_text().split()[0]) == 0:
+            return False
+    except (OSError, ValueError, IndexError):
+        return False
+    # The processes of a run share the cores, and threads that are bound to cores see only some of them.
+    processes = environment.get("LOCAL_WORLD_SIZE", environment.get("WORLD_SIZE", "1"))
+    if processes != "1" or any(name in environment for name in _BINDING):
+        return False
+    cores = len(os.sched_getaffinity(0))
+    threads = environment.get("OMP_NUM_THREADS", str(cores))
+    return threads.isdecimal() and cores - int(threads) <= FURTHER_THREADS_MAX

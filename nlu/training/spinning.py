@@ -16,13 +16,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
 from nlu.config.waiting import may_spin
-from nlu.runs.provenance import usable_cores
 from nlu.training.hardware import cpu_limit
 
 log = logging.getLogger(__name__)
@@ -63,91 +62,98 @@ class Judge:
 
 
 class Team:
-    """A team of sleeping threads, so many that no thread of the process spins while the team exists."""
+    """A team of sleeping threads. While it exists, the process has more threads than cores, so none of them spins."""
 
     def __init__(self, library: ctypes.CDLL, size: int):
-        """Have `size` threads exist, the caller's included, until `end`."""
-        self._ended = threading.Event()
-        started = threading.Event()
+        """Begin a team of `size` threads, of which one is Python's."""
+        self._library, self._size = library, size
+        self._thread: threading.Thread | None = None
+        self.begin()
 
-        def hold() -> None:
-            # Any function that takes nothing would do. The team of a thread exists until the thread ends.
-            nothing = ctypes.cast(library.omp_in_parallel, ctypes.c_void_p)
-            library.GOMP_parallel(nothing, None, ctypes.c_uint(size), ctypes.c_uint(0))
-            started.set()
-            self._ended.wait()
+    @property
+    def exists(self) -> bool:
+        return self._thread is not None
 
-        self._thread = threading.Thread(target=hold, name="nlu-no-spinning", daemon=True)
+    def begin(self) -> None:
+        """Have the team exist from now on."""
+        started, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(
+            target=self._hold, args=(started, self._ended), name="nlu-no-spinning", daemon=True
+        )
         self._thread.start()
         started.wait()
 
     def end(self) -> None:
-        """End the team; as soon as its threads have ended, threads may spin again."""
-        self._ended.set()
-        self._thread.join()
+        """End the team, if it exists; as soon as its threads have ended, others may spin again."""
+        if self._thread is not None:
+            self._ended.set()
+            self._thread.join()
+            self._thread = None
+
+    def _hold(self, started: threading.Event, ended: threading.Event) -> None:
+        # Any function that takes nothing would do. The team of a thread exists until the thread ends.
+        nothing = ctypes.cast(self._library.omp_in_parallel, ctypes.c_void_p)
+        self._library.GOMP_parallel(nothing, None, ctypes.c_uint(self._size), ctypes.c_uint(0))
+        started.set()
+        ended.wait()
 
 
 @contextmanager
 def spinning_on_idle_cores(device: torch.device) -> Iterator[None]:
-    """Let torch's threads spin in the block whenever cores are idle, if `nlu.config.waiting` allows them to spin.
+    """Let torch's threads spin in the block while cores are idle, if `nlu.config.waiting` allows this process to spin.
 
-    In the block, and after it, they sleep while cores are busy. It does nothing with one thread, on a device that is no
-    CPU, and where torch uses another library than GNU OpenMP, which then never spins with the environment of nlu.
+    It belongs around all that computes: after the block, nothing stops them any more. They never spin in the block if
+    the device is no CPU, and in a container that may use only a part of its cores' time.
     """
-    threads, cores = torch.get_num_threads(), usable_cores()
-    if not may_spin() or device.type != "cpu" or threads < 2 or threads > cores or (library := gnu_openmp()) is None:
+    threads, library = torch.get_num_threads(), gnu_openmp()
+    if not may_spin() or threads < 2 or library is None:
         yield
         return
-    # One more than cores, with torch's threads, of which the main one is not counted twice.
-    size = max(2, cores - threads + 2)
-    if cpu_limit() < cores:
-        # A container that may use only a part of its cores' time would spend it on spinning.
-        team = Team(library, size)
-        try:
-            yield
-        finally:
-            team.end()
-        return
+    cores = library.omp_get_num_procs()
+    # With torch's threads one more than cores; the thread that has the team counts in neither.
+    team = Team(library, max(2, cores - threads + 2))
     is_over = threading.Event()
-    watching = threading.Thread(target=_watch, args=(library, size, is_over), name="nlu-spinning", daemon=True)
-    watching.start()
+    watching = threading.Thread(target=_watch, args=(team, is_over), name="nlu-spinning", daemon=True)
+    # Spinning would use up such a container's time.
+    if device.type == "cpu" and cpu_limit() >= cores:
+        watching.start()
     try:
         yield
     finally:
         is_over.set()
-        watching.join()
-
-
-def _watch(library: ctypes.CDLL, size: int, is_over: threading.Event) -> None:
-    """Look at how long threads wait for cores until `is_over`, and have a team exist whenever cores are busy."""
-    judge = Judge()
-    team: Team | None = Team(library, size)
-    looked_s, before = time.perf_counter(), waited_s()
-    while not is_over.wait(LOOK_EVERY_S):
-        now_s, after = time.perf_counter(), waited_s()
-        longest_s = max((seconds - before.get(thread, 0.0) for thread, seconds in after.items()), default=0.0)
-        spins = judge.see(longest_s / (now_s - looked_s), now_s - looked_s)
-        looked_s, before = now_s, after
-        if spins and team is not None:
-            team.end()
-            team = None
-            log.debug("cores are idle: threads spin while they wait")
-        elif not spins and team is None:
-            team = Team(library, size)
-            log.debug("other programs use the cores: threads sleep while they wait")
-    if team is not None:
+        if watching.ident is not None:
+            watching.join()
         team.end()
 
 
+def _watch(team: Team, is_over: threading.Event) -> None:
+    """Look at how long threads wait for cores until `is_over`, and have the team exist whenever cores are busy."""
+    judge = Judge()
+    looked_s, before = time.perf_counter(), waited_s()
+    while not is_over.wait(LOOK_EVERY_S):
+        now_s, after = time.perf_counter(), waited_s()
+        # What cannot be seen counts as busy.
+        longest_s = max((seconds - before.get(thread, 0.0) for thread, seconds in after.items()), default=now_s)
+        spins = judge.see(longest_s / (now_s - looked_s), now_s - looked_s)
+        looked_s, before = now_s, after
+        if spins and team.exists:
+            team.end()
+            log.debug("cores are idle: threads spin while they wait")
+        elif not spins and not team.exists:
+            team.begin()
+            log.debug("other programs use the cores: threads sleep while they wait")
+
+
 def waited_s() -> dict[str, float]:
-    """Return how long each thread of this process has waited for a core so far, by the number of the thread."""
+    """Return how long each thread of this process has waited for a core so far, by its number; empty if unknown."""
     found = {}
-    for thread in os.listdir(TASKS):
-        try:
-            found[thread] = int((TASKS / thread / "schedstat").read_bytes().split()[1]) / 1e9
-        except OSError:
-            # It has ended since.
-            continue
+    try:
+        for thread in os.listdir(TASKS):
+            # One may have ended since.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found[thread] = int((TASKS / thread / "schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return {}
     return found
 
 

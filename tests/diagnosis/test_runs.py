@@ -68,7 +68,7 @@ def test_a_configuration_that_is_cut_off_is_one_sentence(run: Path, share: float
             of_run(str(run))
 
 
-def test_a_configuration_without_its_final_line_end_is_whole_if_all_choices_are_there(run: Path) -> None:
+def test_a_configuration_without_its_last_line_end_is_whole_if_all_choices_are_there(run: Path) -> None:
     path = run / "config.yaml"
     without = path.read_text()
     groups = [name for name, node in yaml.safe_load(without).items() if isinstance(node, dict) and "_target_" in node]

@@ -75,7 +75,7 @@ def test_standings_have_the_state_the_direction_and_the_curve_of_the_first_fold(
     assert found[-1].best == -0.5 and found[-1].examples == 190
 
 
-def test_from_the_end_of_a_fold_on_a_trial_counts_as_the_mean_of_the_best_of_its_folds():
+def test_from_the_end_of_a_fold_on_a_trial_counts_as_the_mean_over_its_folds():
     reports = {50: 0.9, 96: 0.6, 150: 0.8, 190: 0.5}
     paused = trial(0, until=[100, 97], paused_at=190, ends=[96, 190], means={"96": 0.9, "190": 0.85}, reports=reports)
     one_fold = trial(1, until=[100], paused_at=96, ends=[96], means={"96": None}, reports={50: 0.7, 96: 0.7})

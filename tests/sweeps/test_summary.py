@@ -296,7 +296,7 @@ def test_the_experiment_of_the_best_trial_leaves_out_the_keys_of_its_run(tmp_pat
     assert content["optimizer"]["lr"] == params["optimizer.lr"] and "resume" not in content
 
 
-def test_a_trial_of_folds_that_has_not_ended_has_the_mean_over_its_ended_folds_in_the_table():
+def test_the_table_has_the_mean_over_the_ended_folds_of_a_trial_that_goes_on():
     study = study_of("RUNNING", 2)
     ends = {PART_ENDS: [1000, 2000], PART_VALUES: {"1000": 0.7, "2000": 0.65}}
     for number, report in ((1000, 0.9), (2000, 0.6)):

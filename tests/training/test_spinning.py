@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from nlu.config.waiting import let_threads_wait, may_spin
+from nlu.config import waiting
+from nlu.config.waiting import let_threads_sleep, let_threads_spin, may_spin
+from nlu.training import spinning
 from nlu.training.spinning import FIRST_CALM_S, LONGEST_CALM_S, Judge, gnu_openmp, waited_s
 
 # For a second after an operator that all threads share, the main thread does nothing. How long another thread then
@@ -82,22 +85,61 @@ def test_a_program_that_comes_and_goes_lets_threads_spin_ever_less_often() -> No
 def test_what_a_user_has_chosen_is_kept() -> None:
     for chosen in ({"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5"}, {"OMP_WAIT_POLICY": "passive"}):
         environment = dict(chosen)
-        let_threads_wait(may_spin=True, environment=environment)
+        let_threads_sleep(environment)
+        let_threads_spin(environment)
         assert environment == chosen
         assert not may_spin(environment)
 
 
-def test_only_commands_that_train_spin_and_so_do_their_ranks_and_trials() -> None:
+def test_only_processes_that_train_spin() -> None:
     environment: dict[str, str] = {}
-    let_threads_wait(may_spin=False, environment=environment)
-    assert environment == {"OMP_WAIT_POLICY": "passive"}
+    let_threads_sleep(environment)
+    assert environment == {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
+    # A job of a cluster inherits these, and begins with the second call.
+    let_threads_spin(environment)
+    assert may_spin(environment)
+    let_threads_sleep(environment)
+    assert may_spin(environment)
+
+
+@pytest.mark.parametrize(
+    "also", [{"LOCAL_WORLD_SIZE": "2"}, {"WORLD_SIZE": "4"}, {"OMP_PROC_BIND": "true"}, {"OMP_NUM_THREADS": "2,1"}]
+)
+def test_ranks_and_bound_threads_sleep_even_if_their_parent_spins(also: dict[str, str]) -> None:
+    environment = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "30000", **also}
+    let_threads_spin(environment)
+    assert environment["GOMP_SPINCOUNT"] == "0"
+
+
+def test_threads_sleep_where_many_more_of_them_would_have_to_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    for threads, spins in ((None, True), ("56", True), ("55", False), ("1", False)):
+        environment = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = threads
+        let_threads_spin(environment)
+        assert may_spin(environment) is spins
+
+
+@pytest.mark.parametrize("text", [None, "0 0 0\n", ""])
+def test_threads_sleep_where_linux_does_not_tell_how_long_they_wait(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / "schedstat").write_text(text)
+    monkeypatch.setattr(waiting, "DELAYS", tmp_path / "schedstat")
+    environment = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}
+    let_threads_spin(environment)
     assert not may_spin(environment)
-    environment = {}
-    let_threads_wait(may_spin=True, environment=environment)
-    assert may_spin(environment)
-    # A rank or a trial inherits it.
-    let_threads_wait(may_spin=True, environment=environment)
-    assert may_spin(environment)
+
+
+def test_delays_that_cannot_be_read_count_as_busy_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "schedstat").write_text("")
+    monkeypatch.setattr(spinning, "TASKS", tmp_path)
+    assert waited_s() == {}
+    monkeypatch.setattr(spinning, "TASKS", tmp_path / "none")
+    assert waited_s() == {}
 
 
 def test_the_library_and_the_delays_of_this_process_are_found() -> None:

@@ -43,7 +43,7 @@ from nlu.config.entry.guard import as_multirun, require_safe, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.hydra_private import adapt_hydra
 from nlu.config.submitted import grid_problems, is_submitted
-from nlu.config.waiting import let_threads_wait
+from nlu.config.waiting import let_threads_sleep
 from nlu.config.words import counted
 from nlu.storage.temporary import is_temporary
 
@@ -60,9 +60,6 @@ _STORAGE = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EISDIR: "a folder is where a file is needed; give the path of a file",
 }
-
-_SPINNING = ("train", "profile")
-"""the commands that take steps of training, in which several threads share each operator"""
 
 Task = Callable[[DictConfig], object]
 
@@ -116,7 +113,7 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
 def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None) -> NoReturn:
     # Makes Hydra raise its errors; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    let_threads_wait(may_spin=config_name in _SPINNING)
+    let_threads_sleep()
     directory = (config_dir or conf_dir()).resolve()
     find_plugins()
     adapt_hydra()
