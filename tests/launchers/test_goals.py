@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra_plugins.hyperband_sweeper._failures import Failures, FailuresEndSearch
 from hydra_plugins.hyperband_sweeper._goals import goals_of
 from hydra_plugins.hyperband_sweeper._slots import BASIC
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from nlu.config.errors import UserError
-from nlu.sweeps.goals import MEASURED
+from nlu.sweeps.goals import MEASURED, Constraint, Goals
+from nlu.sweeps.steps import PAUSED_AT
 from tests.launchers.searches import search, start, states, trials
 from tests.training.in_process import composed
 from tests.training.kinds import KINDS
@@ -75,6 +78,43 @@ def test_a_search_of_which_no_trial_can_train_ends_after_some(tmp_path) -> None:
         tmp_path / "t", *arguments[:1], "parameters=choice(1000,5000)", *arguments[2:], "hydra/sweeper/sampler=random"
     )
     assert set(states(tmp_path / "t")) == {"PRUNED", "COMPLETE"}
+
+
+def trial_of(number: int, state: TrialState, parameters: int | None = None, reports: int = 0) -> FrozenTrial:
+    """A trial that has `reports` reports; with several it is paused if it is open."""
+    made = create_trial(
+        state=state, value=0.5 if state == TrialState.COMPLETE else None,
+        user_attrs={} if parameters is None else {MEASURED: {"parameters": parameters}},
+        intermediate_values={100 * (at + 1): 0.5 for at in range(reports)},
+        system_attrs={PAUSED_AT: 100 * reports} if reports > 1 else {},
+    )  # fmt: skip
+    made.number = number
+    return made
+
+
+REFUSED = [trial_of(number, TrialState.PRUNED, 5000 + number) for number in range(11)]
+
+
+@pytest.mark.parametrize(
+    ("others", "may_begin"),
+    [
+        ([trial_of(3, TrialState.RUNNING, reports=1)], True),
+        ([trial_of(3, TrialState.RUNNING, reports=2), trial_of(5, TrialState.RUNNING, reports=2)], True),
+        ([trial_of(11, TrialState.RUNNING, reports=2)], True),
+        ([trial_of(11, TrialState.COMPLETE, 1000)], True),
+        ([trial_of(11, TrialState.FAIL)], True),
+        # Nothing is known of these yet.
+        ([trial_of(3, TrialState.RUNNING)], True),
+        ([trial_of(11, TrialState.RUNNING)], False),
+    ],
+)  # fmt: skip
+def test_refused_trials_do_not_end_a_search_while_another_one_trains_or_may(tmp_path, others, may_begin) -> None:
+    goals, failures = Goals({}, [Constraint("parameters", "<=", 2000)]), Failures(tmp_path, 3)
+    found = sorted({t.number: t for t in [*REFUSED, *others]}.values(), key=lambda trial: trial.number)
+    failures.untrained(found, goals)
+    assert failures.are_refused(found, goals) == (not may_begin)
+    with pytest.raises(FailuresEndSearch, match="none of the first 11 trials was trained: .* nearest: 5,000"):
+        failures.untrained(REFUSED, goals)
 
 
 def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_grid) -> None:

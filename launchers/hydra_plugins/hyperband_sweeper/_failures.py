@@ -94,28 +94,40 @@ class Failures:
             f"correct it, and the same command with hydra.sweep.dir={self.folder} continues with the rest; {key}"
         )
 
+    def are_refused(self, trials: Sequence[FrozenTrial], goals: Goals) -> bool:
+        """Whether the first trials, and all others that have ended, were refused before they trained.
+
+        No open trial has reported either, but one may still train. So the search starts no other one meanwhile.
+        """
+        first = sorted(trials, key=lambda trial: trial.number)[:UNTRAINED_MAX]
+        if not self.limit or len(first) < UNTRAINED_MAX or not all(trial.state.is_finished() for trial in first):
+            return False
+        ended = [trial for trial in trials if trial.state.is_finished()]
+        are_pruned = all(trial.state == TrialState.PRUNED and goals.broken(_measured(trial)) for trial in ended)
+        return are_pruned and all(trial.last_step is None for trial in trials)
+
     def untrained(self, trials: Sequence[FrozenTrial], goals: Goals) -> None:
         """Raise FailuresEndSearch if all trials so far, and not only a few, were refused before they trained."""
-        ended = [trial for trial in trials if trial.state.is_finished()]
-        if not self.limit or len(ended) < UNTRAINED_MAX:
+        if not self.are_refused(trials, goals) or not all(trial.state.is_finished() for trial in trials):
             return
-        if any(trial.state != TrialState.PRUNED or trial.last_step is not None for trial in ended):
-            return
-        measured: list[Mapping[str, float]] = [trial.user_attrs.get(MEASURED, {}) for trial in ended]
-        if not all(goals.broken(each) for each in measured):
-            return
+        measured = [_measured(trial) for trial in trials]
         names = []
         for each in goals.constraints:
             known = [found[each.name] for found in measured if each.name in found]
             values = [value for value in known if each.violation(value) > 0]
-            if len(values) == len(ended):
+            if len(values) == len(trials):
                 nearest = min(values, key=each.violation)
                 names.append(f"{each.text} (the nearest: {quantity_text(nearest)})")
         raise FailuresEndSearch(
-            f"none of the first {len(ended)} trials was trained: each breaks {' and '.join(names) or 'a constraint'}; "
+            f"none of the first {len(trials)} trials was trained: each breaks {' and '.join(names) or 'a constraint'}; "
             "draw other values or change hydra.sweeper.constraints, in another hydra.sweep.dir; "
             "hydra.sweeper.stop_after_same_failures=0 continues anyway"
         )
+
+
+def _measured(trial: FrozenTrial) -> Mapping[str, float]:
+    found: Mapping[str, float] = trial.user_attrs.get(MEASURED, {})
+    return found
 
 
 @dataclass

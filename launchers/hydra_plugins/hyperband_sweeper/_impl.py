@@ -146,6 +146,9 @@ class Search:
             return None
         if self.steps.pauses and self._held() >= self.plan.slots.count:
             return None
+        # If no trial was trained so far, those that still run decide whether the search ends.
+        if self.running and self.plan.goals.constraints and self.failures.are_refused(self._trials(), self.plan.goals):
+            return None
         number = self.steps.next(self._trials, self.asked, set(self.running), self.board.say)
         self.is_spent = number is None and not self.running
         self.asked = max(self.asked, -1 if number is None else number + 1)
