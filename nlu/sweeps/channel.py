@@ -225,11 +225,13 @@ class TrialChannel:
         values so far."""
         known = self._require_newest().user_attrs
         ends, values = known.get(PART_ENDS, []), known.get(PART_VALUES, {})
+        # Also one that a former version noted, without its value: decisions were made from the last report.
+        if examples in ends:
+            return
         # First: an end that is known has its value. Not every database keeps NaN.
         if str(examples) not in values:
             self._set(PART_VALUES, {**values, str(examples): value if math.isfinite(value) else None})
-        if examples not in ends:
-            self._set(PART_ENDS, [*ends, examples])
+        self._set(PART_ENDS, [*ends, examples])
 
     def finish(
         self,

@@ -268,7 +268,7 @@ def _distribution(override: Override, where: str, problems: list[str]) -> BaseDi
         if value.start == value.end:
             problems.append(
                 f"{where}: both ends of the interval are {value.start}; write choice({value.start}) for one value, or "
-                "an interval with two different ends"
+                "an interval with two different ends; a search that began so needs another hydra.sweep.dir"
             )
             return None
         if "log" in value.tags and value.start <= 0:

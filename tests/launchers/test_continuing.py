@@ -7,8 +7,11 @@ import time
 
 import optuna
 import pytest
+from hydra_plugins.hyperband_sweeper._identity import changes, without_means
+from optuna.trial import create_trial
 
 from nlu.sweeps.lease import Lease
+from nlu.sweeps.steps import PART_ENDS, PART_VALUES
 from nlu.sweeps.storage import open_storage, storage_url
 from tests.launchers.searches import LOCAL, runs, search, start, states, study, trials
 
@@ -162,6 +165,30 @@ def test_another_sampler_or_pruner_is_reported_when_a_search_continues(tmp_path)
     said = search(folder, *ARGUMENTS, "step_s=0", *options, f"{median}2}}")
     assert "pruner: median (n_startup_trials=3) so far, median (n_startup_trials=2) from now on" in said
     assert "another sampler" not in said
+
+
+def test_a_sampler_that_a_former_version_stored_with_its_long_name_is_the_same():
+    pruner = {"name": "none"}
+    before = {"sampler": {"name": "create_nsgaii_sampler", "seed": 7}, "pruner": pruner}
+    assert changes(before, {"sampler": {"name": "nsgaii", "seed": 7}, "pruner": pruner}) == []
+    (found,) = changes(before, {"sampler": {"name": "nsgaiii", "seed": 7}, "pruner": pruner})
+    assert found == "the search had another sampler: nsgaii so far, nsgaiii from now on"
+
+
+def test_a_search_whose_folds_ended_under_a_former_version_warns_once(tmp_path):
+    folder = tmp_path / "s"
+    search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")
+    done = study(folder).trials[0]
+    noted = [{PART_ENDS: [100, 200]}, {PART_ENDS: [100, 200], PART_VALUES: {"100": 0.5, "200": None}}, {}]
+    with_ends = [
+        create_trial(value=0.5, params=done.params, distributions=done.distributions, user_attrs=attributes)
+        for attributes in noted
+    ]
+    assert without_means(with_ends[1:]) == []
+    for trial in with_ends:
+        study(folder).add_trial(trial)
+    said = " ".join(search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=4").split())
+    assert said.count("warning: 1 trial ended folds under a former version of nlu; there the search compares") == 1
 
 
 @pytest.mark.thorough

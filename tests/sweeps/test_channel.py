@@ -88,6 +88,43 @@ def test_the_end_of_a_fold_is_noted_once_with_the_mean_of_the_best_so_far(handed
     assert [value_at_end(found, at) for at in (100, 190)] == [0.9, None]
 
 
+def test_the_end_of_a_fold_that_a_former_version_noted_keeps_its_last_report(handed):
+    job = TrialChannel(**handed(0))
+    job.report(100, 0.6)
+    job._set(PART_ENDS, [100])
+    TrialChannel(**handed(0)).end_part(100, 0.9)
+    TrialChannel(**handed(0)).end_part(190, 0.8)
+    found = frozen(handed, 0)
+    assert found.user_attrs[PART_ENDS] == [100, 190]
+    assert [value_at_end(found, at) for at in (100, 190)] == [0.6, 0.8]
+
+
+def test_a_kill_between_the_value_of_a_fold_and_its_end_keeps_the_value(handed, monkeypatch):
+    killed = TrialChannel(**handed(0))
+    noted = killed._set
+
+    def die_at_the_end(name, value):
+        if name == PART_ENDS:
+            raise KeyboardInterrupt
+        noted(name, value)
+
+    monkeypatch.setattr(killed, "_set", die_at_the_end)
+    with pytest.raises(KeyboardInterrupt):
+        killed.end_part(100, 0.9)
+    TrialChannel(**handed(0)).end_part(100, 0.9)
+    found = frozen(handed, 0)
+    assert found.user_attrs[PART_ENDS] == [100] and value_at_end(found, 100) == 0.9
+
+
+def test_a_trial_that_a_user_stops_after_a_fold_has_the_value_that_the_search_compares(handed):
+    job = TrialChannel(**handed(0))
+    job.report(50, 0.9)
+    assert outcome_of(frozen(handed, 0), maximize=True)["value"] == 0.9
+    job.end_part(100, 0.7)
+    job.report(150, 0.95)
+    assert outcome_of(frozen(handed, 0), maximize=True)["value"] == 0.7
+
+
 def test_the_job_of_a_closed_trial_is_stopped_and_the_trial_does_not_change(handed, tmp_path):
     job = TrialChannel(**handed(2))
     optuna.load_study(study_name="s", storage=open_storage(handed(2)["storage"])).tell(2, 0.5)

@@ -63,7 +63,8 @@ def test_words_of_any_script_work_in_yaml_on_the_command_line_and_in_conditions(
             None,
             ["a=interval(0.1,0.1)"],
             r"a=interval\(0.1,0.1\): both ends of the interval are 0.1; write "
-            r"choice\(0.1\) for one value, or an interval with two different ends",
+            r"choice\(0.1\) for one value, or an interval with two different ends; a search that began so "
+            "needs another hydra.sweep.dir",
         ),
         (None, None, ["a=tag(log,int(interval(3.2,3.9)))"], r"both ends of the interval are 3; write choice\(3\)"),
         (None, None, ["a=range(1,1)"], "the range holds no value"),

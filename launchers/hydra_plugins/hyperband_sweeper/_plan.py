@@ -37,7 +37,7 @@ from nlu.sweeps.storage import journal_of, open_storage, storage_url, url_proble
 from . import _folder
 from ._first import FIRST, centers, first_keys, first_trials
 from ._goals import goal_warnings, goals_of
-from ._identity import FOLDER, SAMPLER, SHARED, SPACE, changes, refuse_another
+from ._identity import FOLDER, SAMPLER, SHARED, SPACE, changes, refuse_another, short_name, without_means
 from ._slots import LOCAL, Gpus, Need, Slots, need_of, visible_gpus
 
 SAMPLERS, DEFAULT_SAMPLER = "hydra/sweeper/sampler", "tpe"
@@ -291,8 +291,7 @@ class SearchPlan:
                 f"{SAMPLERS} is {chosen}, which cannot be made: {reason}; correct what hydra.sweeper.sampler sets, or "
                 f"choose another with {SAMPLERS}=NAME"
             ) from error
-        # Of NSGA-II and -III, a function that makes them.
-        self.sampler_name = kind.removesuffix("Sampler").removeprefix("create_").removesuffix("_sampler").lower()
+        self.sampler_name = short_name(kind)
         is_quasi_random = kind == "QMCSampler"
         return SeededByTrial(
             lambda own_seed: build(seed=own_seed),
@@ -354,7 +353,7 @@ class SearchPlan:
             SPACE: space,
         }
         if self._require_same(self.study, now):
-            self.warnings += changes(attributes, now)
+            self.warnings += [*changes(attributes, now), *without_means(self.study.get_trials(deepcopy=False))]
         self.first = now[FIRST]
         # Written only once this search has the lease; see `settle`.
         self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}

@@ -10,6 +10,7 @@ from optuna.trial import FrozenTrial
 from nlu.config.errors import UserError
 from nlu.launching.listing import cancel_job
 from nlu.sweeps.channel import PRUNED, worked_s
+from nlu.sweeps.steps import PART_ENDS, value_at_end
 
 CANCEL_AGAIN_S = 10.0
 """how long after a try the job of a stopped trial is cancelled again: it may have been submitted meanwhile"""
@@ -47,12 +48,16 @@ class Canceller:
 
 
 def outcome_of(frozen: FrozenTrial, *, maximize: bool) -> dict[str, Any]:
-    """Return the outcome of a trial that a user stopped: pruned, with the best value that it reported."""
-    values = frozen.intermediate_values
+    """Return the outcome of a trial that a user stopped: pruned, with the best value that it reported.
+
+    If a fold of it has ended, the value is that by which the search compares it, at the end of the last one.
+    """
+    values, ends = frozen.intermediate_values, frozen.user_attrs.get(PART_ENDS)
+    best = (max if maximize else min)(values.values(), default=None)
     return {
         "state": PRUNED,
         "attempt": frozen.user_attrs.get("attempt", 0),
-        "value": (max if maximize else min)(values.values(), default=None),
+        "value": value_at_end(frozen, ends[-1]) if ends else best,
         "examples": frozen.last_step,
         "wall_s": worked_s(frozen),
         "ended_s": time.time(),
