@@ -65,6 +65,13 @@ def test_a_trial_that_a_user_stopped_was_not_stopped_by_the_pruner():
         assert [row.why for row in decision_rows([stopped], maximize=True)] == [why]
 
 
+def test_a_trial_that_breaks_a_constraint_was_not_stopped_by_the_pruner():
+    refused = create_trial(state=TrialState.PRUNED, value=None, system_attrs={"constraints:parameters<=1": 5.0})
+    assert [row.why for row in decision_rows([refused], maximize=True)] == [
+        "it breaks a constraint, so it was not trained"
+    ]
+
+
 @pytest.mark.parametrize(
     ("why", "sentence"),
     [
