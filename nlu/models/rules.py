@@ -36,7 +36,8 @@ LEAST_WIDTH = 16
 def _sizes_for_kernels(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield why kernels in C cannot train an encoder of these sizes, as far as they are known before it is built."""
     model = config["model"]
-    if config["trainer"].get("kernels", "torch") == "torch" or "compare" in config:
+    # nlu.evaluate has the key compare, and nlu.preprocess the key show; neither trains.
+    if config["trainer"].get("kernels", "torch") == "torch" or {"compare", "show"} & set(config):
         return
     width = model.get("hidden_size") or number_of_weights(model.get("pretrained"), "hidden_size")
     heads = model.get("heads") or number_of_weights(model.get("pretrained"), "num_attention_heads")
@@ -54,7 +55,8 @@ def too_narrow(width: int, heads: int) -> str:
 
 def kernel_problems(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield why this machine cannot build the kernels in C that the configuration asks for."""
-    if config["trainer"].get("kernels", "torch") == "torch" or "compare" in config:
+    # nlu.evaluate has the key compare, and nlu.preprocess the key show; neither trains.
+    if config["trainer"].get("kernels", "torch") == "torch" or {"compare", "show"} & set(config):
         return
     from nlu.models.layers.compiled.library import TRAINING_INSTRUCTIONS, compiler, has_instructions
 

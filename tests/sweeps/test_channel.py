@@ -116,7 +116,7 @@ def test_a_kill_between_the_value_of_a_fold_and_its_end_keeps_the_value(handed, 
     assert found.user_attrs[PART_ENDS] == [100] and value_at_end(found, 100) == 0.9
 
 
-def test_a_trial_that_a_user_stops_after_a_fold_has_the_value_that_the_search_compares(handed):
+def test_a_trial_that_a_user_stops_after_a_fold_has_the_value_that_is_compared(handed):
     job = TrialChannel(**handed(0))
     job.report(50, 0.9)
     assert outcome_of(frozen(handed, 0), maximize=True)["value"] == 0.9

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from safetensors.numpy import load_file
 
 from nlu.config.checks.rules import machine_problems
@@ -131,11 +132,14 @@ def test_a_dry_run_says_that_this_machine_has_no_compiler(monkeypatch: pytest.Mo
     for check in (
         lambda: require_valid(None, [], {0: config}),
         lambda: require_valid(LocalQueue(QueueContext({}, tmp_path)), [], {0: config}),
-        lambda: check_without_launch(SimpleNamespace(), [[]], [config]),
+        lambda: check_without_launch(BasicLauncher(), [[]], [config]),
     ):
         with pytest.raises(UserError, match=said):
             check()
     require_valid(SimpleNamespace(name="slurm"), [], {0: config})
+    check_without_launch(SimpleNamespace(), [[]], [config])
+    # Preparing data trains nothing.
+    assert machine_problems(config | {"show": 0}) == []
 
 
 def test_sizes_are_refused_early_by_the_rule_of_the_encoder() -> None:

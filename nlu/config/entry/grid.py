@@ -116,8 +116,8 @@ def check_without_launch(
 ) -> None:
     """Check all that a launch of these jobs would check before it hands them over. Raises UserError with all problems.
 
-    A launcher of nlu has its own `check`. With any other launcher it is looked up what this machine lacks, and the
-    remote addresses are asked for.
+    A launcher of nlu has its own `check`. With any other launcher the remote addresses are asked for, and with Hydra's
+    own, whose jobs run here, it is looked up what this machine lacks.
     """
     if (check := getattr(launcher, "check", None)) is not None:
         check(jobs, configs)
@@ -125,7 +125,8 @@ def check_without_launch(
     from nlu.config.checks.addresses import require_addresses
     from nlu.config.checks.rules import machine_problems
 
-    if problems := dict.fromkeys(problem for config in configs for problem in machine_problems(config)):
+    runs_here = type(launcher).__module__.startswith("hydra._internal.")
+    if runs_here and (problems := dict.fromkeys(text for config in configs for text in machine_problems(config))):
         raise UserError(*problems)
     require_addresses(dict(enumerate(configs)))
 
