@@ -33,11 +33,15 @@ LEAST_WIDTH = 16
 """`nlu.models.layers.linear.FEW_OUTPUTS`, which is not imported, since torch would be too"""
 
 
+def _trains_in_c(config: Mapping[str, Any]) -> bool:
+    # nlu.evaluate has the key compare, and nlu.preprocess the key show; neither trains.
+    return config["trainer"].get("kernels", "torch") != "torch" and not {"compare", "show"} & config.keys()
+
+
 def _sizes_for_kernels(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield why kernels in C cannot train an encoder of these sizes, as far as they are known before it is built."""
     model = config["model"]
-    # nlu.evaluate has the key compare, and nlu.preprocess the key show; neither trains.
-    if config["trainer"].get("kernels", "torch") == "torch" or {"compare", "show"} & set(config):
+    if not _trains_in_c(config):
         return
     width = model.get("hidden_size") or number_of_weights(model.get("pretrained"), "hidden_size")
     heads = model.get("heads") or number_of_weights(model.get("pretrained"), "num_attention_heads")
@@ -55,8 +59,7 @@ def too_narrow(width: int, heads: int) -> str:
 
 def kernel_problems(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield why this machine cannot build the kernels in C that the configuration asks for."""
-    # nlu.evaluate has the key compare, and nlu.preprocess the key show; neither trains.
-    if config["trainer"].get("kernels", "torch") == "torch" or {"compare", "show"} & set(config):
+    if not _trains_in_c(config):
         return
     from nlu.models.layers.compiled.library import TRAINING_INSTRUCTIONS, compiler, has_instructions
 

@@ -5,9 +5,9 @@ microseconds to wake up, which costs a small model a fifth of its speed. A spinn
 program needs its core, all threads wait for the one that has lost it, and training becomes two to ten times slower.
 
 GNU OpenMP lets no thread spin while a process has more threads of its own than cores (GOMP_SPINCOUNT in its manual).
-So this module has a further team of threads, asleep, exist while cores are busy. Whether they are is read from Linux:
-how long threads of this process had to wait for a core. The number of threads that compute, and so the bytes of a run,
-stay the same.
+So this module keeps a further team of sleeping threads while cores are busy. Linux tells whether they are: it counts
+how long each thread of this process had to wait for a core. The number of threads that compute, and so the bytes of a
+run, stay the same.
 """
 
 import ctypes
@@ -36,8 +36,8 @@ TASKS = Path("/proc/self/task")
 class Judge:
     """Decides from what is seen whether threads should spin: not before cores were idle for a while.
 
-    Each time that cores become busy again, the while is twice as long, up to `LONGEST_CALM_S`, so that a program that
-    comes and goes does not have threads spin half of the time.
+    Each time that cores become busy again, the while doubles, up to `LONGEST_CALM_S`. Otherwise a program that comes
+    and goes would meet spinning threads half of the time.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Team:
         return self._thread is not None
 
     def begin(self) -> None:
-        """Have the team exist from now on."""
+        """Begin the team, and return when it exists."""
         started, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(
             target=self._hold, args=(started, self._ended), name="nlu-no-spinning", daemon=True
@@ -102,8 +102,8 @@ class Team:
 def spinning_on_idle_cores(device: torch.device) -> Iterator[None]:
     """Let torch's threads spin in the block while cores are idle, if `nlu.config.waiting` allows this process to spin.
 
-    It belongs around all that computes: after the block, nothing stops them any more. They never spin in the block if
-    the device is no CPU, and in a container that may use only a part of its cores' time.
+    Everything that computes belongs in the block: after it, nothing stops threads from spinning. In the block they
+    never spin if the device is not a CPU, or if the container may use only a part of its cores' time.
     """
     threads, library = torch.get_num_threads(), gnu_openmp()
     if not may_spin() or threads < 2 or library is None:
@@ -127,7 +127,7 @@ def spinning_on_idle_cores(device: torch.device) -> Iterator[None]:
 
 
 def _watch(team: Team, is_over: threading.Event) -> None:
-    """Look at how long threads wait for cores until `is_over`, and have the team exist whenever cores are busy."""
+    """Look at how long threads wait for cores until `is_over`, and keep the team while cores are busy."""
     judge = Judge()
     looked_s, before = time.perf_counter(), waited_s()
     while not is_over.wait(LOOK_EVERY_S):
