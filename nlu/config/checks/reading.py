@@ -25,6 +25,9 @@ _ADDRESSES = re.compile(rf"{_QUOTED}|(?P<address>[A-Za-z][\w+.-]*://[^\s'\"{{}}\
 _PRIOR = re.compile(
     rf"tag\((?P<rest>.*),\s*prior\s*=\s*(?:(?P<quoted>{_QUOTED})|(?P<plain>[^,()'\"\s]+))\s*\)\s*$", re.DOTALL
 )
+_CALL_OF_NUMBERS = re.compile(
+    r"while evaluating '(?P<name>interval|range)\(.*(mismatch type|missing a required|too many positional)"
+)
 PRIOR = "prior="
 """begins the tag of a sweep that holds its prior"""
 USER_MISTAKES = (HydraException, OmegaConfBaseException, ValueError, yaml.YAMLError)
@@ -132,6 +135,12 @@ def grammar_problem(override: str, error: Exception) -> str:
         remedy = f"quote the value for the shell and for Hydra: {_quoted_twice(key, value)}"
     # Hydra's parser ends with the names of all symbols that it expected.
     said = said_of(error).partition(" expecting ")[0]
+    if (call := _CALL_OF_NUMBERS.search(said)) is not None:
+        if call["name"] == "interval":
+            needs = f"interval needs two numbers, as in '{key}=interval(0.1,0.5)'"
+        else:
+            needs = f"range needs numbers, as in '{key}=range(1,5)'"
+        remedy = f"{needs}; for a list of texts write '{key}=choice(a,b)'"
     if said.startswith("positional argument follows"):
         remedy = "write arguments with a name after the others, as in tag(log, interval(1e-4,1e-2), prior=1e-3)"
     return f"{override} cannot be read: {said}; {remedy}"

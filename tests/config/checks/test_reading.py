@@ -51,5 +51,21 @@ def test_a_quoted_key_of_a_dictionary_is_answered_with_one_without_quotes(writte
         read_override(f"a.b={written}")
 
 
+@pytest.mark.parametrize("written", ["interval(a,b)", "tag(log,interval(1e-4,b))", "interval(1)", "interval(1,2,3)"])
+def test_an_interval_of_anything_but_two_numbers_is_answered_with_one_of_numbers(written: str) -> None:
+    with pytest.raises(UserError) as raised:
+        read_override(f"optimizer.lr={written}")
+    remedy = str(raised.value).split("; ", 1)[1]
+    assert remedy == (
+        "interval needs two numbers, as in 'optimizer.lr=interval(0.1,0.5)'; for a list of texts write "
+        "'optimizer.lr=choice(a,b)'"
+    )
+
+
+def test_a_range_of_words_is_answered_with_one_of_numbers() -> None:
+    with pytest.raises(UserError, match=r"range needs numbers, as in 'seed=range\(1,5\)'; for a list of texts"):
+        read_override("seed=range(a,b)")
+
+
 def test_a_command_line_is_read_so() -> None:
     assert read_command_line(["data.train=数据.csv"]).overrides == ['data.train="数据.csv"']
