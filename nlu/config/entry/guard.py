@@ -4,10 +4,12 @@ The configuration is composed for these checks, and then again by Hydra. Command
 Hydra's whitelist, which `whitelist` fills, is the second line of defense.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,8 @@ OWN = (
 _SWEEPERS = ("hydra_plugins.grid_sweeper.", "hydra_plugins.hyperband_sweeper.", "hydra._internal.core_plugins.")
 _FACTORIES = (TARGET, "()", "class")
 """Keys of callbacks, launchers, sweepers and logging that name a callable."""
+_LOGGERS = ("root", "py.warnings")
+"""loggers that belong to no package"""
 
 
 @dataclass(frozen=True)
@@ -151,12 +155,20 @@ def _verbose(config: DictConfig) -> Iterator[str]:
     """Yield a problem if `hydra.verbose`, which Hydra declares with any type, is none that it understands."""
     value = OmegaConf.select(config, "hydra.verbose", default=None)
     names = list(value) if isinstance(value, ListConfig) else [value]
-    if isinstance(value, bool) or all(isinstance(name, str) for name in names):
+    if isinstance(value, bool) or all(isinstance(name, str) and _may_log(name) for name in names):
         return
     yield (
         f"hydra.verbose is {show(value)} but must be true, false, or names of loggers; set hydra.verbose=true, or "
         "'hydra.verbose=[nlu,hydra]'"
     )
+
+
+def _may_log(name: str) -> bool:
+    """Whether a logger of this name may exist: one that does, or one of a package that can be imported."""
+    package = name.partition(".")[0]
+    with suppress(ValueError, ImportError):
+        return name in (*_LOGGERS, *logging.root.manager.loggerDict) or find_spec(package) is not None
+    return False
 
 
 def _secrets(config: DictConfig) -> Iterator[str]:

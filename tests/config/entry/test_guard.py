@@ -62,7 +62,15 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("[[1]]", "[[1]]"), ("3", "3"), ("{a: 1}", "{'a': 1}"), ("null", "null"), ("[nlu,1]", "['nlu', 1]")],
+    [
+        ("[[1]]", "[[1]]"),
+        ("3", "3"),
+        ("{a: 1}", "{'a': 1}"),
+        ("null", "null"),
+        ("[nlu,1]", "['nlu', 1]"),
+        ("maybe", '"maybe"'),
+        ("[nlu,maybe.x]", "['nlu', 'maybe.x']"),
+    ],
 )
 def test_a_value_of_verbose_that_hydra_does_not_understand_is_refused(
     train: Callable[..., object], value: str, shown: str
@@ -71,7 +79,7 @@ def test_a_value_of_verbose_that_hydra_does_not_understand_is_refused(
     assert train(f"hydra.verbose={value}") == (2, f"nlu: error: {said} 'hydra.verbose=[nlu,hydra]'\n")
 
 
-@pytest.mark.parametrize("value", ["true", "false", "nlu", "[nlu,hydra]"])
+@pytest.mark.parametrize("value", ["true", "false", "nlu", "[nlu,hydra]", "nlu.training.loop", "[root,py.warnings]"])
 def test_a_value_of_verbose_that_hydra_understands_is_taken(train: Callable[..., Any], value: str) -> None:
     assert train(f"hydra.verbose={value}")[0] == 0
 
