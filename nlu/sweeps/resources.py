@@ -26,9 +26,11 @@ def setting_problems(settings: Mapping[str, Any]) -> list[str]:
         for key in ("min_resource", "max_resource", "max_examples")
     ]
     if settings.get("max_examples") is not None and pruner_name(settings) not in (*PAUSING, None):
+        # In place of what is wrong with its value, which leaving it out corrects too.
+        and_value = ", and a duration such as 30ep" if found.pop() else ""
         found.append(
             f"hydra.sweeper.max_examples is {settings['max_examples']}, but only {' and '.join(PAUSING)} keep to it; "
-            f"leave it out, or set {pruning.KEY}"
+            f"leave it out, or set {pruning.KEY}{and_value}"
         )
     if settings["reduction_factor"] < 2:
         found.append(f"hydra.sweeper.reduction_factor is {settings['reduction_factor']} but must be >= 2; set it to 3")

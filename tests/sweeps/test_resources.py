@@ -214,6 +214,16 @@ def test_a_pruner_that_pauses_trials_takes_max_resource_only_as_their_whole_leng
     assert spec([config()], max_resource="1ep")["max_resource"] == 1000
 
 
+def test_a_wrong_max_examples_that_the_pruner_does_not_keep_to_is_one_problem():
+    settings = {**SETTINGS, "pruner": "median", "max_examples": "abc", "max_hours": None, "until_plateau": None}
+    assert resources.setting_problems(settings) == [
+        "hydra.sweeper.max_examples is abc, but only asha and freeze_thaw keep to it; leave it out, or set "
+        "hydra.sweeper.pruner, and a duration such as 30ep"
+    ]
+    (problem,) = resources.setting_problems({**settings, "pruner": "asha"})
+    assert problem.startswith('hydra.sweeper.max_examples is "abc" but must be a duration above 0')
+
+
 def test_a_pruner_that_does_not_exist_is_one_problem():
     settings = {**SETTINGS, "pruner": "ahsa", "max_examples": "2000ex", "max_hours": None, "until_plateau": None}
     assert len(resources.setting_problems(settings)) == 1 and not resources.pauses(settings)
