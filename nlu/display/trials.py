@@ -136,20 +136,29 @@ def write_trials(path: Path, summary: Summary, place: Path) -> None:
         "\t".join(["trial", "state", summary.metric, "sd", "examples", "wall_s", *goals, *names, "folder", "error"])
         + "\n"
     )
+    # A run that a constraint refuses has its parameters as an integer, and the result of a trial as a float.
+    whole = {
+        name for name in summary.quantities if all(_is_whole(trial.measured.get(name)) for trial in summary.trials)
+    }
     for trial in summary.trials:
         cells = [trial.number, trial.state, trial.value, trial.sd, trial.examples, trial.wall_s]
-        cells += [_goal(summary, trial, name) for name in goals]
+        cells += [_goal(summary, trial, name, is_whole=name in whole) for name in goals]
         cells += [trial.params.get(name) for name in names]
         text.write("\t".join(_cell(value) for value in [*cells, _within(place, trial.folder), trial.error]) + "\n")
     write_text(path, text.getvalue())
 
 
-def _goal(summary: Summary, trial: TrialRow, name: str) -> object:
+def _is_whole(value: float | None) -> bool:
+    return value is None or float(value).is_integer()
+
+
+def _goal(summary: Summary, trial: TrialRow, name: str, *, is_whole: bool) -> object:
     if name == "front":
         return trial.number in summary.front
     if name == "feasible":
         return summary.is_feasible(trial)
-    return trial.measured.get(name)
+    value = trial.measured.get(name)
+    return int(value) if is_whole and value is not None else value
 
 
 def _within(place: Path, folder: str | None) -> str | None:

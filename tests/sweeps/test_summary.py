@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from contextlib import redirect_stdout
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
@@ -21,7 +22,7 @@ from nlu.config.schema import PARTS, flat
 from nlu.display.insight import Insight
 from nlu.display.search import draw_figures
 from nlu.display.search_axes import place_of, ticks_of
-from nlu.display.trials import SearchedKey
+from nlu.display.trials import SearchedKey, write_trials
 from nlu.sweeps.importances import importances_of
 from nlu.sweeps.steps import PART_ENDS, PART_VALUES
 from nlu.sweeps.summary import best_command, read_summary, write_best, write_summary
@@ -84,6 +85,16 @@ def test_the_table_names_folders_from_the_place_of_the_search(tmp_path, capsys):
         write_summary(study_of("COMPLETE", 2, folder=str(tmp_path)), place)
         with (place / "summary" / "trials.tsv").open() as table:
             assert [row["folder"] for row in csv.DictReader(table, delimiter="\t")] == named
+
+
+def test_a_count_is_an_integer_in_every_row_of_the_table(tmp_path):
+    measured = [{"parameters": 1000}, {"parameters": 2000.0, "latency_ms": 2.0}, {"latency_ms": 2.5}]
+    summary = read_summary(study_of("COMPLETE", 3))
+    rows = [replace(trial, measured=found) for trial, found in zip(summary.trials, measured, strict=True)]
+    write_trials(tmp_path / "trials.tsv", replace(summary, trials=rows), tmp_path)
+    with (tmp_path / "trials.tsv").open() as table:
+        found = [(row["parameters"], row["latency_ms"]) for row in csv.DictReader(table, delimiter="\t")]
+    assert found == [("1000", ""), ("2000", "2.0"), ("", "2.5")]
 
 
 def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
