@@ -115,6 +115,9 @@ class Simulation:
         self.best: list[float] = []
         """after each epoch of any trial"""
         self.decision_s: list[float] = []
+        self.steps = self.starts = 0
+        """steps of all trials; those that start a process: their trial is not the one whose step has just ended"""
+        self._asking: int | None = None
 
     def run(self) -> None:
         """Search until the budget is spent."""
@@ -136,10 +139,15 @@ class Simulation:
             return self._begun(self._study.ask().number) if may_begin else None
         began_s = time.process_time()
         log = steps.log_of(trials)
-        decision = self._scheduler.decide(steps.standings(trials, maximize=True), log, may_begin=may_begin)
+        asking, self._asking = self._asking, None
+        decision = self._scheduler.decide(
+            steps.standings(trials, maximize=True, asking=asking), log, may_begin=may_begin
+        )
         self.decision_s.append(time.process_time() - began_s)
         if decision is None:
             return None
+        self.steps += 1
+        self.starts += decision.number is None or decision.number != asking
         name, step = steps.step_of(decision, len(log), answers=True)
         if decision.number is not None:
             self._storage.set_trial_system_attr(decision.number, name, step)
@@ -179,6 +187,7 @@ class Simulation:
             self._study.tell(number, float(self._curves[number].max()))
         else:
             self._storage.set_trial_system_attr(number, steps.PAUSED_AT, until)
+            self._asking = number
 
 
 def referenced(surrogate: Surrogate, task: str, file: Path | None) -> tuple[float, float]:
@@ -255,6 +264,7 @@ def main() -> None:
     curves: dict[str, list[list[float]]] = {method: [] for method in methods}
     found: dict[str, list[list[float]]] = {method: [] for method in methods}
     decision_s: dict[str, list[float]] = {method: [] for method in methods}
+    counts: dict[str, list[tuple[int, int]]] = {method: [] for method in methods}
     kept = kept_searches(arguments.out)
     for task in tasks:
         high, median = referenced(surrogate, task, arguments.references)
@@ -268,7 +278,10 @@ def main() -> None:
                     search.run()
                     values = search.best + search.best[-1:] * (arguments.budget * EPOCHS - len(search.best))
                     regret = [round((high - value) / (high - median), 5) for value in values]
-                    record = {"search": key, "regret": regret, "decision_s": search.decision_s}
+                    record = {
+                        "search": key, "regret": regret, "decision_s": search.decision_s,
+                        "steps": search.steps, "starts": search.starts,
+                    }  # fmt: skip
                     kept[json.dumps(key)] = record
                     if arguments.out:
                         with arguments.out.open("a") as file:
@@ -278,6 +291,8 @@ def main() -> None:
                 curves[method].append(curve)
                 found[method].append([curve[runs * EPOCHS - 1] for runs in at])
                 decision_s[method] += record["decision_s"]
+                # Files of a former version lack them.
+                counts[method] += [(record["starts"], record["steps"])] if record.get("steps") else []
                 line = f"{task} {seed} {method}: {' '.join(f'{regret:.3f}' for regret in found[method][-1])}"
                 print(line, file=sys.stderr, flush=True)
     print(f"{len(tasks)} data sets, seeds {arguments.seeds}, {arguments.jobs} at a time; mean (median) regret after")
@@ -297,6 +312,10 @@ def main() -> None:
             print(
                 f"a decision of {method}: median {slow[0]:.3f} s, 99 % {slow[1]:.3f} s, longest {slow[2]:.3f} s (CPU)"
             )
+    for method, pairs in counts.items():
+        if pairs:
+            starts, of_steps = np.mean(pairs, 0)
+            print(f"a search of {method}: {of_steps:.0f} steps, {starts:.0f} of which start a process")
     if arguments.figure:
         seeds = list(map(int, arguments.seeds.split(",")))
         drawn = [each for each in kept.values() if each["search"][0] in tasks and each["search"][1] in seeds]

@@ -119,7 +119,9 @@ def step_reason(why: Mapping[str, Any], *, maximize: bool) -> str:
 
 def _model_reason(why: Mapping[str, Any], *, maximize: bool) -> str:
     verb = "exceed" if maximize else "fall below"
-    chances = _percents(why["chance"], why["second"]) if "second" in why else None
+    # A trial that has just trained continues if another one is likelier by next to nothing.
+    is_better = why.get("second", math.inf) <= why["chance"]
+    chances = _percents(why["chance"], why["second"]) if is_better else None
     own = chances[0] if chances else _percent(why["chance"])
     text = (
         f"{own} likely to {verb} {why['goal']:.4g} by {why['at']:,} examples: {why['mean']:.4g} "

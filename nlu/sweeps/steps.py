@@ -138,7 +138,7 @@ def _standing(
             state, points = FAILED, [(at, math.nan) for at, _ in points]
     else:
         state = PAUSED if is_asking or (is_paused(trial) and not is_busy) else RUNNING
-    found = Standing(trial.number, values, points, until_of(trial) or 0, state, ends)
+    found = Standing(trial.number, values, points, until_of(trial) or 0, state, ends, asks=is_asking)
     # A job that saves trains no further.
     return replace(found, until=found.examples) if state == RUNNING and is_paused(trial) else found
 

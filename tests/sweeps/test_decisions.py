@@ -83,6 +83,8 @@ def test_a_trial_that_breaks_a_constraint_was_not_stopped_by_the_pruner():
         ({**MODEL, "chance": 0.00003, "second": 0.00001, "second_trial": 4},
          "under 0.1% likely to exceed 0.5831 by 3,000 examples: 0.57 predicted, 0.55 to 0.59; trial 4 is about as "
          "likely"),
+        ({**MODEL, "chance": 0.1203, "second": 0.1209, "second_trial": 4},
+         "12% likely to exceed 0.5831 by 3,000 examples: 0.57 predicted, 0.55 to 0.59; trial 4 is about as likely"),
         ({"rule": "promoted", "rung": 300, "rank": 2, "of": 9, "pass": 3},
          "2nd of 9 at 300 examples; the best 3 continue"),
         ({"rule": "promoted", "rung": 300}, "among the best at 300 examples"),

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from nlu.sweeps.schedulers.encoding import (
     position,
     value_at,
 )
-from nlu.sweeps.schedulers.freeze_thaw import FIRST_RUNS, FIRST_TRIALS, FreezeThaw, _seen
+from nlu.sweeps.schedulers.freeze_thaw import FIRST_RUNS, FIRST_TRIALS, TIE, FreezeThaw, _chosen, _seen
 from nlu.sweeps.schedulers.process import Curves, Posterior, negative_log_posterior, prior
 from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing
 
@@ -170,9 +171,10 @@ def searched(lengths, value, *, seed=0, budget=200, may_begin=lambda count: True
     """Run a freeze-thaw search over a function of (lr, step); returns its trials and decisions."""
     encoding, draw = Encoding({"lr": [LR]}), lambda suggest: {"lr": suggest("lr", LR)}
     scheduler = FreezeThaw(lengths, encoding, draw, seed, first_runs=first_runs)
-    trials, log = [], []
+    trials, log, number = [], [], None
     while sum(each.examples for each in trials) < budget:
-        decision = scheduler.decide(trials, log, may_begin=may_begin(len(trials)))
+        seen = [replace(each, asks=each.number == number and each.state == PAUSED) for each in trials]
+        decision = scheduler.decide(seen, log, may_begin=may_begin(len(trials)))
         if decision is None:
             break
         log.append(decision)
@@ -185,6 +187,39 @@ def searched(lengths, value, *, seed=0, budget=200, may_begin=lambda count: True
         state = ENDED if decision.until >= lengths.end else PAUSED
         trials[number] = Standing(number, {"lr": lr}, points, decision.until, state)
     return trials, log
+
+
+def without_signal(lr, at):
+    """The same for all trials and steps, but for noise."""
+    return 0.5 + 0.01 * math.sin(1e5 * math.log(lr) + 7 * at)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_signal_a_trial_that_trains_is_not_paused_for_an_equal_one(seed):
+    _, log = searched(LENGTHS, without_signal, seed=seed, budget=200, may_begin=lambda count: count < 12)
+    numbers, count = [], 0
+    for decision in log:
+        numbers.append(count if decision.number is None else decision.number)
+        count += decision.number is None
+    turns = [
+        at for at, decision in enumerate(log)
+        if at and decision.number not in (None, numbers[at - 1]) and log[at - 1].until < LENGTHS.end
+        and decision.why["rule"] == "model" and decision.why["chance"] < TIE
+    ]  # fmt: skip
+    tiny = [each for each in log if each.why["rule"] == "model" and each.why["chance"] < TIE]
+    assert len(tiny) > 20 and not turns
+
+
+def test_a_trial_that_asks_continues_only_before_paused_ones_that_are_as_likely():
+    paused = [trial(number, [0.5]) for number in range(3)]
+    asking = [paused[0], replace(paused[1], asks=True), paused[2]]
+    for chances, without, with_one in (
+        ([2e-4, 1e-9, 3e-5], 0, 1), ([0.31, 0.309, 0.1], 0, 0), ([0.31, 0.3095, 0.1], 0, 1), ([0.1, 0.2, 0.3], 2, 2),
+        # The last one is new, and begins whatever its chance.
+        ([1e-5, 1e-5, 1e-6, 2e-5], 3, 3),
+    ):  # fmt: skip
+        chance_M = np.array(chances)
+        assert (_chosen(paused, chance_M, chance_M), _chosen(asking, chance_M, chance_M)) == (without, with_one)
 
 
 def height(lr, at):

@@ -3,7 +3,9 @@
 A Gaussian process over learning curves (`nlu.sweeps.schedulers.process`) predicts each trial. The acquisition is that
 of ifBO (Rakotoarison et al. 2024, arXiv:2404.16795): the probability of exceeding the best value by a threshold within
 a horizon, both drawn at random for each decision. So some decisions look for a small gain soon, others for a large one
-late, and no trade-off has to be set.
+late, and no trade-off has to be set. Unlike there, the trial whose step has just ended continues if a paused one is
+likelier by less than 0.1 percentage points: where nothing is likely to improve, trials would otherwise take turns step
+by step, and each turn starts a process.
 
 A search begins as one with asha and random configurations. Where the fastest trials are not those that end best, as
 with the learning rate of a run of fixed length, a model of first steps only would continue no other ones, and never see
@@ -51,6 +53,8 @@ GAIN = (1e-3, 1e-1)
 """the bounds of the threshold, as a share of the difference between the best trial and the median one"""
 LOWEST = -3.0
 """the place on the scale of the model below which all values are alike, such as that of a trial that failed"""
+TIE = 1e-3
+"""the least difference of chances for which a trial is paused and another one continues, which starts a process"""
 KERNEL = "kernel"
 """in the log of a decision: the logarithms of the kernel's parameters, if they were fitted for it"""
 
@@ -205,8 +209,8 @@ class FreezeThaw:
         goal = float(scale.standard(np.array([scale.best]))[0]) + gain
         mean_M, deviation_M = posterior.at(x_MC, trial_M, np.minimum(begun_M + horizon, 1.0))
         score_M = (mean_M - goal) / deviation_M
-        chosen = int(np.argmax(score_M))
         chance_M = ndtr(score_M)
+        chosen = _chosen(paused, score_M, chance_M)
         # The next best paused trial; after a paused one, the best new one too. Other new ones are mostly its neighbors.
         rivals = [each for each in range(len(paused) if chosen >= len(paused) else len(score_M)) if each != chosen]
         second = max(rivals, key=lambda each: score_M[each], default=None)
@@ -295,6 +299,18 @@ class FreezeThaw:
         order = np.argsort(trial_N, kind="stable")
         time_N, value_N = np.r_[curves.time_N, times][order], np.r_[curves.value_N, mean][order]
         return replace(curves, trial_N=trial_N[order], time_N=time_N, value_N=value_N)
+
+
+def _chosen(paused: Sequence[Standing], score_M: np.ndarray, chance_M: np.ndarray) -> int:
+    """Return the candidate with the best score; if that is a paused trial, the one that asks if it is as likely.
+
+    The candidates are the paused trials and then the new ones, which start a process in any case.
+    """
+    best = int(np.argmax(score_M))
+    asking = next((row for row, trial in enumerate(paused) if trial.asks), None)
+    if asking is None or best >= len(paused):
+        return best
+    return asking if chance_M[best] - chance_M[asking] < TIE else best
 
 
 def _seen(trials: Sequence[Standing]) -> list[Sequence[int]]:

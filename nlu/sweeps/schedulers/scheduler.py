@@ -39,6 +39,8 @@ class Standing:
     state: str
     part_ends: Sequence[int] = ()
     """the examples at which its folds or seeds have ended; from the first one on, values are means over them"""
+    asks: bool = False
+    """whether its job waits for this decision, so that its next step starts no process"""
 
     @property
     def examples(self) -> int:
