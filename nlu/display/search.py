@@ -305,11 +305,12 @@ def write_search_page(
     insight: Insight,
     command: str | None,
     *,
-    so_far: bool = False,
+    as_of_s: float | None = None,
 ) -> None:
     """Write the page of a search, whose script makes the table and highlights the trial under the pointer.
 
-    `command` runs the best trial. `so_far`: the search has not ended, so the page says when it was written.
+    `command` runs the best trial. `as_of_s`: the search has not ended, and its trials are as they were at this time, in
+    seconds since 1970; the page says so.
     """
     shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING.get(name, "") for name in FIGURES}
     data = json.dumps(plain(_data(summary)), ensure_ascii=False, separators=(",", ":"))
@@ -338,7 +339,9 @@ def write_search_page(
         data=data.replace("<", "\\u003c"),
     )
     counts = "; ".join([summary.counts, *goals[bool(summary.objectives) :]])
-    write_page(path, summary.name, counts, sections, look="search", facts=_facts(summary, command, so_far), after=after)
+    write_page(
+        path, summary.name, counts, sections, look="search", facts=_facts(summary, command, as_of_s), after=after
+    )
 
 
 def _ranks_note(insight: Insight) -> str:
@@ -356,7 +359,7 @@ def _ranks_note(insight: Insight) -> str:
     return f"From {found:,} examples on, the rank correlation with {order} is {SETTLED} or more."
 
 
-def _facts(summary: Summary, command: str | None, so_far: bool) -> str:
+def _facts(summary: Summary, command: str | None, as_of_s: float | None) -> str:
     best = summary.best
     spent = sum(trial.examples or 0 for trial in summary.trials)
     wall_s = sum(trial.wall_s or 0.0 for trial in summary.trials)
@@ -364,11 +367,15 @@ def _facts(summary: Summary, command: str | None, so_far: bool) -> str:
         (f"best {summary.metric}", f"{metric_text(best.value)} (trial {best.number})" if best else "no complete trial"),
         ("examples seen", count_text(spent)),
         ("time of all trials", duration_text(wall_s)),
-        *([("the search has not ended; as of", time.strftime("%Y-%m-%d %H:%M:%S %Z"))] if so_far else []),
+        *([] if as_of_s is None else [("the search has not ended; as of", _time_text(as_of_s))]),
     ]
     lines = "".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in facts)
     text = f'<dl class="facts">{lines}</dl>'
     return text + (f"<pre class='command'>{html.escape(command)}</pre>" if command else "")
+
+
+def _time_text(time_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(time_s))
 
 
 def _data(summary: Summary) -> dict[str, object]:

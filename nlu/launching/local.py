@@ -4,7 +4,6 @@ A worker gets a function to call, not a command line. Workers die with their par
 ends the others.
 """
 
-import ctypes
 import glob
 import logging
 import math
@@ -32,6 +31,7 @@ from nlu.config import stopping
 from nlu.config.checks.rules import cross_problems
 from nlu.config.console import traceback_of
 from nlu.config.errors import EXIT_USER_ERROR, UserError
+from nlu.config.parent import end_with
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
 from nlu.launching.counting import threads_for, with_count
@@ -40,7 +40,6 @@ from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
 from nlu.training.experiment import run_experiment
 
-PR_SET_PDEATHSIG = 1
 LOST_PEER_S = 30.0
 """how long a worker that lost another one waits, so that the error of that one is reported"""
 INTERRUPT = signal.SIGRTMIN
@@ -294,7 +293,7 @@ def _received(report: Connection) -> "_Report | _Failure | Exception | None":
 def _work(parent: int, argv: list[str], environment: dict[str, str], report: Connection, work: Work) -> None:
     """Be a worker; runs in a new process."""
     # First, so that a parent that is killed from now on leaves no worker behind.
-    _die_with(parent)
+    end_with(parent, signal.SIGKILL)
     # Slurm sends it to all processes of a job before its end. The command decides what to do, and passes that on.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     os.environ.update(environment)
@@ -343,12 +342,3 @@ def _leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, so that a killed run leaves no writer behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent died before the kernel was asked, so no signal would come.
-        if os.getppid() != parent:
-            os._exit(1)

@@ -98,27 +98,31 @@ class RecordedFile(FileEntry):
 
 
 def versions(folder: Path, outbox: Path, *, is_search: bool = False) -> list[Version]:
-    """Return all files of the folder as they are now, linked into `outbox`. No file may change during the call.
+    """Return all files of the folder as they are now, linked into `outbox`.
 
-    For a search, the folders of its jobs are left out: the jobs write to them at the same time, and mirror them.
+    During the call a file may be replaced by another one of its name, but none may be removed. For a search, the
+    folders of its jobs are left out: the jobs write to them at the same time, and mirror them.
     """
     found = []
     for number, (path, place, key, is_fixed) in enumerate(_files(folder, is_search)):
-        status = path.stat()
+        link = outbox / str(number)
+        status = _link(path, link)
         identity = (status.st_ino, status.st_size, status.st_mtime_ns)
-        link = _linked(path, outbox / str(number))
         found.append(Version(place, key, link, status.st_size, identity, is_fixed))
     return found
 
 
-def _linked(path: Path, link: Path) -> Path:
+def _link(path: Path, link: Path) -> os.stat_result:
+    """Link a file, and return the status of what was linked."""
     link.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(path, link)
+        return link.stat()
     except OSError:
         # On a file system without links, or for a file of another user, a copy takes longer but serves equally well.
-        shutil.copyfile(path, link)
-    return link
+        with open(path, "rb") as file, open(link, "wb") as copy:
+            shutil.copyfileobj(file, copy)
+            return os.fstat(file.fileno())
 
 
 def _files(folder: Path, is_search: bool) -> Iterator[tuple[Path, str, str, bool]]:

@@ -116,7 +116,8 @@ class TrialChannel:
 
     @property
     def wall_s(self) -> float:
-        """The seconds that all jobs of this trial have run; of a job that was killed, up to its last report."""
+        """The seconds that all jobs of this trial have run, without those in which they waited for decisions of the
+        search; of a job that was killed, up to its last report."""
         return self._wall_s + time.monotonic() - self._began_s
 
     def claim(self) -> None:
@@ -196,6 +197,15 @@ class TrialChannel:
             return False
         if examples < (until_of(self._require_newest()) or math.inf):
             return False
+        asked_s = time.monotonic()
+        try:
+            return self._is_paused_after(examples)
+        finally:
+            # What the search does meanwhile is no time of this trial.
+            self._began_s += time.monotonic() - asked_s
+
+    def _is_paused_after(self, examples: int) -> bool:
+        """Wait for the decision of the search; see `pauses`."""
         self._set(ASKS, examples)
         # By process, since the ranks of a run may be forks of the search.
         if (answer := answer_here.get(os.getpid())) is not None:

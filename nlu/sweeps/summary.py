@@ -83,16 +83,16 @@ def write_summary(study: optuna.Study, folder: Path, scheduler: Scheduler | None
             print_table(f"trial {trial.number} of the front: {best_command(folder, summary, name, trial)}")
 
 
-def write_page_so_far(study: optuna.Study, folder: Path, scheduler: Scheduler | None = None) -> None:
+def write_page_so_far(study: optuna.Study, folder: Path, as_of_s: float, scheduler: Scheduler | None = None) -> None:
     """Write tables and page of a search that has not ended, as `write_summary` does, and print nothing.
 
-    Each file is replaced atomically. The page says when it was written.
+    Each file is replaced atomically. The page says that the trials are as of `as_of_s`, in seconds since 1970.
     """
     summary = read_summary(study)
     insight = insight_of(study, scheduler)
     _write_tables(folder, summary, insight)
     figures = draw_figures(summary, insight)
-    write_search_page(folder / FOLDER / PAGE, summary, figures, insight, None, so_far=True)
+    write_search_page(folder / FOLDER / PAGE, summary, figures, insight, None, as_of_s=as_of_s)
 
 
 def _write_tables(folder: Path, summary: Summary, insight: Insight) -> None:
@@ -222,12 +222,15 @@ def insight_of(study: optuna.Study, scheduler: Scheduler | None = None) -> Insig
     view = view_of(frozen, trials, log_of(frozen), part=part, maximize=maximize, scheduler=scheduler)
     values = {trial.best for trial in view.valued} if view is not None else set()
     effects = effects_of(view) if view is not None and len(values) > 1 else {}
-    importances, note = importances_of(study)
     of_effects = f"of the Gaussian process of freeze_thaw, fitted to the curves of {counted(len(trials), 'trial')}"
+    importances: dict[str, float]
     if spec.get("name") in PAUSING and effects:
         importances, note = effects, f"The main effects {of_effects}."
     elif view is not None and len(values) == 1:
         importances, note = {}, all_equal(len(view.valued), view.sign * values.pop(), "trial")
+    else:
+        # Only if they are shown: what Optuna imports for them takes a second.
+        importances, note = importances_of(study)
     ordered = [name for name in importances or effects if view is not None and name in view.distributions]
     surfaces = surfaces_of(view, ordered[:PAIRED]) if view is not None else []
     chosen = (

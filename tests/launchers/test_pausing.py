@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from hydra_plugins.hyperband_sweeper import _board, _limits, _pages
+from hydra_plugins.hyperband_sweeper import _board, _limits
 from hydra_plugins.hyperband_sweeper._impl import Search
 from hydra_plugins.hyperband_sweeper._slots import BASIC, LOCAL, Ended, Gpus, Need
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -424,44 +424,6 @@ def test_a_search_says_that_it_waits_for_the_job_of_an_earlier_command(tmp_path,
         "the latest"
     ]
     assert said.index(lines[0]) == 1 + next(at for at, line in enumerate(said) if line.startswith("trial 1 started"))
-
-
-@pytest.mark.thorough
-def test_the_page_and_the_tables_are_there_while_a_search_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(_pages, "EVERY_S", 0.0)
-    monkeypatch.setattr(_pages, "SHARE", 0)
-    pages = []
-
-    def look():
-        path = world.folder / "summary" / "index.html"
-        text = path.read_text() if path.exists() else ""
-        if not pages or text != pages[-1]:
-            pages.append(text)
-
-    world = World(tmp_path / "s", n_trials=3)
-    world.folder.mkdir()
-    world.search(look)
-    look()
-    assert pages[0] == "" and len(pages) > 2
-    counts = [re.search(r"(\d) trials?: ", page)[1] for page in pages[1:]]
-    assert counts == sorted(counts) and {"1", "3"} <= set(counts)
-    assert all("the search has not ended; as of" in page for page in pages[1:])
-    assert (world.folder / "summary" / "trials.tsv").exists() and (world.folder / "summary" / "decisions.tsv").exists()
-    assert not list(world.folder.glob("summary/*.png"))
-
-
-def test_a_page_that_cannot_be_written_ends_no_search(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(_board.Board, "say", lambda self, text, style=None: said.append(text))
-    monkeypatch.setattr(_pages, "EVERY_S", 0.0)
-    monkeypatch.setattr(_pages, "SHARE", 0)
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "summary").write_text("a file")
-    world = World(tmp_path / "s", n_trials=4)
-    world.search()
-    told = [line for line in said if line.startswith("the page")]
-    assert len(told) == 1 and told[0].startswith("the page of the search is written only at its end: ")
-    assert "COMPLETE" in [trial.state.name for trial in world.trials()]
 
 
 def test_a_search_that_saw_more_than_its_limit_says_how_much_and_why(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """A run kept in an object store: its objects of any instant continue, to the same bytes, from an empty disk."""
 
 import json
+import os
 import shutil
 import signal
 import threading
@@ -573,6 +574,28 @@ def test_a_search_does_not_mirror_the_folders_of_its_jobs(tmp_path: Path) -> Non
         (tmp_path / place).write_text("x")
     found = versions(tmp_path, tmp_path / ".mirror", is_search=True)
     assert [version.place for version in found] == ["search.json", "summary/trials.tsv"]
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_page_that_is_replaced_while_it_is_linked_has_the_size_of_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    page, link = tmp_path / "index.html", os.link
+    page.write_text("old")
+
+    def replaced_and_linked(path: Path, place: Path) -> None:
+        # As the process does that writes the page of a search.
+        (tmp_path / "new").write_text("the new page")
+        (tmp_path / "new").replace(page)
+        if not has_links:
+            raise PermissionError
+        link(path, place)
+
+    monkeypatch.setattr(os, "link", replaced_and_linked)
+    (version,) = versions(tmp_path, tmp_path / ".mirror", is_search=True)
+    assert (version.content(), version.size) == (b"the new page", 12)
+    status = page.stat()
+    assert version.identity == (status.st_ino, 12, status.st_mtime_ns)
 
 
 def test_a_search_touches_no_checkpoint_that_a_trial_is_saving(tmp_path: Path, url: str) -> None:

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import optuna
@@ -15,10 +16,11 @@ from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.storage.bucket import CredentialsUnavailable, Denied, Unreachable
 from nlu.storage.ledger import MirrorUnavailable
-from nlu.sweeps import channel
+from nlu.sweeps import channel, steps
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial
 from nlu.sweeps.faults import ProcessLost, StorageUnavailable
+from nlu.sweeps.schedulers.scheduler import Decision
 from nlu.sweeps.steps import PART_ENDS, value_at_end
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.sweeps.summary import read_summary
@@ -366,6 +368,31 @@ def test_the_time_in_which_a_job_waits_for_an_earlier_one_of_its_trial_counts_on
     earlier.note_time()
     waits.claim()
     assert 100.0 <= waits.wall_s < 110.0
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_the_time_in_which_a_trial_waits_for_a_decision_is_not_its_own(handed, monkeypatch, is_here):
+    def set_attribute(name: str, value: object) -> None:
+        study = optuna.load_study(study_name="s", storage=open_storage(handed(0)["storage"]))
+        study._storage.set_trial_system_attr(study.get_trials()[0]._trial_id, name, value)
+
+    def decide(number: int = 0) -> None:
+        time.sleep(1.0)
+        set_attribute(steps.PAUSED_AT, 50)
+
+    set_attribute(*steps.step_of(Decision(50, 0), 0, answers=True))
+    trial = TrialChannel(**handed(0))
+    trial._began_s -= 100.0
+    monkeypatch.setattr(channel, "answer_here", {os.getpid(): decide} if is_here else {})
+    decides = threading.Timer(0.0, decide)
+    if not is_here:
+        decides.start()
+    began_s, before_s = time.monotonic(), trial.wall_s
+    assert trial.pauses(50)
+    waited_s = time.monotonic() - began_s
+    assert waited_s >= 1.0 and before_s <= trial.wall_s < before_s + waited_s - 0.9
+    if not is_here:
+        decides.join()
 
 
 def test_the_time_of_jobs_that_leave_their_trial_open_is_in_the_table(handed, tmp_path):

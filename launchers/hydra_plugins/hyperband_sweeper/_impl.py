@@ -71,11 +71,11 @@ class Search:
                 self.plan.folder, self.plan.n_trials, with_bar=self.plan.slots.is_threaded or self.plan.is_run
             ) as self.board,
             stopping.polled(),
+            Pages(self.plan, self.board.say) as self.pages,
         ):
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
             announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
             self.keeper = Keeper(self.plan, self.board.say)
-            self.pages = Pages(self.plan, self.steps.scheduler, self.board.say)
             self.keeper.update(trials)
             try:
                 with self.steps.answering(self._answer):
