@@ -79,6 +79,7 @@ def test_a_search_decides_while_its_page_takes_longer_than_the_search(
     assert not any(line.startswith("the page") for line in said), "it was ended, and has not failed"
 
 
+@pytest.mark.thorough
 def test_the_page_and_the_tables_are_there_while_a_search_runs(
     tmp_path: Path, said: list[str], begun: list[PageProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,8 +81,10 @@ def test_the_bytes_are_those_that_the_process_of_the_search_would_write(
 
 def test_neither_its_command_nor_its_folder_names_the_storage(tmp_path: Path) -> None:
     process = PageProcess(snapshot_of(study_of(mixed, 12), tmp_path), nice=0)
-    command = Path(f"/proc/{process.number}/cmdline").read_text().split("\0")
-    assert command == [sys.executable, "-m", "nlu.sweeps.page_process", str(os.getpid()), "0", ""]
+    # Empty for an instant, in which the process becomes another program.
+    while not (command := Path(f"/proc/{process.number}/cmdline").read_text()):
+        time.sleep(0.001)
+    assert command.split("\0") == [sys.executable, "-m", "nlu.sweeps.page_process", str(os.getpid()), "0", ""]
     process.wait()
     assert process.result()[1] is None and {path.name for path in tmp_path.iterdir()} == {"summary"}
 
