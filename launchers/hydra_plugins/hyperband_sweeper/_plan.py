@@ -23,7 +23,6 @@ from nlu.config.entry.app import prepare
 from nlu.config.entry.grid import check_without_launch, run_dir_problems
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.config.words import counted
 from nlu.storage.places import address_problems
 from nlu.sweeps import keeping, preflight, resources
 from nlu.sweeps.brackets import PRUNER
@@ -32,9 +31,10 @@ from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.priors import WithPrior
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
 from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space
-from nlu.sweeps.storage import journal_of, open_storage, storage_url, url_problems
+from nlu.sweeps.storage import journal_of, journal_path, open_storage, storage_url, url_problems
 
 from . import _folder
+from ._dry_run import dry_run_lines
 from ._first import FIRST, centers, first_keys, first_trials
 from ._goals import goal_warnings, goals_of
 from ._identity import FOLDER, SAMPLER, SHARED, SPACE, changes, refuse_another, short_name, without_means
@@ -126,6 +126,13 @@ class SearchPlan:
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs, least_gpus)
         if (sentence := self.slots.sentence(self.n_jobs)) is not None:
             self.warnings.append(sentence)
+        pruner = resources.pruner_name(self.settings)
+        assert pruner is not None, "a wrong one was reported"
+        at_once = self.slots.count if self._is_local else 1
+        self.warnings += goal_warnings(self.goals, self.settings, pruner, at_once=at_once)
+        chosen = self.config.hydra.runtime.choices.get(SAMPLERS)
+        if pruner == FREEZE_THAW and chosen != DEFAULT_SAMPLER:
+            self.warnings.append(f"{SAMPLERS} is {chosen}, but freeze_thaw draws the trials itself; leave it out")
         # After all checks that need neither the data nor the storage.
         if self.is_run and self.base.dry_run:
             self._end_dry_run(configs, probes, len(preflight.combinations(self.space, is_group)))
@@ -141,12 +148,7 @@ class SearchPlan:
             or resources.without_rungs(self.spec)
             or resources.raised(self.settings, configs, examples)
         )
-        at_once = self.slots.count if self._is_local else 1
-        self.warnings += goal_warnings(self.goals, self.settings, self.spec["name"], at_once=at_once)
-        chosen = self.config.hydra.runtime.choices.get(SAMPLERS)
-        if self.spec["name"] == FREEZE_THAW and chosen != DEFAULT_SAMPLER:
-            self.warnings.append(f"{SAMPLERS} is {chosen}, but freeze_thaw draws the trials itself; leave it out")
-        if self.centers and self.spec["name"] != FREEZE_THAW:
+        if self.centers and pruner != FREEZE_THAW:
             sampler = WithPrior(sampler, self.centers, self.spec, self.settings["reduction_factor"], self.seed)
         self.sampler = sampler
         self._open_study(storage)
@@ -178,17 +180,31 @@ class SearchPlan:
 
     def _end_dry_run(self, configs: list[dict[str, Any]], probes: list[list[str]], tried: int) -> None:
         self._check_launch(configs, probes)
-        print(f"# Drawn for each trial: {', '.join(self.space.names)}")
-        combinations = counted(tried, "combination")
-        for values in self.first:
-            print(f"# Tried first: {' '.join(overrides_of(values))}")
-        print(f"# {combinations} of groups, valid at both ends of every interval and with every choice.")
-        besides = " besides the studies of hydra.sweeper.warm_start" if self.settings["warm_start"] else ""
-        print(f"# Nothing was run or read{besides}. The search itself will check whether the storage answers and has")
-        print("# another search of this name, and will compute the rungs of the pruner from the number of rows.")
-        for warning in [*self.warnings, *resources.too_short(self.settings, configs, None)]:
-            print(f"# warning: {warning}")
+        study = self._study_here()
+        warnings = [*self.warnings, *resources.too_short(self.settings, configs, None)]
+        has_read = bool(self.settings["warm_start"])
+        for line in dry_run_lines(self.space, self.first, tried, self.folder, study, warnings, has_read=has_read):
+            print(f"# {line}")
         raise SystemExit(0)
+
+    def _study_here(self) -> optuna.Study | None:
+        """Return the study that this search would continue, if its storage is a journal on this machine.
+
+        Raises UserError if it is another search.
+        """
+        if (journal := journal_path(self.url)) is None:
+            return None
+        if not journal.is_file():
+            # It would be created, unless the folder has a search that had one.
+            _folder.require_same_id(self.folder, self.name, self.url, None)
+            return None
+        if (study := self._refuse_another(open_storage(self.url))) is not None:
+            before = study.user_attrs
+            # The parameters of the same pruner depend on the number of rows.
+            name = resources.pruner_name(self.settings)
+            pruner = before[PRUNER] if before.get(PRUNER, {}).get("name") == name else {"name": name}
+            self.warnings += changes(before, {SAMPLER: self._described_sampler(), PRUNER: pruner})
+        return study
 
     def _setting_problems(self) -> list[str]:
         found = []
@@ -308,14 +324,18 @@ class SearchPlan:
         one_fold = ["fold=0"] if config["folds"]["count"] is not None and config["fold"] is None else []
         return preflight.train_examples([*self.space.fixed, *overrides, *one_fold], directories)
 
-    def _refuse_another(self, storage: PatientStorage) -> None:
-        """Raise UserError if folder or storage has another search, as far as that is known without the data."""
+    def _refuse_another(self, storage: PatientStorage) -> optuna.Study | None:
+        """Return this search if the storage has it; None if it has none of this name.
+
+        Raises UserError if folder or storage has another search, as far as that is known without the data.
+        """
         _folder.require_same_id(self.folder, self.name, self.url, self._found_id(storage))
         try:
             study = optuna.load_study(study_name=self.name, storage=storage)
         except KeyError:
-            return
-        self._require_same(study, {**self._identity(), PRUNER: {"name": resources.pruner_name(self.settings)}})
+            return None
+        now = {**self._identity(), PRUNER: {"name": resources.pruner_name(self.settings)}}
+        return study if self._require_same(study, now) else None
 
     def _require_same(self, study: optuna.Study, now: Mapping[str, Any]) -> bool:
         """Return whether a study is this search, False for a new one; raises UserError for another search."""
