@@ -299,12 +299,15 @@ def total_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 def strategy(ranks: Ranks, node: Mapping[str, Any], trusted: Sequence[str] = ()) -> Parallel:
     """Return the strategy for these ranks; `node` is the choice of the group `parallel`."""
-    if ranks.world_size > 1:
-        chosen: Parallel = build(node, ranks, trusted=trusted)
-        return chosen
-    if node[TARGET] not in (target_of("parallel", "replicated"), target_of("parallel", "shared")):
-        log.warning(
-            "parallel=%s does nothing in a run of one process; set trainer.devices",
-            choice_of("parallel", node[TARGET]),
-        )
-    return SingleProcess(ranks)
+    if ranks.world_size == 1:
+        if node[TARGET] not in (target_of("parallel", "replicated"), target_of("parallel", "shared")):
+            log.warning(
+                "parallel=%s does nothing in a run of one process; set trainer.devices",
+                choice_of("parallel", node[TARGET]),
+            )
+        if ranks.device.type != "cpu":
+            return SingleProcess(ranks)
+        # For the layout of its memory.
+        node = {TARGET: target_of("parallel", "shared")}
+    chosen: Parallel = build(node, ranks, trusted=trusted)
+    return chosen

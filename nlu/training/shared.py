@@ -24,12 +24,12 @@ from nlu.models.layers.linear import Linear
 from nlu.models.layers.reused import ReusedMemory, ReusedTable
 from nlu.optim.compiled import require_kernel
 from nlu.optim.fused import FusedAdamW, decay_in_place, update_in_place
-from nlu.training.parallel import Replicated
+from nlu.training.parallel import Parallel, Replicated, SingleProcess
 from nlu.training.ranks import Ranks
 from nlu.training.shared_compiled import CompiledUpdate, Run
 from nlu.training.shared_copies import Copies
 from nlu.training.shared_lines import MOMENTS, Layout, Lines, Place, runs
-from nlu.training.shared_memory import floats_in
+from nlu.training.shared_memory import OwnRoom, Room, floats_in
 from nlu.training.shared_rest import Rest, divided
 from nlu.training.shared_rows import SharedRows, bytes_for, is_large
 from nlu.training.shared_sums import Sums
@@ -59,18 +59,24 @@ class _Common:
     """the stretches that are updated in one call, and what they depend on"""
 
 
-class Shared(Replicated):
+class Shared(SingleProcess):
     """Ranks on the CPUs of one machine share all that they train; any others sum gradients as `Replicated`.
 
     They also do so with weights in fp16, or with another optimizer than AdamW, whose update of a number might depend on
     others.
+
+    A single process on a CPU shares with nobody, but its memory has the same layout: an update is one call over all
+    parameters instead of one for each of them, and rows of large tables that have never had a gradient are left out.
     """
 
     def __init__(self, ranks: Ranks):
         """No options."""
         super().__init__(ranks)
+        is_alone = ranks.world_size == 1
+        self._otherwise: Parallel = SingleProcess(ranks) if is_alone else Replicated(ranks)
+        """what sums gradients where nothing is shared"""
         self._common: _Common | None = None
-        self._room = ranks.room
+        self._room: Room | OwnRoom | None = OwnRoom() if is_alone else ranks.room
         self._is_compiled = False
         self._divisor: float | None = None
         """of an update in C that waits for `follow` or `settle`, so that all is done in one pass"""
@@ -90,7 +96,7 @@ class Shared(Replicated):
         linears: Sequence[Linear],
     ) -> None:
         if reason := self._reason_against(trained, optimizer):
-            log.info("parallel=shared sums gradients as parallel=replicated: %s", reason)
+            self._say_why_not(reason)
             return
         room = self._room
         assert room is not None, "checked above"
@@ -104,7 +110,7 @@ class Shared(Replicated):
         norms_offset, copies = layout.reserve(4 * norms), Copies(linears, layout)
         memory = room.share(layout.size)
         if memory is None:
-            log.info("parallel=shared sums gradients as parallel=replicated: the memory for it cannot be had")
+            self._say_why_not("the memory for it cannot be had")
             return
         lines = layout.lines(memory, room.rank)
         for (name, _), place in zip(layout.named, lines.places, strict=True):
@@ -146,6 +152,12 @@ class Shared(Replicated):
         torch.autograd.graph.increment_version(list(named.values()))
         self._room.meet()
 
+    def _say_why_not(self, reason: str) -> None:
+        if self.ranks.world_size == 1:
+            log.debug("each weight keeps memory of its own: %s", reason)
+        else:
+            log.info("parallel=shared sums gradients as parallel=replicated: %s", reason)
+
     def _reason_against(self, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> str | None:
         """Return why these parameters cannot be shared, equal on all ranks; None if they can."""
         if self._room is None:
@@ -178,9 +190,9 @@ class Shared(Replicated):
             rest.begin(list(self._common.lines.moments.values()))
 
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
-        """As that of `Replicated`; afterwards the gradients of all ranks are the same memory."""
+        """As that of other strategies; afterwards the gradients of all ranks are the same memory."""
         if self._common is None:
-            return super().reduce(parameters, totals, number)
+            return self._otherwise.reduce(parameters, totals, number)
         summed = self._reduce(self._common, totals, fits=True)
         assert summed is not None, "passes have fitted on all ranks"
         return summed

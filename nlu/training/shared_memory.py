@@ -170,6 +170,34 @@ class Room:
             raise ProcessLost(f"Timed out: {_named(absent)} did not come within {self._timeout_s:,.0f} s")
 
 
+class OwnRoom:
+    """The room of a process that is alone: it waits for nobody, and only it sees the memory."""
+
+    rank, world_size = 0, 1
+
+    def meet(self) -> None:
+        """Return at once."""
+
+    def all(self, numbers: list[float] | np.ndarray) -> np.ndarray:
+        """Return the numbers as (1, N), float64."""
+        return np.array(numbers, np.float64)[None]
+
+    def share(self, size: int) -> mmap.mmap | None:
+        """Return new memory of so many bytes, all 0, in large pages if the system has them; None if there is none."""
+        flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        try:
+            memory = mmap.mmap(-1, size, **flags)
+        except (OSError, ValueError, OverflowError) as error:
+            log.debug("memory for weights: %s", error)
+            return None
+        try:
+            # With pages of 4 KiB, an update waits for their addresses.
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except (OSError, AttributeError) as error:
+            log.debug("large pages: %s", error)
+        return memory
+
+
 def _sleep(address: int, seen: int, wanted: int) -> None:
     """Sleep while a counter is the one that was seen, unless that is the one that is wanted; at most for a while."""
     if seen >= wanted:

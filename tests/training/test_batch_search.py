@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -16,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.config.errors import UserError
-from nlu.optim.fused import FusedAdamW
 from nlu.training import batch_search, host_memory
 from nlu.training.batch_search import largest
+from nlu.training.shared import Shared
 from tests.training.in_process import Killed, composed, start, train
 from tests.training.kinds import KINDS, Kind
 from tests.training.mixtures import CLASSES, TAGS, mixture
@@ -80,15 +81,15 @@ def test_all_rows_fit_where_there_is_much_memory_and_the_optimizer_has_its_state
 @contextmanager
 def killed_in_update(number: int) -> Iterator[None]:
     """Kill the run in this call of the optimizer, from 1; the first one is that of the search."""
-    updates, step = [], FusedAdamW.step
+    updates, update = [], Shared.update
 
-    def dies(optimizer: FusedAdamW) -> None:
-        updates.append(optimizer)
+    def dies(parallel: Shared, *of: Any) -> None:
+        updates.append(parallel)
         if len(updates) == number:
             raise Killed
-        step(optimizer)
+        update(parallel, *of)
 
-    with mock.patch.object(FusedAdamW, "step", dies), pytest.raises(Killed):
+    with mock.patch.object(Shared, "update", dies), pytest.raises(Killed):
         yield
 
 

@@ -1,7 +1,7 @@
 """Steps of two ranks that share weights, as threads of this process: how often they meet, and what saves time."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from nlu.losses.cross_entropy import CrossEntropy
 from nlu.methods.plain import Plain
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.linear import Linear
+from nlu.models.layers.noise import drawing_from
 from nlu.optim.compiled import update_in_one_pass
 from nlu.optim.fused import FusedAdamW, decay_in_place
 from nlu.tasks.classify import Classify
@@ -38,6 +39,13 @@ SEEDED = threading.Lock()
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     return examples_in(tmp_path_factory.mktemp("set") / "train")
+
+
+@pytest.fixture(autouse=True)
+def drawing() -> Iterator[None]:
+    """Ranks are threads here, and could leave the streams of one of them to the tests that follow."""
+    with drawing_from(None):
+        yield
 
 
 @pytest.fixture(autouse=True)
