@@ -207,9 +207,22 @@ def read_space(
     arguments: Sequence[str],
     loader: ConfigLoader | None = None,
 ) -> Space:
-    """Return the space of a search: `params` and `when` of its configuration, overridden by the command line.
+    """Return the space of a search as `space_of` does. Raises UserError with every problem."""
+    space, problems = space_of(params, when, arguments, loader)
+    if problems:
+        raise UserError(*problems)
+    return space
 
-    `loader` finds the choices of a group for `glob(*)`. Raises UserError with every problem.
+
+def space_of(
+    params: Mapping[str, object] | None,
+    when: Mapping[str, object] | None,
+    arguments: Sequence[str],
+    loader: ConfigLoader | None = None,
+) -> tuple[Space, list[str]]:
+    """Return the space of a search, `params` and `when` of its configuration, overridden by the command line.
+
+    `loader` finds the choices of a group for `glob(*)`. Also returns every problem; the space lacks what has one.
     """
     problems: list[str] = []
     space = Space(parser=OverridesParser.create(config_loader=loader))
@@ -220,9 +233,7 @@ def read_space(
     for argument in arguments:
         _add(space, argument, problems)
     _check_branches(space, problems)
-    if problems:
-        raise UserError(*problems)
-    return space
+    return space, problems
 
 
 def _as_override(value: object) -> str:

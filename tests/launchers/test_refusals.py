@@ -100,6 +100,48 @@ def test_a_wrong_search_is_refused(tmp_path, overrides, said):
     assert told.startswith("nlu: error: ") and said in told
 
 
+TOGETHER = [
+    # Hydra refuses the first two; the sweeper would refuse the others after composing.
+    (
+        [LR, "trainer.batchsize=3", "hydra.sweeper.n_trials=abc", "optimizer.weight_decay=-1",
+         "hydra.sweeper.n_jobs=0", "model.head_dropout=interval(0.3,0.1)", "optimizer.epsilon=interval(-1,1e-8)"],
+        ["trainer.batchsize: unknown key", 'hydra.sweeper.n_trials is "abc" but must be an integer',
+         "optimizer.weight_decay is -1 but must be a number >= 0", "hydra.sweeper.n_jobs is 0 but must be >= 1",
+         "the interval runs from 0.3 down to 0.1", "optimizer.epsilon: unknown key"],
+    ),
+    # Nothing else is drawn.
+    (["optimizer.lr=interval(a,b)"], ["nlu: error: optimizer.lr=interval(a,b) cannot be read"]),
+    (
+        [LR, "hydra.verbose=maybe", "optimizer.weight_decay=-1", "hydra.sweeper.on_failure=stopp"],
+        ['hydra.verbose is "maybe" but must be', "optimizer.weight_decay is -1", "on_failure is 'stopp'"],
+    ),
+    (
+        [LR, "hydra.verbose=maybe", "trainer.batchsize=3", "hydra.sweeper.on_failure=stopp"],
+        ['hydra.verbose is "maybe" but must be', "trainer.batchsize: unknown key", "on_failure is 'stopp'"],
+    ),
+    # Hydra refuses none.
+    (
+        ["optimizer.lr=interval(0.2,0.1)", "hydra.sweeper.n_jobs=0", "optimizer.weight_decay=-1"],
+        ["the interval runs from 0.2 down to 0.1", "hydra.sweeper.n_jobs is 0", "optimizer.weight_decay is -1"],
+    ),
+    (
+        [LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.objectives=[beauty]", "hydra.sweeper.enqueue=[0.1]"],
+        ["hydra.sweeper.n_jobs is 0", "hydra.sweeper.objectives[0] is beauty", "hydra.sweeper.enqueue[0] is 0.1"],
+    ),
+    (
+        [LR, "hydra/sweeper/sampler=motpe", "hydra.sweeper.direction=minimize", "hydra.sweeper.constraints=[3]"],
+        ["sampler is motpe, which cannot be made", "accuracy is better when it is higher", "constraints[0] is 3"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("overrides", "said"), TOGETHER)
+def test_all_mistakes_of_a_search_are_reported_together(tmp_path, overrides, said):
+    told = refused(tmp_path / "s", *files(tmp_path), *TINY[:1], *overrides)
+    assert told.startswith(f"nlu: error: {len(said)} problems\n") or told.count("\n") == len(said) == 1, told
+    assert all(text in told for text in said), told
+
+
 @pytest.mark.parametrize("place", ["", "1"])
 def test_a_search_stays_out_of_a_folder_of_runs(tmp_path, place):
     folder = tmp_path / "s"

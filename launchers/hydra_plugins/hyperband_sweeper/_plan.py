@@ -3,13 +3,10 @@
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import optuna
-from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, TaskFunction
 from hydra.utils import instantiate
@@ -17,59 +14,42 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.samplers import BaseSampler, RandomSampler
 
 from nlu.config.checks.composing import without_hydra
-from nlu.config.checks.reading import read_override
-from nlu.config.checks.values import show
 from nlu.config.entry.app import prepare
-from nlu.config.entry.grid import check_without_launch, run_dir_problems
+from nlu.config.entry.grid import check_without_launch
 from nlu.config.errors import UserError
-from nlu.config.nearest import hint
-from nlu.storage.places import address_problems
 from nlu.sweeps import keeping, preflight, resources
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.goals import GOALS
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.priors import WithPrior
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
-from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space
-from nlu.sweeps.storage import journal_of, journal_path, open_storage, storage_url, url_problems
+from nlu.sweeps.space import grid_values, overrides_of
+from nlu.sweeps.storage import journal_path, open_storage
 
 from . import _folder
 from ._dry_run import dry_run_lines
-from ._first import FIRST, centers, first_keys, first_trials
+from ._first import FIRST, centers, first_trials
 from ._goals import goal_warnings, goals_of
 from ._identity import FOLDER, SAMPLER, SHARED, SPACE, changes, refuse_another, short_name, without_means
-from ._slots import LOCAL, Gpus, Need, Slots, need_of, visible_gpus
+from ._settings import FREEZE_THAW, GPUS, SAMPLERS, SearchSettings
+from ._slots import Gpus, Need, Slots, need_of, visible_gpus
 
-SAMPLERS, DEFAULT_SAMPLER = "hydra/sweeper/sampler", "tpe"
-GPUS = "hydra.sweeper.gpus_per_trial"
-FREEZE_THAW = "freeze_thaw"
-"""the pruner that draws the trials itself"""
+DEFAULT_SAMPLER = "tpe"
 
 
-@dataclass
-class SearchPlan:
+class SearchPlan(SearchSettings):
     """A search before its first trial; `prepare` completes it."""
 
-    settings: dict[str, Any]
-    arguments: list[str]
-    context: HydraContext
-    task: TaskFunction
-    config: DictConfig
-
-    def __post_init__(self) -> None:
-        self.settings = {
-            key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            for key, value in self.settings.items()
-        }
-        self.n_trials, self.n_jobs = int(self.settings["n_trials"]), int(self.settings["n_jobs"])
-        self.folder = Path(str(self.config.hydra.sweep.dir))
-        self.hands_trial = "trial" in self.config
-        """whether the program reports to its trial; if not, the number that its job returns is the value"""
-        self.is_run = self.hands_trial and "task" in self.config and "trainer" in self.config
-        """whether the program is nlu.train"""
-        self.mirror = _mirror(self.arguments, self.config)
-        """the object store that keeps the folder and, unless a storage is set, the journal"""
-        self.url = storage_url(self.settings["storage"] or journal_of(self.mirror), self.folder)
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        arguments: list[str],
+        context: HydraContext,
+        task: TaskFunction,
+        config: DictConfig,
+    ):
+        super().__init__(settings, arguments, config, context.config_loader)
+        self.context, self.task = context, task
         self.warnings: list[str] = []
         """what the user should know before the first trial"""
 
@@ -79,49 +59,34 @@ class SearchPlan:
         self.name = self.settings["study_name"] or _folder.held_name(self.folder) or self.folder.name
         _folder.require_same_study(self.folder, self.name)
         self._compose = compose = self._composer()
-        is_group = preflight.is_group_of(self.context.config_loader)
-        found = self._setting_problems()
-        loader = self.context.config_loader
-        try:
-            self.space = read_space(self.settings["params"], self.settings["when"], self.arguments, loader)
-        except UserError as error:
-            raise UserError(*found, *error.problems) from error
-        if not self.space.names:
+        is_group = preflight.is_group_of(self.loader)
+        found = self.problems()
+        if self.is_space_whole and not self.space.names:
             found.append("nothing is drawn; sweep a key, such as 'optimizer.lr=tag(log,interval(1e-5,5e-4))'")
-        elif self._is_grid:
-            found += grid_problems(self.space)
-        found += preflight.composition_problems(self.space, compose, loader, self.is_run)
-        if found:
-            raise UserError(*found)
+        may_build = not found
+        of_trials = preflight.composition_problems(self.space, compose, self.loader, self.is_run)
+        if of_trials or not self.is_space_whole:
+            raise UserError(*found, *of_trials)
         self.base = compose(list(self.space.fixed))
-        has_begun = _folder.held_search(self.folder) is not None
-        self.first = first_trials(self.settings, self.space, self.composed_value, self.warnings.append, has_begun)
-        self.centers = centers(self.settings, self.space, self.composed_value)
         probes = self._probes(is_group)
         configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
         self.saves = any(config["trainer"]["save"] for config in configs)
         self.expected_sizes = keeping.expected(configs)
-        found = [*resources.order_problems(self.settings, configs), *resources.unsaved(self.settings, configs)]
+        found += self._problems_of_trials(configs, are_settings_right=may_build)
         least_gpus = 1
         if self._is_local:
             needs = [need_of(compose([*self.space.fixed, *probe]), self._gpus_per_trial) for probe in probes]
             least_gpus = min(need.gpus for need in needs)
             found += self._gpu_problems(needs)
-        try:
-            asked = self.settings["direction"]
-            self.direction: preflight.Direction = (
-                preflight.direction_of(configs, asked) if configs else asked or "minimize"
-            )
-        except UserError as error:
-            found = [*error.problems, *found]
-        try:
-            launcher = self.config.hydra.launcher._target_
-            self.goals = goals_of(self.settings, configs, launcher, hands_trial=self.hands_trial)
-        except UserError as error:
-            found += error.problems
+        sampler: BaseSampler | None = None
+        if may_build:
+            try:
+                sampler = self._built_sampler()
+            except UserError as error:
+                found += error.problems
         if found:
             raise UserError(*found)
-        sampler: BaseSampler = self._built_sampler()
+        assert sampler is not None, "without a problem it was built"
         self.warnings += resources.unlike_lengths(self.settings, configs)
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs, least_gpus)
         if (sentence := self.slots.sentence(self.n_jobs)) is not None:
@@ -152,6 +117,31 @@ class SearchPlan:
             sampler = WithPrior(sampler, self.centers, self.spec, self.settings["reduction_factor"], self.seed)
         self.sampler = sampler
         self._open_study(storage)
+
+    def _problems_of_trials(self, configs: Sequence[dict[str, Any]], *, are_settings_right: bool) -> list[str]:
+        """Return what is wrong with the settings for these trials; sets what follows from both."""
+        found = resources.unsaved(self.settings, configs)
+        if are_settings_right:
+            found += resources.order_problems(self.settings, configs)
+            try:
+                asked = self.settings["direction"]
+                self.direction: preflight.Direction = (
+                    preflight.direction_of(configs, asked) if configs else asked or "minimize"
+                )
+            except UserError as error:
+                found = [*error.problems, *found]
+        try:
+            launcher = self.config.hydra.launcher._target_
+            self.goals = goals_of(self.settings, configs, launcher, hands_trial=self.hands_trial)
+        except UserError as error:
+            found += error.problems
+        has_begun = _folder.held_search(self.folder) is not None
+        try:
+            self.first = first_trials(self.settings, self.space, self.composed_value, self.warnings.append, has_begun)
+            self.centers = centers(self.settings, self.space, self.composed_value)
+        except UserError as error:
+            found += error.problems
+        return found
 
     @property
     def drawn_by(self) -> str:
@@ -205,70 +195,6 @@ class SearchPlan:
             pruner = before[PRUNER] if before.get(PRUNER, {}).get("name") == name else {"name": name}
             self.warnings += changes(before, {SAMPLER: self._described_sampler(), PRUNER: pruner})
         return study
-
-    def _setting_problems(self) -> list[str]:
-        found = []
-        lows = {"n_trials": 1, "n_jobs": 1, "gpus_per_trial": 1, "retries": 0, "stop_after_same_failures": 0}
-        for key, low in lows.items():
-            if self.settings[key] is not None and self.settings[key] < low:
-                found.append(f"hydra.sweeper.{key} is {self.settings[key]} but must be >= {low}; set it to {low}")
-        choices = {"on_failure": ["continue", "stop"], "direction": ["maximize", "minimize"], "keep": keeping.KEEP}
-        for key, valid in choices.items():
-            value = self.settings[key]
-            if value not in valid and not (key == "direction" and value is None):
-                found.append(
-                    f"hydra.sweeper.{key} is {value!r} but must be {' or '.join(valid)}; {hint(str(value), valid)}"
-                )
-        if self._gpus_per_trial is not None and not self._is_local:
-            found.append(
-                f"{GPUS} is {self._gpus_per_trial}, but only hydra/launcher=submitit_local divides GPUs among trials; "
-                "leave it out, and set those of a job by hydra.launcher"
-            )
-        if not self.is_run and self.settings["keep"] in (keeping.RUNGS, keeping.ONLY_BEST):
-            found.append(
-                f"hydra.sweeper.keep is {self.settings['keep']}, but only trials of nlu.train have checkpoints; leave "
-                "it out"
-            )
-        if not self.hands_trial and resources.pauses(self.settings):
-            found.append(
-                f"hydra.sweeper.pruner is {show(self.settings['pruner'])}, which pauses trials, but the program has no "
-                "key trial; choose hydra.sweeper.pruner=none"
-            )
-        sweep: Any = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)
-        subdir = sweep["subdir"]
-        if "hydra:job.num" not in subdir and "hydra.job.num" not in subdir:
-            found.append(
-                f"hydra.sweep.subdir is {subdir}, but the folder of a trial must be found by its number; leave it out"
-            )
-        if self.config.hydra.launcher.get("wait") is False:
-            found.append(
-                "hydra.launcher.wait is false, but a search draws its next trials from the results of the last ones; "
-                "leave it out, and start the search where it can keep running, in tmux or as a job"
-            )
-        found += run_dir_problems(self.config)
-        found += url_problems(self.url, self.n_jobs)
-        return found + self._sampler_problems() + resources.setting_problems(self.settings)
-
-    def _sampler_problems(self) -> list[str]:
-        sampler = self.settings["sampler"]
-        if self._is_grid and resources.pruner_name(self.settings) == FREEZE_THAW:
-            return [f"{SAMPLERS} is grid, but freeze_thaw draws the trials itself; leave it out, or take asha"]
-        if self._is_grid and (given := first_keys(self.settings)):
-            return [f"hydra.sweeper.{given[0]} is set, but {SAMPLERS}=grid tries every combination; leave it out"]
-        if isinstance(sampler, dict):
-            return [
-                f"hydra.sweeper.sampler.{key} is {value} but must be >= 0; set it to such a number"
-                for key, value in sampler.items()
-                if key.startswith("n_") and isinstance(value, int) and value < 0
-            ]
-        names = self.context.config_loader.get_group_options(SAMPLERS, ObjectType.CONFIG)
-        remedy = f"{SAMPLERS}={sampler}" if sampler in names else f"{SAMPLERS}=NAME; {hint(str(sampler), names)}"
-        return [f"hydra.sweeper.sampler is {show(sampler)}, but a sampler is the choice of a group; write {remedy}"]
-
-    @property
-    def _is_grid(self) -> bool:
-        sampler = self.settings["sampler"]
-        return isinstance(sampler, dict) and sampler["_target_"].endswith(".GridSampler")
 
     def _probes(self, is_group: Callable[[str], bool]) -> list[list[str]]:
         """Return values of trials: both ends of intervals and all choices, for every combination of groups."""
@@ -399,10 +325,6 @@ class SearchPlan:
         parameters = {key: value for key, value in self.settings["sampler"].items() if not key.startswith("_")}
         return {"name": self.sampler_name, **parameters, **({"prior": self.centers} if self.centers else {})}
 
-    @property
-    def _is_local(self) -> bool:
-        return str(self.config.hydra.launcher._target_) == LOCAL
-
     def need(self, values: dict[str, Any]) -> Need:
         """Return what a trial needs of this machine. Raises UserError if the machine has less."""
         if not self._is_local:
@@ -411,10 +333,6 @@ class SearchPlan:
         if problems := self._gpu_problems([need]):
             raise UserError(*problems)
         return need
-
-    @property
-    def _gpus_per_trial(self) -> int | None:
-        return self.settings["gpus_per_trial"]
 
     def _gpu_problems(self, needs: Sequence[Need]) -> list[str]:
         """Return why trials with these needs could not run on this machine."""
@@ -444,14 +362,6 @@ class SearchPlan:
             found.append(f"trial={{{named},number:{number},attempt:{attempt},launch:{launch}}}")
             found += ["resume=auto"] if "resume" in self.config else []
         return found
-
-
-def _mirror(arguments: Sequence[str], config: DictConfig) -> str | None:
-    """Return the mirror of the search, which has a folder for each trial."""
-    written = [read_override(text).value() for text in arguments if text.lstrip("+").startswith("mirror=")]
-    mirror = written[-1] if written else OmegaConf.select(config, "mirror")
-    # A wrong address is refused with all other problems, when the configuration of the trials is checked.
-    return mirror if isinstance(mirror, str) and not address_problems(mirror, "mirror") else None
 
 
 def _quoted(text: str) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
@@ -83,6 +84,13 @@ class HyperbandSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+
+    @staticmethod
+    def problems(config: DictConfig, arguments: list[str], loader: ConfigLoader) -> list[str]:
+        """Return what is wrong with the keys of the sweeper and the space, see `nlu.config.entry.guard`."""
+        from ._settings import SearchSettings
+
+        return SearchSettings.of(config, arguments, loader).problems()
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the search to its end. Raises UserError, before the first trial, with everything the user must change."""

@@ -15,7 +15,7 @@ from hydra import initialize_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -41,17 +41,28 @@ from nlu.config.nearest import hint
 from nlu.config.schema import flat
 from nlu.config.signature import read_signature
 
+OfHydra = Callable[[DictConfig, Sequence[Override]], list[str]]
+"""returns what is wrong with Hydra's keys of a --multirun, given the composed configuration with `hydra` and the
+overrides that can be read"""
+
 
 def override_problems(
-    config_name: str, search_path: Sequence[str], overrides: Sequence[str], schema: str = RUN, is_multirun: bool = False
+    config_name: str,
+    search_path: Sequence[str],
+    overrides: Sequence[str],
+    schema: str = RUN,
+    is_multirun: bool = False,
+    of_hydra: OfHydra = lambda config, overrides: [],
 ) -> list[str]:
     """Return every problem of a command line, as override, rule and remedy; [] if it composes and is valid.
 
     `search_path` holds URIs of configuration directories, such as `file:///conf`; earlier ones win. The values of a
-    sweep are tried one by one, and refused without `is_multirun`. Hydra must not be initialized yet.
+    sweep are tried one by one, and refused without `is_multirun`. With it, `of_hydra` is asked too. Hydra must not be
+    initialized yet.
     """
     with initialize_config_search_path(search_path):
-        return _Trial(config_name, is_multirun, frozenset(read_signature(schema).parameters)).run(overrides, schema)
+        keys = frozenset(read_signature(schema).parameters)
+        return _Trial(config_name, is_multirun, keys, of_hydra).run(overrides, schema)
 
 
 def with_known_keys(
@@ -124,11 +135,14 @@ class _Trial:
     is_multirun: bool
     keys: frozenset[str]
     """top-level keys of the command"""
+    of_hydra: OfHydra
     accepted: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
     refused_groups: set[str] = field(default_factory=set)
     drawn: list[str] = field(default_factory=list)
     """overrides with intervals, from which only a search can draw"""
+    readable: list[Override] = field(default_factory=list)
+    """overrides that Hydra can read"""
 
     def run(self, given: Sequence[str], schema: str) -> list[str]:
         overrides, torn = rejoined(given)
@@ -149,14 +163,21 @@ class _Trial:
         # A trained run has its own configuration, so the rules between groups do not apply to this one.
         is_of_run = schema == EVALUATE and plain.get("run") is not None
         with_cross_rules = not self.refused_groups and not is_of_run
-        return self.found + unresolved + self.without_refused(problems(plain, schema, with_cross_rules))
+        found = self.found + unresolved + self.without_refused(problems(plain, schema, with_cross_rules))
+        # A refused key of a single run should cost little more than Hydra, and its keys of Hydra are checked next.
+        if not self.is_multirun or any(group.startswith("hydra.") for group in self.refused_groups):
+            return found
+        whole = compose(self.config_name, self.accepted, with_hydra=True)
+        return found + self.of_hydra(whole, self.readable)
 
     def parse(self, override: str) -> list[_Alternative]:
         try:
-            return self.alternatives(override, read_override(override))
+            parsed = read_override(override)
         except UserError as error:
             self.found += error.problems
-        return []
+            return []
+        self.readable.append(parsed)
+        return self.alternatives(override, parsed)
 
     def alternatives(self, override: str, parsed: Override) -> list[_Alternative]:
         key = parsed.key_or_group
@@ -177,7 +198,15 @@ class _Trial:
             return []
         if self.is_multirun and not parsed.is_discrete_sweep():
             self.drawn.append(override)
-        if not (self.is_multirun and parsed.is_discrete_sweep()):
+        if not self.is_multirun:
+            return []
+        if isinstance(interval := parsed.value(), IntervalSweep):
+            # Its ends are tried, as a search does, which also says how to draw integers: Hydra makes floats of them.
+            name = parsed.get_key_element()
+            numbers = [float(end) for end in (interval.start, interval.end) if end is not None]
+            ends = [str(int(end) if end.is_integer() else end) for end in numbers]
+            return [_Alternative(f"{name}={end}", key, end, is_choice, is_plain) for end in ends]
+        if not parsed.is_discrete_sweep():
             return []
         pairs = zip(overrides_of_sweep(parsed), parsed.sweep_string_iterator(), strict=True)
         return [_Alternative(text, key, value, is_choice, is_plain) for text, value in pairs]

@@ -39,7 +39,7 @@ from nlu.config.entry.flags import (
     read_command_line,
 )
 from nlu.config.entry.grid import current, current_grid, job_name, print_end, status_of
-from nlu.config.entry.guard import as_multirun, require_safe, whitelist
+from nlu.config.entry.guard import as_multirun, hydra_problems, require_safe, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.hydra_private import adapt_hydra
 from nlu.config.submitted import grid_problems, is_submitted
@@ -146,10 +146,10 @@ def _complete(line: CommandLine, job: "_Job", config_name: str, directory: Path)
             line, os.environ["COMP_LINE"] = question
             # A line that is still being typed may be wrong. A message would appear in the middle of it.
             with suppress(Exception):
-                _compose_and_run(job, line, config_name, directory, [])
+                _compose_and_run(job, line, config_name, directory, [], RUN)
         sys.exit(0)
     sys.argv[0] = installed_command(sys.argv[0], config_name)
-    _compose_and_run(job, line, config_name, directory, [])
+    _compose_and_run(job, line, config_name, directory, [], RUN)
     sys.exit(0)
 
 
@@ -158,7 +158,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
     search_path = _search_path(line, directory)
     try:
         try:
-            _compose_and_run(job, line, config_name, directory, search_path)
+            _compose_and_run(job, line, config_name, directory, search_path, schema)
         except USER_MISTAKES:
             if job.has_started or stopping.received() is not None:
                 raise
@@ -169,7 +169,7 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
             if completed == line.overrides:
                 raise
             line = replace(line, overrides=completed)
-            _compose_and_run(job, line, config_name, directory, search_path)
+            _compose_and_run(job, line, config_name, directory, search_path, schema)
     except UserError as error:
         # Raised by a sweeper, before or between its jobs.
         print_error(error)
@@ -206,11 +206,16 @@ def _collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-def _compose_and_run(job: "_Job", line: CommandLine, config_name: str, directory: Path, search_path: list[str]) -> None:
+def _compose_and_run(
+    job: "_Job", line: CommandLine, config_name: str, directory: Path, search_path: list[str], schema: str
+) -> None:
     trusted: list[str] = []
     # A command that only shows something builds nothing, so it needs no check.
     if line.runs_jobs:
-        checked = require_safe(config_name, search_path, line.overrides, line.is_multirun)
+        try:
+            checked = require_safe(config_name, search_path, line.overrides, line.is_multirun)
+        except UserError as error:
+            raise UserError(*error.problems, *_override_problems(config_name, search_path, line, schema)) from None
         trusted = checked.trusted
         if checked.launched_dir is not None:
             if (grid := current()) is not None:
@@ -305,13 +310,19 @@ def _status_after(error: UserError) -> int:
 def _composition_problems(
     error: Exception, config_name: str, search_path: list[str], line: CommandLine, schema: str
 ) -> list[str]:
-    from nlu.config.checks.overrides import composition_problem, override_problems
+    from nlu.config.checks.overrides import composition_problem
 
     if isinstance(error, yaml.YAMLError | SearchPathException):
         # A file is wrong, so the overrides cannot be checked.
         return [composition_problem(error, config_name)]
-    found = override_problems(config_name, search_path, line.overrides, schema, line.is_multirun)
+    found = _override_problems(config_name, search_path, line, schema)
     return found or [composition_problem(error, config_name)]
+
+
+def _override_problems(config_name: str, search_path: list[str], line: CommandLine, schema: str) -> list[str]:
+    from nlu.config.checks.overrides import override_problems
+
+    return override_problems(config_name, search_path, line.overrides, schema, line.is_multirun, hydra_problems)
 
 
 def _search_path(line: CommandLine, directory: Path) -> list[str]:

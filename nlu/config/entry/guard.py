@@ -19,6 +19,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
+from hydra.plugins.plugin import Plugin
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -67,26 +69,57 @@ def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequen
         config = compose(config_name, first_values(overrides), with_hydra=True)
         parsed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(list(overrides))
     is_multirun = is_multirun or config.hydra.mode == RunMode.MULTIRUN
-    trusted = [str(package) for package in OmegaConf.select(config, "trusted_packages", default=None) or ()]
     with current_config(config):
-        group = "sweep" if is_multirun else "run"
-        is_launched = not is_multirun and _is_launched(config) and not _is_dry_run(config)
-        found = [
-            *_foreign(config, trusted),
-            *place_problems(config, group),
-            *_changed_folder(config),
-            *_verbose(config),
-            *_secrets(config),
-        ]
-        found += [*_several_values(parsed)] if is_launched else []
-        resume, mirror = (OmegaConf.select(config, key, default=None) for key in ("resume", "mirror"))
-        if is_launched and (problem := unnamed_folder_problem(resume, mirror, config.hydra)):
-            # Otherwise its job would report this only after its time in the queue.
-            found.append(problem)
-        found += _foreign_sweeper(config) if is_multirun else _search_without_multirun(config, parsed, is_launched)
-        if found:
+        if found := list(_problems(config, parsed, is_multirun=is_multirun)):
             raise UserError(*found)
-        return Checked(trusted, str(config.hydra.run.dir) if is_launched else None)
+        launched_dir = str(config.hydra.run.dir) if not is_multirun and _is_sent(config) else None
+        return Checked(_trusted(config), launched_dir)
+
+
+def hydra_problems(config: DictConfig, overrides: Sequence[Override]) -> list[str]:
+    """Return what is wrong with Hydra's keys of a --multirun, and what its sweeper finds wrong.
+
+    For a command line that Hydra refused: `config` is composed of what it accepts. A sweeper that can tell without
+    composing a job has a static method `problems`, which gets the overrides of its jobs.
+    """
+    found: list[str] = []
+    with current_config(config), _ignored():
+        found += _problems(config, overrides, is_multirun=True)
+        if (find := getattr(_sweeper_of(config), "problems", None)) is not None:
+            of_jobs = [one for one in overrides if not one.key_or_group.startswith(("hydra.", "hydra/"))]
+            found += find(config, [str(one.input_line) for one in of_jobs], GlobalHydra.instance().config_loader())
+    return found
+
+
+def _sweeper_of(config: DictConfig) -> type[Plugin] | None:
+    sweepers = {f"{each.__module__}.{each.__name__}": each for each in Plugins.instance().discover(Sweeper)}
+    return sweepers.get(config.hydra.sweeper.get(TARGET))
+
+
+def _problems(config: DictConfig, parsed: Sequence[Override], *, is_multirun: bool) -> Iterator[str]:
+    is_launched = not is_multirun and _is_sent(config)
+    yield from _foreign(config, _trusted(config))
+    yield from place_problems(config, "sweep" if is_multirun else "run")
+    yield from _changed_folder(config)
+    yield from _verbose(config)
+    yield from _secrets(config)
+    if is_launched:
+        yield from _several_values(parsed)
+        resume, mirror = (OmegaConf.select(config, key, default=None) for key in ("resume", "mirror"))
+        if (problem := unnamed_folder_problem(resume, mirror, config.hydra)) is not None:
+            # Otherwise its job would report this only after its time in the queue.
+            yield problem
+    yield from _foreign_sweeper(config) if is_multirun else _search_without_multirun(config, parsed, is_launched)
+
+
+def _trusted(config: DictConfig) -> list[str]:
+    """Return the trusted packages of a configuration."""
+    return [str(package) for package in OmegaConf.select(config, "trusted_packages", default=None) or ()]
+
+
+def _is_sent(config: DictConfig) -> bool:
+    """Whether a single run goes to a launcher."""
+    return _is_launched(config) and not _is_dry_run(config)
 
 
 def as_multirun(overrides: Sequence[str], run_dir: str) -> list[str]:
