@@ -30,7 +30,7 @@ BETTER = of_folds({100: 0.7, 200: 0.7, 300: 0.7}, [100, 200], [0.7, 0.72], 0.71)
 WORSE = of_folds({100: 0.5, 200: 0.5, 300: 0.5}, [100, 200], [0.5, 0.5], 0.5)
 
 
-def test_a_better_mean_over_folds_is_progress_though_a_fold_of_another_trial_was_better():
+def test_a_better_mean_over_folds_is_progress_though_a_single_fold_was_better():
     limits = Limits(plan_of(optuna.create_study(direction="maximize")))
     assert limits.reached([LUCKY]) is None
     assert limits.reached([LUCKY, WORSE]) is None
