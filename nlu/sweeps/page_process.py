@@ -33,9 +33,11 @@ class PageProcess:
         with tempfile.TemporaryFile() as file:
             pickle.dump(snapshot, file)
             file.seek(0)
+            # Like this process, it imports nothing from the current folder unless that is on the path: `-m` would.
+            safe = () if {"", os.getcwd()} & set(sys.path) else ("-P",)
             # In a session of its own: Ctrl-C of a terminal and a signal to the process group are for the search.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "nlu.sweeps.page_process", str(os.getpid()), str(nice)],
+                [sys.executable, *safe, "-m", "nlu.sweeps.page_process", str(os.getpid()), str(nice)],
                 stdin=file,
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
@@ -92,7 +94,8 @@ def main() -> None:
     # Raises SystemExit, so that a file that is being written is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     end_with(parent, signal.SIGTERM)
-    os.nice(nice)
+    if hasattr(os, "nice"):
+        os.nice(nice)
     snapshot: Snapshot = pickle.load(sys.stdin.buffer)
     import optuna
 

@@ -84,9 +84,23 @@ def test_neither_its_command_nor_its_folder_names_the_storage(tmp_path: Path) ->
     # Empty for an instant, in which the process becomes another program.
     while not (command := Path(f"/proc/{process.number}/cmdline").read_text()):
         time.sleep(0.001)
-    assert command.split("\0") == [sys.executable, "-m", "nlu.sweeps.page_process", str(os.getpid()), "0", ""]
+    given = [each for each in command.split("\0") if each != "-P"]
+    assert given == [sys.executable, "-m", "nlu.sweeps.page_process", str(os.getpid()), "0", ""]
     process.wait()
     assert process.result()[1] is None and {path.name for path in tmp_path.iterdir()} == {"summary"}
+
+
+@pytest.mark.parametrize("imports_from_here", [True, False])
+def test_it_imports_from_the_current_folder_only_if_the_search_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imports_from_here: bool
+) -> None:
+    (tmp_path / "optuna.py").write_text("raise RuntimeError('not the library')")
+    monkeypatch.chdir(tmp_path)
+    here = [str(tmp_path)] if imports_from_here else []
+    monkeypatch.setattr(sys, "path", [*here, *(each for each in sys.path if each not in ("", str(tmp_path)))])
+    process = PageProcess(snapshot_of(study_of(mixed, 12), tmp_path), nice=0)
+    process.wait()
+    assert process.result()[1] == ("RuntimeError: not the library" if imports_from_here else None)
 
 
 def test_an_error_is_one_line_and_the_last_page_stays(tmp_path: Path) -> None:

@@ -54,13 +54,14 @@ class Pages:
                 self._begin(read(), NICE)
 
     def write(self, read: Callable[[], Sequence[FrozenTrial]]) -> None:
-        """Write the page and wait for it, unless nothing has changed."""
+        """Write the page and wait for it, unless nothing has changed; also if an earlier one could not be written."""
+        self._report()
         with suppress(StorageUnavailable):
             trials = read()
             if self._process is not None and _state_of(trials) != self._shown:
                 self._process.end()
                 self._process = None
-            if self._process is None and not self._is_off:
+            if self._process is None:
                 self._begin(trials, 0)
         if self._process is not None:
             self._process.wait()
@@ -92,6 +93,7 @@ class Pages:
             raise
         except Exception as error:
             self._turn_off(last_line(error))
+            return
         self._shown, self._begun_s = now, time.monotonic()
 
     def _report(self) -> None:
@@ -106,7 +108,7 @@ class Pages:
 
     def _turn_off(self, error: str) -> None:
         # A search must not end for a picture.
-        self._is_off = True
+        self._is_off, self._shown = True, None
         self._say(f"the page of the search is written only at its end: {error}", style="yellow")
 
 
