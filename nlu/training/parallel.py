@@ -307,7 +307,7 @@ def strategy(ranks: Ranks, node: Mapping[str, Any], trusted: Sequence[str] = ())
             )
         if ranks.device.type != "cpu":
             return SingleProcess(ranks)
-        # For the layout of its memory.
+        # It shares nothing, but updates all weights in one call.
         node = {TARGET: target_of("parallel", "shared")}
     chosen: Parallel = build(node, ranks, trusted=trusted)
     return chosen

@@ -8,6 +8,8 @@ https://arxiv.org/abs/1910.02054, stage 2); here the parts lie in common memory,
 Ranks meet three times in a step: where rows are counted, which is after the update of the step before (unless `settle`
 was called), where all gradients are there, and where all are summed.
 
+A single process uses the same code for its own memory, where it meets nobody.
+
 Axes: W ranks, P parameters.
 """
 
@@ -72,11 +74,11 @@ class Shared(SingleProcess):
     def __init__(self, ranks: Ranks):
         """No options."""
         super().__init__(ranks)
-        is_alone = ranks.world_size == 1
-        self._otherwise: Parallel = SingleProcess(ranks) if is_alone else Replicated(ranks)
+        is_single = ranks.world_size == 1
+        self._otherwise: Parallel = SingleProcess(ranks) if is_single else Replicated(ranks)
         """what sums gradients where nothing is shared"""
         self._common: _Common | None = None
-        self._room: Room | OwnRoom | None = OwnRoom() if is_alone else ranks.room
+        self._room: Room | OwnRoom | None = OwnRoom() if is_single else ranks.room
         self._is_compiled = False
         self._divisor: float | None = None
         """of an update in C that waits for `follow` or `settle`, so that all is done in one pass"""

@@ -1,4 +1,4 @@
-"""The update of what a rank has to update, by the kernel in C: `trainer.kernels=compiled` with `parallel=shared`."""
+"""The update of what a rank has to update, by the kernel in C (`trainer.kernels=compiled`)."""
 
 from collections.abc import Iterator, Sequence
 

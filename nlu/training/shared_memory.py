@@ -171,7 +171,7 @@ class Room:
 
 
 class OwnRoom:
-    """The room of a process that is alone: it waits for nobody, and only it sees the memory."""
+    """The room of a single process: it waits for nobody, and only it sees the memory."""
 
     rank, world_size = 0, 1
 

@@ -1,4 +1,4 @@
-"""A process that is alone on a CPU: its weights lie in one block of memory, and its updates are those of torch."""
+"""A single process on a CPU: its weights lie in one block of memory, and its updates are those of torch."""
 
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from nlu.training.step import Stepper
 from tests.models.layers.compiled.machine import compiles_training
 from tests.training.test_step import CPU, ROWS, examples_in, stepper
 
-ALONE = Ranks(0, 1, CPU)
+SINGLE = Ranks(0, 1, CPU)
 REPLICATED = {TARGET: target_of("parallel", "replicated")}
 STEPS = 4
 
@@ -71,10 +71,10 @@ def trained(
 def test_updates_in_one_block_are_those_of_torch_on_single_tensors(
     examples: Examples, dtype: Literal["float32", "bfloat16"], ema_decay: float
 ) -> None:
-    parallel = strategy(ALONE, REPLICATED)
+    parallel = strategy(SINGLE, REPLICATED)
     assert isinstance(parallel, Shared)
     found = trained(examples, parallel, dtype, ema_decay)
-    expected = trained(examples, SingleProcess(ALONE), dtype, ema_decay)
+    expected = trained(examples, SingleProcess(SINGLE), dtype, ema_decay)
     assert found.keys() == expected.keys()
     for name, each in expected.items():
         tolerance = {"rtol": 1e-5, "atol": 1e-7} if dtype == "float32" else {"rtol": 2e-2, "atol": 1e-5}
@@ -82,7 +82,7 @@ def test_updates_in_one_block_are_those_of_torch_on_single_tensors(
 
 
 def test_all_weights_lie_in_one_block_of_memory(examples: Examples) -> None:
-    parts: Stepper = stepper(optimizer=adamw, ema_decay=0.9, parallel=strategy(ALONE, REPLICATED))
+    parts: Stepper = stepper(optimizer=adamw, ema_decay=0.9, parallel=strategy(SINGLE, REPLICATED))
     size = sum(each.numel() for each in parts.model.parameters())
     for tensors in (list(parts.model.parameters()), list((parts.average or {}).values())):
         first, *_, last = sorted(each.data_ptr() for each in tensors)
@@ -97,8 +97,8 @@ def test_without_the_block_a_process_updates_as_before_to_the_same_bits(
     optimizer: Any = torch.optim.SGD if room == "another optimizer" else adamw
     if room == "no memory":
         monkeypatch.setattr(OwnRoom, "share", lambda self, size: None)
-    found = trained(examples, strategy(ALONE, REPLICATED), optimizer=optimizer)
-    expected = trained(examples, SingleProcess(ALONE), optimizer=optimizer)
+    found = trained(examples, strategy(SINGLE, REPLICATED), optimizer=optimizer)
+    expected = trained(examples, SingleProcess(SINGLE), optimizer=optimizer)
     assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
@@ -117,11 +117,11 @@ def test_an_update_in_c_has_the_same_bits_with_any_number_of_threads(
     found = []
     for threads in (1, 3):
         monkeypatch.setattr(shared_compiled, "shares", lambda stretches, count, of=threads: shares(stretches, of))
-        parallel = strategy(ALONE, REPLICATED)
+        parallel = strategy(SINGLE, REPLICATED)
         parallel.compile_update()
         found.append(trained(examples, parallel, "bfloat16"))
     one, other = found
-    by_torch = trained(examples, SingleProcess(ALONE), "bfloat16")
+    by_torch = trained(examples, SingleProcess(SINGLE), "bfloat16")
     for name, each in by_torch.items():
         torch.testing.assert_close(one[name], each, rtol=2e-2, atol=1e-5)
         assert torch.equal(one[name], other[name]), name
