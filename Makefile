@@ -2,9 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Tests wait for processes almost half of the time, so there are two workers for each core. The tests of a file share
-# fixtures, so they run in one worker; tests/conftest.py has the order of the files, which xdist would change.
-WORKERS := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 2 )))
+# Each worker collects all tests, so there is one for each core. The tests of a file share fixtures, so they run in one
+# worker; tests/conftest.py has the order of the files, which xdist would change.
+WORKERS := $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # --fresh-env reads every page again, because Sphinx warns about a page only when it reads it.
 SPHINX = $(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env -c docs
@@ -13,7 +13,7 @@ export NLU_DATA ?= ../shared/data
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-all test-without-servers test-servers test-services test-slurm bench bench-quick bench-cuda lint format typecheck check dist docs docs-links clean
+.PHONY: help train test test-thorough test-services test-slurm bench bench-quick bench-cuda lint format typecheck check dist docs docs-links clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -21,24 +21,19 @@ help: ## list the targets
 train: $(VENV)/.run ## train the default experiment: a small pretrained model on Chinese reviews
 	$(BIN)/python -m nlu.train
 
-test: $(VENV)/.dev ## run the tests on all cores, except some kills and multi-process runs (10 minutes on 2)
+test: $(VENV)/.dev ## run the tests on all cores (5 minutes on 2); of many alike a sample, and nothing that needs servers
 	$(PYTEST)
 
-# Tests with servers mostly wait, so they run at the same time as the others; their output is shown at the end.
-test-all: $(VENV)/.services $(VENV)/.dev ## run every test, including those that need servers
-	$(MAKE) --jobs=2 test-without-servers test-servers
-
-test-without-servers: $(VENV)/.services
+# Tests with servers mostly wait, so they run at the same time; their output is shown at the end.
+test-thorough: $(VENV)/.services ## run every test: all products of features, all kills, all that need servers (for a release)
 	$(PYTEST) -m "not services and not slurm"
-
-test-servers: $(VENV)/.services
-	@$(MAKE) --jobs=2 --keep-going --output-sync=target test-services test-slurm > $(VENV)/servers.log 2>&1; status=$$?; cat $(VENV)/servers.log; exit $$status
+	$(MAKE) --jobs=2 --keep-going --output-sync=target THOROUGH=--thorough test-services test-slurm
 
 test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
-	$(BIN)/python tests/services/run.py
+	$(BIN)/python tests/services/run.py $(THOROUGH)
 
 test-slurm: $(VENV)/.dev ## test jobs on a real Slurm of two virtual nodes, which it installs (as root), starts and stops
-	$(BIN)/python tests/slurm/run.py
+	$(BIN)/python tests/slurm/run.py $(THOROUGH)
 
 bench: $(VENV)/.bench ## measure speed against peers in full (45 minutes), and write benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md

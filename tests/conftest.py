@@ -68,6 +68,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine cannot do: asked for here, since an import must neither compile nor load libraries."""
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+    for mark in item.iter_markers("needs"):
+        check, reason = mark.args
+        if not check():
+            pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
 def session_cache() -> Path:
     return Path(os.environ["NLU_CACHE"])

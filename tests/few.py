@@ -1,4 +1,4 @@
-"""Which parameters of a test `make test` tries; `make test-all` tries every one."""
+"""Which parameters of a test `make test` tries; `make test-thorough` tries every one."""
 
 from collections.abc import Iterable
 from typing import Any

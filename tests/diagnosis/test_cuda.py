@@ -12,7 +12,7 @@ from nlu.diagnosis.machine import collectives, devices
 from tests.training.in_process import MODEL, PLAIN, of_composed, sets
 from tests.training.test_cuda import modes  # noqa: F401 - a fixture
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = pytest.mark.gpu
 
 
 def test_a_sum_over_all_devices_is_right() -> None:

@@ -23,8 +23,8 @@ from tests.serving.servers import serving
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, TEXTCNN, few_first, read, write
 
-NEEDS_COMPILER = pytest.mark.skipif(not compiles_int8(), reason="no compiler, or no AVX-512 VNNI")
-pytestmark = pytest.mark.skipif(not multiplies_integers(), reason="no products of integers")
+NEEDS_COMPILER = pytest.mark.needs(compiles_int8, "no compiler, or no AVX-512 VNNI")
+pytestmark = pytest.mark.needs(multiplies_integers, "no products of integers")
 
 
 @pytest.fixture(scope="module")

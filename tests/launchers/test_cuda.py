@@ -4,12 +4,11 @@ import csv
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.training.runs import QUICK, TINY, files, run, weights
 
 DEVICE = "cuda"
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = pytest.mark.gpu
 SEARCH = (
     "--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.pruner=freeze_thaw", "hydra/launcher=submitit_local",
     "hydra.sweeper.n_trials=2", "hydra.sweeper.max_examples=160ex", "hydra.sweeper.keep=all",

@@ -188,7 +188,7 @@ def test_logits_of_bert_with_lora_have_the_same_bits_among_any_neighbours(corpus
         assert spread_of_logits(spread(model), corpus(layout, lengths_of(1))) == 0.0
 
 
-@pytest.mark.skipif(not multiplies_integers(), reason="no products of integers")
+@pytest.mark.needs(multiplies_integers, "no products of integers")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("seed", "dtype"), [(0, torch.bfloat16), (3, torch.bfloat16), *first(1, [(1, torch.float32), (2, torch.float32)])]
@@ -199,7 +199,7 @@ def test_in_int8_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, 
     assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
 
 
-@pytest.mark.skipif(not compiles_int8(), reason="no compiler, or no AVX-512 VNNI")
+@pytest.mark.needs(compiles_int8, "no compiler, or no AVX-512 VNNI")
 @pytest.mark.parametrize(
     ("layout", "pooling"), [*((layout, "first") for layout in LAYOUTS), ("pair", "pooler"), ("single", "mean")]
 )

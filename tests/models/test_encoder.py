@@ -116,7 +116,6 @@ def test_the_last_layer_of_bert_computes_only_first_tokens_unless_others_are_nee
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("layout", ["single", "pair"])
 @pytest.mark.parametrize(
     "name", ["bert", "bert with narrow embeddings", "bert with a maximum", "bert with attention over tokens", "textcnn"]

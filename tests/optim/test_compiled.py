@@ -14,7 +14,7 @@ from nlu.optim.compiled import STRETCH, update_in_one_pass
 from nlu.optim.fused import update_in_place
 from tests.models.layers.compiled.machine import compiles_training
 
-pytestmark = pytest.mark.skipif(not compiles_training(), reason="needs a C compiler, AVX-512 and its bf16")
+pytestmark = pytest.mark.needs(compiles_training, "needs a C compiler, AVX-512 and its bf16")
 
 COUNT = 4096 + 80
 GROUP: dict[str, Any] = {"lr": 0.013, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.07}

@@ -1,6 +1,7 @@
 """Start PostgreSQL and an S3 server on loopback, run the tests that need them, stop them.
 
     python tests/services/run.py [arguments for pytest]       # what `make test-services` does
+    python tests/services/run.py --thorough ...               # also the tests that are like others
     python tests/services/run.py --shell                      # a shell with the servers' addresses in its environment
     python tests/services/run.py --then COMMAND ...           # any other command
 
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from postgresql import PostgreSQL
 from seaweedfs import SeaweedFS
 
-PYTEST = [sys.executable, "-m", "pytest", "-m", "services", str(Path(__file__).parent)]
+PYTEST = [sys.executable, "-m", "pytest", str(Path(__file__).parent), "-m"]
 
 
 def _terminate(number: int, _frame: object) -> None:
@@ -28,7 +29,10 @@ def _terminate(number: int, _frame: object) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the command between the start and the stop of the servers; returns its status."""
-    command = PYTEST + arguments
+    if arguments[:1] == ["--thorough"]:
+        command = [*PYTEST, "services", *arguments[1:]]
+    else:
+        command = [*PYTEST, "services and not thorough", *arguments]
     if arguments[:1] == ["--shell"]:
         command = [os.environ.get("SHELL", "/bin/bash")]
     elif arguments[:1] == ["--then"]:

@@ -1,6 +1,7 @@
 """Start a Slurm of two virtual nodes on loopback, run the tests that need it, stop it; then the same without sacct.
 
     python tests/slurm/run.py [arguments for pytest]          # what `make test-slurm` does
+    python tests/slurm/run.py --thorough ...                  # also the tests that are like others
     python tests/slurm/run.py --shell                         # a shell in which sbatch, squeue, ... find it
     python tests/slurm/run.py --then COMMAND ...              # any other command
     python tests/slurm/run.py --accounting=no ...             # any of these, only without slurmdbd; yes: only with it
@@ -43,6 +44,10 @@ def main(arguments: list[str]) -> int:
 def tests(arguments: list[str], accounting: bool) -> int:
     """Run the tests of one kind of cluster: those that need sacct, or those that do without it."""
     kind = "slurm and not without_accounting" if accounting else "slurm and without_accounting"
+    if arguments[:1] == ["--thorough"]:
+        arguments = arguments[1:]
+    else:
+        kind += " and not thorough"
     return within([sys.executable, "-m", "pytest", "-m", kind, str(Path(__file__).parent), *arguments], accounting)
 
 

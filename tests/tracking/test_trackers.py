@@ -1,6 +1,6 @@
 """Each tracker writes what a run tells it, read back by the tracker's own means; also after a kill.
 
-Skipped where the tracker is not installed; make test-all installs all three.
+Skipped where the tracker is not installed; make test-thorough installs all three.
 """
 
 import json

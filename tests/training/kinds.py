@@ -250,7 +250,7 @@ SPANS = Kind(("task=tag",), spans)
 
 
 def few_first(kinds: Iterable[str], *few: str) -> list[Any]:
-    """Return the parameters of a test of all kinds, of which `make test` tries a few and `make test-all` every one.
+    """Return the parameters of a test of all kinds: `make test` tries a few, `make test-thorough` every one.
 
     The parameters are the values of a mapping, or else the names themselves.
     """

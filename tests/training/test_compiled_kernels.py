@@ -25,7 +25,7 @@ from tests.training.kinds import Kind, classes, few_first, pair_of_classes, tags
 from tests.training.test_kinds_in_processes import run_in_two
 from tests.training.test_kinds_killed import assert_kills_change_nothing
 
-needs_kernels = pytest.mark.skipif(not compiles_training(), reason="no compiler, or no AVX-512 with bf16")
+needs_kernels = pytest.mark.needs(compiles_training, "no compiler, or no AVX-512 with bf16")
 SIZES = (
     "model=bert_tiny", "model.hidden_size=24", "model.heads=4", "model.layers=2", "model.intermediate_size=40",
     "model.max_positions=32", "data.max_len=32",

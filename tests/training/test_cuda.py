@@ -22,7 +22,7 @@ from tests.training.in_process import MODEL
 from tests.training.runs import QUICK, TINY, files, result, run, weights
 
 DEVICE = "cuda"
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = pytest.mark.gpu
 HALF = "fp16 without master weights"
 """the name of that precision in these tests"""
 WARM_UP_STEPS = 2

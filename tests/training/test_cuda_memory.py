@@ -15,11 +15,7 @@ from tests.training.in_process import column, train
 from tests.training.runs import run
 from tests.training.test_cuda import DEVICE, modes  # noqa: F401 - a fixture
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-    pytest.mark.usefixtures("modes"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("modes")]
 ROWS, TOKENS = 400, 100
 WIDE = (
     "model=bert_tiny", "model.hidden_size=128", "model.heads=2", "model.layers=4", "model.intermediate_size=512",

@@ -182,7 +182,7 @@ def test_the_copy_of_a_weight_that_has_changed_since_is_not_used(examples: Examp
     assert in_rooms(2, work)[0]
 
 
-@pytest.mark.skipif(not compiles_training(), reason="needs a C compiler, AVX-512 and its bf16")
+@pytest.mark.needs(compiles_training, "needs a C compiler, AVX-512 and its bf16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("ema_decay", [0.9, 0.0])
 def test_an_update_in_c_is_that_of_torch_and_has_the_same_bits_each_time(
@@ -206,7 +206,7 @@ def test_an_update_in_c_is_that_of_torch_and_has_the_same_bits_each_time(
         torch.testing.assert_close(found, expected, rtol=1e-5 if dtype == "float32" else 2e-2, atol=1e-5)
 
 
-@pytest.mark.skipif(not compiles_training(), reason="needs a C compiler, AVX-512 and its bf16")
+@pytest.mark.needs(compiles_training, "needs a C compiler, AVX-512 and its bf16")
 def test_copies_of_an_update_in_c_are_those_of_the_weights(examples: Examples) -> None:
     def work(room: Room) -> list[bool]:
         parts = stepper(room, "bfloat16", is_compiled=True)

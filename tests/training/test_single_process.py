@@ -110,7 +110,7 @@ def test_a_process_on_cuda_keeps_its_tensors_apart() -> None:
     assert type(strategy(Ranks(0, 1, torch.device("cuda")), REPLICATED)) is SingleProcess
 
 
-@pytest.mark.skipif(not compiles_training(), reason="needs a C compiler, AVX-512 and its bf16")
+@pytest.mark.needs(compiles_training, "needs a C compiler, AVX-512 and its bf16")
 def test_an_update_in_c_has_the_same_bits_with_any_number_of_threads(
     examples: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from nlu.models.layers.linear import Linear
 from nlu.models.layers.quantized import QuantizedLinear
 from nlu.models.layers.torch_private import multiplies_integers
 
-pytestmark = pytest.mark.skipif(not multiplies_integers(), reason="no products of integers")
+pytestmark = pytest.mark.needs(multiplies_integers, "no products of integers")
 
 
 def layer(inputs: int = 40, outputs: int = 24, seed: int = 0) -> Linear:

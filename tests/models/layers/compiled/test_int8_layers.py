@@ -18,7 +18,7 @@ from nlu.models.layers.compiled import int8_layers
 from nlu.models.layers.linear import Linear
 from tests.models.layers.compiled.machine import compiles_int8
 
-pytestmark = pytest.mark.skipif(not compiles_int8(), reason="no compiler, or no AVX-512 VNNI")
+pytestmark = pytest.mark.needs(compiles_int8, "no compiler, or no AVX-512 VNNI")
 SIZES: list[dict[str, Any]] = [
     {"hidden_size": 24, "heads": 4, "intermediate_size": 40},
     {"hidden_size": 312, "heads": 12, "intermediate_size": 1200},

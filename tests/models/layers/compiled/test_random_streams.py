@@ -10,7 +10,7 @@ from nlu.models.layers.compiled.random_streams import CompiledStreams, draw_in_c
 from nlu.models.layers.noise import Noise, drawing_from
 from tests.models.layers.compiled.machine import compiles_training
 
-pytestmark = pytest.mark.skipif(not compiles_training(), reason="no compiler, or no AVX-512 with bf16")
+pytestmark = pytest.mark.needs(compiles_training, "no compiler, or no AVX-512 with bf16")
 
 
 class Seeded(np.random.bit_generator.ISeedSequence):

@@ -24,7 +24,7 @@ from tests.models.conftest import VOCAB_SIZE
 from tests.models.layers.compiled.machine import compiles_training
 from tests.models.layers.test_layer_in_one_node import LENGTHS, SIZES, bert, nodes
 
-pytestmark = pytest.mark.skipif(not compiles_training(), reason="no compiler, or no AVX-512 with bf16")
+pytestmark = pytest.mark.needs(compiles_training, "no compiler, or no AVX-512 with bf16")
 NODE = "_CompiledBackward"
 
 
