@@ -1,5 +1,4 @@
-"""A test of a product of features: `make test` tries a sample of it in which all pairs occur; `make test-all` tries all.
-"""
+"""A test of a product of features: `make test` tries a sample with all pairs, `make test-thorough` every case."""
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
