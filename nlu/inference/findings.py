@@ -48,10 +48,15 @@ class Findings:
 
 
 def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress: Progress) -> Findings:
-    """Compute the results from the records of a scored set. Raises UserError for unknown classes or groups."""
+    """Compute the results from the records of a scored set; without a score there are no others.
+
+    Raises UserError for unknown classes or groups.
+    """
     own = scored.scores.metrics
     names = part.target.names
     found = Findings(len(part), own, dict(own), scored.scores.by_label, names=names)
+    if scored.not_finite:
+        return found
     kind = kind_named(task.kind, config.trusted_packages)
     has_probabilities = kind.is_one_label and kind.has_probabilities
     group_N = None if config.group_by is None else part.stored.scalars("group", part.rows_N)

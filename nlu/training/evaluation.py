@@ -1,5 +1,7 @@
 """Score a set, each example once, for any batch size and number of processes; decide by scores; keep predictions."""
 
+import logging
+import math
 import os
 import pickle
 import tempfile
@@ -8,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,7 +35,11 @@ from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
 from nlu.training.side_by_side import may_be_apart, side_by_side
 
+log = logging.getLogger(__name__)
+
 CHUNK_RECORDS = 2048
+NAMED_ROWS = 3
+"""rows that a warning names"""
 
 
 class Spool:
@@ -124,13 +131,17 @@ class Scored:
     spool: Spool
     scorer: type[Scorer]
     """its class, so that predictions can be scored again without the model"""
+    not_finite: int = 0
+    """how many examples have numbers that are not finite, on all ranks; with any, every metric of the task is NaN"""
 
 
 @torch.inference_mode()
 def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]) -> Scored:
     """Score one set with the current weights. Memory: a few bytes per row.
 
-    `decided` are the metrics of the run's first set, from which a task may take a threshold.
+    `decided` are the metrics of the run's first set, from which a task may take a threshold. A set has no score if the
+    model computes a number that is not finite for one of its examples: then every metric of the task is NaN, and the
+    rows are named in a warning.
     """
     task, ranks = evaluator.task, evaluator.ranks
     scorer, spool, recorder = task.scorer(decided), Spool(len(part), evaluator.folder), Recorder()
@@ -156,6 +167,7 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
         recorder = own
         return found
 
+    bad: list[int] = []
     with _scoring(evaluator.model):
         # Only code of users records numbers, and none of it may run side by side.
         if evaluator.by_threads and may_be_apart(evaluator.model, task):
@@ -163,8 +175,11 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
         else:
             found = by_parts(recorded, batches, ranks.device, divides=evaluator.divides)
         for _, (batch, records) in found:
-            for record in records:
-                scorer.add(record)
+            for example, record in zip(batch.examples_B.tolist(), records, strict=True):
+                if all(math.isfinite(value) for value in record.values() if isinstance(value, float)):
+                    scorer.add(record)
+                else:
+                    bad.append(example)
             spool.add(batch.examples_B, records)
             advance(len(batch))
         # The ranks may have different numbers of batches, but never of passes.
@@ -173,10 +188,41 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
             # Nothing is recorded in a placeholder.
             with evaluator.precision.autocast(ranks.device):
                 task.forward(evaluator.model, batch.to(ranks.device))
-    total = ranks.sum_on_host([float(len(spool))])[0]
+    total, not_finite = map(int, ranks.sum_on_host([float(len(spool)), float(len(bad))]))
     # A set scored twice or in part would give a plausible but wrong score.
-    assert total == len(part), f"{total:.0f} of {len(part)} examples were scored"
-    return Scored(part, scores_of_all(scorer, recorder, ranks), spool, type(scorer))
+    assert total == len(part), f"{total} of {len(part)} examples were scored"
+    if not_finite:
+        _name_rows(part, bad, not_finite, ranks)
+    scores = scores_of_all(_NoScore(task, part) if not_finite else scorer, recorder, ranks)
+    return Scored(part, scores, spool, type(scorer), not_finite)
+
+
+def _name_rows(part: Examples, bad: list[int], count: int, ranks: Ranks) -> None:
+    """Warn of `count` examples of all ranks whose numbers are not finite; `bad` are those of this rank."""
+    named = ranks.gather_to_first(sorted(bad)[:NAMED_ROWS])
+    if named is not None:
+        rows = [part.place(example) for example in sorted(chain(*named))[:NAMED_ROWS]]
+        log.warning(
+            "%s: the model computes numbers that are not finite for %d of %d rows (%s%s), so it has no score; "
+            "train with a lower optimizer.lr, or with precision=bf16 or fp32 if this is fp16",
+            part.name, count, len(part), ", ".join(rows), ", ..." if count > len(rows) else "",
+        )  # fmt: skip
+
+
+class _NoScore:
+    """The scorer of a set without a score: each metric of its task is NaN."""
+
+    def __init__(self, task: Task, part: Examples):
+        self._names = (*task.metrics, *(task.binary_metrics if len(part.target.names) == 2 else ()))
+
+    def add(self, record: Mapping[str, object]) -> None:
+        """Count nothing."""
+
+    def merge(self, other: Self) -> None:
+        """Count nothing."""
+
+    def result(self) -> Scores:
+        return Scores(dict.fromkeys(self._names, math.nan))
 
 
 def scores_of_all(scorer: Scorer, recorder: Recorder, ranks: Ranks) -> Scores:
@@ -216,9 +262,12 @@ def keep_predictions(
 ) -> None:  # fmt: skip
     """Write the records of a scored set in the order of its rows. Every rank must call it; rank 0 writes.
 
+    Nothing is written for a set with numbers that are not finite, which predict nothing.
     `step` is that of the weights, None if it is unknown; `sampled_rows` the size of a sample of the set, None for the
     whole set.
     """
+    if scored.not_finite:
+        return
     scored.spool.gather(ranks)
     if ranks.is_first:
         scorer = f"{scored.scorer.__module__}.{scored.scorer.__qualname__}"

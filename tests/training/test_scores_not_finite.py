@@ -1,0 +1,72 @@
+"""A model that computes numbers that are not finite for a row has no score: an evaluation with such a row is none."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import nlu
+from nlu.data.collate import Batch
+from nlu.models.encoders.bert import Bert
+from nlu.runs.records import read_rows
+from tests.training.in_process import composed, start
+from tests.training.kinds import LOSSES, PRETRAINING, TASKS, Kind, few_first, read
+from tests.training.runs import result
+
+KINDS = {**TASKS, **{name: LOSSES[name] for name in ("bce", "taylor")}, **PRETRAINING}
+ROWS = 11
+
+
+@pytest.mark.parametrize("kind", few_first(KINDS, "classify", "tag with a CRF", "retrieve", "regress", "mlm_pairs"))
+def test_an_evaluation_of_numbers_that_are_not_finite_is_never_the_best(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, inner = 0, Bert.embed
+
+    def embed(self: Bert, batch: Batch) -> Tensor:
+        nonlocal steps
+        found = inner(self, batch)
+        if self.training:
+            steps += 1
+        # The third evaluation, at the last step, is finite again.
+        return found * torch.nan if not self.training and 4 <= steps < 6 else found
+
+    monkeypatch.setattr(Bert, "embed", embed)
+    options = kind.overrides(tmp_path, train_rows=13, dev_rows=ROWS)
+    rate = ("optimizer.lr=1e-1", "trainer.batch_size=4", "trainer.eval_interval=2st", "trainer.max_duration=6st")
+    start(composed(*options, *rate, "trainer.ema_decay=0"), tmp_path / "run")
+    rows = [row for row in read_rows(tmp_path / "run/valid.tsv") if row["set"] == "dev"]
+    names = {row["metric"] for row in rows if row["step"] == 2}
+    assert {row["metric"] for row in rows if row["step"] == 4} == names
+    assert all(math.isnan(float(row["value"] or "nan")) for row in rows if row["step"] == 4)
+    assert all(
+        math.isfinite(float(row["value"] or "nan")) for row in rows if row["metric"] == "loss" and row["step"] != 4
+    )
+    assert result(tmp_path / "run")["best"]["step"] in (2, 6)
+    (said,) = [line for line in (tmp_path / "run/log.txt").read_text().splitlines() if "not finite" in line]
+    assert f"dev: the model computes numbers that are not finite for {ROWS} of {ROWS} rows" in said
+    assert f"dev.{'txt' if (tmp_path / 'dev.txt').exists() else 'jsonl'}:1" in said
+
+
+def test_one_row_that_is_not_finite_takes_the_score_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = TASKS["classify"].overrides(tmp_path, train_rows=13, dev_rows=ROWS)
+    start(composed(*options, "trainer.eval_interval=0", "trainer.max_duration=1st"), tmp_path / "run")
+    loaded = nlu.load(tmp_path / "run")
+    letter, inner = loaded.trained.tokenizer.vocabulary["h"], Bert.embed
+
+    def embed(self: Bert, batch: Batch) -> Tensor:
+        return torch.where((batch.tokens_T == letter)[:, None], torch.nan, inner(self, batch))
+
+    monkeypatch.setattr(Bert, "embed", embed)
+    rows = read(tmp_path / "dev.jsonl")
+    wrong = [number for number, row in enumerate(rows, 1) if "h" in row["text"]]
+    assert 3 < len(wrong) < ROWS
+    metrics = loaded.evaluate(rows)
+    assert all(map(math.isnan, metrics.values())) and "accuracy" in metrics
+    assert f"rows: the model computes numbers that are not finite for {len(wrong)} of {ROWS} rows (" in caplog.text
+    # Rows of a program are counted from 0.
+    assert "(" + ", ".join(f"rows: example {number - 1}" for number in wrong[:3]) + ", ...)" in caplog.text
