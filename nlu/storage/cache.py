@@ -28,6 +28,8 @@ from nlu.storage.settle import MARKER, settle
 log = logging.getLogger(__name__)
 
 ABANDONED_AFTER_S = 24 * 3600
+YOUNG_NS = 2 * 10**9
+"""the age up to which a file may change again without another time: clocks of file systems tick in up to 2 s"""
 # The last two: a file is where a folder of the cache should be.
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
 
@@ -53,19 +55,21 @@ def text_digest(*parts: str) -> str:
 
 
 def file_digest(path: str | Path) -> str:
-    """Return the sha256 of a file in hex, remembered in the cache by absolute path, size and modification time.
+    """Return the sha256 of a file in hex, remembered in the cache by absolute path, inode, size and times.
 
-    An unchanged file is read once, or each time if the cache cannot be written. Raises OSError as `open` does.
+    An unchanged file is read once, or each time if it has changed just now or the cache cannot be written. Raises
+    OSError as `open` does.
     """
     path = Path(path).absolute()
     before = _identity(path)
+    is_old = time.time_ns() - path.stat().st_ctime_ns >= YOUNG_NS
     memo = cache_dir() / "digests" / f"{text_digest(str(path))}.json"
     known = read_json(memo)
     if known is not None and known.get("file") == before and isinstance(known.get("sha256"), str):
         return known["sha256"]
     digest = read_digest(path)
     # A file that changes while it is read has a digest that belongs to neither version.
-    if _identity(path) == before:
+    if is_old and _identity(path) == before:
         try:
             write_json(memo, {"file": before, "sha256": digest})
         except OSError as error:
@@ -75,7 +79,9 @@ def file_digest(path: str | Path) -> str:
 
 def _identity(path: Path) -> dict[str, str | int]:
     status = path.stat()
-    return {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    # A program can give a changed file any time of modification, but not the time of that change.
+    times = {"mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns}
+    return {"path": str(path), "inode": status.st_ino, "size": status.st_size, **times}
 
 
 @contextmanager

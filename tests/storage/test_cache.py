@@ -22,31 +22,61 @@ def test_the_cache_lies_in_the_home_folder_unless_the_environment_names_another(
     assert cache_dir() == tmp_path / ".cache" / "nlu"
 
 
-def test_an_unchanged_file_is_not_read_a_second_time(tmp_path):
+@pytest.fixture
+def settled(monkeypatch):
+    """Let every file count as old enough for its digest to be remembered."""
+    monkeypatch.setattr("nlu.storage.cache.YOUNG_NS", 0)
+
+
+def test_an_unchanged_file_is_not_read_a_second_time(tmp_path, monkeypatch, settled):
     file = tmp_path / "data.txt"
     file.write_bytes(b"before")
-    first = file_digest(file)
-    status = file.stat()
-    file.write_bytes(b"behind")
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert first == hashlib.sha256(b"before").hexdigest()
-    assert file_digest(file) == first
+    assert file_digest(file) == hashlib.sha256(b"before").hexdigest()
+    monkeypatch.setattr("nlu.storage.cache.read_digest", lambda path: pytest.fail("read again"))
+    assert file_digest(file) == hashlib.sha256(b"before").hexdigest()
 
 
-@pytest.mark.parametrize("change", ["size", "modification time"])
-def test_a_changed_file_is_read_again(tmp_path, change):
+def rewritten(file, content):
+    file.write_bytes(content)
+
+
+def replaced(file, content):
+    (file.parent / "other").write_bytes(content)
+    (file.parent / "other").rename(file)
+
+
+@pytest.mark.parametrize("change", [rewritten, replaced])
+@pytest.mark.parametrize("content", [b"longer!", b"behind"])
+@pytest.mark.parametrize("later_ns", [0, 1])
+def test_a_changed_file_is_read_again_also_with_its_size_and_times_of_before(
+    tmp_path, settled, change, content, later_ns
+):
     file = tmp_path / "data.txt"
     file.write_bytes(b"before")
     file_digest(file)
     status = file.stat()
-    content, later_ns = (b"longer!", 0) if change == "size" else (b"behind", 1)
-    file.write_bytes(content)
+    # The kernel's clock of files ticks every few milliseconds.
+    while file.stat().st_ctime_ns == status.st_ctime_ns:
+        change(file, content)
+    # As rsync -t, cp -p, tar and touch -r do.
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + later_ns))
-    assert (file.stat().st_size == status.st_size) == (change == "modification time")
     assert file_digest(file) == hashlib.sha256(content).hexdigest()
 
 
-def test_the_digest_of_a_file_that_changes_while_it_is_read_is_not_remembered(tmp_path, monkeypatch):
+def test_the_digest_of_a_file_that_has_just_changed_is_not_remembered(tmp_path):
+    file = tmp_path / "data.txt"
+    file.write_bytes(b"before")
+    status = file.stat()
+    file_digest(file)
+    # Written within a tick of the kernel's clock, it would have the times of before.
+    assert not (cache_dir() / "digests").exists()
+    # The times that a program gives a file say nothing of its age.
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - 10**12))
+    file_digest(file)
+    assert not (cache_dir() / "digests").exists()
+
+
+def test_the_digest_of_a_file_that_changes_while_it_is_read_is_not_remembered(tmp_path, monkeypatch, settled):
     file = tmp_path / "data.txt"
     file.write_bytes(b"before")
     status = file.stat()
@@ -64,7 +94,7 @@ def test_the_digest_of_a_file_that_changes_while_it_is_read_is_not_remembered(tm
     assert file_digest(file) == hashlib.sha256(b"before").hexdigest()
 
 
-def test_a_damaged_or_unwritable_memory_of_digests_is_worked_around(tmp_path, cache):
+def test_a_damaged_or_unwritable_memory_of_digests_is_worked_around(tmp_path, cache, settled):
     file = tmp_path / "data.txt"
     file.write_bytes(b"x")
     expected = file_digest(file)
