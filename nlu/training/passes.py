@@ -2,7 +2,8 @@
 
 The loss of a step is the sum of weight * sum / count over its terms, where sum and count cover all rows of the step.
 The counts are known before the first forward pass, so every row has the same weight with accumulation, uneven ranks and
-a short last batch, and nothing is divided afterwards. Passes change only gradients, so they can be run again.
+a short last batch, and nothing is divided afterwards. Passes change only gradients, and buffers that are put back, so
+they can be run again.
 
 Axes: B examples of a micro-batch.
 """
@@ -23,6 +24,7 @@ from nlu.models.layers.noise import Noise, drawing_from
 from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task
+from nlu.training.buffers import Buffers
 from nlu.training.parallel import total_norm
 from nlu.training.phases import HostPhases
 from nlu.training.precision import NumberFormat
@@ -58,6 +60,7 @@ class Passes:
         self.device = self.ranks.device
         self.weights = self.method.weights(self.task)
         """the weights of all terms of the loss, equal on all ranks, also on one without rows"""
+        self.buffers = Buffers([self.model, *([] if self.own is None else [self.own])], self.ranks)
 
     def shares(self, part: Examples, micro_batches: list[np.ndarray], epoch: int) -> list[Share | None]:
         """Gather this rank's rows of each micro-batch.
@@ -110,6 +113,7 @@ class Passes:
         micro-batches. `scale` is that of the whole step.
         """
         self.forget_gradients()
+        self.buffers.begin(number)
         # float64, so that the reported sum hardly depends on the division into micro-batches.
         totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)
         for micro, share in enumerate(shares):

@@ -92,6 +92,12 @@ class Ranks:
         with self.exchanging():
             dist.all_reduce(tensor)
 
+    def take_first(self, tensor: torch.Tensor) -> None:
+        """Replace a tensor on the device by that of rank 0."""
+        if self.world_size > 1:
+            with self.exchanging():
+                dist.broadcast(tensor, 0)
+
     def sum_on_host(self, numbers: list[float]) -> list[float]:
         """Return the sum of each number over all ranks, in float64, on every rank."""
         if self.world_size == 1:

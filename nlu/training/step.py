@@ -217,6 +217,7 @@ class Stepper:
         with refused(f"memory ran out in step {number}, where gradients are summed over ranks"):
             if not is_local:
                 assert own is not None, "an error was raised"
+                self.passes.buffers.make_equal()
                 return self.parallel.reduce(self.trained, own, number)
             fits = own is not None
             own = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device) if own is None else own
@@ -225,6 +226,8 @@ class Stepper:
             self.passes.forget_gradients()
             # What these passes have recorded is recorded again.
             forget()
+        else:
+            self.passes.buffers.make_equal()
         return totals
 
     def _may_skip(self) -> bool:
