@@ -6,7 +6,6 @@ python -m nlu.train data=files data.train=my.csv 'data.fields={text: review, lab
 python -m nlu.train experiment=tnews                         a recorded experiment with its score
 python -m nlu.train --rerun outputs/mine seed=2              an earlier run again, with another seed
 python -m nlu.train trainer.devices=2                        one process for each of two devices
-python -m nlu.train replay=outputs/mine/nonfinite-12         one step whose loss or gradient was not finite, again
 torchrun --nproc-per-node=2 -m nlu.train                     the same, started by torchrun
 python -m nlu.train folds=5                                  cross-validation; seeds=3 trains three seeds
 python -m nlu.train --multirun seed=1,2,3                    Hydra's grid
@@ -15,7 +14,6 @@ python -m nlu.train --multirun hydra/sweeper=hyperband 'optimizer.lr=tag(log,int
 
 import os
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -78,8 +76,6 @@ def run(composed: DictConfig, run_dir: Path) -> int:
             )
         if config["trial"] is None and (problem := unnamed_folder_problem(config["resume"], config["mirror"], hydra)):
             raise UserError(problem)
-        if config["replay"] is not None:
-            return run_again(config, hydra.overrides.task)
         # Before the dry run, so that it shows the mirror that the run would have.
         config["mirror"] = mirror_of_job(config["mirror"], run_dir, hydra)
         if config["resume"] == "never" and is_submitted() and was_started_before():
@@ -97,18 +93,6 @@ def run(composed: DictConfig, run_dir: Path) -> int:
     finally:
         if made_by_hydra and run_dir.is_dir() and not any(run_dir.iterdir()):
             run_dir.rmdir()
-
-
-def run_again(config: dict[str, Any], overrides: Sequence[str]) -> int:
-    """Run one step that failed again, from its folder; returns 0 if it fails here too, else 1."""
-    from nlu.runs.failed_step import failed_step_at, override_problems
-
-    folder, report = failed_step_at(config["replay"])
-    if problems := list(override_problems(overrides)):
-        raise UserError(*problems)
-    from nlu.diagnosis.replay import replay
-
-    return replay(folder, report, config, overrides)
 
 
 def mirror_of_job(mirror: str | None, run_dir: Path, hydra: DictConfig) -> str | None:

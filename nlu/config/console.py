@@ -33,7 +33,7 @@ def leave_output(to: TextIO | None = None) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), (to or sys.stdout).fileno())
 
 
-def print_dry_run(config: dict[str, object], *facts: str) -> int:
+def print_dry_run(config: dict[str, object]) -> int:
     """Print what `dry_run=true` shows: the configuration, the target of each group, `facts`, the verdict. Return 0."""
     import yaml
 
@@ -45,8 +45,6 @@ def print_dry_run(config: dict[str, object], *facts: str) -> int:
         for group, node in config.items():
             if isinstance(node, dict) and "_target_" in node:
                 print(f"# {group}: {read_signature(node['_target_']).doc}")
-        for fact in facts:
-            print(f"# {fact}")
         print(_VERDICT)
     return 0
 

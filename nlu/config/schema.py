@@ -109,7 +109,7 @@ class Folds:
 PARTS = ("part", "parts")
 """Keys of `data` that only `nlu.preprocess` uses."""
 WITHOUT_EFFECT = (
-    "resume", "dry_run", "replay", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
+    "resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
     "inspect", "watch", "trainer.detect_anomaly", "trainer.timeout_min",
 )  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
@@ -140,8 +140,6 @@ class Run:
     """Folder of a bucket where machines share data stores, s3://BUCKET/FOLDER or oss://...; null = none."""
     dry_run: bool = False
     """Print the resolved configuration and the verdict on it, and stop."""
-    replay: str | None = None
-    """Folder of a step whose loss or gradient was not finite, RUN/nonfinite-STEP: run only that step; null = off."""
     inspect: list[Literal["gradients", "updates", "activations"]] | Literal["gradients", "updates", "activations"] = (
         field(default_factory=list)
     )

@@ -63,7 +63,6 @@ def of_run(reference: str) -> list[Section]:
         raise DataError(
             f"{run_dir / CONFIG} is not the whole configuration of a run: {said(error)}; copy it again"
         ) from error
-    begun.checks += checked("memory of a step", partial(recorded.memory, run_dir), "look at config.yaml")
     learns = partial(learning.learning, run_dir, run)
     sections.append(Section("whether it learns", checked("learning", learns, "look at train.tsv")))
     device, told = _device(saved)

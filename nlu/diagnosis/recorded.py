@@ -13,14 +13,12 @@ from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.evaluation import changed_commit, changed_versions
 from nlu.inference.locate import Located
 from nlu.inference.trained import decided_at, scores_at
-from nlu.models.memory import StepMemory, sentence, step_memory
 from nlu.reports.aggregate import spread_of
-from nlu.reports.runs import LOG, RunRecord, is_run, parts, read_run, saved_config
+from nlu.reports.runs import LOG, RunRecord, is_run, parts, read_run
 from nlu.runs.checkpoint import read_order
 from nlu.runs.provenance import code_changes, starts_of
-from nlu.runs.records import PEAK_COLUMN, Cell, read_rows
+from nlu.runs.records import Cell, read_rows
 from nlu.storage.files import read_json
-from nlu.training.host_memory import of_machine
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import changes, machine_as_recorded
@@ -40,25 +38,6 @@ def ending(run: RunRecord) -> Check:
         remedy = "wait for its end" if run.state == "running" else "run its command again with resume=auto"
         return warning("state", f"{run.state}: it {why}, so its best checkpoint may be replaced", remedy)
     return Check("state", f"{run.state}, {run.examples or 0:,} examples seen")
-
-
-def memory(run_dir: Path) -> Check:
-    """Report the estimate of a step's memory, and the largest use that the run has recorded."""
-    config = saved_config(run_dir)
-    found, (_, total_bytes) = step_memory(config), of_machine()
-    says = sentence(config)
-    peaks = [float(row[PEAK_COLUMN] or 0) for row in _rows_of_training(run_dir)]
-    if peaks:
-        says += f"; train.tsv has a peak of {max(peaks):,.0f} MB, on a CPU that of the whole process"
-    if isinstance(found, StepMemory) and not found.rows.on_cuda and found.total > total_bytes:
-        remedy = "halve trainer.batch_size and double trainer.accumulation, or set model.gradient_checkpointing=true"
-        return warning("memory of a step", f"{says}; this machine has {total_bytes / 1e6:,.0f} MB", remedy)
-    return Check("memory of a step", says)
-
-
-def _rows_of_training(run_dir: Path) -> list[dict[str, Cell]]:
-    path = run_dir / "train.tsv"
-    return [row for row in read_rows(path) if PEAK_COLUMN in row] if path.is_file() else []
 
 
 def scored_at(located: Located, run: RunRecord) -> Iterator[Check]:

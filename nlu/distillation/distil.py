@@ -7,7 +7,7 @@ same for every T. `nlu.distillation.soft` has the divergence for each kind of ta
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -87,18 +87,6 @@ class Distil(Plain):
         self._soft = soft
         # The error of a number is not divided by T.
         self._squared = 1.0 if isinstance(task, Regress) else self.temperature**2
-
-    def keep(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the predictions of the teachers for a batch, so that it can be repeated without them."""
-        return {} if self._soft is None else self._soft.of_batch(batch)
-
-    def restore(
-        self, model: TaskModel, context: Context, kept: Sequence[tuple[Batch, Mapping[str, Tensor]]]
-    ) -> nn.Module | None:
-        """Take the predictions of the teachers for some batches, instead of `prepare`."""
-        if any(own for _, own in kept):
-            self._learn(SoftTargets.of_batches(context.task, self.temperature, kept), context.task)
-        return None
 
     def weights(self, task: Task) -> dict[str, float]:
         own = {name: weight * (1 - self.alpha) for name, weight in task.term_weights.items()}

@@ -3,7 +3,7 @@
 Axes: T tokens of all sequences, B sequences of the same length L, H heads, D width, E width of a head.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 
 import numpy as np
@@ -50,14 +50,6 @@ class OfLayers(Distil):
         teacher, own = self._load(model, context)
         if self.prediction and self.alpha:
             self.learn_predictions([teacher], context)
-        return own
-
-    def restore(
-        self, model: TaskModel, context: Context, kept: Sequence[tuple[Batch, Mapping[str, Tensor]]]
-    ) -> nn.Module | None:
-        """Load the teacher, which reads the batches again."""
-        own = self._load(model, context)[1]
-        super().restore(model, context, kept)
         return own
 
     def _load(self, model: TaskModel, context: Context) -> tuple[Teacher, nn.Module]:

@@ -13,7 +13,7 @@ Hinton et al.), or of their numbers.
 Axes: N examples, R rows of logits (examples or units), B examples of a batch, C labels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -180,27 +180,6 @@ class SoftTargets:
             sum_RC = sum_RC + wanted_RC[ranges(starts_of(own.counts_N), counts_N)]
         assert isinstance(sum_RC, np.ndarray), "there is a teacher"
         return cls(form, temperature, (sum_RC / len(teachers)).astype(np.float32), counts_N, starts_of(counts_N))
-
-    def of_batch(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the predictions for the examples of a batch, for `of_batches`."""
-        counts_B = self.counts_of(batch)
-        rows = self.rows_RC[ranges(self.starts_N[batch.examples_B], counts_B)]
-        return {"rows": torch.from_numpy(rows), "counts": torch.from_numpy(counts_B)}
-
-    @classmethod
-    def of_batches(
-        cls, task: Task, temperature: float, kept: Sequence[tuple[Batch, Mapping[str, Tensor]]]
-    ) -> "SoftTargets":
-        """Return the targets of only the examples of these batches, each with its result of `of_batch`."""
-        size = 1 + max(int(batch.examples_B.max()) for batch, _ in kept)
-        counts_N, starts_N, start = np.zeros(size, np.int64), np.zeros(size, np.int64), 0
-        for batch, own in kept:
-            counts_B = own["counts"].numpy()
-            counts_N[batch.examples_B] = counts_B
-            starts_N[batch.examples_B] = start + starts_of(counts_B)
-            start += len(own["rows"])
-        rows_RC = np.concatenate([own["rows"].numpy() for _, own in kept])
-        return cls(form_of(task, []), temperature, rows_RC, counts_N, starts_N)
 
     def counts_of(self, batch: Batch) -> np.ndarray:
         """Return how many rows of each example of a batch are compared; (B,)."""

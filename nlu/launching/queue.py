@@ -208,7 +208,6 @@ def end_dry_run(config: dict[str, Any]) -> int:
     from omegaconf import OmegaConf
 
     from nlu.config.console import print_dry_run
-    from nlu.models.memory import sentence
 
     hydra: Any = HydraConfig.get()
     name = getattr(get_class(hydra.launcher._target_), "queue", None)
@@ -220,8 +219,7 @@ def end_dry_run(config: dict[str, Any]) -> int:
         dirs = tuple(source.path for source in hydra.runtime.config_sources if source.provider == "command-line")
         queue = open_queue(name, QueueContext(settings, run_dir, module, None, lambda _: config, dirs))
     require_valid(queue, [job], {0: config})
-    has_steps = hydra.job.config_name in ("train", "profile")
-    return print_dry_run(config, *([f"memory of a step: {sentence(config)}"] if has_steps else []))
+    return print_dry_run(config)
 
 
 def _launchers() -> dict[str, Any]:

@@ -7,15 +7,13 @@ gathers parameters only in forward hooks, unless `embed` is registered with `reg
 Axes: S sequences, T tokens of all of them, E width of a word vector.
 """
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch, to_device
-from nlu.methods.method import Context, kept_of, restored
+from nlu.methods.method import Context
 from nlu.methods.plain import Plain
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
@@ -39,14 +37,6 @@ class Climbing:
 
     def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
         return self.of.prepare(model, context)
-
-    def keep(self, batch: Batch) -> dict[str, Tensor]:
-        return kept_of(self.of, batch)
-
-    def restore(
-        self, model: TaskModel, context: Context, kept: Sequence[tuple[Batch, Mapping[str, Tensor]]]
-    ) -> nn.Module | None:
-        return restored(self.of, model, context, kept)
 
     def weights(self, task: Task) -> dict[str, float]:
         return self.of.weights(task)

@@ -1,6 +1,6 @@
 """The contract of methods, and functions that they share."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -71,24 +71,6 @@ class Method(Protocol):
         scale of 0 must add zeros: a rank without rows runs such a pass to stay in step with the other ranks. The call
         may be repeated for the same rows, so it must change nothing except gradients.
         """
-
-
-def kept_of(method: Method, batch: Batch) -> dict[str, Tensor]:
-    """Return what a repetition of a batch on another machine needs of the method, besides parameters: its `keep`.
-
-    A method may define `keep(batch)` and `restore(model, context, kept)`, which replaces `prepare` there: `kept` is a
-    list of batches with the results of `keep`, and `context.store` has no sets.
-    """
-    keep: Callable[[Batch], dict[str, Tensor]] | None = getattr(method, "keep", None)
-    return {} if keep is None else keep(batch)
-
-
-def restored(
-    method: Method, model: TaskModel, context: Context, kept: Sequence[tuple[Batch, Mapping[str, Tensor]]]
-) -> nn.Module | None:
-    """Make a method ready to repeat batches, given what `kept_of` returned for each; returns what `prepare` does."""
-    restore: Callable[..., nn.Module | None] | None = getattr(method, "restore", None)
-    return method.prepare(model, context) if restore is None else restore(model, context, kept)
 
 
 def forward_terms(

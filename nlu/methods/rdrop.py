@@ -19,7 +19,6 @@ CONSISTENCY = "consistency"
 class RDrop(Plain):
     """The mean loss of two passes, plus the weighted divergence of their predictions."""
 
-    passes_kept = 2
     """The forward passes whose tensors are in memory together."""
 
     def __init__(self, *, alpha: NonNegativeFloat = 1.0):

@@ -85,16 +85,6 @@ class Checkpoints:
         """Name the checkpoints `best-1`, ... in the order of the list. Others are removed, so save the state before."""
         arrange_best(self.folder, [entry.step for entry in best])
 
-    def save_beside(
-        self, name: str, tensors: Mapping[str, dict[str, Tensor]], documents: Mapping[str, object], step: int
-    ) -> Path:
-        """Write tensors and JSON documents like a checkpoint, but beside the folder of checkpoints; returns the folder.
-
-        Raises CheckpointError if the disk is full or refuses.
-        """
-        self.at(self.folder.parent)._write(name, tensors, documents, step)
-        return self.folder.parent / name
-
     def at(self, folder: Path) -> Self:
         """Return the same checkpoints in another folder."""
         elsewhere = copy(self)

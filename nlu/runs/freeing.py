@@ -17,8 +17,6 @@ LOCK = ".lock"
 """in a run folder; held by the process that writes to it"""
 ASIDE = ".checkpoints.freed"
 """in a run folder: its checkpoints while they are removed"""
-NONFINITE = "nonfinite-"
-"""in a run folder, with the number of a step: that step, whose loss or gradient was not finite"""
 BEST = re.compile(r"best-\d+")
 
 
@@ -38,7 +36,7 @@ def remove_unkept(run_dir: Path) -> None:
 
 
 def free(run_dir: Path, *, keeps_best: bool) -> None:
-    """Remove the checkpoints of a run that is never continued, those of its folds and seeds, and steps that failed.
+    """Remove the checkpoints of a run that is never continued and those of its folds and seeds.
 
     With `keeps_best` the best checkpoints stay. It can be repeated after a kill. Raises Locked if a process holds the
     run.
@@ -47,8 +45,6 @@ def free(run_dir: Path, *, keeps_best: bool) -> None:
         return
     with hold_lock(run_dir / LOCK, wait_s=0):
         for folder in run_folders(run_dir):
-            for path in folder.glob(f"{NONFINITE}*"):
-                remove(path)
             checkpoints = folder / CHECKPOINTS
             if (folder / ASIDE).exists():
                 remove(folder / ASIDE)

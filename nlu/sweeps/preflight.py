@@ -224,7 +224,7 @@ def is_group_of(loader: ConfigLoader) -> Callable[[str], bool]:
 def shared_values(base: DictConfig, drawn: Sequence[str]) -> dict[str, str]:
     """Return the values that all trials share, by dotted key and as text, to be compared."""
     plain, _ = resolve(without_hydra(base))
-    own = ("trial", "resume", "dry_run", "replay", "mirror", "note", *drawn)
+    own = ("trial", "resume", "dry_run", "mirror", "note", *drawn)
     return {
         key: repr(value)
         for key, value in flat(without_secrets(plain)).items()

@@ -4,10 +4,8 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.config.schema import Run
 from nlu.data.examples import Examples
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
@@ -24,13 +22,12 @@ from nlu.tasks.composite import task_of
 from nlu.training.evaluation import Metrics, decided_for, keep_predictions, with_summary
 from nlu.training.loop import averaged_weights, score_set
 from nlu.training.measuring import asked_for, measured
-from nlu.training.overfitting import is_overfitting, judge
 from nlu.training.parts import Training
 
 log = logging.getLogger(__name__)
 
 
-def finish(run: Training, config: Run) -> None:
+def finish(run: Training) -> None:
     """Score the test set, if any, with the best weights, draw the figures, and write result.json last.
 
     After evaluations on samples (`trainer.eval_rows`) the whole evaluation sets are scored here, with the last and with
@@ -66,14 +63,13 @@ def finish(run: Training, config: Run) -> None:
             )
         draw(run)
         inside = tell_of_inside(run.run_dir)
-        overfit = tell_of_overfitting(run, config)
         warn_of_a_score_for_nothing(run)
         for message in logs.lasting():
             log.warning("as at the start of the run: %s", message)
         # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
         # this part again.
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)
-        told = {"inside": inside, "overfit": overfit, MEASURED: quantities}
+        told = {"inside": inside, MEASURED: quantities}
         told = {name: value for name, value in told.items() if value}
         write_json(run.run_dir / RESULT, result_of(run, metrics, last) | told)
         remove_unkept(run.run_dir)
@@ -111,16 +107,6 @@ def tell_of_inside(run_dir: Path) -> list[str]:
     for sentence in found:
         log.warning("inside the model: %s", sentence)
     return found
-
-
-def tell_of_overfitting(run: Training, config: Run) -> dict[str, Any] | None:
-    """Log the verdict on a run with debug=overfit; returns the facts for result.json, None for other runs."""
-    if not is_overfitting(config) or (judged := judge(run, config)) is None:
-        return None
-    course, said = judged
-    for sentence in said:
-        log.log(logging.INFO if course.verdict == "learned" else logging.WARNING, "overfit: %s", sentence)
-    return course.to_json()
 
 
 def warn_of_a_score_for_nothing(run: Training) -> None:

@@ -1,15 +1,17 @@
-"""A step whose loss or gradient is not finite: its rows, and the module in which that began.
+"""A step whose loss or gradient is not finite, or whose loss is too large: its rows, and where that began.
 
-Nothing was updated, so the passes of the step can be repeated.
+Nothing here runs in a healthy step. Nothing was updated, so the passes of the step can be repeated.
 
 Axes: B examples of a micro-batch.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,139 +21,142 @@ from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
-from nlu.data.layouts import Values
-from nlu.methods.method import Scale, kept_of
+from nlu.methods.method import Scale
+from nlu.models.layers.recomputing import is_repetition
 from nlu.optim.optimizer import OF_METHOD
 from nlu.tasks.composite import task_of
-from nlu.training.first_bad import Call, Place, is_finite, watching
-from nlu.training.memory import tried
+from nlu.training.memory import divided, tried
 from nlu.training.passes import Passes, Share
 
 SHOWN_ROWS = 8
 SHOWN_TEXTS = 3
 SHOWN_CHARACTERS = 100
-KEPT_CHARACTERS = 2000
-"""of each text in a report"""
-CALLS_AROUND = 6
-"""on each side of the module at fault"""
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+"""modules that compute nothing of their own"""
 
 
 class NonFinite(UserError):
-    """The loss or the gradient of a step is not finite. Raised on all ranks, with nothing updated."""
-
-    def __init__(self, summary: str, remedy: str, facts: dict[str, Any], diagnosis: "Diagnosis"):
-        """`facts`: further entries of the report."""
-        super().__init__(*diagnosis.sentences, summary=summary, remedy=remedy)
-        self.report = {**facts, **diagnosis.report}
-        self.passes = diagnosis.passes
+    """The loss or the gradient of a step is not finite. Equal on all ranks, with nothing updated."""
 
 
-@dataclass(frozen=True)
-class Culprits:
-    """The rows of a step that are at fault."""
+class Stepper(Protocol):
+    """What is needed of `nlu.training.step.Stepper`."""
 
-    named: str
-    """the rows of all ranks, in words, by their numbers in the file"""
-    own: list[int]
-    """the examples of this rank"""
-    first: tuple[int, int] | None
-    """the first micro-batch that is not finite, and the first rank with such rows in it; None if only the sum is not"""
+    passes: Passes
+    pieces: int
+    max_loss: float | None
 
 
-@dataclass(frozen=True)
-class RecordedPass:
-    """The pass of a micro-batch on a rank, as it can be repeated elsewhere."""
+def explain(
+    stepper: Stepper, part: Examples, micro_batches: list[np.ndarray], number: int, epoch: int, scale: Scale,
+    what: str, value: float, loss_scale: float | None,
+) -> UserError:  # fmt: skip
+    """Return the error of step `number`, in which `what`, the loss or the gradient norm, is `value`.
 
-    batch: Batch
-    """on the host"""
-    rank: int
-    micro: int
-    is_own: bool
-    kept: dict[str, Tensor]
-    """what the method needs besides: `nlu.methods.method.kept_of`"""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What is known of such a step."""
-
-    named: str
-    """the rows at fault, in words"""
-    sentences: list[str]
-    """for the user; equal on all ranks"""
-    report: dict[str, Any]
-    """plain values; on rank 0, empty elsewhere"""
-    passes: list[RecordedPass]
-    """on rank 0: the pass at fault, or all passes of the step if only their sum is not finite"""
+    Of a value that is not finite, it names the rows with their texts, the module, the term of the loss and the rank;
+    a loss that is finite is above `trainer.max_loss`, and only the rows are named. `micro_batches` holds the examples
+    of this rank, `scale` the factors that the passes used. All ranks must call it; their weights must be those from
+    before the step. Gradients are lost.
+    """
+    passes = stepper.passes
+    nothing = "nothing was updated, and what was saved before stands"
+    # In the same pieces, for which memory is enough.
+    search = _Search(passes, part, divided(micro_batches, stepper.pieces), number, epoch, scale)
+    if math.isfinite(value):
+        return UserError(
+            f"the loss is {value:g} at step {number}, {search.named([])}, above trainer.max_loss, "
+            f"{stepper.max_loss:g}; {nothing}; lower optimizer.lr, lengthen scheduler.warmup, set trainer.clip_norm, "
+            "or set trainer.max_loss higher"
+        )
+    rows = search.rows()
+    sentences = [search.place(), *search.texts(rows)]
+    at = "" if loss_scale is None else f" at a loss scale of {loss_scale:g}"
+    return NonFinite(
+        *sentences,
+        summary=f"the {what} is {value}{at} at step {number}, {search.named(rows)}; {nothing}",
+        remedy="lower optimizer.lr, lengthen scheduler.warmup or set trainer.clip_norm; with precision=bf16 or fp16 "
+        "try fp32; the same command with resume=auto debug=anomaly runs into it again and names the operation",
+    )
 
 
 @dataclass
-class Examined:
-    """What a watched pass has shown; plain values besides `place`."""
-
-    place: Place | None
-    terms: dict[str, float]
-    """the sum of each term of the loss"""
-    norm: float
-    """of the gradient of the trained parameters"""
-    gradients: list[str] = field(default_factory=list)
-    """the parameters whose gradient is not finite, in the order of the backward pass"""
-    weights: list[str] = field(default_factory=list)
-    """the parameters that were not finite before the step"""
-    largest: tuple[str, float] | None = None
-    """the parameter with the largest gradient"""
-    around: list[dict[str, Any]] = field(default_factory=list)
-    """the largest magnitudes in the calls around the place, in order"""
-
-    @property
-    def is_finite(self) -> bool:
-        return all(map(math.isfinite, (*self.terms.values(), self.norm)))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values of JSON; a number that JSON does not have becomes text."""
-        found: dict[str, Any] = written(asdict(self))
-        return found
-
-
-@dataclass(frozen=True)
-class Search:
-    """A step whose passes can be repeated. All ranks must make each call; they run the same number of passes."""
+class _Search:
+    """The passes of a step, to be repeated. All ranks make each call, since a strategy may communicate in a pass."""
 
     passes: Passes
     part: Examples
     micro_batches: list[np.ndarray]
     """the examples of this rank"""
-    scale: Scale
     number: int
     epoch: int
+    scale: Scale
+    first: tuple[int, int] | None = None
+    """the first micro-batch that is not finite, and the first rank with such rows in it; None if only the sum is not"""
 
-    def culprits(self) -> Culprits:
-        """Return the rows of all ranks whose loss or gradient is not finite.
+    def rows(self) -> list[int]:
+        """Return the examples of this rank whose loss or gradient is not finite, and set `first`.
 
-        The step is repeated by micro-batches, and by single rows for a micro-batch that is not finite. If only the sum
-        is not finite, all rows are named.
+        The step is repeated by micro-batches, and by single rows for a micro-batch that is not finite.
         """
-        ranks, part = self.passes.ranks, self.part
-        own: list[int] = []
-        first: tuple[int, int] | None = None
+        ranks = self.passes.ranks
+        found: list[int] = []
         for micro, examples_B in enumerate(self.micro_batches):
             is_bad = not self._is_finite(examples_B, micro)
-            flags = [float(is_bad and rank == ranks.rank) for rank in range(ranks.world_size)]
-            rows, *bad = ranks.sum_on_host([float(len(examples_B)), *flags])
-            # Decided by all ranks together, since the repeated passes below may communicate.
-            if not any(bad):
+            flags = ranks.all_on_host(float(is_bad))
+            # Decided by all ranks together.
+            if not any(flags):
                 continue
-            first = first or (micro, next(rank for rank, flag in enumerate(bad) if flag))
-            # The rows of a micro-batch are distributed to the ranks in turn, so no rank has more rows than this.
-            most = math.ceil(rows / ranks.world_size)
-            places = range(most)
-            single = [examples_B[at] for at in places if not self._is_finite(examples_B[at : at + 1], micro)]
+            self.first = self.first or (micro, flags.index(1.0))
+            most = int(max(ranks.all_on_host(float(len(examples_B)))))
+            single = [row for row in range(most) if not self._is_finite(examples_B[row : row + 1], micro)]
             if is_bad:
-                own += single or examples_B.tolist()
-        found, all_rows = (numbers_of(part, rows) for rows in (own, np.concatenate(self.micro_batches)))
-        gathered = ranks.gather_to_first((found, all_rows))
-        name = named(*(sum(rows, []) for rows in zip(*gathered, strict=True))) if gathered else ""
-        return Culprits(f"{ranks.from_first(name)} of {part.name}", [int(example) for example in own], first)
+                # None may be at fault by itself.
+                found += examples_B[single].tolist() or examples_B.tolist()
+        return found
+
+    def place(self) -> str:
+        """Return where the first number is not finite, in words; equal on all ranks."""
+        if self.first is None:
+            return "every micro-batch is finite by itself; only their sum is not"
+        (micro, rank), ranks = self.first, self.passes.ranks
+        (share,) = self.passes.shares(self.part, [self.micro_batches[micro]], self.epoch)
+        self.passes.forget_gradients()
+        said: str | None = None
+        if share is not None and ranks.rank == rank:
+            # Watching takes a little more memory than the pass.
+            said = tried(partial(self._watched, share, micro)) or "at a place that is not known, since memory ran out"
+        elif share is not None:
+            self.passes.backward(share, self.scale, self.number, micro)
+        self.passes.forget_gradients()
+        (found,) = [one for one in ranks.gather_to_first(said) or [""] if one is not None]
+        return f"first {ranks.from_first(found)}{f', on rank {rank}' if ranks.world_size > 1 else ''}"
+
+    def named(self, rows: list[int]) -> str:
+        """Return these rows of all ranks by their numbers in the file; all rows of the step if there are none."""
+        ranks = self.passes.ranks
+        own = (self._numbers(rows), self._numbers(np.concatenate(self.micro_batches)))
+        gathered = ranks.gather_to_first(own) or []
+        found, every = (sorted(number for one in gathered for number in one[kind]) for kind in (0, 1))
+        return f"{ranks.from_first(named(found, every))} of {self.part.name}"
+
+    def texts(self, rows: list[int]) -> list[str]:
+        """Return a sentence with the text of each of the first rows of all ranks, read from the files again."""
+        shown_B = np.unique(np.array(rows, np.int64))[:SHOWN_TEXTS]
+        values = self.part.some(shown_B).texts() if len(shown_B) else []
+        own = [
+            (number, " ".join(" | ".join(map(_text, row.values())).split())[:SHOWN_CHARACTERS])
+            for number, row in zip(self._numbers(shown_B), values, strict=True)
+            if row is not None
+        ]
+        ranks = self.passes.ranks
+        several = sorted(one for each in ranks.gather_to_first(own) or [] for one in each)[:SHOWN_TEXTS]
+        said: list[str] = ranks.from_first([f'row {number} of {self.part.name}: "{text}"' for number, text in several])
+        return said
+
+    def _numbers(self, examples: Any) -> list[int]:
+        rows = self.part.rows_N[np.asarray(examples, np.int64)]
+        numbers: list[int] = self.part.stored.scalars("number", rows).tolist()
+        return numbers
 
     def _is_finite(self, examples_B: np.ndarray, micro: int) -> bool:
         """Whether these examples of a micro-batch give a finite loss and gradient; True without examples."""
@@ -163,174 +168,173 @@ class Search:
         sums = self.passes.backward(share, self.scale, self.number, micro)
         return not share.is_own or bool(torch.isfinite(sums.sum() + self.passes.norm()))
 
-    def diagnosed(self) -> Diagnosis:
-        """Return the rows at fault, and where the first number appeared that is not finite."""
-        passes, part, ranks, found = self.passes, self.part, self.passes.ranks, self.culprits()
-        examined: Examined | None = None
-        recorded: list[RecordedPass] = []
-        if found.first is None:
-            shares = passes.shares(part, self.micro_batches, self.epoch)
-            recorded = [recorded_pass(passes, one, micro) for micro, one in enumerate(shares) if one and one.is_own]
-        else:
-            micro, rank = found.first
-            (share,) = passes.shares(part, [self.micro_batches[micro]], self.epoch)
-            if share is not None and ranks.rank == rank:
-                recorded = [recorded_pass(passes, share, micro)]
-                # Watching takes a little more memory than the pass.
-                examined = tried(partial(examine, passes, share, self.scale, self.number, micro))
-            elif share is not None:
-                # A pass may communicate, so every rank runs one.
-                passes.backward(share, self.scale, self.number, micro)
-        passes.forget_gradients()
-        own: dict[str, Any] = {
-            "place": None if examined is None else sentence(passes, examined, part.member),
-            "examined": None if examined is None else examined.to_json(),
-            "rows": shown_rows(part, found.own, ranks.rank),
-            "scale": {name: float(value) for name, value in self.scale.items()},
-        }
-        gathered, of_ranks = ranks.gather_to_first(own), ranks.gather_to_first(recorded)
-        sentences: list[str] = []
-        report: dict[str, Any] = {}
-        if gathered is not None:
-            at = next((one for one in gathered if one["examined"]), None)
-            rows = [row for one in gathered for row in one["rows"]]
-            sentences = [first_sentence(found.first, at, ranks.world_size), *row_sentences(rows, part.name)]
-            micro_batch, rank_at = found.first or (None, None)
-            report = {
-                "step": self.number, "epoch": self.epoch, "set": part.name, "micro_batch": micro_batch, "rank": rank_at,
-                "world_size": ranks.world_size, "rows": rows, "place": at and at["place"],
-                "examined": at and at["examined"], "scale": gathered[rank_at or 0]["scale"],
-            }  # fmt: skip
-        passes_of_all = [one for several in of_ranks or [] for one in several]
-        return Diagnosis(found.named, ranks.from_first(sentences), report, passes_of_all)
-
-
-def recorded_pass(passes: Passes, share: Share, micro: int) -> RecordedPass:
-    """Return the pass of this rank over its rows of a micro-batch."""
-    return RecordedPass(share.batch, passes.ranks.rank, micro, share.is_own, kept_of(passes.method, share.batch))
-
-
-def examine(passes: Passes, share: Share, scale: Scale, number: int, micro: int) -> Examined:
-    """Repeat a pass and return what its modules computed. Gradients are those of this pass afterwards."""
-    passes.forget_gradients()
-    roots: dict[str, nn.Module] = {"": passes.model}
-    if passes.own is not None:
-        roots[OF_METHOD.rstrip(".")] = passes.own
-    with watching(roots) as watch:
-        sums = passes.backward(share, scale, number, micro)
-    gradients = {name: each.grad for name, each in watch.parameters.items() if each.grad is not None}
-    sizes = {name: float(gradient.detach().abs().max()) for name, gradient in gradients.items() if gradient.numel()}
-    return Examined(
-        watch.place,
-        dict(zip(scale, sums.tolist(), strict=True)),
-        float(passes.norm()),
-        list(dict.fromkeys(watch.gradients)),
-        [name for name, parameter in watch.parameters.items() if not is_finite(parameter)],
-        max(sizes.items(), key=lambda item: item[1], default=None),
-        [_numbers_of(call, call is watch.at) for call in watch.around(CALLS_AROUND)],
-    )
-
-
-def _numbers_of(call: Call, is_at: bool) -> dict[str, Any]:
-    return {
-        "module": call.name, "type": type(call.module).__name__, "dtype": call.dtype, "input": call.input,
-        "output": call.output, "output_gradient": call.output_gradient, "input_gradient": call.input_gradient,
-        "is_at": is_at,
-    }  # fmt: skip
-
-
-def sentence(passes: Passes, examined: Examined, member: str) -> str:
-    """Return where numbers stopped being finite, to follow "first"."""
-    if examined.weights:
-        name, *others = examined.weights
-        more = f" and {counted(len(others), 'other parameter')}" if others else ""
-        return f"in the weights from before the step: {name}{more}"
-    place = examined.place
-    if place is None and not all(map(math.isfinite, examined.terms.values())):
-        place = Place("forward", None, outside="loss")
-    if place is None and math.isfinite(examined.norm):
-        return "in a place that is not known, since a repeated pass gave finite numbers"
-    if place is None:
-        assert examined.largest is not None, "there is a gradient"
-        name, size = examined.largest
-        return f"in the norm of the gradient, which overflows: the largest gradient is {size:g}, that of {name}"
-    if place.module is None:
-        task: Any = task_of(passes.task, member)
-        own = type(getattr(task, "loss", task)).__name__ if place.outside == "loss" else type(passes.method).__name__
-        bad = [name for name, value in examined.terms.items() if not math.isfinite(value)]
-        which = f", term {', '.join(bad)}" if bad and place.outside == "loss" and len(examined.terms) > 1 else ""
+    def _watched(self, share: Share, micro: int) -> str:
+        """Repeat a pass with hooks and return where its first number is not finite, to follow "first"."""
+        passes = self.passes
+        roots = {"": passes.model, **({} if passes.own is None else {OF_METHOD.rstrip("."): passes.own})}
+        task: Any = task_of(passes.task, share.batch.member)
+        loss = f"the loss ({type(getattr(task, 'loss', task)).__name__})"
+        watch = _Watch(roots, loss, f"the method ({type(passes.method).__name__})")
+        with watch.watching():
+            sums = passes.backward(share, self.scale, self.number, micro)
+        if bad := [name for name, one in watch.parameters.items() if not _is_finite(one)]:
+            more = f" and {counted(len(bad) - 1, 'other parameter')}" if bad[1:] else ""
+            return f"in the weights from before the step: {bad[0]}{more}"
+        terms = [name for name, total in zip(self.scale, sums.tolist(), strict=True) if not math.isfinite(total)]
+        term = f", term {', '.join(terms)}" if terms and len(self.scale) > 1 else ""
         # A loss that is finite, but not its gradient, was computed.
-        phase = "" if bad else f"the {place.phase} pass of "
-        return f"in {phase}the {place.outside} ({own}{which})"
-    if place.parameter is not None:
-        own = place.parameter.removeprefix(f"{place.module}.")
-        return f"in the backward pass of {_module(place)}, in the gradient of {own}"
-    between = " and ".join(filter(None, (place.after, place.before)))
-    where = "" if not between else f", between {between}" if place.after and place.before else f", at {between}"
-    return f"in the {place.phase} pass of {_module(place)}{where}"
+        if terms and watch.place in (None, f"in the backward pass of {loss}"):
+            return f"in {loss}{term}"
+        if watch.place is not None:
+            return f"{watch.place}{term}"
+        if math.isfinite(float(passes.norm())):
+            return "in a place that is not known, since a repeated pass gave finite numbers"
+        return "in the norm of the gradient, which overflows, although each gradient is finite"
 
 
-def _module(place: Place) -> str:
-    times = f", call {place.times}" if place.times > 1 else ""
-    return f"{place.module or 'the model'} ({place.type}{times})"
+@dataclass
+class _Tensor:
+    """A tensor whose gradient is watched: what returned it, from the inside out, and what it entered."""
+
+    kept: Tensor
+    """so that no other tensor gets its id"""
+    entered: str | None = None
+    returned: list[tuple[str, int]] = field(default_factory=list)
+    """a module, and the number of the first call after it"""
 
 
-def first_sentence(first: tuple[int, int] | None, at: dict[str, Any] | None, world_size: int) -> str:
-    if first is None:
-        return "every micro-batch is finite by itself; only their sum is not"
-    place = "at a place that is not known, since memory ran out while it was searched" if at is None else at["place"]
-    where = f", on rank {first[1]}" if world_size > 1 else ""
-    bad = [] if at is None else at["examined"]["gradients"]
-    more = f"; the gradient of {counted(len(bad), 'parameter')} is not finite, first that of {bad[0]}" if bad else ""
-    return f"first {place}{where}{more}"
+class _Watch:
+    """Hooks on all modules, which look at numbers in the order in which they are computed.
+
+    The first ones that are not finite belong to the module that has just computed them, or to code between two modules.
+    """
+
+    def __init__(self, roots: Mapping[str, nn.Module], loss: str, method: str):
+        """`roots`: the modules to watch, by the prefix of their names."""
+        named = [(f"{prefix}.".lstrip("."), root) for prefix, root in roots.items()]
+        self.modules = {(at + name).rstrip("."): one for at, root in named for name, one in root.named_modules()}
+        self.parameters = {at + name: one for at, root in named for name, one in root.named_parameters()}
+        self.place: str | None = None
+        """None while everything is finite"""
+        self._loss, self._method = loss, method
+        self._calls: list[str] = []
+        """in the order in which they began"""
+        self._last: str | None = None
+        """the module that has ended last"""
+        self._tensors: dict[int, _Tensor] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the passes of the block."""
+        with ExitStack() as stack:
+            for name, module in self.modules.items():
+                if not isinstance(module, torch.jit.ScriptModule):
+                    enter, leave = partial(self._enter, name), partial(self._leave, name)
+                    stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+                    stack.callback(module.register_forward_hook(leave).remove)
+            for name, parameter in self.parameters.items():
+                if parameter.requires_grad:
+                    stack.callback(parameter.register_hook(partial(self._parameter, name)).remove)
+            # Compiled code passes over hooks within it. Without any, the compiler need not be imported.
+            if "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield
+
+    def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_repetition():
+            return None
+        if self.place is None and not all(map(_is_finite, _tensors_in((args, kwargs)))):
+            self.place = self._between("forward", self._last, name)
+        self._calls.append(name)
+        # A view for each call, so that the gradient of each path is seen by itself.
+        viewed = partial(self._viewed, name)
+        return tuple(map(viewed, args)), {key: viewed(value) for key, value in kwargs.items()}
+
+    def _viewed(self, name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.requires_grad or not torch.is_grad_enabled():
+            return value
+        view = value.view_as(value)
+        self._of(view).entered = name
+        return view
+
+    def _leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        if is_repetition():
+            return
+        found = list(_tensors_in(output))
+        if self.place is None and not all(map(_is_finite, found)):
+            self.place = f"in the forward pass of {self._named(name)}"
+        self._last = name
+        for tensor in found:
+            if tensor.requires_grad:
+                self._of(tensor).returned.append((name, len(self._calls)))
+
+    def _of(self, tensor: Tensor) -> _Tensor:
+        if id(tensor) not in self._tensors:
+            watched = self._tensors[id(tensor)] = _Tensor(tensor)
+            tensor.register_hook(partial(self._gradient, watched))
+        return self._tensors[id(tensor)]
+
+    def _gradient(self, watched: _Tensor, gradient: Tensor) -> None:
+        if self.place is not None or _is_finite(gradient):
+            return
+        if watched.returned:
+            # A module gives its gradient to the inside, so it came from outside of the outermost one.
+            name, after = watched.returned[-1]
+            self.place = self._between("backward", name, self._calls[after] if after < len(self._calls) else None)
+        elif watched.entered is not None:
+            self.place = f"in the backward pass of {self._named(watched.entered)}"
+
+    def _parameter(self, name: str, gradient: Tensor) -> None:
+        if self.place is None and not _is_finite(gradient):
+            owner, _, own = name.rpartition(".")
+            self.place = f"in the backward pass of {self._named(owner)}, in the gradient of {own}"
+
+    def _between(self, phase: str, after: str | None, before: str | None) -> str:
+        """Return the place of code that runs after one module and before another one."""
+        if after is None or before is None:
+            return f"in the {phase} pass of {self._loss if before is None else self._method}"
+        pairs = zip(after.split("."), before.split("."), strict=False)
+        same = next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
+        parts = after.split(".")[:same]
+        while parts and isinstance(self.modules.get(".".join(parts)), CONTAINERS):
+            parts.pop()
+        inside = ".".join(parts)
+        first, second = (one.removeprefix(f"{inside}.") for one in (after, before))
+        return f"in the {phase} pass of {self._named(inside)}, between {first} and {second}"
+
+    def _named(self, name: str) -> str:
+        return f"{name or 'the model'} ({type(self.modules[name]).__name__})"
 
 
-def row_sentences(rows: Sequence[Mapping[str, Any]], of: str) -> list[str]:
-    """Return a sentence for each of the first rows whose text is known; `of` is the name of their set."""
-    return [
-        f'row {row["row"]} of {of}: "{text[:SHOWN_CHARACTERS]}{"..." if len(text) > SHOWN_CHARACTERS else ""}"'
-        for row in rows[:SHOWN_TEXTS]
-        if (text := row["text"])
-    ]
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the floating tensors in lists, tuples, mappings and dataclasses. A batch is passed over."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point() and value.layout == torch.strided:
+            yield value
+    elif isinstance(value, Mapping):
+        yield from (tensor for each in value.values() for tensor in _tensors_in(each))
+    elif isinstance(value, list | tuple):
+        yield from (tensor for each in value for tensor in _tensors_in(each))
+    elif is_dataclass(value) and not isinstance(value, type | Batch):
+        yield from (tensor for one in fields(value) for tensor in _tensors_in(getattr(value, one.name, None)))
 
 
-def shown_rows(part: Examples, examples: Sequence[int], rank: int) -> list[dict[str, Any]]:
-    """Return the first of these examples with their texts, which are read from the files again."""
-    examples_B = np.unique(np.array(examples, np.int64))[:SHOWN_ROWS]
-    if not len(examples_B):
-        return []
-    return [
-        {"rank": rank, "example": example, "row": number, "text": None if values is None else _one_line(values)}
-        for example, number, values in zip(
-            examples_B.tolist(), numbers_of(part, examples_B), part.some(examples_B).texts(), strict=True
-        )
-    ]
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no number is at fault; minus infinity in a mask, a constant, is not."""
+    # Detached, since the operations of a check must not enter the graph.
+    values = tensor.detach()
+    found = values.isfinite() if tensor.requires_grad else ~values.isnan() & (values != math.inf)
+    return bool(found.all())
 
 
-def _one_line(values: Values) -> str:
-    texts = (" ".join(map(str, value)) if isinstance(value, list | tuple) else str(value) for value in values.values())
-    return " | ".join(" ".join(text.split()) for text in texts)[:KEPT_CHARACTERS]
+def _text(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def numbers_of(part: Examples, examples: Any) -> list[int]:
-    """Return the numbers of examples in their file."""
-    found: list[int] = part.stored.scalars("number", part.rows_N[np.asarray(examples, np.int64)]).tolist()
-    return found
-
-
-def named(found: list[int], all_rows: list[int]) -> str:
-    """Return the found rows among all rows of a step, in words; all rows if none was found."""
-    rows = sorted(found or all_rows)
-    if len(rows) == len(all_rows) > SHOWN_ROWS:
+def named(found: list[int], every: list[int]) -> str:
+    """Return the found rows among every row of a step, in words, both sorted; every row if none was found."""
+    rows = found or every
+    if len(rows) == len(every) > SHOWN_ROWS:
         return f"all {len(rows):,} rows"
     more = f" and {len(rows) - SHOWN_ROWS:,} more" if len(rows) > SHOWN_ROWS else ""
     return f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:SHOWN_ROWS]))}{more}"
-
-
-def written(value: Any) -> Any:
-    """Return plain values with text in place of the numbers that JSON does not have: nan, inf, -inf."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: written(each) for key, each in value.items()}
-    return [written(each) for each in value] if isinstance(value, list | tuple) else value

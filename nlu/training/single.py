@@ -33,10 +33,8 @@ from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training import batch_search
 from nlu.training.build import build_run
-from nlu.training.failed_step import keep_step
 from nlu.training.loop import train
 from nlu.training.measuring import is_refused
-from nlu.training.nonfinite import NonFinite
 from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
 
@@ -89,12 +87,6 @@ def run_single(
             begin_records(run, config, overrides)
             try:
                 stopped = train(run)
-            except NonFinite as error:
-                said = keep_step(run, config, error)
-                show_inside(run)
-                # A rank that ends first would have the one that draws ended too.
-                ranks.barrier()
-                raise said from None
             except UserError:
                 show_inside(run)
                 raise
@@ -117,7 +109,7 @@ def run_single(
 
         # The state is saved, so a signal ends the command at once, also one that arrived just before.
         with run.journal.closed_on_errors(), stopping.at_once():
-            finish(run, config)
+            finish(run)
     return 0
 
 

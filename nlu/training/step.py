@@ -1,14 +1,16 @@
 """One optimizer step: count, forward and backward over its micro-batches, sum over ranks, check, clip, update."""
 
 import logging
-from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nlu.config.errors import OutOfMemory
+from nlu.config.errors import OutOfMemory, UserError
 from nlu.data.examples import Examples
 from nlu.methods.method import Method, Scale
 from nlu.models.layers.linear import Linear
@@ -20,18 +22,14 @@ from nlu.tasks.task import Task, comparing_loss
 from nlu.training.anomaly import detecting
 from nlu.training.inspection import Inspector
 from nlu.training.memory import REMEDY, divided, refused, release, tried
-from nlu.training.nonfinite import Search
 from nlu.training.parallel import Parallel
 from nlu.training.passes import Passes, Share
-from nlu.training.pending import LossScale, PendingStep
+from nlu.training.pending import PendingStep, explained
 from nlu.training.phases import phases_on
 from nlu.training.precision import NumberFormat
 from nlu.training.saving import TrainedParts
 
 log = logging.getLogger(__name__)
-
-KEPT_SCALES = 50
-"""the number of last steps whose loss scale an error reports"""
 
 
 @dataclass
@@ -75,7 +73,6 @@ class Stepper:
         self._of_model = {name: each for name, each in self.model.named_parameters() if each.requires_grad}
         self.is_asynchronous = self.device.type == "cuda"
         self._failed = torch.zeros((), device=self.device) if self.is_asynchronous else None
-        self._scales: deque[LossScale] = deque(maxlen=KEPT_SCALES)
 
     def step(
         self,
@@ -132,8 +129,7 @@ class Stepper:
             scale,
             stop,
             torch.cat(numbers),
-            # In the same pieces, for which memory is enough.
-            Search(self.passes, part, divided(micro_batches, self.pieces), used, number, epoch),
+            partial(explained, self, part, micro_batches, number, epoch, used),
         )
         # Raises before anything is updated.
         if not self.is_asynchronous:
@@ -208,7 +204,7 @@ class Stepper:
         """Sum the gradients of the passes over ranks; return the sum of each term over the rows of all ranks, or None
         on all of them if memory ran out on any."""
         is_local, forget = self.parallel.passes_are_local, summary.mark()
-        with detecting(self.detect_anomaly and not self._may_skip(), number):
+        with detecting(number) if self.detect_anomaly and not self._may_skip() else nullcontext():
             if is_local:
                 own = tried(lambda: self.passes.run(shares, scale, number))
             else:
@@ -277,7 +273,7 @@ class Stepper:
         scale: dict[str, float],
         stop: bool,
         numbers: Tensor,
-        search: Search,
+        error: Callable[[str, float, float | None], UserError],
     ) -> PendingStep:
         arrived = None
         if self.is_asynchronous:
@@ -288,7 +284,7 @@ class Stepper:
         may_skip = self.precision.may_skip
         return PendingStep(
             number,
-            search,
+            error,
             self.clip_norm,
             counts,
             scale,
@@ -297,7 +293,6 @@ class Stepper:
             self.max_loss,
             numbers,
             arrived,
-            self._scales,
         )
 
     @torch.no_grad()

@@ -79,7 +79,7 @@ def test_tpe_has_the_defaults_of_the_optuna_that_is_installed():
 def test_the_top_level_keys_and_the_groups_are_these(composer):
     config = composer.plain()
     assert list(config) == [
-        "seed", "seeds", "folds", "fold", "resume", "mirror", "stores", "dry_run", "replay", "inspect", "watch", "note",
+        "seed", "seeds", "folds", "fold", "resume", "mirror", "stores", "dry_run", "inspect", "watch", "note",
         "trusted_packages", "trial", "loss", "head", "method", "task", "optimizer", "model", "data", "tokenizer",
         "scheduler", "precision", "parallel", "adapter", "tracker", "trainer",
     ]  # fmt: skip

@@ -59,9 +59,6 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize("parts", [(), ("fold-0", "fold-1")])
 def test_a_freed_trial_keeps_its_records_and_if_it_is_the_best_its_best_weights(tmp_path, parts):
     folder = trial(tmp_path / "0", *parts)
-    step = folder / "/".join(parts[:1]) / "nonfinite-12"
-    step.mkdir()
-    (step / "model.safetensors").touch()
     free(folder, keeps_best=True)
     left = [f"{part}/checkpoints".lstrip("/") for part in parts or ("",)]
     assert names(folder) == sorted([*parts, *left, *(f"{one}/best-{place}" for one in left for place in (1, 2))])

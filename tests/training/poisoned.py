@@ -43,25 +43,14 @@ def bad(phase: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
-class _BadAttention:
-    def __init__(self, attention: Any, phase: str):
-        self.self_attention = bad(phase, attention.self_attention)
-        self.first_token_attention = bad(phase, attention.first_token_attention)
-
-
 class BadBert(Bert):
-    """BERT with a place that computes NaN: the name of a module, or `attention` or `activation`, or "" for none."""
+    """BERT with a place that computes NaN: the name of a module, or `activation`, or "" for none."""
 
     def __init__(self, vocab_size: int, source: Any, *, place: str, phase: str, piece: int, **options: Any):
         super().__init__(vocab_size, source, **options)
         self._piece = piece
         layer: Any = self.get_submodule(LAYER)
-        if place == "attention":
-            inner = layer.attention.forward
-            layer.attention.forward = lambda hidden, attention, *rest: inner(
-                hidden, _BadAttention(attention, phase), *rest
-            )
-        elif place == "activation":
+        if place == "activation":
             layer.activation = bad(phase, layer.activation)
         elif place:
             module = self.get_submodule(place)

@@ -13,13 +13,11 @@ import nlu
 from nlu.config.errors import UserError
 from nlu.data.examples import Examples
 from nlu.models.layers.linear import Embedding, Linear, halve
-from nlu.models.memory import step_memory
 from nlu.optim import fused
 from nlu.optim.fused import FusedAdamW, update
 from nlu.runs.predictions import Predictions
 from nlu.training.fp16 import Fp16
 from nlu.training.parallel import total_norm
-from tests.composing import prepared
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, composed, sets, start, tensors, train
 from tests.training.kinds import Kind, classes
 from tests.training.test_kinds_in_processes import STEP, run_in_two
@@ -193,21 +191,3 @@ def test_a_weight_that_fp16_does_not_have_is_named() -> None:
         parts.model.get_parameter("backbone.encoder.layer.0.output.dense.weight")[0, 0] = 70000.0
     with pytest.raises(UserError, match=r"backbone\.encoder\.layer\.0\.output\.dense\.weight has a"):
         Fp16(master_weights=False).hold(parts.model)
-
-
-def test_the_estimate_of_memory_counts_two_bytes_for_each_weight_and_gradient(tmp_path: Path) -> None:
-    sets(tmp_path)
-    sizes = (
-        "model=bert",
-        "model.pretrained=null",
-        "data=files",
-        f"data.train={tmp_path}/train.tsv",
-        "trainer.device=cpu",
-    )
-    with_master, without = (
-        step_memory(prepared([*sizes, "precision=fp16", f"precision.master_weights={value}"]))
-        for value in ("true", "false")
-    )
-    assert not isinstance(with_master, str) and not isinstance(without, str)
-    assert without.gradients * 2 == with_master.gradients and without.weights == without.gradients
-    assert without.optimizer == with_master.optimizer == 4 * without.weights

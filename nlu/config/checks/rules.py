@@ -19,8 +19,6 @@ A class states what it needs from other groups as class constants, which are rea
                           that yields problems; checking imports its module, so that should import nothing heavy
     rules_of_machine      of a model: the dotted name of a function of the configuration that yields what this machine
                           lacks; it is called where a run starts here, and by its dry run
-    activations_of_config of a model: the dotted name of a function that estimates its memory (`nlu.models.memory`)
-    passes_kept           of a method: the forward passes whose tensors are in memory together, if not 1
 
 Nothing is fetched, and no class is imported. Local paths are looked up, the config.json of local weights is read, and
 the modules that `rules_of_config` names are imported, so a verdict costs little more than Hydra.

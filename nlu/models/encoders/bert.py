@@ -53,7 +53,6 @@ class Bert(nn.Module):
     trains_compiled = True
     rules_of_config = "nlu.models.rules.encoder_problems"
     rules_of_machine = "nlu.models.rules.kernel_problems"
-    activations_of_config = "nlu.models.memory.bert_memory"
 
     def __init__(
         self,

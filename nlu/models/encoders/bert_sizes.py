@@ -1,6 +1,6 @@
 """The sizes of a BERT encoder: from the keys of a run, the configuration of pretrained weights, or BERT-base.
 
-This module imports nothing heavy: an estimate of memory is printed before torch is imported.
+This module imports nothing heavy, since checks of a configuration read it.
 """
 
 from collections.abc import Mapping
