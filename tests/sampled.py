@@ -1,5 +1,6 @@
 """A test of a product of features: `make test` tries a sample with all pairs, `make test-thorough` every case."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
@@ -27,17 +28,23 @@ def sampled(names: str, *axes: Iterable[Any], together: int = 2) -> pytest.MarkD
 def sample(sizes: Sequence[int], together: int) -> set[Places]:
     """Return tuples of places in axes of these sizes; any `together` places of different axes are in one of them.
 
-    The same each time: always the first of those tuples that add most.
+    The same each time: always the tuple that adds most, and of several that whose places were used least.
     """
     every = list(product(*map(range, sizes)))
     left = {part for places in every for part in _parts(places, together)}
+    used: Counter[tuple[int, int]] = Counter()
     chosen: set[Places] = set()
     while left:
-        best = max(every, key=lambda places: len(_parts(places, together) & left))
+        best = max(every, key=lambda places: (len(_parts(places, together) & left), -_uses(places, used)))
         chosen.add(best)
         left -= _parts(best, together)
+        used.update(enumerate(best))
     return chosen
 
 
 def _parts(places: Places, together: int) -> set[tuple[tuple[int, int], ...]]:
     return set(combinations(enumerate(places), min(together, len(places))))
+
+
+def _uses(places: Places, used: Counter[tuple[int, int]]) -> int:
+    return sum(used[each] for each in enumerate(places))

@@ -11,14 +11,8 @@ from matplotlib.text import Text
 
 from nlu.display import canvas, comparison
 from nlu.display.canvas import drawn, new_figure, save_drawn
-from nlu.display.comparison import Curve, Drawing, KeptScores
-from nlu.display.figures import draw_run
-from nlu.display.insight import Insight
+from nlu.display.comparison import KeptScores
 from nlu.display.scores import draw_scores
-from nlu.display.search import draw_figures
-from nlu.display.survey_page import draw_survey
-from nlu.display.trials import SearchedKey, Summary, TrialRow
-from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 
 HOSTILE = ["$x_{$", "costs $5 or $_6", r"\frac{$a$", "_hidden $^$"]
 """labels with which TeX-like markup does not end, or would swallow letters"""
@@ -49,42 +43,6 @@ def test_labels_of_classes_are_drawn_as_they_are_written(tmp_path: Path) -> None
     ):
         found = as_drawn(figure)
         assert all(any(text.startswith(name) for text in found) for name in HOSTILE)
-
-
-def test_names_of_runs_sets_and_metrics_are_drawn_as_they_are_written(tmp_path: Path) -> None:
-    drawing = Drawing("dev_f1", "dev $_f{1$", "examples seen", [Curve("fields=$_{", np.arange(3.0), np.arange(3.0))])
-    assert {"dev $_f{1$", "fields=$_{"} <= as_drawn(comparison.draw(drawing))
-    run = tmp_path / "run $_{ 1$"
-    Table(run / "train.tsv", TRAIN_COLUMNS).append(step=1, epoch=1, examples=8, loss=1.0, gnorm=1.0, lr=2e-5)
-    Table(run / "valid.tsv", VALID_COLUMNS).append(step=1, epoch=1, examples=8, set="$a_{$", metric="$f_{$", value=1)
-    written = draw_run(run, major_metric="$f_{$", major_set="$a_{$", higher_is_better=True, epoch_examples=8)
-    assert [path.name for path in written] == ["loss.png", "metric.png", "lr.png", "gnorm.png"]
-
-
-def test_choices_of_a_search_are_drawn_as_they_are_written() -> None:
-    params = [SearchedKey("data.fields", "choice", choices=HOSTILE)]
-    trials = [TrialRow(place, "complete", place / 7, None, 8, 1.0, {"data.fields": name}, [(8, place / 7)], None, "")
-              for place, name in enumerate(HOSTILE)]  # fmt: skip
-    found = draw_figures(Summary("study $_{$", "f$_{1$", True, trials, params), Insight({"$_{$ x": 0.7}))
-    assert sorted(found) == ["history", "importances", "intermediate", "parallel", "slices"]
-    assert set(HOSTILE) <= as_drawn(found["parallel"])
-    assert "$_{$ x" in as_drawn(found["importances"])
-    assert "f$_{1$" in as_drawn(found["history"])
-
-
-def test_labels_of_files_are_drawn_as_they_are_written() -> None:
-    histogram = {"width": 1, "counts": [0, 2, 1]}
-    one = {"labels": dict.fromkeys(HOSTILE, 1), "length_histogram": histogram, "character_histogram": histogram,
-           "cut": [{"max_len": 8, "rows": 0.5}], "character_classes": {"Latin": 1.0}}  # fmt: skip
-    figures = draw_survey({"sets": {"train $_{$": one, "dev": one}, "unit": "tokens", "max_len": 8})
-    assert all(f">{name}</text>" in figures["labels"] for name in HOSTILE)
-
-
-def test_small_numbers_of_an_axis_have_one_power_of_ten_in_letters() -> None:
-    figure, axes = new_figure()
-    axes.plot([0, 1], [1e-5, 4e-5])
-    canvas.scientific(axes)
-    assert "×10⁻⁵" in as_drawn(figure)
 
 
 def test_a_figure_that_cannot_be_drawn_is_reported_and_the_others_are_drawn(

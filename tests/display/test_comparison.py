@@ -1,13 +1,9 @@
 """What is drawn of several runs is read back from the figures."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from nlu.display.canvas import drawn
 from nlu.display.comparison import (
@@ -16,19 +12,12 @@ from nlu.display.comparison import (
     KeptScores,
     draw,
     draw_by_class,
-    draw_by_length,
-    draw_calibration_of,
-    draw_confusion_of,
 )
 
 
 def legend_of(figure: Figure) -> list[str]:
     (legend,) = figure.legends
     return [text.get_text() for text in legend.get_texts()]
-
-
-def texts_of(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.findobj(Text) if text.get_text()]
 
 
 def kept(names: list[str], f1: dict[str, float | None], runs: int = 1, **changes: object) -> KeptScores:
@@ -62,16 +51,6 @@ def test_a_curve_has_its_points_its_band_its_best_and_its_name() -> None:
     assert epochs == [15.0, 30.0] and axes.get_xlabel() == "examples seen" and axes.get_ylabel() == "dev f1"
 
 
-def test_many_noisy_points_are_drawn_as_their_running_mean() -> None:
-    rng = np.random.default_rng(1)
-    y_P = rng.normal(0, 1, 250)
-    figure = draw(Drawing("loss", "training loss", "steps", [Curve("a", np.arange(250.0), y_P)], is_noisy=True))
-    faint, mean = figure.axes[0].lines
-    assert faint.get_ydata().tolist() == y_P.tolist()
-    assert mean.get_ydata()[100] == pytest.approx(y_P[98:103].mean()), "of 250 points each has the mean of 5"
-    assert mean.get_ydata()[0] == pytest.approx(y_P[:3].mean())
-
-
 @pytest.mark.parametrize("count", [1, 3, 24])
 def test_a_legend_of_any_length_hides_no_curve(count: int) -> None:
     curves = [
@@ -101,38 +80,3 @@ def test_classes_are_sorted_by_mean_f1_with_the_deviation_over_runs() -> None:
     (bars,) = axes.containers
     ends = sorted((segment[0][0], segment[1][0]) for segment in bars.lines[2][0].get_segments())
     assert ends == [pytest.approx(pair) for pair in ((0.48, 0.52), (0.73, 0.77), (0.88, 0.92))]
-
-
-def test_many_configurations_are_columns_of_numbers() -> None:
-    names = [f"class {number}" for number in range(3)]
-    found = {f"run {run}": kept(names, {name: (run + 2 * place) / 20 for place, name in enumerate(names)})
-             for run in range(9)}  # fmt: skip
-    (axes,) = draw_by_class(found)["by_class"].axes
-    (image,) = axes.images
-    assert image.get_array().shape == (3, 9), "classes by configurations"
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["class 2  (12)", "class 1  (11)", "class 0  (10)"]
-    assert [label.get_text() for label in axes.get_xticklabels()] == list(found)
-    expected = [[(run + 2 * place) / 20 for run in range(9)] for place in (2, 1, 0)]
-    assert np.asarray(image.get_array()) == pytest.approx(np.array(expected))
-    written = {text.get_position(): text.get_text() for text in axes.texts}
-    assert written[8, 0] == "0.60" and written[1, 2] == "0.05"
-
-
-def test_configurations_of_other_classes_have_a_separate_figure() -> None:
-    found = draw_by_class({"a": kept(["x"], {"x": 0.5}), "b": kept(["y", "z"], {}), "c": kept(["x"], {"x": 0.25})})
-    assert list(found) == ["by_class", "by_class_1"]
-    assert legend_of(found["by_class"]) == ["a", "c"] and legend_of(found["by_class_1"]) == ["b"]
-
-
-def test_lengths_confusion_and_calibration_are_those_of_the_scores(tmp_path: Path) -> None:
-    one = kept(["a", "b", "c"], {}, runs=2)
-    (line,) = draw_by_length({"run": one}).axes[0].lines
-    assert list(line.get_xdata()) == [8.5, 40.0] and list(line.get_ydata()) == [0.9, 0.7]
-    axes = draw_confusion_of("run", one).axes[0]
-    counts = np.array(one.confusion)
-    assert np.asarray(axes.images[0].get_array()) == pytest.approx(counts / counts.sum(1)[:, None])
-    assert "dev: run, rows of 2 runs" in texts_of(axes)
-    calibration = draw_calibration_of("run", one).axes[0]
-    points = calibration.collections[0].get_offsets()
-    assert np.asarray(points).tolist() == [[0.55, 0.4], [0.9, 0.95]]
-    assert "dev: run\nmean ECE of 2 runs 0.0625" in texts_of(calibration)

@@ -24,12 +24,6 @@ def test_whole_windows_and_very_few_stay(steps: tuple[int, ...]) -> None:
     assert with_whole_windows(before) == before == rows(*steps)
 
 
-def test_cells_without_a_number_are_left_out_of_a_mean() -> None:
-    given = rows(100, 200, 300, 301)
-    given[2]["gnorm"] = None
-    assert with_whole_windows(given)[-1]["gnorm"] == 5.0
-
-
 def test_times_of_a_short_last_window_are_added_and_its_memory_is_the_larger_one() -> None:
     given = rows(100, 200, 300, 301)
     given[2] |= {"data_s": 2.0, "other_s": None, "peak_mb": 70.0}

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 
 from nlu.display.insight import Insight
 from nlu.display.search import draw_figures, write_search_page
-from nlu.display.search_axes import ticks_of
 from nlu.display.trials import SearchedKey, Summary, TrialRow
 
 
@@ -60,23 +59,6 @@ def test_the_history_has_each_trial_at_its_value_and_the_best_so_far(summary: Su
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("trial", "f1")
 
 
-def test_lower_values_are_best_where_a_search_minimizes(summary: Summary) -> None:
-    lower = Summary("study", "loss", False, summary.trials, summary.params)
-    (axes,) = draw_figures(lower, Insight())["history"].axes
-    (steps,) = [line for line in axes.lines if line.get_label() == "best so far"]
-    assert list(steps.get_ydata()) == [0.5, 0.5, 0.5, 0.5]
-    assert "0.5 (trial 0)" in [text.get_text() for text in axes.texts]
-
-
-def test_trials_on_their_way_are_what_they_reported(summary: Summary) -> None:
-    (axes,) = draw_figures(summary, Insight())["intermediate"].axes
-    lines = by_label(axes)
-    assert lines["trial-2"] == [([8, 16, 24], [0.5, 0.75, 0.625])] * 2, "the curve, and what a pointer can rest on"
-    assert lines["trial-1"][-1] == ([8], [0.125]) and "trial-3" not in lines
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]  # type: ignore[union-attr]
-    assert sorted(labels) == ["best (trial 2)", "complete", "pruned"]
-
-
 def test_parameters_are_drawn_at_their_values_on_their_axes(summary: Summary) -> None:
     (axes,) = draw_figures(summary, Insight())["parallel"].axes
     lines = by_label(axes)
@@ -85,25 +67,3 @@ def test_parameters_are_drawn_at_their_values_on_their_axes(summary: Summary) ->
         x, y = lines[f"trial-{number}"][-1]
         assert x == [0, 1] and y == pytest.approx([lr, value]), "lr from 1e-4 to 1e-2, f1 from 0.125 to 0.75"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["lr", "f1"]
-
-
-def test_importances_are_bars_with_the_greatest_on_top() -> None:
-    summary = Summary("study", "f1", True, [], [])
-    (axes,) = draw_figures(summary, Insight({"lr": 0.625, "layers": 0.25, "dropout": 0.125}))["importances"].axes
-    assert [bar.get_width() for bar in axes.patches] == [0.125, 0.25, 0.625]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["dropout", "layers", "lr"]
-    assert [text.get_text() for text in axes.texts] == ["0.12", "0.25", "0.62"]
-
-
-def test_the_numbers_of_an_axis_have_one_form() -> None:
-    assert [text for _, text in ticks_of(SearchedKey("lr", "log", 9.28e-4, 2.85e-3))] == [
-        "9.28e-4", "1e-3", "2e-3", "2.85e-3",
-    ]  # fmt: skip
-    assert [text for _, text in ticks_of(SearchedKey("p", "linear", 0.0, 0.5))] == [
-        "0",
-        "0.1",
-        "0.2",
-        "0.3",
-        "0.4",
-        "0.5",
-    ]

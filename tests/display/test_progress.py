@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import math
 import os
 import pty
 import random
@@ -122,20 +121,6 @@ print(json.dumps({"cost_s": passed / steps}))
     assert 4 <= sent.count("train ") <= 4 * 1.5 + 3
 
 
-def test_a_task_has_its_own_bar_until_it_ends():
-    sent, _ = run_on_terminal("""
-with Progress() as progress:
-    progress.start(10)
-    with progress.task("evaluate dev", 300) as bar:
-        for _ in range(3):
-            bar.advance(100)
-            time.sleep(0.3)
-    log.info("evaluated")
-""")
-    assert re.search(r"evaluate dev [1-3]00/300", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", sent))
-    assert not any("evaluate dev" in line for line in screen_of(sent))
-
-
 def test_an_error_leaves_the_terminal_with_its_cursor_and_the_last_bar():
     sent, _ = run_on_terminal("""
 try:
@@ -149,27 +134,6 @@ except KeyError:
     assert sent.rfind("\x1b[?25h") > sent.rfind("\x1b[?25l") >= 0
     bar, error = screen_of(sent)
     assert bar.startswith("train 4/10") and error == "error: stopped"
-
-
-@pytest.mark.parametrize(
-    ("columns", "shown"),
-    [
-        (80, "train 50,000/100,000  loss 0.5  accuracy=0.5  0:00 elapsed, 0:00 left"),
-        (30, "train 50,000/100,000  0:00 el…"),
-    ],
-)
-def test_on_a_narrow_terminal_the_line_stays_one_line_and_gives_up_words(columns, shown):
-    sent, _ = run_on_terminal(
-        """
-with Progress() as progress:
-    progress.start(100000)
-    progress.metric("accuracy", 0.5)
-    progress.advance(50000, 0.5, 1234.6)
-    time.sleep(0.6)
-""",
-        columns,
-    )
-    assert [re.sub(r"0:\d\d", "0:00", line) for line in screen_of(sent)] == [shown]
 
 
 def test_through_a_pipe_there_are_plain_lines_at_the_given_interval():
@@ -206,17 +170,6 @@ print((time.process_time() - start) / 100000)
     assert errors == "" and float(output) < 50e-6
 
 
-def test_a_disabled_display_is_silent_on_a_terminal():
-    sent, _ = run_on_terminal("""
-with Progress(enabled=False, log_interval_s=0) as progress:
-    progress.start(10)
-    progress.advance(1, 0.5, 1.0)
-    with progress.task("evaluate", 3) as bar:
-        bar.advance(1)
-""")
-    assert sent == ""
-
-
 def test_time_left_counts_only_the_steps_of_this_process():
     errors, _ = run_piped("""
 with Progress(log_interval_s=1.0) as progress:
@@ -241,11 +194,3 @@ def test_the_loss_that_is_shown_is_a_running_mean_in_which_old_steps_fade() -> N
     weights = [(1 - LOSS_SHARE) ** age for age in range(len(losses))][::-1]
     expected = sum(weight * loss for weight, loss in zip(weights, losses, strict=True)) / sum(weights)
     assert shown == pytest.approx(expected, rel=1e-3) and abs(shown - 1.5) < 0.1
-
-
-def test_a_nan_loss_is_shown_and_does_not_spoil_later_ones() -> None:
-    with Progress(on_console=False) as progress:
-        progress.start(3)
-        for step, (loss, shown) in enumerate(((2.0, "loss 2"), (math.nan, "loss nan"), (1.0, "loss 1")), start=1):
-            progress.advance(step, loss)
-            assert progress._training.words()[0] == shown  # type: ignore[union-attr]

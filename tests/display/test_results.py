@@ -1,16 +1,12 @@
 """The closing table, as it stands on the console."""
 
-import json
-import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from nlu.display.results import print_result
-from nlu.storage.files import write_json
 
 NAMES = ("accuracy", "f1", "precision", "recall", "auc", "mcc", "loss", "top3", "ece", "brier")
 
@@ -42,37 +38,6 @@ def test_the_major_metric_comes_first_and_at_most_six_are_shown(result, capsys, 
     assert cells(lines[3]) == ["dev[a]", "0.5000", "0.0000", "0.1000", "0.2000", "0.3000", "0.4000"]
     assert cells(lines[4]) == ["test", "-", "0.2500", "-", "-", "-", "-"]
     assert any("4 in result.json" in line for line in lines)
-
-
-def test_the_facts_of_the_run_are_named(result, capsys, tmp_path):
-    print_result(result, tmp_path, [])
-    out = capsys.readouterr().out
-    for fact in (
-        "best dev[a] mcc  0.5000 at step 1,200 (38,400 examples, epoch 2.4)", "912 examples/s", "31,234 real tokens/s",
-        "4.3% of tokens", "1:01:40, 1:40 of it training",
-    ):  # fmt: skip
-        assert fact in out
-
-
-def test_paths_are_relative_to_the_working_folder_and_whole(result, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = tmp_path / ("long " * 40).strip() / "run"
-    print_result(result, run, [run / "plots" / "loss.png"])
-    expected = [run / "plots/loss.png", run / "checkpoints/best-1", run / "result.json"]
-    assert capsys.readouterr().out.splitlines()[-3:] == [str(path.relative_to(tmp_path)) for path in expected]
-
-
-def test_a_result_without_evaluation_is_printed_all_the_same(capsys):
-    print_result({"metrics": {}, "best": None, "steps": 3, "wall_s": 1.0}, Path("run"), [])
-    out = capsys.readouterr().out
-    assert "steps" in out and out.endswith("run/result.json\n") and "best" not in out
-
-
-def test_a_result_read_back_from_json_prints_the_same(result, capsys, tmp_path):
-    result["metrics"]["test"]["f1"] = math.nan
-    write_json(tmp_path / "result.json", result)
-    print_result(json.loads((tmp_path / "result.json").read_text()), tmp_path, [])
-    assert cells(capsys.readouterr().out.splitlines()[4]) == ["test", "-", "0.2500", "-", "-", "-", "-"]
 
 
 @pytest.mark.parametrize("printed", ["print_result(result, Path('run'), [])", "print_parts(parts, Path('run'))"])

@@ -1,14 +1,12 @@
 """What the figures of a run hold, read back from them and compared with the rows of its tables."""
 
-import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 
-from nlu.display.figures import figures_of, lengths_figure
+from nlu.display.figures import figures_of
 from nlu.runs.records import COST_COLUMNS, TIME_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 
 TRAIN = [  # step, examples, loss, gnorm, clipped, lr
@@ -69,49 +67,12 @@ def test_the_best_point_of_the_deciding_set_is_marked_with_its_value(
     assert curves(axes)["test"] == [(45, 0.25 if metric == "accuracy" else 1.1)] and axes.get_ylabel() == metric
 
 
-def test_epochs_are_drawn_where_they_end(run: Path) -> None:
-    axes = axes_of(run, "lr")
-    dashed = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
-    assert dashed == [13, 26, 39, 52]
-    assert [text.get_text() for text in axes.texts] == [f"epoch {number}" for number in (1, 2, 3, 4)]
-    (line,) = [line for line in axes.lines if line.get_linestyle() == "-"]
-    assert list(zip(line.get_xdata(), line.get_ydata(), strict=True)) == [(one[1], one[5]) for one in TRAIN]
-
-
 def test_the_figure_of_norms_counts_clipped_steps_and_is_logarithmic_beside_a_spike(run: Path) -> None:
     axes = axes_of(run, "gnorm")
     assert axes.get_title("right") == "25.0% of steps clipped" and axes.get_yscale() == "linear"
     assert [list(line.get_ydata()) for line in axes.lines][0] == [4.0, 2.0, 8.0]
     Table(run / "train.tsv", TRAIN_COLUMNS).append(step=8, epoch=1, examples=61, loss=1.0, gnorm=500.0, clipped=1.0)
     assert axes_of(run, "gnorm").get_yscale() == "log"
-
-
-def test_cells_without_numbers_leave_a_gap(run: Path) -> None:
-    Table(run / "train.tsv", TRAIN_COLUMNS).append(step=8, epoch=1, examples=61, loss=math.nan, gnorm=math.inf)
-    assert [x for x, _ in curves(axes_of(run, "loss"))["train"]] == [16, 29, 45]
-
-
-def test_lengths_are_shares_of_each_set_with_their_median_and_what_reaches_max_len() -> None:
-    counts = {"train": [0, 1, 6, 2, 1, 0, 10], "dev": [0, 0, 3, 1]}
-    axes = lengths_figure("run", counts, 4).axes[0]
-    lines = [patch for patch in axes.patches if isinstance(patch, StepPatch) and not patch.get_fill()]
-    values, edges, _ = lines[0].get_data()
-    assert list(values) == [0, 0.05, 0.3, 0.1, 0.05, 0, 0.5] and list(edges) == list(range(8))
-    assert list(lines[1].get_data().values) == [0, 0, 0.75, 0.25]
-    assert [line.get_label() for line in lines] == [
-        "train: 20 examples, median 4, 55.0% reach max_len", "dev: 4 examples, median 2, 0.0% reach max_len",
-    ]  # fmt: skip
-    (mark,) = axes.lines
-    assert list(mark.get_xdata()) == [4, 4] and "max_len 4" in [text.get_text() for text in axes.texts]
-
-
-def test_long_rows_are_counted_in_bins() -> None:
-    counts = np.zeros(200, int)
-    counts[[3, 4, 190]] = (1, 2, 5)
-    axes = lengths_figure("run", {"train": counts.tolist()}, 128).axes[0]
-    values, edges, _ = next(patch for patch in axes.patches if isinstance(patch, StepPatch)).get_data()
-    assert edges[1] - edges[0] == 3 and axes.get_xlabel() == "tokens per example (bins of 3)"
-    assert {int(edges[place]): values[place] for place in np.flatnonzero(values)} == {3: 3 / 8, 189: 5 / 8}
 
 
 def test_shares_of_time_are_stacked_between_rows_and_small_ones_are_with_the_others(tmp_path: Path) -> None:

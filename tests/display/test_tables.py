@@ -45,11 +45,6 @@ def test_a_wide_terminal_shows_every_column_on_one_line():
     assert "optimizer.lr" in lines[0] and "examples/s" in lines[0] and "gone: []" in lines[-1]
 
 
-def test_a_narrow_table_breaks_headers_before_it_drops_columns():
-    lines = printed_on_a_terminal(45)
-    assert "optimizer." in lines[0] and "lr" in lines[1] and "gone: []" in lines[-1]
-
-
 def test_the_narrowest_table_drops_optional_columns_and_names_them():
     lines = printed_on_a_terminal(26)
     assert "gone: ['examples/s', 'examples']" in "".join(lines[-2:]) and "0.5000" in "".join(lines)

@@ -1,23 +1,20 @@
 """A student of the predictions of trained runs, against the formulas and against the predictions themselves."""
 
 import json
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import expit, rel_entr, softmax
 
-from nlu.distillation.soft import OfClasses
 from nlu.inference.loaded import Loaded
 from nlu.models.heads.crf import CrfHead
 from nlu.runs.records import read_rows
 from tests.inference.runs import evaluate, predict
-from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, STANDING_STILL, composed, start, tensors, train
+from tests.training.in_process import MODEL, NO_DROPOUT, STANDING_STILL, tensors, train
 from tests.training.kinds import (
     TEXTCNN,
     Kind,
@@ -31,8 +28,6 @@ from tests.training.kinds import (
     tags,
     write,
 )
-from tests.training.test_kinds_in_processes import run_in_two
-from tests.training.test_kinds_killed import killed_in_each_step
 
 ROWS = 13
 LEARNING = ("trainer.max_duration=6st", "trainer.eval_interval=0", "optimizer.lr=1e-2", *NO_DROPOUT)
@@ -145,16 +140,6 @@ def test_the_loss_is_that_of_the_formula_from_the_predictions_of_both(
     assert row["loss"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_gradient_is_the_difference_of_the_probabilities() -> None:
-    rng = np.random.default_rng(0)
-    wanted, logits = softmax(rng.normal(size=(4, 3)), 1), rng.normal(size=(4, 3))
-    leaf = torch.tensor(logits, dtype=torch.float32, requires_grad=True)
-    form: Any = OfClasses()
-    form.divergence(torch.tensor(wanted, dtype=torch.float32), form.found(None, leaf, None, 2.0)).backward()
-    assert leaf.grad is not None
-    np.testing.assert_allclose(leaf.grad, (softmax(logits / 2.0, 1) - wanted) / 2.0, atol=1e-6)
-
-
 def test_the_probabilities_of_several_teachers_are_averaged(teacher_of: Callable[..., Path], tmp_path: Path) -> None:
     teachers = [teacher_of("classes"), teacher_of("classes", seed=2)]
     given = f"[{teachers[0]},{teachers[1]}]"
@@ -165,14 +150,6 @@ def test_the_probabilities_of_several_teachers_are_averaged(teacher_of: Callable
     found = softmax(np.array(logits_of(own, rows, names)) / 2, 1)
     (row,) = read_rows(own / "train.tsv")
     assert row["loss_distil"] == pytest.approx(rel_entr((each[0] + each[1]) / 2, found).sum() / len(rows), rel=1e-4)
-
-
-def test_a_killed_student_continues_to_the_same_bytes(teacher_of: Callable[..., Path], tmp_path: Path) -> None:
-    options = (
-        "trainer.batch_size=4", "trainer.accumulation=2", "trainer.max_duration=4st", "trainer.save_interval=1st",
-        "resume=auto", "method=distil", f"method.teacher={teacher_of('classes')}",
-    )  # fmt: skip
-    killed_in_each_step(composed(*OF_CLASSES.overrides(tmp_path), *options), tmp_path, 4, 1)
 
 
 def test_logits_of_a_file_give_the_bytes_of_those_computed_here(
@@ -203,28 +180,6 @@ def test_logits_of_a_file_give_the_bytes_of_those_computed_here(
         *kind.overrides(tmp_path), "method=distil", f"method.teacher={teacher}", file,
         f"hydra.run.dir={tmp_path}/refused", status=2,
     )  # fmt: skip
-
-
-@pytest.mark.thorough
-def test_logits_in_a_table_without_a_header_are_its_last_column(
-    teacher_of: Callable[..., Path], tmp_path: Path
-) -> None:
-    lines = [f"{row['text']}\t{row['label']}\n" for row in map(classes, [random.Random(0)] * ROWS)]
-    (tmp_path / "rows.tsv").write_text("".join(lines))
-    teacher = teacher_of("classes")
-    common = (
-        *TEXTCNN, *PLAIN, "data=files", f"data.train={tmp_path}/rows.tsv", "data.fields={text: 0, label: 1}",
-        "data.dev_fraction=0.3", "trainer.max_duration=2st", "method=distil", f"method.teacher={teacher}",
-    )  # fmt: skip
-    train(*common, f"hydra.run.dir={tmp_path}/here")
-    for suffix in ("tsv", "jsonl"):
-        file = tmp_path / f"taught.{suffix}"
-        predict(
-            f"run={teacher}", f"input={tmp_path}/rows.tsv", f"output={file}", "logits=true", "input.fields={text: 0}"
-        )
-        train(*common, f"method.logits={file}", f"hydra.run.dir={tmp_path}/{suffix}")
-        both = [(tmp_path / name / "checkpoints/last/model.safetensors").read_bytes() for name in ("here", suffix)]
-        assert both[0] == both[1]
 
 
 def test_no_checkpoint_has_the_teacher_and_the_student_does_without_it(
@@ -299,18 +254,3 @@ def test_a_teacher_that_does_not_fit_is_refused(
     )  # fmt: skip
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.thorough
-def test_two_processes_learn_the_same_from_a_teacher_as_one(teacher_of: Callable[..., Path], tmp_path: Path) -> None:
-    options = OF_CLASSES.overrides(tmp_path, train_rows=11)
-    config = composed(
-        *options, "method=distil", f"method.teacher={teacher_of('classes', seed=4)}", "trainer.batch_size=2",
-        "trainer.accumulation=6", "trainer.max_duration=1st", "trainer.clip_norm=0", "model.dropout=0",
-        "model.head_dropout=0",
-    )  # fmt: skip
-    run_in_two([(config, tmp_path / "together")], tmp_path)
-    start(config, tmp_path / "single")
-    (one,), (two,) = (read_rows(tmp_path / name / "train.tsv") for name in ("single", "together"))
-    assert two["loss_distil"] == pytest.approx(one["loss_distil"], rel=1e-5)
-    assert two["gnorm"] == pytest.approx(one["gnorm"], rel=1e-5)

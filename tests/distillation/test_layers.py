@@ -160,21 +160,6 @@ def test_a_killed_student_of_layers_continues_to_the_same_bytes(both: Both, meth
     assert any(name.endswith("last/method.safetensors") for name in found)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("method", ["tinybert", "minilm"])
-def test_layers_of_a_pretrained_teacher_are_learned_while_pretraining(both: Both, method: str, tmp_path: Path) -> None:
-    task = ("task=mlm", "loss=cross_entropy")
-    own, theirs = (f"model.pretrained={both.folder}/{name}" for name in ("own", "theirs"))
-    data = [one for one in both.data if not one.startswith("data.labels")]
-    train(*RUN, *data, *task, theirs, f"hydra.run.dir={tmp_path}/teacher")
-    train(
-        *RUN, *data, *task, own, f"method={method}", "method.prediction=0", f"method.teacher={tmp_path}/teacher",
-        "trainer.max_duration=8st", "optimizer.lr=1e-2", f"hydra.run.dir={tmp_path}/run",
-    )  # fmt: skip
-    losses = [float(row["loss"]) for row in read_rows(tmp_path / "run/train.tsv")]  # type: ignore[arg-type]
-    assert losses[-1] < 0.9 * losses[0]
-
-
 REFUSED = {
     "another tokenizer": (("model.pretrained=null", "model.hidden_size=8", "model.heads=2", "model.layers=1",
                            "model.intermediate_size=16", "model.max_positions=32"), "set tokenizer.vocab="),

@@ -57,19 +57,6 @@ def test_numbers_and_similarities_are_averaged(name: str, tmp_path: Path) -> Non
     assert [one["prediction"] for one in together(run, tmp_path, rows)] == pytest.approx(means)
 
 
-@pytest.mark.thorough
-def test_thresholds_are_averaged_as_what_they_are_of(tmp_path: Path) -> None:
-    run, rows = folds_of(TASKS["multilabel"], tmp_path), unlabelled(TASKS["multilabel"], 9)
-    loaded = [nlu.load(run / f"fold-{fold}", device="cpu") for fold in (0, 1)]
-    threshold = np.mean([one.trained.decided["threshold"] for one in loaded])
-    by_fold = each_fold(run, rows, scores=True)
-    expected = [
-        [label for label in loaded[0].labels if np.mean([one[f"probability_{label}"] for one in ones]) >= threshold]
-        for ones in zip(*by_fold, strict=True)
-    ]
-    assert [one["prediction"] for one in together(run, tmp_path, rows)] == expected
-
-
 @pytest.mark.parametrize(("kind", "step"), [(TASKS["tag"], 1), (SPANS, 2)], ids=["tokens", "a text"])
 def test_the_best_legal_sequence_by_mean_probabilities_of_tags_is_found(kind: Kind, step: int, tmp_path: Path) -> None:
     run = folds_of(kind, tmp_path)

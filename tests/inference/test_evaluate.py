@@ -1,7 +1,6 @@
 """python -m nlu.evaluate: the scores that the run recorded, to the bit, and what else is to be known of them."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,10 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from nlu import evaluate as evaluating
 from nlu.data.prepare import prepare_scoring
 from nlu.data.targets import Classes
 from nlu.inference.evaluation import sample
 from tests.inference.runs import FEW, evaluate, kept, trained
-from tests.training.in_process import program
 from tests.training.kinds import TASKS, few_first, read, write
 
 
@@ -57,13 +54,6 @@ def test_another_score_is_reported_with_the_changes(tmp_path: Path, capsys: pyte
     assert result(tmp_path / "out")["compare"]["equal"] is False
 
 
-def test_the_command_itself_scores_as_the_tests_find_in_its_parts(run: Path, tmp_path: Path) -> None:
-    order = (f"run={run}", f"data.test={run.parent}/dev.jsonl", "resamples=20", "trainer.device=cpu")
-    evaluate(*order, f"out={tmp_path}/parts")
-    program(evaluating.main, "evaluate", *order, f"out={tmp_path}/whole")
-    assert result(tmp_path / "whole") == result(tmp_path / "parts")
-
-
 def test_intervals_are_those_of_rows_drawn_again(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", read(run.parent / "dev.jsonl") * 8)
     evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/a", "resamples=250")
@@ -74,23 +64,6 @@ def test_intervals_are_those_of_rows_drawn_again(run: Path, tmp_path: Path) -> N
     rng = np.random.default_rng(7)
     means = [right_N[rng.integers(len(right_N), size=len(right_N))].mean() for _ in range(4000)]
     assert (low, high) == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.02)
-
-
-def test_too_few_rows_yield_null_intervals(run: Path, tmp_path: Path, capsys: Any) -> None:
-    row = read(run.parent / "dev.jsonl")[0]
-    write(tmp_path / "one.jsonl", [row])
-    write(tmp_path / "two.jsonl", [{**row, "label": label} for label in ("good", "bad")])
-    for name in ("one", "two"):
-        evaluate(f"run={run}", f"data.test={tmp_path}/{name}.jsonl", f"out={tmp_path}/{name}", "resamples=50")
-        said = capsys.readouterr().out
-        intervals = result(tmp_path / name)["interval"]["test"]
-        # Of two rows some resamples have the same one twice, of which the task's loss can be said and no AUC.
-        assert {metric for metric, ends in intervals.items() if ends is None} == (
-            set(intervals) if name == "one" else {"auc", "average_precision"}
-        )
-        # If every interval is null, the table leaves out their columns.
-        shown = r"^average_precision +\S+ +- +-$" if name == "two" else r"^accuracy +1.0000$"
-        assert re.search(shown, said, re.MULTILINE)
 
 
 def test_groups_are_drawn_whole_and_queries_are_scored(run: Path, tmp_path: Path) -> None:
@@ -124,11 +97,6 @@ def test_a_sample_has_the_same_share_of_each_label(tmp_path: Path) -> None:
     assert np.bincount(target.numbers(drawn.stored, drawn.rows_N)).tolist() == [30, 15, 5]
     assert (np.diff(drawn.rows_N) > 0).all() and not np.array_equal(drawn.rows_N, sample(part, 50, seed=2).rows_N)
     assert len(sample(part, 10_000, seed=1)) == 500
-
-
-def test_the_weights_that_a_configuration_starts_from_are_scored(tmp_path: Path, capsys: Any) -> None:
-    evaluate(*TASKS["classify"].overrides(tmp_path), "resamples=0")
-    assert "dev, 11 examples" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -170,42 +138,6 @@ def test_data_that_cannot_be_scored_are_refused_with_the_reason(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "new.jsonl"]
 
 
-def test_limits_on_training_rows_do_not_apply_to_scoring_but_max_len_does(tmp_path: Path) -> None:
-    run = trained(TASKS["classify"], tmp_path, "data.max_rows=12", "data.max_len=8")
-    rows = read(tmp_path / "dev.jsonl")
-    evaluate(f"run={run}", f"data.test={tmp_path}/dev.jsonl", f"out={tmp_path}/a", "resamples=0")
-    named = ("data=files", "data.train=none", f"data.test={tmp_path}/dev.jsonl")
-    evaluate(f"run={run}", *named, f"out={tmp_path}/b", "resamples=0")
-    first, second = (result(tmp_path / name) for name in "ab")
-    assert first["sets"]["test"]["rows"] == len(rows) == 23 and first["metrics"] == second["metrics"]
-    evaluate(f"run={run}", f"data.test={tmp_path}/dev.jsonl", f"out={tmp_path}/c", "resamples=0", "data.max_rows=5")
-    assert result(tmp_path / "c")["sets"]["test"]["rows"] == 5
-
-
-@pytest.mark.parametrize(
-    "way", [("data.fields={text: review, label: y}",), ("+data.fields.text=review", "+data.fields.label=y")]
-)
-def test_named_columns_are_scored(run: Path, tmp_path: Path, way: tuple[str, ...]) -> None:
-    own = kept(run)
-    lines = [f"a,{one['text']},{one['prediction']},{one['label']}" for one in own]
-    (tmp_path / "new.csv").write_text("\n".join(["text,review,label,y", *lines]) + "\n")
-    evaluate(f"run={run}", f"data.test={tmp_path}/new.csv", *way, f"out={tmp_path}/out", "resamples=0")
-    wanted = sum(one["label"] == one["prediction"] for one in own) / len(own)
-    assert result(tmp_path / "out")["metrics"]["test"]["accuracy"] == wanted
-
-
-def test_scores_are_compared_only_for_the_weights_that_were_scored(tmp_path: Path, capsys: Any) -> None:
-    run = trained(TASKS["classify"], tmp_path)
-    evaluate(f"run={run}", "compare=true", "checkpoint=last", "resamples=0")
-    path = run / "checkpoints/last/state.json"
-    saved = json.loads(path.read_text())
-    saved["state"]["evaluated_at"] -= 1
-    path.write_text(json.dumps(saved))
-    capsys.readouterr()
-    evaluate(f"run={run}", "compare=true", "checkpoint=last", "resamples=0", status=2)
-    assert "recorded no scores for its checkpoint last" in capsys.readouterr().err
-
-
 def test_intervals_of_retrieval_are_those_of_queries_drawn_again(tmp_path: Path) -> None:
     run = trained(TASKS["retrieve"], tmp_path)
     evaluate(f"run={run}", f"out={tmp_path}/out", "resamples=400")
@@ -215,12 +147,6 @@ def test_intervals_of_retrieval_are_those_of_queries_drawn_again(tmp_path: Path)
     # What the normal distribution says of a mean of so many values between 0 and 1, roughly.
     most = 2 * 1.96 * np.sqrt(mean * (1 - mean) / queries)
     assert low <= mean <= high and 0.4 * most < high - low < 1.3 * most
-
-
-def test_rows_that_are_left_out_are_counted_aloud(run: Path, tmp_path: Path, capsys: Any) -> None:
-    write(tmp_path / "new.jsonl", [{"text": "a", "label": "good"}, {"text": "b", "label": "ugly"}])
-    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", "data.on_bad_row=skip", "resamples=0")
-    assert "test: left out 1 row that cannot be used" in capsys.readouterr().err
 
 
 def test_rows_that_the_run_was_trained_on_are_reported(run: Path, tmp_path: Path, capsys: Any) -> None:
@@ -233,25 +159,3 @@ def test_rows_that_the_run_was_trained_on_are_reported(run: Path, tmp_path: Path
     copy.write_bytes(b"".join([*lines[:-2], lines[-1], lines[-2]]))
     evaluate(f"run={run}", f"data.test={copy}", "resamples=0")
     assert "was trained on" not in capsys.readouterr().err
-
-
-def test_an_empty_file_is_called_empty(run: Path, tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "new.csv").write_text("")
-    evaluate(f"run={run}", f"data.test={tmp_path}/new.csv", "data.fields=null", status=2)
-    assert "new.csv is empty; give a file with rows" in capsys.readouterr().err
-
-
-def test_a_figure_that_cannot_be_drawn_does_not_affect_the_scores(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*unused: Any) -> None:
-        raise ValueError("Expected end of text")
-
-    monkeypatch.setattr("nlu.display.scores.draw_confusion", fail)
-    rows = run.parent / "dev.jsonl"
-    evaluate(f"run={run}", f"data.test={rows}", f"out={tmp_path}/out", "resamples=0")
-    said = capsys.readouterr()
-    found = result(tmp_path / "out")["metrics"]["test"]
-    assert re.search(rf"accuracy +{found['accuracy']:.4f}", said.out)
-    assert "confusion_test.png is left out" in said.err
-    assert [path.name for path in (tmp_path / "out/plots").iterdir()] == ["calibration_test.png"]

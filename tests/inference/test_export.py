@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +13,6 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 import nlu
-from nlu.config.inference import Export
-from nlu.inference import exporting
-from nlu.inference.exporting import digits
-from nlu.inference.exports import checking
-from nlu.inference.exports.checking import Checked
 from nlu.inference.exports.deciding import by_rule
 from nlu.inference.exports.formats import FORMATS
 from tests.inference.runs import evaluate, export, kept, predict, trained
@@ -104,16 +99,6 @@ def test_a_traced_export_pools_a_text_as_the_run_does(pooling: str, tmp_path: Pa
         error = " ".join(capsys.readouterr().err.split())
         assert re.search(f"format is {written}.*({words}).*onnx, torch_export or torchscript", error)
         assert not (tmp_path / written).exists()
-
-
-def test_a_siamese_encoder_with_max_pooling_is_exported_with_it(tmp_path: Path) -> None:
-    run = trained(TASKS["retrieve"], tmp_path, "model.pooling=max")
-    export(f"run={run}", "format=sentence_transformers", f"out={tmp_path}/st")
-    assert json.loads((tmp_path / "st/export.json").read_text())["checked"][1]["largest_difference"] < 2e-6
-    settings = json.loads((tmp_path / "st/1_Pooling/config.json").read_text())
-    assert [name for name, value in settings.items() if name.startswith("pooling_mode") and value] == [
-        "pooling_mode_max_tokens"
-    ]
 
 
 @pytest.mark.parametrize("name", few_first(["siamese", "siamese with contrastive loss", "retrieve"], "siamese"))
@@ -236,19 +221,6 @@ def test_an_export_whose_logits_are_wrong_is_refused_and_leaves_no_folder(
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
 
 
-def test_an_export_of_a_bf16_run_is_compared_with_its_results_in_fp32(tmp_path: Path) -> None:
-    run = trained(TASKS["regress"], tmp_path, "precision=bf16", "model.initializer_range=2")
-    export(f"run={run}", "format=torchscript", f"out={tmp_path}/out")
-    found = json.loads((tmp_path / "out/export.json").read_text())["checked"][1]
-    own = [one["prediction"] for one in kept(run)]
-    model = torch.jit.load(str(tmp_path / "out/model.pt"))  # type: ignore[no-untyped-call]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    inputs = tokenizer([one["text"] for one in kept(run)], padding=True, return_tensors="pt")
-    exact = model(inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])[:, 0].tolist()
-    assert found["largest_difference"] == pytest.approx(max(map(abs, np.subtract(own, exact))), rel=0.01)
-    assert found["largest_difference"] > 1e-3
-
-
 @pytest.mark.parametrize("written", ["huggingface", "tf_checkpoint"])
 def test_special_tokens_in_a_text_are_letters_to_the_run_and_to_its_export(written: str, tmp_path: Path) -> None:
     run = trained(TASKS["match"], tmp_path)
@@ -267,49 +239,6 @@ def test_special_tokens_in_a_text_are_letters_to_the_run_and_to_its_export(writt
             assert one["score"] == pytest.approx(mine[f"probability_{one['label']}"], abs=1e-5)
 
 
-def test_latencies_have_the_digits_that_are_worth_reading() -> None:
-    assert [digits(time_ms) for time_ms in (7.7812, 65.807, 99.96, 473.6186, 2432.1)] == [
-        "7.78", "65.8", "100", "474", "2,432"
-    ]  # fmt: skip
-
-
-def test_a_latency_is_the_median_of_at_least_three_calls_after_a_warm_up_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = {"s": 100.0}
-    monkeypatch.setattr(checking.time, "perf_counter", lambda: clock["s"])
-    for limit_s, taken_s, median_ms in ((0.0, [9.0, 0.25, 2.0, 0.5], 500), (4.0, [9.0, 1.0, 1.0, 2.0, 64.0], 1000)):
-        calls = iter(taken_s)
-        monkeypatch.setattr(checking, "TIMED_S", limit_s)
-        assert checking._latency_ms(lambda calls=calls: clock.update(s=clock["s"] + next(calls))) == median_ms
-        assert len(list(calls)) == (limit_s > 0), "no call more than are wanted"
-    assert checking._timed_rows([{"text": "a"}, {"text": "b"}]) == [
-        [{"text": "a"}],
-        [{"text": "a"}, {"text": "b"}] * 16,
-    ]
-
-
-def test_the_table_of_an_export_has_a_line_for_each_and_says_what_decides(capsys: pytest.CaptureFixture[str]) -> None:
-    own = Checked("the run itself", "the run itself", 40, 0.0, 1.0, 0.75, 12.34, 7.7812, 99.96)
-    other = Checked("onnx", "the largest logit", 40, 1.234e-6, 0.975, None, 5.06, 0.5, 2432.1)
-    exporting._print([own, other, replace(other, format="sentence_transformers", same=None, accuracy=0.5)])
-    _, head, *lines, said = capsys.readouterr().out.splitlines()
-    assert re.split(r"\s{2,}", head) == [
-        "format", "rows", "largest difference", "same prediction", "accuracy", "MB", "ms for 1", "ms for 32"
-    ]  # fmt: skip
-    assert [line.split() for line in lines] == [
-        ["the", "run", "itself", "40", "0", "100.00%", "0.7500", "12.3", "7.78", "100"],
-        ["onnx", "40", "1.2e-06", "97.50%", "-", "5.1", "0.500", "2,432"],
-        ["sentence_transformers", "40", "1.2e-06", "-", "0.5000", "5.1", "0.500", "2,432"],
-    ]
-    assert said == "onnx: the largest logit; docs/exporting.md explains the differences from the run"
-
-
-def test_every_accepted_format_is_written() -> None:
-    one, several = get_args(get_type_hints(Export)["format"])
-    assert get_args(one) == get_args(get_args(several)[0]) == tuple(FORMATS)
-
-
 @pytest.mark.parametrize("activation", few_first(["gelu", "tanh"], "tanh"))
 @pytest.mark.parametrize("written", ["huggingface", "torchscript"])
 def test_a_head_of_two_layers_is_scored_again_from_its_export(activation, written, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
@@ -326,15 +255,6 @@ def test_a_head_of_two_layers_is_scored_again_from_its_export(activation, writte
     own = {one["text"]: one["probabilities"] for one in kept(run)}
     found = {one["text"]: one["probabilities"] for one in read(tmp_path / "scores/predictions/dev.jsonl")[1:]}
     assert found and found == {text: pytest.approx(own[text], abs=1e-5) for text in found}
-
-
-@pytest.mark.thorough
-def test_several_formats_get_a_folder_each_and_the_table_has_all(tmp_path: Path, capsys: Any) -> None:
-    run = trained(TASKS["classify"], tmp_path)
-    export(f"run={run}", "format=[huggingface,torchscript]", f"out={tmp_path}/out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["export.json", "huggingface", "torchscript"]
-    table = capsys.readouterr().out
-    assert all(name in table for name in ("the run itself", "huggingface", "torchscript", "largest difference"))
 
 
 @pytest.mark.parametrize(
@@ -364,12 +284,3 @@ def test_a_mistyped_format_and_a_folder_that_exists_are_refused(tmp_path: Path, 
     assert "rows: unknown key; nearest: max_rows" in capsys.readouterr().err
     export(f"run={tmp_path}/run", "format=huggingface", f"out={tmp_path}/run", status=2)
     assert "exists; nothing was written" in capsys.readouterr().err
-
-
-@pytest.mark.thorough
-def test_no_format_and_a_refusal_leave_no_folder(tmp_path: Path, capsys: Any) -> None:
-    run = trained(TASKS["tag with a CRF"], tmp_path)
-    export(f"run={run}", "format=[]", f"out={tmp_path}/deep/er/out", status=2)
-    assert "format is []; set it to some of" in capsys.readouterr().err
-    export(f"run={run}", "format=huggingface", f"out={tmp_path}/deep/er/out", status=2)
-    assert not (tmp_path / "deep").exists()

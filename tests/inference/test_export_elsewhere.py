@@ -88,13 +88,6 @@ def test_a_tf1_checkpoint_holds_encoder_head_sizes_and_vocabulary(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("written", few_first(["torchscript", "huggingface", "tf_checkpoint"], "huggingface"))
-def test_repeated_layers_and_a_single_segment_are_written_out(written: str, tmp_path: Path) -> None:
-    options = ("model.layers=4", "model.layer_groups=2", "model.segment_types=1")
-    held(trained(TASKS["match"], tmp_path, *options), written, tmp_path, difference=2e-4)
-
-
-@pytest.mark.thorough
 def test_tensorflow_reads_a_checkpoint_that_was_written_without_it(tmp_path: Path) -> None:
     tensorflow = pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
@@ -172,37 +165,6 @@ def test_an_encoder_of_transformers_is_exported(name: str, architecture: str, wr
         changes = {"dim": 16, "hidden_dim": 24, "n_layers": 2, "n_heads": 2}
     kind = of_transformers(TASKS[name], saved(tmp_path / "hub", architecture, **changes))
     held(trained(kind, tmp_path), written, tmp_path, difference=2e-4)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("architecture", ["Bert", "Roberta"])
-def test_a_siamese_encoder_of_transformers_gives_its_similarities(architecture: str, tmp_path: Path) -> None:
-    kind = of_transformers(TASKS["siamese"], saved(tmp_path / "hub", architecture))
-    # The head of the run stays behind: what is exported gives vectors.
-    held(trained(kind, tmp_path), "sentence_transformers", tmp_path, decides=False)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("model", "options", "written", "words"),
-    [
-        ("Roberta", (), "huggingface", "the classifier of transformers for roberta"),
-        ("Bert", ("model.pooling=mean",), "huggingface", "a mean over tokens"),
-        ("Bert", (), "tf_checkpoint", "HuggingFace; export it as huggingface, onnx"),
-        ("Bert", (), "savedmodel", "HuggingFace; export it as huggingface, onnx"),
-        (None, (), "huggingface", "TextCnn; export it as onnx, torch_export or torchscript"),
-        (None, (), "tf_checkpoint", "TextCnn; export it as onnx, torch_export or torchscript"),
-    ],
-)
-def test_a_format_that_does_not_fit_an_encoder_is_refused_with_those_that_do(
-    model: str | None, options: tuple[str, ...], written: str, words: str, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> None:
-    kind = of_transformers(TASKS["classify"], saved(tmp_path / "hub", model)) if model else Kind((), classes, TEXTCNN)
-    run = trained(kind, tmp_path, *options)
-    tensorflow_is(object(), monkeypatch)
-    export(f"run={run}", f"format={written}", f"out={tmp_path}/out", status=2)
-    assert words in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_tagger_that_transformers_computes_differently_is_refused(tmp_path: Path, capsys: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.inference.runs import evaluate, export, kept, trained
-from tests.training.kinds import TASKS, few_first, read, write
+from tests.training.kinds import TASKS, few_first, read
 
 pytest.importorskip("transformers")
 
@@ -76,18 +76,6 @@ def test_an_export_scores_the_files_of_its_run_and_is_compared_with_equal_weight
     assert (
         f"which has several formats; give one of {tmp_path}/export/torchscript, {tmp_path}/export/huggingface" in said
     )
-
-
-def test_special_tokens_in_a_text_are_letters_to_an_export_that_is_scored(tmp_path: Path) -> None:
-    run = trained(TASKS["classify"], tmp_path)
-    export(f"run={run}", "format=torchscript", f"out={tmp_path}/export")
-    rows = [{**row, next(iter(row)): "a [MASK] b [SEP] [UNK]"} for row in read(tmp_path / "dev.jsonl")[:4]]
-    write(tmp_path / "special.jsonl", [*rows, *read(tmp_path / "dev.jsonl")])
-    order = (f"data.test={tmp_path}/special.jsonl", "resamples=0")
-    evaluate(f"export={tmp_path}/export", *order, f"out={tmp_path}/of-export")
-    evaluate(f"run={run}", *order, f"out={tmp_path}/of-run")
-    found, own = (read(tmp_path / name / "predictions" / "test.jsonl")[1:] for name in ("of-export", "of-run"))
-    assert [one["probability"] for one in found] == pytest.approx([one["probability"] for one in own], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A head of a run over several sets is used like a separate run: predicted, scored, exported, loaded, served."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,12 @@ import nlu
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
 from nlu.diagnosis.examination import of_run
-from nlu.inference.locate import locate
-from nlu.inference.trained import load_trained
 from nlu.runs.predictions import predictions_of
 from nlu.serving.served import Newest
-from tests.inference.runs import STEPS, evaluate, export, kept, predict
-from tests.training.in_process import TINY, sets, tensors, train
+from tests.inference.runs import STEPS, evaluate, kept, predict
+from tests.training.in_process import train
 from tests.training.kinds import read
-from tests.training.mixtures import CLASSES, PAIRS, SIZES, TAGS, mixture
+from tests.training.mixtures import CLASSES, PAIRS, TAGS, mixture
 from tests.training.runs import result
 
 MEMBERS = {"first": CLASSES, "second": TAGS, "third": PAIRS}
@@ -60,15 +57,6 @@ def test_the_scores_of_the_sets_of_a_head_are_equal_to_the_bit(name: str, run: P
     assert {metric: found[metric] for metric in recorded} == recorded
 
 
-@pytest.mark.parametrize("name", MEMBERS)
-def test_the_scores_of_the_same_rows_in_a_new_file_are_equal_too(name: str, run: Path, tmp_path: Path) -> None:
-    rows = run.parent / name / "dev.jsonl"
-    evaluate(f"run={run}", f"head_name={name}", f"data.test={rows}", "resamples=0", f"out={tmp_path}/out")
-    recorded = result(run)["metrics"][f"dev-{name}"]
-    found = result(tmp_path / "out")["metrics"]["test"]
-    assert {metric: found[metric] for metric in recorded} == recorded
-
-
 def test_a_program_loads_a_head_by_its_name(run: Path) -> None:
     loaded = nlu.load(run, head_name="first", device="cpu")
     own = list(predictions_of(run, "dev-first"))
@@ -78,19 +66,6 @@ def test_a_program_loads_a_head_by_its_name(run: Path) -> None:
     vectors = [nlu.load(run, head_name=name, device="cpu").encode(["a b c"]) for name in ("first", "third")]
     # The encoder is one and the same.
     assert np.array_equal(*vectors)
-
-
-def test_the_last_weights_may_be_used_too(run: Path) -> None:
-    trained = load_trained(locate(str(run), "last").of_head("second"))
-    weight = trained.model.state_dict()["head.linear.weight"].numpy()
-    assert np.array_equal(weight.astype(np.float64), tensors(run, "last/average")["head.second.linear.weight"])
-
-
-@pytest.mark.thorough
-def test_a_head_is_exported(run: Path, tmp_path: Path) -> None:
-    export(f"run={run}", "head_name=first", "format=huggingface", f"out={tmp_path}/out")
-    config = json.loads((tmp_path / "out/config.json").read_text())
-    assert config["id2label"] == {"0": "bad", "1": "good"}
 
 
 def test_a_head_is_served(run: Path) -> None:
@@ -115,24 +90,6 @@ def test_a_head_must_be_named_and_be_there(
     assert expected.format(run=run) in capsys.readouterr().err
     with pytest.raises(UserError, match="several heads"):
         nlu.load(run)
-
-
-def test_a_run_with_one_head_refuses_a_name(tmp_path: Path) -> None:
-    train(*TINY, *sets(tmp_path), "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
-    with pytest.raises(UserError, match="has one head only; leave out head_name"):
-        nlu.load(tmp_path / "run", head_name="first")
-
-
-def test_its_encoder_begins_another_run(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = run.parent / "first"
-    train(
-        *SIZES, "data=files", f"data.train={rows}/train.jsonl", f"data.dev={rows}/dev.jsonl",
-        "data.max_len=32", f"model.pretrained={run}/best", "trainer.device=cpu", "trainer.max_duration=1st",
-        "optimizer.lr=1e-30", "optimizer.weight_decay=0", "trainer.batch_size=8", f"hydra.run.dir={tmp_path}/run",
-    )  # fmt: skip
-    found, began = tensors(tmp_path / "run", "last/model"), tensors(run, "best-1/model")
-    assert all(np.allclose(found[name], began[name], atol=1e-20) for name in found if name.startswith("backbone."))
-    assert "head.linear.weight" in found
 
 
 def test_the_doctor_finds_nothing_wrong_and_tries_each_head(run: Path) -> None:

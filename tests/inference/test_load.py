@@ -59,11 +59,6 @@ def test_a_last_checkpoint_whose_moving_average_is_missing_is_refused(tmp_path: 
         nlu.load(run / "last", device="cpu")
 
 
-def test_a_loaded_model_describes_itself_in_one_line(loaded: Loaded) -> None:
-    place = loaded.trained.located.checkpoint
-    assert repr(loaded) == f"<nlu.load '{place}': Classify by Bert, 2 labels, cpu>"
-
-
 def test_a_row_may_be_a_text_or_have_fields_by_role_beside_others(loaded: Loaded) -> None:
     expected = loaded.predict([{"text": "a b"}])
     assert loaded.predict(["a b"]) == expected
@@ -86,12 +81,6 @@ def test_a_row_may_have_the_names_of_the_runs_own_columns(tmp_path: Path) -> Non
     assert loaded.evaluate([named]) == loaded.evaluate([{**pair, "label": label}])
     with pytest.raises(DataError, match="row 1 is one text, but the run reads text_a and text_b"):
         loaded.predict(["a"])
-
-
-def test_a_tagger_takes_texts_and_lists_of_tokens_side_by_side(tmp_path: Path) -> None:
-    loaded = nlu.load(trained(TASKS["tag"], tmp_path), device="cpu")
-    rows: list[Any] = ["abca", ["a", "b", "c", "a"], {"tokens": ["b"]}]
-    assert loaded.predict(rows) == [loaded.predict([row])[0] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -123,14 +112,6 @@ def test_labels_that_the_run_does_not_know_and_no_rows_are_refused(loaded: Loade
         loaded.evaluate([])
     with pytest.raises(UserError, match="not a folder here"):
         nlu.load("not/there")
-
-
-def test_a_tagger_whose_tokens_are_called_text_accepts_texts_too(tmp_path: Path) -> None:
-    loaded = nlu.load(trained(TASKS["tag"], tmp_path), device="cpu")
-    loaded.trained.config.data["fields"] = {"tokens": "text", "tags": "tags"}
-    by_text, by_tokens = loaded.predict([{"text": "abca"}]), loaded.predict([{"text": ["a", "b"]}])
-    loaded.trained.config.data["fields"] = None
-    assert by_text == loaded.predict(["abca"]) and by_tokens == loaded.predict([["a", "b"]])
 
 
 @pytest.mark.parametrize("name", ["classify", "match", "tag", "siamese"])

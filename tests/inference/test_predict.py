@@ -4,21 +4,17 @@ import csv
 import json
 import shutil
 import subprocess
-from datetime import date, datetime, timedelta
-from decimal import Decimal
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nlu import predict as predicting
 from nlu.inference import prediction
 from tests import warm
-from tests.inference.runs import FEW, STEPS, kept, predict, trained, unlabelled
-from tests.training.in_process import program, train
+from tests.inference.runs import FEW, kept, predict, trained, unlabelled
 from tests.training.kinds import TASKS, few_first, read, write
 from tests.training.runs import REPOSITORY, SAME_THREADS
 
@@ -53,14 +49,6 @@ def test_rows_get_the_bits_that_the_run_gave_them_when_it_was_scored(name: str, 
         assert [one.get(key) for one in found if key in found[0] and key in own[0]] == [
             one[key] for one in own if key in found[0] and key in own[0] and name != "multilabel"
         ]
-
-
-def test_an_impossible_output_is_reported_before_the_run_is_loaded(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 3))
-    predict(f"run={run}", f"input={tmp_path}/new.jsonl", "output=/proc/z.jsonl", status=2)
-    assert "output is /proc/z.jsonl, but nothing can be created in /proc" in capsys.readouterr().err
 
 
 def test_scores_and_logits_are_consistent_with_the_probabilities(run: Path, tmp_path: Path) -> None:
@@ -121,46 +109,6 @@ def test_without_its_columns_the_output_has_only_the_predictions(run: Path, tmp_
     assert found == expected
 
 
-def test_without_its_columns_an_unusable_row_keeps_its_place(run: Path, tmp_path: Path, capsys: Any) -> None:
-    rows = unlabelled(TASKS["classify"], 5)
-    empty = dict.fromkeys(rows[2], "")
-    write(tmp_path / "new.jsonl", [*rows[:2], empty, *rows[3:]])
-    order = (f"run={run}", f"input={tmp_path}/new.jsonl", "columns=false", "on_bad_row=skip")
-    predict(*order, f"output={tmp_path}/out.jsonl")
-    found = read(tmp_path / "out.jsonl")
-    assert [one["prediction"] is None for one in found] == [False, False, True, False, False]
-    assert all(list(one) == ["prediction", "probability"] for one in found)
-    predict(*order, f"output={tmp_path}/out.conll", status=2)
-    assert "CoNLL columns, which hold the tokens, but columns is false" in capsys.readouterr().err
-
-
-def test_cells_of_a_csv_may_be_separated_by_another_character(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "new.csv").write_text('id;text\n1;"a b; c"\n2;c, d\n')
-    predict(f"run={run}", f"input={tmp_path}/new.csv", "input.separator=';'", f"output={tmp_path}/out.csv")
-    with open(tmp_path / "out.csv", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter=";"))
-    assert [(row["id"], row["text"]) for row in rows] == [("1", "a b; c"), ("2", "c, d")]
-    assert [row["prediction"] for row in rows] == [
-        one["prediction"] for one in of_texts(run, tmp_path, ["a b; c", "c, d"])
-    ]
-
-
-def test_a_table_with_other_quotes_and_lines_above_it_is_predicted_and_kept(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "new.csv").write_text('\ufeffA report, "2026\nid,text\n1,\'a b, c\'\n2,c "d"\n')
-    predict(
-        f"run={run}",
-        f"input={tmp_path}/new.csv",
-        'input.quote="\'"',
-        "input.skip_lines=1",
-        f"output={tmp_path}/out.csv",
-    )
-    written = (tmp_path / "out.csv").read_text()
-    first, second = (
-        f"{one['prediction']},{one['probability']}" for one in of_texts(run, tmp_path, ["a b, c", 'c "d"'])
-    )
-    assert written == f"\ufeffid,text,prediction,probability\n1,'a b, c',{first}\n2,c \"d\",{second}\n"
-
-
 def of_texts(run: Path, folder: Path, texts: list[str]) -> list[dict[str, Any]]:
     write(folder / "texts.jsonl", [{"text": text} for text in texts])
     predict(f"run={run}", f"input={folder}/texts.jsonl", f"output={folder}/of_texts.jsonl")
@@ -216,16 +164,6 @@ def test_conll_columns_get_a_tag_in_a_last_column(tmp_path: Path) -> None:
         assert [line.split("\t")[2] for line in block.splitlines()] == tags
 
 
-def test_a_tagger_is_advised_columns_that_a_table_can_hold(tmp_path: Path, capsys: Any) -> None:
-    run = trained(TASKS["tag"], tmp_path)
-    (tmp_path / "new.csv").write_text("line\nabd\n")
-    given = (f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.csv")
-    predict(*given, status=2)
-    assert "set input.fields to e.g. {text: COLUMN}" in capsys.readouterr().err
-    predict(*given, "input.fields={text: line}")
-    assert (tmp_path / "out.csv").read_text().startswith("line,prediction\nabd,")
-
-
 def test_conll_lines_come_back_with_marks_wide_spaces_and_bad_ones(tmp_path: Path) -> None:
     run = trained(TASKS["tag"], tmp_path)
     lines = "-DOCSTART- O\n\na O\n\u3000 O\nb\u2028c O\n\nx\n\nd O\n-DOCSTART- O\n\na O"
@@ -263,45 +201,6 @@ def test_rows_that_the_output_cannot_hold_are_refused_before_predicting(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_bytes_that_are_not_utf_8_are_reported(run: Path, tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "new.csv").write_bytes(b"text,n\ncaf\xe9,1\n")
-    for fields in ([], ["input.fields={text: text}"]):
-        predict(f"run={run}", f"input={tmp_path}/new.csv", *fields, f"output={tmp_path}/o.csv", status=2)
-        assert "UTF-8" in capsys.readouterr().err
-
-
-def test_a_table_without_a_header_keeps_its_line_ends(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "new.csv").write_bytes(b"a b,1\r\nc,2\r\n")
-    predict(f"run={run}", f"input={tmp_path}/new.csv", "input.fields={text: 0}", f"output={tmp_path}/o.csv")
-    assert [line[-1:] for line in (tmp_path / "o.csv").read_bytes().split(b"\n")[:2]] == [b"\r", b"\r"]
-
-
-def test_pieces_without_their_plan_are_never_used(run: Path, tmp_path: Path) -> None:
-    write(tmp_path / "a.jsonl", unlabelled(TASKS["classify"], 5))
-    write(tmp_path / "b.jsonl", unlabelled(TASKS["classify"], 5, seed=2))
-    pieces = tmp_path / ".o.jsonl.pieces"
-    pieces.mkdir()
-    (pieces / "000000.piece").write_bytes(b'{"text": "of another input"}\n')
-    predict(f"run={run}", f"input={tmp_path}/b.jsonl", f"output={tmp_path}/o.jsonl")
-    assert [row["text"] for row in read(tmp_path / "o.jsonl")] == [row["text"] for row in read(tmp_path / "b.jsonl")]
-    # Killed once the file had its name, before the pieces were gone.
-    pieces.mkdir()
-    (pieces / "done").touch()
-    predict(f"run={run}", f"input={tmp_path}/b.jsonl", f"output={tmp_path}/o.jsonl", status=2)
-    assert not pieces.exists()
-
-
-def test_a_threshold_that_is_not_known_yet_is_reported(tmp_path: Path, capsys: Any) -> None:
-    run = trained(TASKS["multilabel"], tmp_path)
-    path = run / "checkpoints/last/state.json"
-    saved = json.loads(path.read_text())
-    saved["state"]["last_metrics"] = {}
-    path.write_text(json.dumps(saved))
-    write(tmp_path / "new.jsonl", unlabelled(TASKS["multilabel"], 3))
-    predict(f"run={run}/last", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/o.jsonl", status=2)
-    assert "which sets its threshold" in capsys.readouterr().err
-
-
 def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,14 +214,6 @@ def test_rows_that_cannot_be_used_stop_it_or_stay_empty(
     lines = (tmp_path / "out.csv").read_text().splitlines()
     assert lines[2:4] == ["  ,2,,", "c,3,4,,"] and all(len(lines[place].split(",")) == 4 for place in (0, 1, 4))
     assert "no prediction for 2 rows" in capsys.readouterr().err
-
-
-def test_the_command_itself_writes_what_the_tests_find_in_its_parts(run: Path, tmp_path: Path) -> None:
-    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 5))
-    order = (f"run={run}", f"input={tmp_path}/new.jsonl", "scores=true", "device=cpu")
-    predict(*order, f"output={tmp_path}/parts.jsonl")
-    program(predicting.main, "predict", *order, f"output={tmp_path}/whole.jsonl")
-    assert (tmp_path / "whole.jsonl").read_bytes() == (tmp_path / "parts.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -365,20 +256,6 @@ def test_an_impossible_command_is_refused_and_writes_nothing(run, tmp_path, caps
     assert "Traceback" not in refusal and sorted(tmp_path.iterdir()) == before
 
 
-def test_a_missing_column_is_reported_with_the_columns_of_the_file_once(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    order = (f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.csv")
-    for header, said in (
-        ("one,two", "has ['one', 'two']; set input.fields"),
-        ("txet,n", "has ['txet', 'n']; nearest: txet; "),
-    ):
-        (tmp_path / "new.csv").write_text(f"{header}\n1,2\n")
-        predict(*order, status=2)
-        refusal = capsys.readouterr().err
-        assert said in refusal and "valid:" not in refusal, refusal
-
-
 def test_a_column_of_the_same_name_is_never_written_over(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -416,20 +293,6 @@ def test_a_killed_prediction_continues_to_the_same_bytes(
     assert [number for number in made if number >= 0] == list(range(6)), "a piece was made twice"
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     assert [path.name for path in tmp_path.glob(".*")] == []
-
-
-def test_another_command_does_not_continue_with_its_pieces(run: Path, tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 9))
-    order = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/b.csv")
-    with monkeypatch.context() as patched:
-        patched.setattr(prediction.Pieces, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        predict(*order, status=130)
-    predict(*order, "checkpoint=best-2", "scores=true", status=2)
-    refusal = capsys.readouterr().err
-    assert "started with other settings (checkpoint, decided, columns differ)" in refusal
-    assert not (tmp_path / "b.csv").exists()
-    predict(*order)
-    assert len((tmp_path / "b.csv").read_text().splitlines()) == 10
 
 
 def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
@@ -474,39 +337,6 @@ def test_pieces_are_used_only_where_all_that_their_bytes_depend_on_is_the_same(
     assert len((tmp_path / "b.csv").read_text().splitlines()) == 10
 
 
-def test_a_file_that_another_makes_while_rows_are_predicted_is_not_written_over(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 9))
-    order, output = (f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/b.csv"), tmp_path / "b.csv"
-    keep = prediction.Pieces.write
-
-    def keep_and_meet(pieces: Any, number: int, content: bytes) -> None:
-        keep(pieces, number, content)
-        output.write_text("another's")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(prediction.Pieces, "write", keep_and_meet)
-        predict(*order, status=2)
-    assert "which exists; nothing was written" in capsys.readouterr().err and output.read_text() == "another's"
-    output.unlink()
-    predict(*order)
-    assert len(output.read_text().splitlines()) == 10
-
-
-def test_the_best_trial_of_a_search_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    search = tmp_path / "search"
-    for number, steps in enumerate((1, 12, 3)):
-        overrides = TASKS["classify"].overrides(tmp_path / "rows")
-        train(*overrides, f"trainer.max_duration={steps}st", f"hydra.run.dir={search / str(number)}")
-    (search / "search.json").write_text("{}")
-    values = [json.loads((search / str(number) / "result.json").read_text())["best"]["value"] for number in range(3)]
-    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 3))
-    predict(f"run={search}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/a.jsonl")
-    said_first = capsys.readouterr().err
-    assert f"run {search / str(values.index(max(values)))}, checkpoint best-1" in said_first
-
-
 def test_two_processes_write_what_one_process_writes(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 4200))
     whole = (f"run={run}", f"input={tmp_path}/new.jsonl")
@@ -516,15 +346,6 @@ def test_two_processes_write_what_one_process_writes(run: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(", checkpoint best-1; ") == 1, "one of them speaks for all"
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes()
-
-
-@pytest.mark.thorough
-def test_a_pipe_gets_what_a_file_gets(run: Path, tmp_path: Path) -> None:
-    write(tmp_path / "new.jsonl", unlabelled(TASKS["classify"], 30))
-    whole = (f"run={run}", f"input={tmp_path}/new.jsonl")
-    predict(*whole, f"output={tmp_path}/one.jsonl")
-    piped = warm.run(["-m", "nlu.predict", "device=cpu", *whole, "output=-"], cwd=REPOSITORY, env=SAME_THREADS)
-    assert piped.stdout.encode() == (tmp_path / "one.jsonl").read_bytes()
 
 
 def test_a_reader_that_leaves_ends_it_without_a_summary(run: Path, tmp_path: Path) -> None:
@@ -571,86 +392,6 @@ def test_a_workbook_keeps_its_cells_and_gets_the_predictions(run: Path, tmp_path
     assert pq.read_table(tmp_path / "out.parquet").column("text").to_pylist() == texts
 
 
-def test_a_workbook_takes_durations_decimals_and_moments_of_pandas(run: Path, tmp_path: Path, capsys: Any) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    moment = datetime(2026, 1, 2, 3, 4, 5, 678000)
-    columns = {
-        "text": pa.array(["a b", "c"]),
-        "took": pa.array([timedelta(hours=30, milliseconds=250), None], pa.duration("ns")),
-        "price": pa.array([Decimal("12.50"), Decimal("3.00")], pa.decimal128(9, 2)),
-        "at": pa.array([moment, None], pa.timestamp("ns")),
-        "half": pa.array([0.5, None], pa.float16()),
-    }
-    pq.write_table(pa.table(columns), tmp_path / "new.parquet")
-    predict(f"run={run}", f"input={tmp_path}/new.parquet", f"output={tmp_path}/out.xlsx")
-    _, *found = openpyxl.load_workbook(tmp_path / "out.xlsx").active.iter_rows(values_only=True)
-    assert [row[:5] for row in found] == [
-        ("a b", timedelta(hours=30, milliseconds=250), 12.5, moment, 0.5), ("c", None, 3, None, None)
-    ]  # fmt: skip
-    # A value that does not fit a cell is reported before anything is predicted.
-    for cell, rule in ((Decimal("1234567890.1234567"), "more than the 15 digits"), (b"a", "is binary")):
-        pq.write_table(pa.table({"text": ["a"], "more": [cell]}), tmp_path / "wrong.parquet")
-        predict(f"run={run}", f"input={tmp_path}/wrong.parquet", f"output={tmp_path}/wrong.xlsx", status=2)
-        assert f"wrong.parquet:1: more {'has ' * ('digits' in rule)}{rule}" in capsys.readouterr().err
-
-
-def test_lines_of_json_have_null_for_numbers_that_json_lacks(run: Path, tmp_path: Path) -> None:
-    values = [float("nan"), 1.5, float("inf")]
-    table = {"text": ["a", "b", "c"], "n": values, "list": [[value] for value in values]}
-    pq.write_table(pa.table(table), tmp_path / "new.parquet")
-    predict(f"run={run}", f"input={tmp_path}/new.parquet", f"output={tmp_path}/out.jsonl")
-    lines = (tmp_path / "out.jsonl").read_text().splitlines()
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} cannot be JSON")
-
-    found = [json.loads(line, parse_constant=refuse) for line in lines]
-    assert [one["n"] for one in found] == [None, 1.5, None]
-    assert [one["list"] for one in found] == [[None], [1.5], [None]]
-
-
-def test_a_row_that_is_empty_keeps_its_place_in_a_workbook(run: Path, tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    (tmp_path / "new.csv").write_text('text\na\n""\nb\n')
-    predict(f"run={run}", f"input={tmp_path}/new.csv", f"output={tmp_path}/out.xlsx", "on_bad_row=skip")
-    sheet = openpyxl.load_workbook(tmp_path / "out.xlsx").active
-    found = list(sheet.iter_rows(values_only=True))
-    assert [row[0] for row in found] == ["text", "a", None, "b"] and found[2][1] is None
-
-
-def test_a_workbook_that_is_none_and_a_text_too_long_for_a_cell_are_refused(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("openpyxl")
-    (tmp_path / "new.xlsx").write_text("text\na\n")
-    predict(f"run={run}", f"input={tmp_path}/new.xlsx", f"output={tmp_path}/out.csv", status=2)
-    assert "not an Excel workbook" in capsys.readouterr().err
-    write(tmp_path / "long.jsonl", [{"text": "a", "more": "b" * 32768}])
-    predict(f"run={run}", f"input={tmp_path}/long.jsonl", f"output={tmp_path}/out.xlsx", status=2)
-    assert "long.jsonl:1: more has 32,768 characters, but a cell of Excel holds 32,767" in capsys.readouterr().err
-    write(tmp_path / "bell.jsonl", [{"text": "a", "more": "\a"}])
-    predict(f"run={run}", f"input={tmp_path}/bell.jsonl", f"output={tmp_path}/out.xlsx", status=2)
-    assert "holds a control character" in capsys.readouterr().err
-
-
-def test_a_run_may_be_trained_on_a_workbook(run: Path, tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    rows = [*read(run.parent / "train.jsonl")]
-    for name in ("train", "dev"):
-        book = openpyxl.Workbook()
-        book.active.append(["text", "label"])
-        for row in read(run.parent / f"{name}.jsonl"):
-            book.active.append([row["text"], row["label"]])
-        book.save(tmp_path / f"{name}.xlsx")
-    kind = TASKS["classify"]
-    overrides = [one for one in kind.overrides(tmp_path, dev_rows=23) if "data." not in one]
-    train(
-        *overrides, *STEPS, f"data.train={tmp_path}/train.xlsx", f"data.dev={tmp_path}/dev.xlsx", "data.max_len=32",
-        f"hydra.run.dir={tmp_path}/run",
-    )  # fmt: skip
-    assert rows and [one["loss"] for one in kept(tmp_path / "run")] == [one["loss"] for one in kept(run)]
-
-
 def test_each_of_several_inputs_gets_a_file_with_what_it_gets_by_itself(run: Path, tmp_path: Path) -> None:
     rows = unlabelled(TASKS["classify"], 23)
     for number, part in enumerate((rows[:9], rows[9:11], rows[11:])):
@@ -666,35 +407,6 @@ def test_each_of_several_inputs_gets_a_file_with_what_it_gets_by_itself(run: Pat
         assert (tmp_path / f"all-rows-{number}.csv").read_bytes() == own
         assert number == 2 or (tmp_path / f"two-rows-{number}.csv").read_bytes() == own
     assert [path.name for path in tmp_path.glob(".*")] == []
-
-
-def test_a_killed_command_over_several_inputs_continues_where_it_stopped(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("a", "b"):
-        write(tmp_path / f"{name}.jsonl", unlabelled(TASKS["classify"], 5))
-    order = (f"run={run}", f"input=[{tmp_path}/a.jsonl,{tmp_path}/b.jsonl]", f"output={tmp_path}/*-out.csv")
-    finish = prediction.Pieces.finish
-
-    def killed(pieces: Any, *more: Any) -> None:
-        if pieces.place.name == "b-out.csv":
-            raise KeyboardInterrupt
-        finish(pieces, *more)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(prediction.Pieces, "finish", killed)
-        predict(*order, status=130)
-    before = (tmp_path / "a-out.csv").stat()
-    predict(*order, "prefix=x_", status=2)
-    assert "which was started with other settings (columns differ)" in capsys.readouterr().err
-    predict(*order)
-    assert f"{tmp_path}/a-out.csv is complete; the same command wrote it" in capsys.readouterr().err
-    after = (tmp_path / "a-out.csv").stat()
-    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert (tmp_path / "a-out.csv").read_bytes() == (tmp_path / "b-out.csv").read_bytes()
-    assert [path.name for path in tmp_path.glob(".*")] == []
-    predict(*order, status=2)
-    assert f"output is {tmp_path}/a-out.csv, which exists; nothing was written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

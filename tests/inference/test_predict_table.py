@@ -4,7 +4,6 @@ import csv
 import sys
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("odps", reason="PyODPS comes with the extra pai")
@@ -12,9 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "services"))  # where the dou
 from pai_server import ID, SECRET, PaiServer
 
 from nlu.inference.pieces import Pieces
-from tests.inference.runs import STEPS, kept, predict, trained, unlabelled
-from tests.training.in_process import train
-from tests.training.kinds import TASKS, read, write
+from tests.inference.runs import kept, predict, trained, unlabelled
+from tests.training.kinds import TASKS, write
 
 TABLE = "odps://p/tables/found/pt=1"
 
@@ -65,19 +63,3 @@ def test_an_interrupted_command_continues_with_its_pieces(run, project, tmp_path
     monkeypatch.setattr(Pieces, "write", None)  # no piece is made again
     predict(*given)
     assert project.tables["found,pt=1"].num_rows == 23
-
-
-@pytest.mark.thorough
-def test_a_run_that_is_trained_from_tables_predicts_from_one_into_another(run, project, tmp_path):
-    for name in ("train", "dev"):
-        project.tables[f"{name},pt=1"] = pa.Table.from_pylist(read(run.parent / f"{name}.jsonl"))
-    project.tables["new"] = pa.Table.from_pylist(unlabelled(TASKS["classify"], 23))
-    start = "odps://p/tables"
-    keys = TASKS["classify"].overrides(tmp_path, dev_rows=23)
-    sets = (f"data.train={start}/train/pt=1", f"data.dev={start}/dev/pt=1")
-    train(*keys, *STEPS, *sets, f"hydra.run.dir={tmp_path / 'run'}")
-    weights = "checkpoints/best-1/model.safetensors"
-    assert (tmp_path / "run" / weights).read_bytes() == (run / weights).read_bytes(), "the same rows in files"
-    predict(f"run={tmp_path / 'run'}", f"input={start}/new", f"output={TABLE}")
-    found = project.tables["found,pt=1"].to_pylist()
-    assert [row["prediction"] for row in found] == [one["prediction"] for one in kept(run)]

@@ -20,11 +20,9 @@ from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
 from nlu.models.pruned_heads import without_heads
 from nlu.training.build import build_task
-from tests.data.test_streaming import corpus, prepare
 from tests.inference.runs import evaluate, export, kept, predict
-from tests.training.in_process import NO_DROPOUT, STANDING_STILL, composed, of_composed, tensors, train
-from tests.training.kinds import TEXTCNN, Kind, classes, pair_of_classes, read, tags
-from tests.training.test_kinds_killed import killed_in_each_step
+from tests.training.in_process import NO_DROPOUT, of_composed, tensors, train
+from tests.training.kinds import Kind, classes, pair_of_classes, read, tags
 
 HEADS, LAYERS, WIDTH = 4, 2, 16
 MODEL = (
@@ -188,66 +186,6 @@ def test_heads_can_be_removed_again_and_keep_their_numbers(runs: dict[str, Path]
         assert torch.equal(value, after[name]), name
 
 
-def test_the_largest_share_that_loses_few_points_is_chosen(runs: dict[str, Path], tmp_path: Path, capfd: Any) -> None:
-    given = (f"run={runs['classes']}", "fractions=[0.25,0.5]", f"out={tmp_path}/run")
-    prune(*given, "max_loss=100")
-    chosen = [one for one in json.loads((tmp_path / "run/prune.json").read_text())["candidates"] if one["is_chosen"]]
-    assert [one["removed"] for one in chosen] == [4]
-    capfd.readouterr()
-
-
-def test_a_killed_run_from_a_pruned_one_continues_to_the_same_bytes(runs: dict[str, Path], tmp_path: Path) -> None:
-    prune(f"run={runs['classes']}", "fraction=0.5", f"out={tmp_path}/smaller", "fractions=[]")
-    options = KINDS["classes"].overrides(tmp_path)
-    given = (f"model.pretrained={tmp_path}/smaller", "model.dropout=0.1", "model.attention_dropout=0.1", "resume=auto")
-    config = composed(
-        *options, *given, "trainer.max_duration=3st", "trainer.eval_interval=1st", "trainer.save_interval=1st",
-        "trainer.accumulation=2", "trainer.batch_size=4",
-    )  # fmt: skip
-    killed_in_each_step(config, tmp_path, 3, 1)
-    assert "pruned_heads" in json.loads((tmp_path / "run/checkpoints/best-1/config.json").read_text())
-
-
-def test_some_layers_of_a_pruned_run_keep_their_heads(runs: dict[str, Path], tmp_path: Path) -> None:
-    prune(f"run={runs['classes']}", "heads={1: 3}", f"out={tmp_path}/smaller", "fractions=[]")
-    given = ("model.layers=null", f"model.pretrained={tmp_path}/smaller", "model.keep_layers=[1]", *STANDING_STILL)
-    train(*KINDS["classes"].overrides(tmp_path), *given, "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/run")
-    config = json.loads((tmp_path / "run/checkpoints/best-1/config.json").read_text())
-    assert len(config["pruned_heads"]["0"]) == 3 and config["num_hidden_layers"] == 1
-
-
-def test_layers_above_those_that_are_pooled_have_no_importance(tmp_path: Path) -> None:
-    given = ("model.pooling=layers", "model.pooled_layers=[0]", "trainer.max_duration=1st")
-    train(*KINDS["classes"].overrides(tmp_path), *given, f"hydra.run.dir={tmp_path}/run")
-    prune(f"run={tmp_path}/run", "fraction=0.25", f"out={tmp_path}/smaller", "fractions=[]")
-    about = json.loads((tmp_path / "smaller/prune.json").read_text())
-    assert about["importance"][1] == [0.0] * HEADS and min(about["importance"][0]) > 0
-    assert about["removed"] == {"1": [0, 1]}
-
-
-def test_a_run_that_read_its_rows_while_they_were_written_is_pruned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
-    keys = (*corpus(tmp_path), "data.stream=true", "trainer.window_rows=50", "trainer.device=cpu")
-    prepare(*keys)
-    train(*keys, "trainer.max_duration=2st", "trainer.eval_interval=2st", f"hydra.run.dir={tmp_path}/run")
-    prune(f"run={tmp_path}/run", "fraction=0.5", f"out={tmp_path}/smaller", "fractions=[]", "max_rows=50")
-    assert len(json.loads((tmp_path / "smaller/prune.json").read_text())["removed"]["0"]) == 1
-
-
-@pytest.mark.parametrize("method", ["tinybert", "minilm"])
-def test_methods_that_compare_heads_refuse_pruned_ones(
-    runs: dict[str, Path], tmp_path: Path, capfd: Any, method: str
-) -> None:
-    prune(f"run={runs['classes']}", "fraction=0.25", f"out={tmp_path}/smaller", "fractions=[]")
-    capfd.readouterr()
-    given = (f"method={method}", f"method.teacher={tmp_path}/smaller", "trainer.max_duration=1st")
-    vocabulary = f"tokenizer.vocab={tmp_path}/smaller/checkpoints/best-1/tokenizer.json"
-    train(*KINDS["classes"].overrides(tmp_path), *given, vocabulary, f"hydra.run.dir={tmp_path}/run", status=2)
-    assert "attention heads of the teacher were pruned" in capfd.readouterr().err
-
-
 @pytest.mark.thorough
 def test_exports_compute_what_the_pruned_run_computes(runs: dict[str, Path], tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
@@ -310,10 +248,3 @@ def test_runs_whose_heads_cannot_be_compared_are_refused(
     prune(f"run={tmp_path}/run", "fraction=0.25", f"out={tmp_path}/new", status=2)
     assert expected in capfd.readouterr().err
     assert not (tmp_path / "new").exists()
-
-
-def test_a_run_of_another_encoder_is_refused(tmp_path: Path, capfd: Any) -> None:
-    kind = Kind((), classes, TEXTCNN)
-    train(*kind.overrides(tmp_path), "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/run")
-    prune(f"run={tmp_path}/run", status=2)
-    assert "whose model is not a native encoder of the BERT family" in capfd.readouterr().err

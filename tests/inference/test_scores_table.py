@@ -5,10 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from nlu.config.errors import UserError
-from nlu.inference.scores_table import COLUMNS, append_scores, require_table
+from nlu.inference.scores_table import COLUMNS, append_scores
 from tests.inference.runs import evaluate, trained
 from tests.inference.test_exported import result
 from tests.training.kinds import TASKS
@@ -53,23 +50,3 @@ def test_other_metrics_become_columns_and_no_row_is_lost_to_a_neighbour(tmp_path
         assert float(row["accuracy"]) == number / 7 and row["file"] == '["a.tsv", "b\\t.tsv"]'
         assert row[f"metric_{number % 2}"] == ("" if number == 3 else str(float(number)))
         assert row[f"metric_{1 - number % 2}"] == ""
-
-
-@pytest.mark.parametrize(
-    ("table", "says"),
-    [
-        ("s3://bucket/all.tsv", "rows are only appended to a file here; give a local path"),
-        ("", "table is empty; give the path of a tsv file, such as table=scores.tsv, or leave it out"),
-        (".", "table is ., which is a folder; give the path of a tsv file"),
-        ("nowhere/all.tsv", "but the folder nowhere does not exist; make it, or choose another"),
-        ("other.tsv", "other.tsv:1 lacks the columns time, run, checkpoint, set, file, examples of such a table"),
-    ],
-)
-def test_a_file_that_is_not_such_a_table_is_refused_and_not_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, says: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other.tsv").write_text("a\tb\n1\t2\n")
-    with pytest.raises(UserError, match=says):
-        require_table(table)
-    assert (tmp_path / "other.tsv").read_text() == "a\tb\n1\t2\n"

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tests.inference.hubs import KINDS, save
 from tests.inference.runs import STEPS, export, predict
-from tests.training.in_process import STANDING_STILL, killed_in_backward, train
+from tests.training.in_process import STANDING_STILL, train
 from tests.training.kinds import SPANS, TASKS, Kind, read, write
 
 transformers = pytest.importorskip("transformers")
@@ -123,18 +123,6 @@ def test_spans_of_a_text_are_read_at_its_own_tokens_and_given_in_its_characters(
         starts, ends = {start for start, _ in units}, {end - 1 for _, end in units}
         assert all(span["first"] in starts and span["last"] in ends for span in one["prediction"])
         assert all(text[span["first"] : span["last"] + 1] == span["text"] for span in one["prediction"])
-
-
-def test_a_killed_run_continues_to_the_same_bytes_with_such_a_tokenizer(hub: Path, tmp_path: Path) -> None:
-    overrides = (*kind_of(hub, TASKS["match"]).overrides(tmp_path), "optimizer.lr=1e-2", "trainer.save_interval=2st")
-    train(*overrides, f"hydra.run.dir={tmp_path}/whole")
-    with killed_in_backward(4):
-        train(*overrides, f"hydra.run.dir={tmp_path}/killed")
-    train(*overrides, "resume=auto", f"hydra.run.dir={tmp_path}/killed")
-    for name in ("last/model.safetensors", "last/tokenizer.json", "best-1/model.safetensors"):
-        assert (tmp_path / "killed/checkpoints" / name).read_bytes() == (
-            tmp_path / "whole/checkpoints" / name
-        ).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["classify", "match"])

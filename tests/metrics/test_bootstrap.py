@@ -9,7 +9,7 @@ from sklearn import metrics
 
 from nlu.metrics.bootstrap import MOST_BLOCKS, Blocks, CombinedScorer, blocks_of, intervals_of_means
 from nlu.metrics.calibration import CalibrationScorer
-from nlu.metrics.classes import ClassScorer, SimilarityScorer
+from nlu.metrics.classes import ClassScorer
 from nlu.metrics.label_sets import LabelSetScorer
 from nlu.metrics.scores import Scorer
 
@@ -114,24 +114,6 @@ def test_the_calibration_error_lies_in_its_own_interval() -> None:
     assert 0 <= low <= scores["ece"] <= high < scores["ece"] + 0.05 and low < high
 
 
-def test_scores_at_a_chosen_threshold_have_intervals_but_the_threshold_has_none() -> None:
-    rng = np.random.default_rng(0)
-    records = [{"label": NAMES[rng.integers(2)], "similarity": float(rng.normal())} for _ in range(40)]
-    found, scores = intervals(lambda: SimilarityScorer(NAMES[:2], 0.25), records)
-    assert found["threshold"] is None and scores["threshold"] == 0.25
-    assert found["accuracy"][0] < scores["accuracy"] < found["accuracy"][1]
-
-
-@pytest.mark.parametrize("count", [1, MOST_BLOCKS - 1, MOST_BLOCKS])
-def test_few_rows_are_a_block_each(count: int) -> None:
-    assert blocks_of(count, seed=0).tolist() == list(range(count))
-
-
-def test_few_groups_are_a_block_each_under_any_names() -> None:
-    group_N = np.array(["c", "a", "c", "b", "a", "c"])
-    assert blocks_of(6, 0, group_N).tolist() == [2, 0, 2, 1, 0, 2]
-
-
 @pytest.mark.parametrize("count", [MOST_BLOCKS + 1, 3 * MOST_BLOCKS, 3 * MOST_BLOCKS + 7])
 def test_many_rows_share_blocks_that_differ_by_one_row_at_most(count: int) -> None:
     block_N = blocks_of(count, seed=3)
@@ -157,15 +139,6 @@ def test_intervals_of_means_over_queries_resample_the_queries() -> None:
     for name, values in by_query.items():
         assert found[name] == ends([np.array(values)[rows].mean() for rows in draws(30)])
     assert done == [1] * RESAMPLES
-
-
-@pytest.mark.parametrize(("queries", "is_known"), [(1, False), (2, True)])
-@pytest.mark.parametrize("names", [1, 3])
-def test_nothing_is_said_of_one_query_however_many_means_it_has(queries: int, is_known: bool, names: int) -> None:
-    by_query = {f"m{number}": [0.5, 0.25][:queries] for number in range(names)}
-    found = intervals_of_means(by_query, 40, SEED, lambda done: None)
-    assert list(found) == list(by_query)
-    assert all(value == ([0.25, 0.5] if is_known else None) for value in found.values())
 
 
 def test_nothing_is_said_of_a_score_that_a_resample_does_not_have() -> None:

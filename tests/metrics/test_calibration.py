@@ -1,6 +1,5 @@
 """Calibration, curves, queries and chosen classes against numbers computed otherwise."""
 
-import copy
 import math
 from collections.abc import Iterator
 from itertools import pairwise
@@ -53,18 +52,6 @@ def test_ece_and_brier_are_those_of_numpy(seed: int, count: int) -> None:
     half = told(CalibrationScorer(NAMES), rows[::2])
     half.merge(told(CalibrationScorer(NAMES), rows[1::2]))
     assert half.result().metrics == scores and half.bins() == told(CalibrationScorer(NAMES), rows).bins()
-
-
-def test_more_rows_than_2_to_23_in_a_bin_change_neither_error_nor_bin() -> None:
-    rows = [{**row, "probability": 0.999} for row in records(0, 4)]
-    scorer = told(CalibrationScorer(NAMES), rows)
-    before, (bin_before,) = scorer.result().metrics, scorer.bins()
-    for _ in range(23):
-        scorer.merge(copy.deepcopy(scorer))
-    (found,) = scorer.bins()
-    assert found["rows"] == 4 * 2**23
-    assert scorer.result().metrics == pytest.approx(before)
-    assert {**found, "rows": 4} == pytest.approx(bin_before)
 
 
 def test_a_probability_is_in_the_bin_of_its_ends() -> None:
@@ -133,15 +120,6 @@ def _queries(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     bounds = [place for place, row in enumerate(rows) if not place or row["group"] != rows[place - 1]["group"]]
     for start, end in pairwise([*bounds, len(rows)]):
         yield rows[start:end]
-
-
-def test_a_query_that_is_drawn_twice_counts_twice() -> None:
-    first, second = told(QueryScorer(NAMES), records(1, 3)), told(QueryScorer(NAMES), records(2, 6)[3:])
-    joined = QueryScorer(NAMES)
-    for scorer in (first, first, second):
-        joined.merge(scorer)
-    again = [{**row, "group": 7} for row in records(1, 3)]
-    assert joined.result() == told(QueryScorer(NAMES), [*records(1, 3), *again, *records(2, 6)[3:]]).result()
 
 
 @settings(max_examples=30)

@@ -45,57 +45,9 @@ def test_log_probabilities_are_exact_where_logits_are_large():
     np.testing.assert_allclose(log_probs_NC, [[0.0, -1000.0], [-math.log(2)] * 2])
 
 
-def test_three_classes_are_scored_as_by_hand():
-    labels_N = np.array([0, 0, 0, 1, 1, 2], np.int32)
-    predictions_N = np.array([0, 0, 1, 1, 1, 0])
-    scores = classification_scores(logits_of(predictions_N, 3), labels_N)
-    f1 = [2 / 3, 4 / 5, 0.0]
-    chance = 6 * 4 - (3 * 3 + 3 * 2 + 0 * 1)
-    mcc = chance / math.sqrt((36 - (9 + 9 + 0)) * (36 - (9 + 4 + 1)))
-    right, wrong = math.exp(3) / (math.exp(3) + 2), 1 / (math.exp(3) + 2)
-    assert scores == pytest.approx(
-        {
-            "accuracy": 4 / 6, "f1_macro": sum(f1) / 3, "f1_weighted": (3 * f1[0] + 2 * f1[1]) / 6,
-            "precision_macro": (2 / 3 + 2 / 3) / 3, "recall_macro": (2 / 3 + 1) / 3, "mcc": mcc,
-            "loss": -(4 * math.log(right) + 2 * math.log(wrong)) / 6,
-        }
-    )  # fmt: skip
-
-
-def test_two_classes_count_the_second_as_positive():
-    labels_N = np.array([0, 0, 1, 1, 1])
-    margins_N = np.array([-2.0, 0.5, -1.0, 1.0, 2.0])
-    scores = classification_scores(np.stack([-margins_N, margins_N], 1), labels_N)
-    assert (scores["precision"], scores["recall"], scores["f1"]) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
-    assert scores["auc"] == pytest.approx(5 / 6)
-    assert scores["average_precision"] == pytest.approx((1 + 1 + 3 / 4) / 3)
-    assert scores["mcc"] == pytest.approx((2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2))
-
-
 def test_the_order_of_examples_by_margin_is_seen_where_the_logits_are_large():
     logits_NC = np.array([[0, 60], [0, 61], [0, 62], [0, 63]], np.float32)
     assert classification_scores(logits_NC, np.array([0, 0, 1, 1]))["auc"] == 1.0
-
-
-@pytest.mark.parametrize("predicted", [0, 1])
-@pytest.mark.parametrize("label", [0, 1])
-def test_labels_of_one_class_yield_a_nan_auc_without_warnings(label, predicted):
-    scores = classification_scores(logits_of(np.full(4, predicted), 2), np.full(4, label))
-    assert math.isnan(scores["auc"]) and math.isnan(scores["average_precision"])
-    assert scores["accuracy"] == float(label == predicted) and scores["mcc"] == 0.0
-    assert scores["recall"] == float(label == predicted == 1)
-    assert scores["f1_macro"] == float(label == predicted)
-    assert all(type(value) is float for value in scores.values())
-
-
-def test_predictions_of_one_class_only_warn_of_nothing():
-    for classes in (2, 3):
-        scores = classification_scores(logits_of(np.zeros(4, int), classes), np.array([0, 1, 0, 1]))
-        assert (scores["accuracy"], scores["mcc"], scores["f1_macro"]) == pytest.approx((0.5, 0.0, 1 / 3))
-
-
-def test_more_than_two_classes_yield_no_scores_of_a_positive_class():
-    assert "f1" not in classification_scores(logits_of(np.array([0, 1]), 3), np.array([0, 1]))
 
 
 def test_every_class_has_its_row_also_where_it_does_not_occur():

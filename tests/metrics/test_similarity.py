@@ -25,11 +25,6 @@ def test_a_fixed_threshold_decides() -> None:
     assert scores["auc"] == pytest.approx(5 / 6)
 
 
-def test_a_similarity_that_is_the_threshold_is_enough() -> None:
-    scores = scores_of(ROWS, 0.6)
-    assert scores["recall"] == 1.0 and scores["precision"] == 2 / 3
-
-
 def test_the_highest_of_equally_good_thresholds_counts_even_if_it_accepts_nothing() -> None:
     # None as positive: one right. Both: one right. The first only: none.
     assert most_accurate_cut(np.array([0.8, 0.9]), np.array([1, 0])) == pytest.approx(1.4)
@@ -40,11 +35,6 @@ def test_a_tuned_threshold_is_the_most_accurate() -> None:
     scores = scores_of(ROWS, None)
     assert scores["accuracy"] == 4 / 5
     assert scores["threshold"] == pytest.approx(0.8), "the highest of equally good ones"
-
-
-@pytest.mark.parametrize("label", [0, 1])
-def test_only_one_class_is_accepted(label: int) -> None:
-    assert scores_of([(0.3, label), (0.5, label)], None)["accuracy"] == 1.0
 
 
 def test_no_cut_is_better() -> None:

@@ -6,43 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from nlu.config.errors import UserError
 from nlu.models.encoder import Encoded, Encoder
-from nlu.models.encoders.bert import Bert
-from nlu.models.encoders.huggingface import HuggingFace
-from nlu.models.encoders.lstm import Lstm
-from nlu.models.encoders.static import Static
-from nlu.models.encoders.textcnn import TextCnn
-from nlu.models.formats.pretrained import open_pretrained
+from nlu.models.encoders.re2 import Re2
+from nlu.models.formats.pretrained import Pretrained
+from tests.models.parts import ENCODERS, VOCAB_SIZE, bert
 
-VOCAB_SIZE = 50
 LENGTHS = [2, 3, 7, 7, 30]
-
-
-def bert(**changes: Any) -> Bert:
-    sizes = {"hidden_size": 24, "layers": 2, "heads": 4, "intermediate_size": 40, "max_positions": 64}
-    return Bert(VOCAB_SIZE, None, pretrained=None, **{**sizes, **changes})
-
-
-def hugging_face(folder: Path) -> HuggingFace:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
-    transformers.BertModel(transformers.BertConfig(vocab_size=VOCAB_SIZE, **sizes)).save_pretrained(folder)
-    return HuggingFace(VOCAB_SIZE, open_pretrained(str(folder)), pretrained=str(folder))
-
-
-ENCODERS = {
-    "bert": lambda folder: bert(),
-    "bert with narrow embeddings": lambda folder: bert(embedding_size=16, pooling="mean"),
-    "bert with repeated layers": lambda folder: bert(layer_groups=1, segment_types=1),
-    "bert with a pooler": lambda folder: bert(pooling="pooler"),
-    "bert with a maximum": lambda folder: bert(pooling="max"),
-    "bert with attention over tokens": lambda folder: bert(pooling="attention"),
-    "bert with joined layers": lambda folder: bert(pooling="layers", pooled_layers=[-1, 0]),
-    "lstm": lambda folder: Lstm(VOCAB_SIZE, None, pretrained=None, embedding_size=8, hidden_size=12),
-    "static": lambda folder: Static(VOCAB_SIZE, None, pretrained=None, embedding_size=8),
-    "textcnn": lambda folder: TextCnn(VOCAB_SIZE, None, pretrained=None, embedding_size=8, hidden_size=12),
-    "hf": hugging_face,
-}
 
 
 @pytest.fixture(params=ENCODERS)
@@ -103,6 +73,41 @@ def test_the_texts_of_a_pair_apart_are_encoded_as_two_single_texts(encoder: Enco
         one = sides.batch(batch.examples_B[example : example + 1])
         single = encode(encoder, one, pooled=True).pooled_SD
         torch.testing.assert_close(together[batch.sequences_KB[:, example]], single[one.sequences_KB[:, 0]])
+
+
+def test_every_parameter_has_a_depth_from_the_word_vectors_upwards(encoder: Encoder):
+    depths = {name: encoder.depth_of(name) for name, _ in encoder.named_parameters()}
+    assert all(depth == 0 for name, depth in depths.items() if "word_embeddings" in name)
+    assert all(0 <= depth <= encoder.depth for depth in depths.values())
+    for name, depth in depths.items():
+        numbers = [int(part) for part in name.split(".") if part.isdigit()]
+        assert not numbers or depth == numbers[0] + 1, name
+
+
+def test_a_pair_whose_second_text_is_empty_has_finite_vectors_and_gradients(encoder: Encoder, corpus):
+    # The second text of a pair of length 1 is empty.
+    encoder.layout = "pair"
+    batch = corpus("pair", [1, 7]).batch()
+    found = encode(encoder.train(), batch, pooled=True).pooled_SD
+    assert found.shape == (2, encoder.width_of("pair")) and found.isfinite().all()
+    found.sum().backward()
+    assert all(value.grad is None or value.grad.isfinite().all() for value in encoder.parameters())
+
+
+RUNS = [*(name for name in ENCODERS if not name.startswith("hf")), "re2"]
+"""Encoders of which a run writes the sizes; those of transformers have a configuration of their own."""
+CHANGED = {"bert": {"layers": 3}, "lstm": {"layers": 1}, "static": {"embedding_size": 9}, "textcnn": {"layers": 1},
+           "re2": {"blocks": 3}}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_former_run_gives_the_sizes_and_others_are_refused(name: str, tmp_path: Path):
+    former = Re2(VOCAB_SIZE, None, pretrained=None) if name == "re2" else ENCODERS[name](tmp_path)
+    source = Pretrained("RUN", Path("RUN/model.safetensors"), former.settings())
+    changed = CHANGED[name.partition(" ")[0]]
+    (key, value) = next(iter(changed.items()))
+    with pytest.raises(UserError, match=f"model.{key} is {value}, but the pretrained weights have"):
+        type(former)(VOCAB_SIZE, source, pretrained="RUN", **changed)
 
 
 def test_the_last_layer_of_bert_computes_only_first_tokens_unless_others_are_needed(corpus):

@@ -63,12 +63,6 @@ def test_a_head_computes_in_fp32_under_autocast(corpus, spread, encoder, layout,
     np.testing.assert_allclose(logits.detach().numpy(), vectors @ weight.T + bias, rtol=1e-5, atol=1e-5)
 
 
-def test_a_tagging_batch_has_a_row_of_logits_for_each_unit(corpus, spread):
-    batch = corpus("units", [1, 4, 4, 30]).batch()
-    logits = spread(model_of("units"))(batch)
-    assert logits.shape == (batch.unit_counts_B.sum(), 3) == (len(batch.targets["labels"]), 3)
-
-
 def test_a_tagging_batch_without_units_yields_zero_rows(corpus, spread):
     batch = corpus("units", [3, 4]).batch()
     batch.units_U = batch.units_U[:0]
@@ -81,25 +75,6 @@ def test_the_head_drops_out_in_training_only(corpus, spread):
     assert torch.equal(model(batch), model(batch))
     model.train()
     assert not torch.equal(model(batch), model(batch))
-
-
-def test_the_encoder_knows_the_layout_of_its_batches():
-    assert model_of("pair").backbone.layout == "pair"
-
-
-def test_encoding_hands_on_what_the_head_wants(corpus, spread):
-    for layout in ("single", "units"):
-        model, batch = spread(model_of(layout)), corpus(layout, [4, 9]).batch()
-        encoded = model.encode(batch)
-        assert torch.equal(model.head(encoded, batch), model(batch))
-        assert (encoded.pooled_SD is None, encoded.units_UD is None) == (layout == "units", layout == "single")
-
-
-def test_word_vectors_can_be_given_in_place_of_the_batchs_own(corpus, spread):
-    model, batch = spread(model_of("single")), corpus("single", [4, 9]).batch()
-    x_TD = model.backbone.embed(batch)
-    assert torch.equal(model.encode(batch, x_TD).pooled_SD, model.encode(batch).pooled_SD)
-    assert not torch.allclose(model.encode(batch, 2 * x_TD).pooled_SD, model.encode(batch).pooled_SD)
 
 
 def test_a_text_is_read_from_its_sequence_at_any_position(corpus, spread):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from nlu.config.errors import UserError
 from nlu.reports.aggregate import join_predictions, missing_folds, rows_of
 from nlu.reports.columns import differing_columns
 from nlu.reports.runs import find_runs
@@ -32,55 +31,11 @@ def test_rows_are_ranked_by_state_then_by_value(tmp_path):
     assert [row.runs[0].folder.name for row in table(tmp_path)[0]] == ["better", "worse", "pruned", "unfinished"]
 
 
-def test_a_metric_that_falls_is_ranked_from_below(tmp_path):
-    for name, loss in (("a", 0.5), ("b", 0.3)):
-        end_run(begin_run(tmp_path / name, optimizer__lr=loss), 0.5, loss=loss)
-    rows, _ = table(tmp_path, "loss", "test/accuracy")
-    assert [row.runs[0].folder.name for row in rows] == ["b", "a"]
-    assert rows[0].values["test/accuracy"].mean == pytest.approx(0.4)
-
-
-def test_only_complete_runs_are_averaged_and_the_others_are_counted(tmp_path):
-    end_run(begin_run(tmp_path / "1"), 0.5)
-    evaluate(begin_run(tmp_path / "2", seed=2), 0.9)
-    rows, _ = table(tmp_path)
-    assert rows[0].values["accuracy"].mean == 0.5 and rows[0].states == {"complete": 1, "unfinished": 1}
-
-
-def test_a_configuration_with_a_pruned_fold_does_not_stand_among_the_complete_ones(tmp_path):
-    end_run(begin_run(tmp_path / "a" / "fold-0", folds__count=3, fold=0), 0.9)
-    end_run(begin_run(tmp_path / "a" / "fold-1", folds__count=3, fold=1), 0.7, pruned=True)
-    end_run(begin_run(tmp_path / "b", optimizer__lr=2), 0.5)
-    rows, _ = table(tmp_path)
-    assert [row.state for row in rows] == ["complete", "pruned"]
-    assert rows[1].values["accuracy"].mean == pytest.approx(0.8)
-
-
 def test_a_run_repeated_with_the_same_seed_and_fold_counts_once_with_a_remark(tmp_path):
     end_run(begin_run(tmp_path / "1"), 0.5)
     evaluate(begin_run(tmp_path / "2"), 0.4)
     rows, remarks = table(tmp_path)
     assert [run.folder.name for run in rows[0].runs] == ["1"] and "2" in remarks[0]
-
-
-def test_the_later_of_two_complete_reruns_counts(tmp_path):
-    for name, value in (("9", 0.5), ("10", 0.6)):
-        end_run(begin_run(tmp_path / name), value)
-    (row,), (remark,) = table(tmp_path)
-    assert [run.folder.name for run in row.runs] == ["10"] and row.values["accuracy"].mean == 0.6
-    assert remark.endswith(str(tmp_path / "9"))
-
-
-def test_runs_with_other_deciding_metrics_have_a_separate_table(tmp_path):
-    end_run(begin_run(tmp_path / "1"), 0.5)
-    evaluate(begin_run(tmp_path / "2", trainer__major_metric="loss"), 0.4, metric="loss")
-    assert [[row.metric for row in rows] for rows in rows_of(find_runs([tmp_path])[0])[0]] == [["accuracy"], ["loss"]]
-
-
-def test_an_unknown_metric_is_refused_with_the_nearest(tmp_path):
-    end_run(begin_run(tmp_path / "1"), 0.5)
-    with pytest.raises(UserError, match=r"--metric is acuracy, .* nearest: accuracy"):
-        table(tmp_path, "acuracy")
 
 
 def test_only_keys_that_differ_are_columns_and_seeds_are_none(tmp_path):
@@ -97,28 +52,6 @@ def test_a_choice_is_one_column_and_what_it_brings_is_only_mentioned(tmp_path):
     columns = differing_columns(table(tmp_path)[0])
     assert columns.shown == {"model": ["bert_tiny", "bert_base", "bert_tiny"], "optimizer.lr": [0.001, 1, 1]}
     assert columns.implied == ["model.layers"]
-
-
-def test_a_key_that_a_choice_does_not_determine_is_shown(tmp_path):
-    end_run(begin_run(tmp_path / "a", "model=bert_tiny"), 0.5)
-    end_run(begin_run(tmp_path / "b", "model=bert_tiny", model__layers=3), 0.4)
-    assert differing_columns(table(tmp_path)[0]).shown == {"model.layers": [2, 3]}
-
-
-def test_a_choice_is_named_as_it_was_recorded_whether_or_not_a_command_line_did(tmp_path):
-    end_run(begin_run(tmp_path / "a", choices={"model": "simbert_tiny", "task": "classify"}), 0.5)
-    other = {"choices": {"model": "textcnn", "task": "match"}, "task___target_": "nlu.tasks.classify.Match"}
-    end_run(begin_run(tmp_path / "b", "model=textcnn", model__layers=1, **other), 0.4)
-    columns = differing_columns(table(tmp_path)[0])
-    assert columns.shown == {"model": ["simbert_tiny", "textcnn"]}
-    assert columns.implied == ["task._target_", "model.layers"]
-
-
-def test_a_run_that_recorded_no_choices_is_of_the_same_configuration(tmp_path):
-    end_run(begin_run(tmp_path / "a", choices={"model": "bert_tiny"}), 0.5)
-    end_run(begin_run(tmp_path / "b", seed=2), 0.4)
-    (row,) = table(tmp_path)[0]
-    assert len(row.runs) == 2
 
 
 def test_a_mapping_is_shown_in_one_form_however_it_was_written(tmp_path):
@@ -192,9 +125,3 @@ def test_each_trial_of_a_search_is_a_row_though_it_drew_what_another_drew(tmp_pa
     rows, remarks = table(tmp_path)
     assert [row.runs[0].folder.name for row in rows] == ["1", "0", "apart"] and remarks == []
     assert differing_columns(rows).shown == {}
-
-
-def test_folds_are_not_joined_before_all_are_complete(tmp_path):
-    folds(tmp_path, complete=(0,))
-    (row,), _ = table(tmp_path)
-    assert join_predictions(row) == [] and row.joined == {} and row.out_of_fold == {}

@@ -58,18 +58,6 @@ def test_a_folder_that_is_half_removed_by_a_kill_is_unmarked(tmp_path, monkeypat
         clean(plan)
 
 
-def test_more_can_be_kept(tmp_path):
-    plan = plan_of(read_run(ended(tmp_path / "a")), keep_best=2, keep_optimizer=True)
-    assert removed(plan) == ["best-3"]
-
-
-def test_files_of_interrupted_saves_are_removable(tmp_path):
-    folder = ended(tmp_path / "a")
-    (folder / "checkpoints" / ".last.new").mkdir()
-    (folder / "checkpoints" / ".last.new" / "model.safetensors").write_bytes(b"m" * 7)
-    assert ".last.new" in removed(plan_of(read_run(folder)))
-
-
 def test_an_unfinished_run_is_kept_completely(tmp_path):
     plan = plan_of(read_run(checkpoints(evaluate(begin_run(tmp_path / "a"), 0.5), best=2)))
     assert plan.removable == {} and "a resume needs all of it" in plan.kept_because
@@ -93,12 +81,6 @@ def test_a_finished_fold_stays_whole_until_all_folds_are(tmp_path):
     assert plan.removable == {} and plan.kept_because == "part of run, which has not ended"
     (whole / "result.json").write_text(json.dumps({"parts": []}))
     assert plan_of(read_run(fold)).removable
-
-
-def test_a_run_whose_last_save_was_cut_between_two_renames_is_left_to_a_resume(tmp_path):
-    folder = ended(tmp_path / "a")
-    (folder / "checkpoints" / "last").rename(folder / "checkpoints" / ".last.old")
-    assert plan_of(read_run(folder)).removable == {}
 
 
 def test_nothing_is_removed_without_a_yes_and_the_total_is_printed(tmp_path, capsys):

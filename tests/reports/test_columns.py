@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nlu.reports.aggregate import rows_of
-from nlu.reports.columns import labels_of, named_rows_of
+from nlu.reports.columns import labels_of
 from nlu.reports.curves import kept_scores
 from nlu.reports.runs import find_runs
 from nlu.visualize import main
@@ -34,39 +34,6 @@ def test_values_that_are_alike_at_their_ends_or_in_their_first_digits_stay_apart
         a_run(tmp_path / str(number), data__prompt=f"{long[0]}-{middle}-{long[1]}", optimizer__lr=rate)
     found = labels(tmp_path)
     assert len(set(found)) == 2
-
-
-def test_folds_and_classes_are_called_by_their_groups(tmp_path: Path) -> None:
-    for fold in range(2):
-        a_run(tmp_path / "two" / f"fold-{fold}", 0.9, folds__count=2, fold=fold)
-    a_run(tmp_path / "whole", 0.5)
-    assert labels(tmp_path) == ["folds=2", "whole"]
-    a_run(tmp_path / "tagger" / "a", 0.4, task___target_="nlu.tasks.tag.Tag")
-    assert "task=Classify" in labels(tmp_path / "whole", tmp_path / "tagger")
-
-
-def test_very_many_keys_give_way_to_the_folders(tmp_path: Path) -> None:
-    for name in ("base", "tuned"):
-        keys = {f"model.key_{number}": f"{name} {number}" for number in range(9)}
-        overrides = (f"'{key}={value}'" for key, value in keys.items())
-        a_run(tmp_path / name, 0.5, *overrides, **{key.replace(".", "__"): value for key, value in keys.items()})
-    assert sorted(labels(tmp_path)) == ["base", "tuned"]
-
-
-def test_trials_with_the_same_values_are_distinguished_by_their_folders(tmp_path: Path) -> None:
-    for number in range(2):
-        a_run(tmp_path / str(number), trial={"storage": "s", "study": "t", "number": number})
-    assert labels(tmp_path) == ["0", "1"]
-    a_run(tmp_path / "2", 0.4, optimizer__lr=0.5, trial={"storage": "s", "study": "t", "number": 2})
-    assert labels(tmp_path) == ["lr=0.001 (0)", "lr=0.001 (1)", "lr=0.5"]
-
-
-def test_names_of_the_user_keep_runs_of_one_configuration_apart(tmp_path: Path) -> None:
-    for name, value in (("old", 0.5), ("new", 0.75)):
-        a_run(tmp_path / name, value)
-    runs, _ = find_runs([tmp_path / "old", tmp_path / "new"])
-    tables, remarks = named_rows_of(runs, {tmp_path / "old": "before", tmp_path / "new": "after"})
-    assert labels_of([row for table in tables for row in table]) == ["before", "after"] and remarks == []
 
 
 def test_the_command_draws_every_configuration_under_the_name_that_it_was_given(

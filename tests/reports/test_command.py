@@ -49,11 +49,6 @@ def test_csv_and_json_hold_every_digit_and_every_run(grid):
     assert runs[str(grid[0] / "0")]["metrics"]["dev"]["loss"] == result["metrics"]["dev"]["loss"]
 
 
-def test_two_runs_differ_in_the_key_that_was_changed(grid):
-    out = report("diff", grid[0] / "0", grid[0] / "1")
-    assert "optimizer.lr  0.003  1e-05" in out and "dev: 31 rows" in out
-
-
 def test_a_cleaned_run_is_still_finished_and_usable_but_trains_no_longer(grid):
     folder, shared = grid
     before = weights(folder / "0", "best-1")
@@ -66,11 +61,6 @@ def test_a_cleaned_run_is_still_finished_and_usable_but_trains_no_longer(grid):
     assert weights(folder / "0", "best-1") == before
     said = run(f"hydra.run.dir={folder}/longer", f"resume={folder}/0", *again, "trainer.max_duration=20st", status=2)
     assert "nlu.report clean removes" in said
-
-
-def test_help_tells_the_sub_commands_and_each_has_its_own():
-    assert "diff A B, errors RUN, clean DIR" in report("--help")
-    assert "--examples" in report("diff", "--help") and "--yes" in report("clean", "--help")
 
 
 @pytest.mark.parametrize(
@@ -101,10 +91,6 @@ def test_values_of_flags_that_do_not_exist_are_not_called_flags():
     assert raised.value.problems == [
         "--row: unknown flag; nearest: --rows", "--nearr: unknown flag; nearest: --near"
     ]  # fmt: skip
-
-
-def test_a_mistake_exits_with_2(tmp_path):
-    assert "nearest: diff" in report("dif", "a", "b", status=2, cwd=tmp_path)
 
 
 def test_an_error_of_the_operating_system_is_one_sentence(tmp_path):

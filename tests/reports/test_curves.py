@@ -8,11 +8,9 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.reports.aggregate import rows_of
-from nlu.reports.columns import labels_of
 from nlu.reports.curves import drawings_of, joined, kept_scores
 from nlu.reports.runs import find_runs
 from nlu.visualize import main
-from tests.reports.folders import begin_run, evaluate
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, read
 
@@ -49,18 +47,6 @@ def test_a_configuration_is_the_mean_of_its_seeds_with_their_deviation(runs: Pat
         assert curve.mean_P == pytest.approx(both.mean(0)) and curve.sd_P == pytest.approx(both.std(0, ddof=1))
         assert curve.best == (float(both.mean(0).argmin() + 1), pytest.approx(both.mean(0).min()))
     assert drawing.epochs == 2, "13 rows are two steps of 8"
-
-
-def test_every_x_axis_is_that_of_the_tables(runs: Path) -> None:
-    found, _ = find_runs([runs / "3e-3-1"])
-    rows = rows_of(found)[0][0]
-    ends = {
-        across: drawings_of(rows, across, [])[0].curves[0].x_P for across in ("examples", "steps", "epochs", "time")
-    }
-    assert ends["examples"].tolist() == [8, 13, 21, 26] and ends["steps"].tolist() == [1, 2, 3, 4]
-    assert ends["epochs"] == pytest.approx([8 / 13, 1, 21 / 13, 2])
-    assert (np.diff(ends["time"]) > 0).all() and ends["time"][0] > 0
-    assert labels_of(rows) == ["3e-3-1"]
 
 
 def test_curves_of_other_points_are_joined_where_all_have_gone() -> None:
@@ -110,25 +96,6 @@ def test_the_command_writes_figures_and_a_page_without_other_files(runs: Path, t
     assert page.count("<svg") == len(names) - 1 and "lr=0.003 (mean of 2): " in page
     assert not re.search(r"""(src|href)=["']https?://|<script|<link""", page)
     assert len(re.findall(r'id="[^"]+"', page)) == len(set(re.findall(r'id="[^"]+"', page)))
-
-
-@pytest.mark.thorough
-def test_figures_that_runs_of_another_task_lack_are_named_in_one_line_per_kind(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tagger = begin_run(tmp_path / "tagger", task___target_="nlu.tasks.tag.Tag")
-    evaluate(tagger, 0.5, 0.6, metric="f1")
-    assert main([str(runs / "3e-3-1"), str(runs / "3e-3-2"), str(tagger), "--out", str(tmp_path / "out")]) == 0
-    told = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    name = "task=Tag"
-    assert told == [
-        f"nlu: dev_accuracy: left out {name}, without any dev accuracy",
-        f"nlu: lr: left out {name}, without any learning rate",
-        f"nlu: gnorm: left out {name}, without any gradient norm",
-        f"nlu: by_class, by_length, confusion and calibration: left out {name} (no predictions kept)",
-    ]
-    page = (tmp_path / "out/index.html").read_text()
-    assert f">{name}</text>" in page
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from nlu.config.errors import UserError
 from nlu.reports.flips import holm, mcnemar
 from nlu.reports.many import differences_as_json, differences_of, print_differences
 from tests.reports.folders import begin_run, end_run, predict
@@ -54,16 +53,6 @@ def test_an_example_has_one_vote_however_many_seeds_scored_it(tmp_path, capsys):
     assert "oftener right in the first" in capsys.readouterr().out
 
 
-def test_a_pair_that_cannot_be_compared_is_named_with_the_reason(tmp_path):
-    folders = three(tmp_path)
-    predict(end_run(begin_run(tmp_path / "d"), 0.5), [(0, "good", "good")])
-    found = differences_of([*folders[:2], tmp_path / "d"])
-    assert [(pair.first, pair.second, pair.holm_p) for pair in found.pairs["dev"]] == [
-        ("A", "B", mcnemar(5, 30).p_value)
-    ]
-    assert found.remarks[0].startswith("A and C: ") and "scored different rows as dev" in found.remarks[0]
-
-
 def test_the_same_folds_are_compared_and_missing_ones_are_named(tmp_path):
     for name, folds in (("a", (0, 1)), ("b", (0, 1)), ("c", (0,))):
         for fold in folds:
@@ -73,9 +62,3 @@ def test_the_same_folds_are_compared_and_missing_ones_are_named(tmp_path):
     assert [side.mean for side in found.metrics["dev/accuracy"]] == [0.5, 0.5, 0.5]
     assert "of 2 folds are missing 1 (no run)" in found.remarks[0] and "that all have" in found.remarks[1]
     assert [pair.flips.rows for pair in found.pairs["dev"]] == [2, 1, 1]
-
-
-def test_a_folder_that_is_named_twice_is_refused(tmp_path):
-    folders = three(tmp_path)
-    with pytest.raises(UserError, match="is named twice"):
-        differences_of([*folders, tmp_path / "b" / ".." / "a"])

@@ -49,17 +49,6 @@ def test_only_the_keys_that_the_file_changes_are_listed(
     }  # fmt: skip
 
 
-def test_the_seeds_of_a_configuration_are_not_compared_with_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for seed in (1, 2):
-        end_run(begin_run(tmp_path / "seeds" / str(seed), seed=seed), 0.5)
-    own = (tmp_path / "seeds" / "2" / "config.yaml").read_text()
-    (tmp_path / "planned.yaml").write_text(own.replace("layers: 2", "layers: 3"))
-    assert main(["diff", str(tmp_path / "seeds"), str(tmp_path / "planned.yaml"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["config"] == {"model.layers": {"a": 2, "b": 3}}
-
-
 @pytest.mark.parametrize(
     ("content", "arguments", "says"),
     [

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from nlu.config.errors import UserError
 from nlu.reports.runs import find_runs, read_run
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
@@ -26,13 +25,6 @@ def test_a_run_with_a_result_is_complete_or_pruned(tmp_path):
     assert complete.value("dev", "accuracy") == 0.5 and complete.best_step == 10 and complete.examples == 160
 
 
-def test_a_run_without_a_result_shows_its_best_so_far(tmp_path):
-    run = read_run(evaluate(begin_run(tmp_path / "a"), 0.5, 0.7, 0.6))
-    assert run.state == "unfinished" and run.metric == "accuracy" and run.set_name == "dev"
-    assert run.value("dev", "accuracy") == 0.7 and run.best_step == 20 and run.examples == 240
-    assert run.examples_per_s == 200.0
-
-
 def test_the_examples_of_an_unfinished_run_are_those_of_its_last_row_in_either_table(tmp_path):
     folder = evaluate(begin_run(tmp_path / "a"), 0.5, 0.7)
     Table(folder / "train.tsv", TRAIN_COLUMNS).append(step=25, epoch=2.5, examples=200, loss=0.1, examples_per_s=50.0)
@@ -41,16 +33,6 @@ def test_the_examples_of_an_unfinished_run_are_those_of_its_last_row_in_either_t
         step=30, epoch=3.0, examples=240, set="dev", metric="accuracy", value=0.6
     )
     assert read_run(folder).examples == 240 and read_run(folder).best_step == 20
-
-
-def test_the_best_of_a_metric_that_falls_is_its_lowest_value(tmp_path):
-    folder = evaluate(begin_run(tmp_path / "a", trainer__major_metric="loss"), 0.5, 0.3, 0.4, metric="loss")
-    assert read_run(folder).value("dev", "loss") == 0.3
-
-
-def test_a_run_that_has_only_begun_is_unfinished_without_a_value(tmp_path):
-    run = read_run(begin_run(tmp_path / "a"))
-    assert run.state == "unfinished" and run.metric == "accuracy" and run.best_step is None
 
 
 def test_a_run_whose_log_ends_with_a_traceback_failed_with_its_last_line(tmp_path):
@@ -84,35 +66,11 @@ def test_runs_are_found_at_any_depth_once_and_in_numeric_order(tmp_path):
     assert unread == []
 
 
-def test_the_parts_of_folds_and_seeds_are_listed_as_runs(tmp_path):
-    whole = end_run(begin_run(tmp_path / "run", seeds=2, folds__count=2), 0.5)
-    for name in ("seed-1-fold-0", "seed-1-fold-1"):
-        end_run(begin_run(whole / name, folds__count=2), 0.5)
-    assert [run.folder.name for run in find_runs([tmp_path])[0]] == ["seed-1-fold-0", "seed-1-fold-1"]
-
-
-def test_a_part_is_running_while_the_whole_is_held(tmp_path):
-    whole = begin_run(tmp_path / "run", folds__count=2)
-    part = begin_run(whole / "fold-0", folds__count=2, fold=0)
-    with open(whole / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert read_run(part).state == "running"
-
-
 def test_a_job_that_failed_before_it_began_is_reported_with_its_error(tmp_path):
     (tmp_path / "3").mkdir()
     (tmp_path / "3" / "log.txt").write_text("2026-01-01T00:00:00+0000 ERROR data.train is 'x', which does not exist\n")
     runs, unread = find_runs([tmp_path])
     assert runs == [] and unread == [f"{tmp_path}/3 failed before it began: data.train is 'x', which does not exist"]
-
-
-def test_a_damaged_run_is_reported_and_the_others_are_read(tmp_path):
-    end_run(begin_run(tmp_path / "a"), 0.5)
-    damaged = begin_run(tmp_path / "b")
-    (damaged / "result.json").write_text("{")
-    runs, unread = find_runs([tmp_path])
-    assert [run.folder.name for run in runs] == ["a"]
-    assert len(unread) == 1 and "b/result.json cannot be read" in unread[0]
 
 
 def unreadable(path):
@@ -144,12 +102,6 @@ def test_an_invalid_result_is_reported(tmp_path, result):
     (folder / "result.json").write_text(json.dumps(result))
     runs, (sentence,) = find_runs([tmp_path])
     assert runs == [] and "a/result.json is not what a run writes" in sentence
-
-
-def test_folders_that_do_not_exist_are_named_all_at_once(tmp_path):
-    with pytest.raises(UserError) as caught:
-        find_runs([tmp_path / "a", tmp_path, tmp_path / "b"])
-    assert len(caught.value.problems) == 2
 
 
 def test_reading_runs_does_not_import_torch(tmp_path):

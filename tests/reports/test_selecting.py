@@ -1,8 +1,5 @@
 """Which runs the conditions of `nlu.report --where` keep, and the notes of runs."""
 
-import csv
-import io
-import json
 from pathlib import Path
 
 import pytest
@@ -70,26 +67,6 @@ def test_a_condition_that_no_run_meets_is_refused(outputs: Path, condition: str,
     assert says in str(caught.value)
 
 
-def test_the_table_has_a_column_of_notes_only_if_a_run_has_one(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(outputs)]) == 0
-    header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split()[-2:] == ["note", "folder"]
-    (noted,) = [line for line in lines if line.endswith("outputs/a")]
-    assert noted.rpartition("outputs/a")[0].rstrip().endswith("Baseline, as published")
-    assert main([str(outputs), "--csv"]) == 0
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert {row["folders"]: row["note"] for row in rows} == {
-        "outputs/a": "Baseline, as published", "outputs/b": "", "outputs/baseline-2": "",
-    }  # fmt: skip
-    assert main([str(outputs), "--json", "--where", "model=*"]) == 0
-    found = {run["folder"]: run.get("note") for row in json.loads(capsys.readouterr().out) for run in row["runs"]}
-    assert found == {"outputs/a": "Baseline, as published", "outputs/b": None}
-    assert main([str(outputs / "b"), "--csv"]) == 0
-    assert "note" not in capsys.readouterr().out
-
-
 def test_runs_that_differ_only_in_their_notes_are_one_configuration(
     outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,13 +75,6 @@ def test_runs_that_differ_only_in_their_notes_are_one_configuration(
     assert main([str(outputs / "seeds")]) == 0
     _, line, *others = capsys.readouterr().out.splitlines()
     assert not others and "monday; tuesday" in line
-
-
-def test_a_key_that_is_like_none_is_answered_with_a_few_keys(outputs: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"no run here has the key xqz; nearest: [\w.]+(, [\w.]+){0,2}; config.yaml of a"
-    ):
-        main([str(outputs), "--where", "xqz=3"])
 
 
 @pytest.mark.parametrize(

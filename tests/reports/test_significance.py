@@ -1,7 +1,6 @@
 """The paired bootstrap against another one: one resample after the other, with metrics written out."""
 
 import json
-import tracemalloc
 from collections.abc import Callable, Sequence
 from itertools import compress
 from pathlib import Path
@@ -15,11 +14,9 @@ from nlu.reports.compare import difference_as_json, difference_of, print_differe
 from nlu.reports.many import differences_of, print_differences
 from nlu.reports.runs import find_runs
 from nlu.reports.significance import changes_of
-from nlu.runs.predictions import Record, predictions_of
+from nlu.runs.predictions import Record
 from tests.few import only
-from tests.inference.runs import trained
 from tests.reports.folders import begin_run, end_run, keep_records
-from tests.training.kinds import TASKS
 
 Rows = list[dict[str, Any]]
 NAMES = ("a", "b", "c")
@@ -164,23 +161,6 @@ def test_difference_interval_and_p_are_those_of_resamples_one_by_one(name: str, 
     assert found.p_value == pytest.approx(p, abs=5 * np.sqrt((p * (1 - p) + 1e-3) / resamples))
 
 
-@pytest.mark.thorough
-def test_memory_hardly_grows_with_classes(tmp_path: Path) -> None:
-    """A dense table of 10,000 rows and 400 classes has 96 MB on each side."""
-
-    def peak(classes: int) -> int:
-        label_N, found_N = np.random.default_rng(0).integers(classes, size=(2, 10_000))
-        rows = [{"label": str(a), "prediction": str(b), "loss": 1.0} for a, b in zip(label_N, found_N, strict=True)]
-        both = pairs((keep(tmp_path / f"a{classes}", rows), keep(tmp_path / f"b{classes}", rows)))
-        tracemalloc.start()
-        assert changes_of(both, "dev")["accuracy"].difference == 0
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return found
-
-    assert peak(400) - peak(3) < 40e6
-
-
 def test_equal_predictions_differ_by_nothing_and_the_same_call_says_the_same(tmp_path: Path) -> None:
     same = pairs((keep(tmp_path / "a", classified(0.7, 1)), keep(tmp_path / "b", classified(0.7, 1))))
     found = changes_of(same, "dev")
@@ -249,10 +229,3 @@ def test_only_a_change_beyond_chance_is_called_better_in_every_comparison(
         ("A", "B", ""), ("A", "C", "C"), ("B", "C", "C"),
     ]  # fmt: skip
     print_differences(many)
-
-
-def test_a_run_of_retrieval_keeps_the_value_of_each_query(tmp_path: Path) -> None:
-    run = trained(TASKS["retrieve"], tmp_path)
-    header = predictions_of(run, "dev").header
-    assert {name: np.mean(values) for name, values in header["by_query"].items()} == pytest.approx(header["metrics"])
-    assert len({len(values) for values in header["by_query"].values()}) == 1

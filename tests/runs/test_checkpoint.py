@@ -13,19 +13,16 @@ from torch import nn
 from nlu.config.errors import CheckpointError
 from nlu.data.tokenizing import wordpiece
 from nlu.runs.checkpoint import (
-    SCORE,
     Checkpoints,
     arrange_best,
-    damaged,
     find_last,
 )
 from nlu.runs.state import Best, State, Throughput, Window
 from nlu.runs.tallies import Histogram, Mean
-from nlu.storage.settle import MARKER, aside, mark_whole, replace
+from nlu.storage.settle import MARKER
 from nlu.training.parallel import SingleProcess
 from nlu.training.ranks import Ranks
-from nlu.training.saving import TrainedParts, load_optimizer_tensors, optimizer_tensors
-from tests.disk import followed
+from nlu.training.saving import TrainedParts
 
 
 def folder(path: Path, content: str, complete: bool = True) -> Path:
@@ -155,19 +152,6 @@ def test_a_state_is_restored_to_the_bit(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_the_optimizer_state_of_another_model_is_refused(tmp_path: Path) -> None:
-    model, optimizer = trained_model()
-    with pytest.raises(KeyError):
-        other: Any = nn.Linear(4, 8)
-        load_optimizer_tensors(
-            other, None, optimizer, optimizer_tensors(model, None, optimizer), lambda value, _: value
-        )
-    checkpoints(tmp_path).save_last(parts(model, optimizer).gather(), State(), {})
-    other = nn.Sequential(nn.Linear(4, 9))
-    with pytest.raises(CheckpointError, match="cannot be continued from"):
-        parts(other, torch.optim.AdamW(other.parameters())).load(tmp_path / "checkpoints" / "last")
-
-
 def test_tensors_that_share_memory_are_saved_and_come_back(tmp_path: Path) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -227,16 +211,6 @@ def test_a_state_with_a_flipped_bit_is_refused(tmp_path: Path, part: str) -> Non
         parts(model, optimizer, average).load(last)
 
 
-def test_a_state_whose_weights_are_swapped_with_their_average_is_refused(tmp_path: Path) -> None:
-    model, optimizer = trained_model()
-    average = {name: parameter.detach().clone() + 1 for name, parameter in model.named_parameters()}
-    last = tmp_path / "checkpoints" / "last"
-    checkpoints(tmp_path).save_last(parts(model, optimizer, average).gather(), State(step=3), {})
-    (last / "model.safetensors").write_bytes((last / "average.safetensors").read_bytes())
-    with pytest.raises(CheckpointError, match="model.safetensors has the tensors of average.safetensors"):
-        parts(model, optimizer, average).load(last)
-
-
 def test_a_state_with_fields_of_another_version_is_refused(tmp_path: Path) -> None:
     model, optimizer = trained_model()
     last = tmp_path / "checkpoints" / "last"
@@ -271,28 +245,3 @@ def test_every_file_of_a_state_is_on_the_disk_before_its_mark(tmp_path: Path, mo
     assert {("fsync", name) for name in files} <= set(events[:marked]) and marked < renamed
     assert {"state.json", "model.safetensors", "optimizer.safetensors"} <= files
     assert events[renamed + 1] == ("fsync", "checkpoints")
-
-
-def test_the_names_of_the_best_are_on_the_disk_when_they_are_arranged(tmp_path: Path) -> None:
-    with followed() as disk:
-        for step in (1, 2):
-            new = aside(tmp_path / f".best-step-{step}")
-            (new / SCORE).write_text(json.dumps({"step": step}))
-            replace(new, tmp_path / f".best-step-{step}")
-        arrange_best(tmp_path, [2, 1])
-    disk.require_on_disk()
-    assert [json.loads((tmp_path / f"best-{place}" / SCORE).read_text())["step"] for place in (1, 2)] == [2, 1]
-
-
-def test_a_state_found_after_an_interrupted_replacement_has_its_name_synced(tmp_path: Path) -> None:
-    new = aside(tmp_path / "checkpoints" / "last")
-    (new / "state.json").write_text("{}")
-    with followed() as disk:
-        mark_whole(new)
-        assert find_last(tmp_path) == tmp_path / "checkpoints" / "last"
-    disk.require_on_disk()
-
-
-def test_damage_is_described_by_the_first_line_or_the_type_of_its_error() -> None:
-    for error, said in ((ValueError("first: \nsecond"), "(first)"), (KeyError(), "(KeyError)"), (OSError("x"), "(x)")):
-        assert f"path cannot be continued from {said}: it is damaged" in str(damaged("path", error))

@@ -1,8 +1,6 @@
 """Whose a run folder is, and what may be continued in it."""
 
 import threading
-import tracemalloc
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,10 @@ import pytest
 from nlu.config.errors import CheckpointError, UserError
 from nlu.runs import folder as run_folder
 from nlu.runs.checkpoint import TAKEN
-from nlu.runs.folder import LOCK, SAME_IN_RESUME, checkpoint_to_continue, hold, write_config
-from nlu.runs.takeover import make_own
+from nlu.runs.folder import LOCK, checkpoint_to_continue, hold, write_config
 from nlu.storage import locks
 from nlu.storage.settle import MARKER, mark_whole
-from nlu.training.resuming import SET_BY
-from tests.waits import Clock, held_elsewhere
+from tests.waits import held_elsewhere
 
 CONFIG: dict[str, Any] = {
     "seed": 1,
@@ -37,14 +33,6 @@ def saved_run(run_dir: Path, **changes: Any) -> Path:
     (last / MARKER).touch()
     write_config(run_dir, CONFIG | changes)
     return last
-
-
-def test_a_new_folder_starts_at_step_0_and_an_old_run_continues_with_auto(tmp_path: Path) -> None:
-    (tmp_path / "new").mkdir()
-    assert checkpoint_to_continue(tmp_path / "new", CONFIG) is None
-    assert checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": "auto"}) is None
-    last = saved_run(tmp_path / "old")
-    assert checkpoint_to_continue(tmp_path / "old", CONFIG | {"resume": "auto"}) == last
 
 
 def test_a_run_continues_with_another_note_and_an_older_one_with_its_first(tmp_path: Path) -> None:
@@ -78,11 +66,6 @@ def test_a_longer_run_is_offered_the_state_of_the_run_in_its_folder(tmp_path: Pa
     with pytest.raises(UserError) as refused:
         checkpoint_to_continue(tmp_path, longer | {"folds": {"count": 2}})
     assert "resume=" not in refused.value.remedy
-
-
-def test_keys_of_the_order_of_examples_are_not_offered_the_state_of_another_run() -> None:
-    for key in SET_BY.values():
-        assert any(fnmatch(key, pattern) for pattern in SAME_IN_RESUME), key
 
 
 def test_a_key_that_is_null_on_one_side_and_absent_on_the_other_is_a_difference(tmp_path: Path) -> None:
@@ -140,24 +123,6 @@ def test_the_same_command_starts_again_after_a_kill_before_the_first_fold(tmp_pa
         checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto"})
 
 
-def test_predictions_of_any_size_are_taken_over_in_pieces(tmp_path: Path) -> None:
-    last = saved_run(tmp_path / "old")
-    (last / "state.json").write_text('{"state": {"best": [{"step": 1, "metrics": {"dev": {}}}]}}')
-    kept = tmp_path / "old" / "predictions" / "dev.jsonl"
-    kept.parent.mkdir()
-    kept.write_text('{"step": 1}\n' + "".join(f'{{"id": {row}, "label": "{"x" * 5000}"}}\n' for row in range(2000)))
-    (tmp_path / "new").mkdir()
-    tracemalloc.start()
-    taken = checkpoint_to_continue(tmp_path / "new", CONFIG | {"resume": str(tmp_path / "old")})
-    assert taken is not None
-    mark_whole(taken.parent)
-    make_own(tmp_path / "new")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert (tmp_path / "new" / "predictions" / "dev.jsonl").read_bytes() == kept.read_bytes()
-    assert peak < kept.stat().st_size / 2
-
-
 @pytest.mark.parametrize("content", ["{", "[]", '{"state": {"best": [{}]}}'])
 def test_a_damaged_state_of_another_run_is_refused_and_not_kept(tmp_path: Path, content: str) -> None:
     (saved_run(tmp_path / "old") / "state.json").write_text(content)
@@ -186,17 +151,6 @@ def test_the_same_command_continues_the_run_that_it_began_from_a_path(tmp_path: 
     saved_run(tmp_path / "other")
     with pytest.raises(UserError, match="exists and holds"):
         checkpoint_to_continue(new, config | {"resume": str(tmp_path / "other")})
-
-
-def test_a_wait_for_a_folder_that_another_process_holds_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(run_folder, "LOCK_WAIT_S", 0.2)
-    monkeypatch.setattr(locks, "LOG_AFTER_S", 0.0)
-    caplog.set_level("INFO", logger="nlu")
-    with hold(tmp_path / "run"), pytest.raises(UserError, match="another process"), hold(tmp_path / "run"):
-        pass
-    assert f"the folder of this run, {tmp_path / 'run'}, is locked by another process; waiting for it" in caplog.text
 
 
 def test_a_folder_is_held_by_one_process_and_free_when_it_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,14 +187,6 @@ def test_a_damaged_configuration_is_named_with_a_remedy(tmp_path: Path, content:
     assert (tmp_path / "config.yaml").read_text() == content
 
 
-def test_a_run_of_an_earlier_version_is_not_gone_on_with_which_one_sentence_says(tmp_path: Path) -> None:
-    config = {"seed": 1, "resume": "auto", "head": {}, "method": {}, "folds": {"count": None}, "fold": None, "seeds": 1}
-    run_folder.write_config(tmp_path, {"seed": 1, "resume": "auto"})
-    with pytest.raises(UserError, match="holds a run of an earlier version, without head, method") as caught:
-        run_folder.checkpoint_to_continue(tmp_path, {key: config[key] for key in ("seed", "resume", "head", "method")})
-    assert len(caught.value.sentences) == 1
-
-
 def test_a_process_that_waits_for_a_folder_creates_it_again_if_its_holder_removed_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     holder, is_waiting = hold(folder), threading.Event()
@@ -265,27 +211,6 @@ def test_a_process_that_waits_for_a_folder_creates_it_again_if_its_holder_remove
         holder.__exit__(None, None, None)
         waiting.join()
     assert found == [True] and not folder.exists()
-
-
-def test_a_shared_folder_is_seen_as_soon_as_it_appears_within_a_time_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(lambda count: (tmp_path / LOCK).touch() if count == appears_after else None)
-    slept = clock.slept
-    monkeypatch.setattr(run_folder, "time", clock)
-    appears_after = 10_000
-    assert not run_folder.is_seen(tmp_path) and sum(slept) == pytest.approx(run_folder.SHARED_WAIT_S, abs=0.3)
-    appears_after, slept[:] = 5, []
-    assert run_folder.is_seen(tmp_path) and len(slept) == 5
-    assert run_folder.is_seen(tmp_path) and len(slept) == 5
-
-
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [("3", True), ("fold-0", True), ("seed-1-fold-0", True), ("run", False), ("3a", False), ("my-fold-1", False)],
-)
-def test_folds_seeds_and_jobs_are_known_by_their_folders_names(name: str, is_one: bool) -> None:
-    assert run_folder.is_repeat_or_job(Path("/runs", name)) is is_one
 
 
 def test_a_state_that_does_not_fit_on_the_disk_is_reported_and_removed(

@@ -33,28 +33,6 @@ def test_higher_ranks_print_nothing_and_write_separate_files(tmp_path):
     assert not (tmp_path / "log.txt").exists()
 
 
-def test_a_higher_rank_without_a_folder_is_silent(tmp_path):
-    done = run(tmp_path, "logs.set_up(None, 2); log.error('lost'); warnings.warn('slow')")
-    assert (done.stdout, done.stderr) == ("", "")
-
-
-def test_a_second_call_doubles_no_line_and_moves_to_the_new_folder(tmp_path):
-    done = run(
-        tmp_path,
-        "logs.set_up(folder / 'a', 0); log.info('one'); logs.set_up(folder / 'a', 0); log.info('two')\n"
-        "logs.set_up(folder / 'b', 0); log.info('three')",
-    )
-    assert done.stderr == "one\ntwo\nthree\n"
-    assert [line.split()[-1] for line in (tmp_path / "a/log.txt").read_text().splitlines()] == ["one", "two"]
-    assert (tmp_path / "b/log.txt").read_text().endswith("INFO three\n")
-
-
-def test_a_resumed_run_appends_to_its_log(tmp_path):
-    for word in ("first", "second"):
-        run(tmp_path, f"logs.set_up(folder, 0); log.info('{word}')")
-    assert [line.split()[-1] for line in (tmp_path / "log.txt").read_text().splitlines()] == ["first", "second"]
-
-
 def test_warnings_say_that_they_are_and_a_configured_root_repeats_nothing(tmp_path):
     done = run(
         tmp_path,

@@ -8,7 +8,7 @@ import pytest
 from nlu.runs.mirror import bring_back
 from nlu.runs.mirror_freeing import free_mirror
 from nlu.storage.bucket import Unreachable
-from nlu.storage.ledger import CLAIM, RELEASE, SAVE, Ledger
+from nlu.storage.ledger import CLAIM, RELEASE, Ledger
 from nlu.storage.objects import ObjectStore
 from nlu.storage.temporary import Pauses
 from tests.buckets import Server
@@ -85,20 +85,6 @@ def test_a_removal_that_was_killed_is_completed_and_misleads_no_reader(url: str,
 
 
 @pytest.mark.thorough
-def test_a_claim_that_could_not_be_released_is_released_by_the_next_try(url: str) -> None:
-    before, away = there(url), Unreachable("the store does not answer")
-    with (
-        mock.patch.object(ObjectStore, "delete", side_effect=away),
-        mock.patch.object(Ledger, "release", side_effect=away),
-        pytest.raises(Unreachable),
-    ):
-        free_mirror(url, keeps_best=False)
-    assert newest(url) == SAVE
-    assert free_mirror(url, keeps_best=False) and newest(url) == RELEASE
-    assert there(url) == {"": before[""]}
-
-
-@pytest.mark.thorough
 def test_a_claim_whose_response_was_lost_is_released_by_the_next_try(url: str) -> None:
     put_new = ObjectStore.put_new
 
@@ -121,7 +107,3 @@ def test_a_mirror_that_a_process_holds_is_left_as_it_is(url: str) -> None:
     assert not free_mirror(url, keeps_best=False)
     assert there(url) == before and newest(url) == CLAIM
     ledger.release()
-
-
-def test_a_trial_without_a_mirror_has_nothing_to_remove(url: str) -> None:
-    assert free_mirror(f"{url}/7", keeps_best=False)

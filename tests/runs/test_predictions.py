@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.runs.predictions import Predictions, evaluation_sets, kept_sets, predictions_of, write_predictions
+from nlu.runs.predictions import Predictions, kept_sets, predictions_of, write_predictions
 from nlu.runs.takeover import keep_predictions_of
 
 HEADER = {"step": 7, "by_label": [{"label": "bad", "f1": 0.5}, {"label": "good", "f1": 1.0}]}
@@ -93,11 +93,6 @@ def test_a_damaged_file_is_refused_with_the_place(tmp_path: Path, text: str, pla
         assert list(found) is None or found.header is None
 
 
-def test_a_set_that_was_not_kept_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="predictions/dev.jsonl does not exist"):
-        predictions_of(tmp_path, "dev")
-
-
 def test_a_copied_state_keeps_only_the_predictions_of_its_best_evaluation(tmp_path: Path) -> None:
     for name, step in (("dev", 3), ("easy", 5), ("old", 5), ("test", 5)):
         write_predictions(tmp_path / "predictions" / f"{name}.jsonl", {"step": step}, records(2))
@@ -107,18 +102,3 @@ def test_a_copied_state_keeps_only_the_predictions_of_its_best_evaluation(tmp_pa
     assert kept_sets(tmp_path) == ["easy"]
     keep_predictions_of(tmp_path, ["easy"], None)
     assert kept_sets(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("kept", "head_name", "expected"),
-    [
-        (("dev", "test", "extra"), None, ["dev", "extra"]), (("test",), None, ["test"]),
-        (("dev-a", "test-a", "dev-b", "test-b"), "b", ["dev-b"]), (("dev-a", "test-b"), "b", ["test-b"]),
-    ],
-)  # fmt: skip
-def test_the_test_set_is_evaluated_only_if_no_other_set_was_kept(
-    tmp_path: Path, kept: tuple[str, ...], head_name: str | None, expected: list[str]
-) -> None:
-    for name in kept:
-        write_predictions(tmp_path / "predictions" / f"{name}.jsonl", HEADER, iter(records(1)))
-    assert evaluation_sets(tmp_path, head_name) == expected

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import nlu
-from nlu.config.errors import DataError, UserError
-from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
-from nlu.storage.redaction import command_text, is_secret_file
+from nlu.config.errors import DataError
+from nlu.runs.provenance import write_overrides, write_provenance
 
 PACKAGE = Path(nlu.__file__).parent
 NEEDED = ("__init__.py", "config", "runs", "storage")
@@ -49,13 +48,6 @@ def call(code: str, package_parent: Path, *arguments: str) -> None:
     program = f"import sys; from pathlib import Path; from nlu.runs.provenance import *; run = Path('run'); {code}"
     environment = os.environ | {"PYTHONPATH": str(package_parent)}
     subprocess.run([sys.executable, "-c", program, *arguments], cwd=package_parent, env=environment, check=True)
-
-
-def test_a_module_of_ours_is_shown_as_it_was_typed():
-    package = Path(nlu.__file__).parent
-    shown = [command_text([str(package / file), "a=1"]) for file in ("train.py", "data/__main__.py")]
-    assert shown == ["python -m nlu.train a=1", "python -m nlu.data a=1"]
-    assert command_text(["/bin/nlu-train"]) == "/bin/nlu-train" and command_text(["pkg/train.py"]) == "pkg/train.py"
 
 
 WRITE = "write_provenance(run, {'seed': 3}, devices=['cpu'], world_size=1)"
@@ -126,17 +118,6 @@ def test_a_clean_checkout_has_an_empty_diff_and_a_huge_diff_is_cut(checkout):
     assert huge["dirty"] and huge["diff_cut"] and 190_000 < len(huge["diff"].encode()) <= 200_000
 
 
-@pytest.mark.thorough
-def test_a_package_installed_inside_another_checkout_is_not_taken_for_a_part_of_it(checkout):
-    installed = checkout / ".venv/lib/site-packages"
-    installed.parent.mkdir(parents=True)
-    shutil.copytree(checkout, installed, ignore=shutil.ignore_patterns(".git", ".venv"))
-    call(f"{WRITE}; snapshot_code(run)", installed)
-    assert starts_of(installed / "run")[0]["git"] is None
-    names = zipfile.ZipFile(installed / "run/code.zip").namelist()
-    assert names and all(name.startswith("nlu/") for name in names)
-
-
 def test_overrides_reach_the_program_again_through_xargs(tmp_path):
     kept = ['+data.query=it\'s "quoted" \\ $HOME', "model.sizes=[1, 2]", "name=zwölf", "note=two\nlines", "empty="]
     dropped = ["hydra.run.dir=/x", "+hydra.sweep.dir=y", "hydra.sweep.subdir=z", "resume=auto", "++dry_run=true"]
@@ -186,20 +167,6 @@ def test_the_same_code_gives_the_same_bytes_and_other_code_never_replaces_them(c
     assert (checkout / "run/code.zip").read_bytes() == first
     assert zipfile.ZipFile(checkout / "run/code-2.zip").read("conf/config.yaml") == b"seed: 2"
     assert not (checkout / "run/code-3.zip").exists()
-
-
-def test_a_trusted_package_that_is_not_there_is_refused_by_name(tmp_path):
-    with pytest.raises(UserError, match="trusted_packages names no_such_package_here"):
-        snapshot_code(tmp_path, ["no_such_package_here"])
-
-
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [("server.PEM", True), ("id_rsa.pub", True), (".netrc", True), ("aws_credentials.toml", True), (".env.local", True),
-     ("hf_token.txt", True), ("tokenizer.json", False), ("environment.yaml", False), ("keys.py", False)],
-)  # fmt: skip
-def test_names_of_secret_files_are_recognised(name, secret):
-    assert is_secret_file(name) is secret
 
 
 @pytest.mark.thorough

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -33,19 +32,6 @@ def test_a_row_is_read_back_with_the_same_numbers_and_empty_cells(tmp_path):
     assert isinstance(row["step"], int)
 
 
-def test_names_of_sets_and_metrics_stay_text_even_if_they_look_like_numbers(tmp_path):
-    Table(tmp_path / "valid.tsv", VALID_COLUMNS).append(step=1, set="2024", metric="inf", value=1)
-    (row,) = read_rows(tmp_path / "valid.tsv")
-    assert (row["set"], row["metric"], row["value"]) == ("2024", "inf", 1)
-
-
-def test_opening_a_table_again_appends_under_one_header(tmp_path):
-    fill(tmp_path / "train.tsv", [1, 2])
-    fill(tmp_path / "train.tsv", [3])
-    assert (tmp_path / "train.tsv").read_text().count("step") == 1
-    assert [row["step"] for row in read_rows(tmp_path / "train.tsv")] == [1, 2, 3]
-
-
 def test_a_row_after_a_cut_line_starts_a_new_line(tmp_path):
     path = tmp_path / "train.tsv"
     fill(path, [1])
@@ -66,11 +52,6 @@ def test_resuming_keeps_only_complete_rows_up_to_the_step(tmp_path):
     assert [row["step"] for row in read_rows(path)] == [10, 20, 21]
 
 
-def test_truncating_before_the_first_row_leaves_the_header(tmp_path):
-    fill(tmp_path / "train.tsv", [10]).truncate_after(0)
-    assert (tmp_path / "train.tsv").read_text() == "step\tloss\n"
-
-
 def test_a_kill_cuts_at_most_the_last_line(tmp_path):
     path = tmp_path / "train.tsv"
     code = (
@@ -85,11 +66,6 @@ def test_a_kill_cuts_at_most_the_last_line(tmp_path):
     process.wait()
     steps = [row["step"] for row in read_rows(path)]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 50
-
-
-def test_an_unknown_column_is_an_error_of_the_program(tmp_path):
-    with pytest.raises(AssertionError, match="speed"):
-        fill(tmp_path / "train.tsv", []).append(step=1, speed=2.0)
 
 
 def test_a_name_with_a_line_break_is_refused_before_it_breaks_the_table(tmp_path):
@@ -147,36 +123,6 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_is_afterwards
     (temporary, name) = events[1]
     assert name == "a.txt" and temporary != name
     assert events == [("on the disk", temporary), (temporary, name), ("on the disk", tmp_path.name)]
-
-
-def test_a_value_that_cannot_be_written_leaves_the_old_file(tmp_path):
-    write_json(tmp_path / "result.json", {"steps": 1})
-    with pytest.raises(AssertionError):
-        write_json(tmp_path / "result.json", {"steps": object()})
-    assert json.loads((tmp_path / "result.json").read_text()) == {"steps": 1}
-
-
-@pytest.mark.thorough
-def test_one_of_several_writers_of_a_file_wins_completely(tmp_path):
-    path = tmp_path / "result.json"
-
-    def write(writer: int) -> None:
-        for _ in range(20):
-            write_json(path, {"rows": [writer] * 20_000})
-
-    with ThreadPoolExecutor(4) as writers:
-        list(writers.map(write, range(4)))
-    assert len(set(json.loads(path.read_text())["rows"])) == 1
-    assert os.listdir(tmp_path) == ["result.json"]
-
-
-def test_rows_are_synced_on_request(tmp_path, monkeypatch):
-    table = Table(tmp_path / "t.tsv", ("step",))
-    table.append(step=1)
-    synced = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
-    table.sync()
-    assert synced == [table.path.stat().st_ino]
 
 
 def test_a_table_with_fewer_columns_at_its_end_gets_the_others_with_empty_cells(tmp_path):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from nlu.config.errors import UserError
 from nlu.data.dataset import Files
@@ -14,7 +13,6 @@ from nlu.losses.bce_multilabel import BceMultilabel
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.tasks.classify import Classify, Match
 from nlu.tasks.multilabel import Multilabel
-from nlu.tasks.rules import class_problems
 from tests.tasks.conftest import scored
 
 TABLE = {"fields": {"text": 0, "label": 1}}
@@ -162,39 +160,3 @@ def test_classes_that_the_data_do_not_have_are_refused(store_of, make, words):
     with pytest.raises(UserError) as refused:
         make(store.target)
     assert words in str(refused.value)
-
-
-CLASSIFY = {"threshold": None, "fallback": None, "chosen_classes": None, "score_queries": False}
-OURS = {"_target_": "nlu.losses.cross_entropy.CrossEntropy"}
-
-
-@pytest.mark.parametrize(
-    ("task", "more", "words"),
-    [
-        (
-            {"threshold": 0.5},
-            {"loss": {"_target_": "nlu.losses.bce.Bce", "threshold": 0.5}},
-            "for loss=bce loss.thresh",
-        ),
-        ({"fallback": "good"}, {}, "task.fallback is good, but task.threshold is null"),
-        ({"chosen_classes": []}, {}, "names no class"),
-        ({"score_queries": True}, {}, "set folds.group_by to the column"),
-        ({"threshold": {"goood": 0.5}}, {}, "task.threshold: goood is an unknown class; nearest: good"),
-        ({"chosen_classes": ["badd"]}, {}, "task.chosen_classes: badd is an unknown class; nearest: bad"),
-        ({}, {"loss": {"_target_": "nlu.losses.bce.Bce", "threshold": {"x": 0.5}}}, "loss.threshold: x is an unknown"),
-    ],
-)
-def test_options_that_do_not_fit_are_found_in_the_configuration(task, more, words):
-    config = {
-        "task": {**CLASSIFY, **task}, "loss": OURS, "folds": {"group_by": None}, "data": {"labels": ["good", "bad"]},
-        **more,
-    }  # fmt: skip
-    (problem,) = class_problems(config, {})
-    assert words in problem
-    assert not list(class_problems({**config, "task": CLASSIFY, "loss": OURS}, {}))
-
-
-def test_thresholds_by_class_give_the_same_on_tensors_of_any_shape():
-    loss = Bce(threshold={"1": 0.5})
-    loss.take_names(["0", "1", "2"])
-    assert loss.decide(torch.zeros(0, 3)).tolist() == []

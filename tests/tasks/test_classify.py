@@ -5,7 +5,7 @@ import pytest
 
 from nlu.losses.bce import Bce
 from nlu.losses.cross_entropy import CrossEntropy
-from nlu.tasks.classify import Classify, Match
+from nlu.tasks.classify import Classify
 from tests.tasks.conftest import scored
 
 TABLE = {"fields": {"text": 0, "label": 1}}
@@ -29,29 +29,6 @@ def test_each_example_has_its_label_prediction_and_probability(store_of):
     assert records[0]["loss"] == pytest.approx(-np.log(sure))
     assert scores.metrics["accuracy"] == pytest.approx(1 / 3)
     assert [(row["label"], row["examples"], row["correct"]) for row in scores.by_label] == [("no", 2, 1), ("yes", 1, 0)]
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_the_scores_are_those_that_the_task_declares(store_of, classes):
-    store = store_of("a.tsv", "".join(f"x\t{i}\n" for i in range(classes)), Classify, **TABLE)
-    scores, _ = classified(store, np.eye(classes))
-    binary = Classify.binary_metrics if classes == 2 else ()
-    assert set(scores.metrics) == {*Classify.metrics, *binary}
-    assert Classify.default_metric in Classify.metrics and set(Classify.lower_is_better) <= set(Classify.metrics)
-
-
-def test_scores_do_not_depend_on_the_batch(store_of):
-    store = store_of("a.tsv", "".join(f"{'x ' * (i % 3 + 1)}\t{i % 2}\n" for i in range(7)), Classify, **TABLE)
-    logits = np.random.default_rng(0).normal(size=(7, 2))
-    whole, one = (classified(store, logits, batch_size=size) for size in (100, 1))
-    assert repr(whole) == repr(one)
-
-
-def test_matching_is_classifying_pairs(store_of):
-    fields = {"text_a": 0, "text_b": 1, "label": 2}
-    store = store_of("a.tsv", "x\ty\t1\nx\tz\t0\n", Match, fields=fields)
-    scores, _ = classified(store, [[0, 1], [1, 0]], Match)
-    assert scores.metrics["accuracy"] == scores.metrics["auc"] == 1.0
 
 
 def test_with_a_class_of_rejection_what_reaches_no_threshold_belongs_to_it(store_of):

@@ -20,7 +20,6 @@ from nlu.export import main as export
 from nlu.metrics.words import WordScorer
 from nlu.predict import main as predict
 from tests.training.in_process import MODEL, PLAIN, of_composed, train
-from tests.training.kinds import LSTM_CRF, PRETRAINING, RE2, TEXTCNN, Kind, write
 from tests.training.runs import result
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##a", "##b"]
@@ -154,18 +153,6 @@ def test_pretraining_continues_from_a_run_with_its_head(pretrained: Path, tmp_pa
     assert result(tmp_path / "run")["metrics"]["dev"] == result(pretrained)["metrics"]["dev"]
 
 
-def test_a_learned_vocabulary_is_saved_and_goes_into_fine_tuning(tmp_path: Path) -> None:
-    own = [one for one in written(tmp_path) if not one.startswith("tokenizer.")]
-    train(*own, "tokenizer=subwords", "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
-    train(
-        *MODEL, *PLAIN, "data=files", f"data.train={tmp_path}/corpus.txt", f"data.dev={tmp_path}/corpus.txt",
-        "data.fields={text: 0}", "task=mlm", f"model.pretrained={tmp_path}/run", "tokenizer=wordpiece",
-        "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/more",
-    )  # fmt: skip
-    first, second = (nlu.load(tmp_path / name, device="cpu").trained.tokenizer for name in ("run", "more"))
-    assert {"bab", "##b"} < first.vocabulary.keys() and first.digest == second.digest
-
-
 def test_predicting_by_a_pretrained_run_is_refused_and_its_vectors_are_not(
     pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,19 +206,6 @@ def test_all_masked_words_of_a_set_weigh_alike_however_they_are_merged() -> None
     assert all(map(math.isnan, empty.result().metrics.values()))
 
 
-@pytest.mark.parametrize("model", [TEXTCNN, (*LSTM_CRF, "head=auto")])
-def test_words_of_pairs_are_predicted_by_encoders_whose_pairs_are_wider(model: tuple[str, ...], tmp_path: Path) -> None:
-    pairs = PRETRAINING["mlm of pairs"]
-    train(*Kind(pairs.options, pairs.row, model).overrides(tmp_path), f"hydra.run.dir={tmp_path}/run")
-    assert 0 < result(tmp_path / "run")["metrics"]["dev"]["loss"] < 10
-
-
-def test_an_encoder_of_only_pairs_has_no_vectors_of_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pairs = PRETRAINING["mlm of pairs"]
-    train(*Kind(pairs.options, pairs.row, RE2).overrides(tmp_path), f"hydra.run.dir={tmp_path}/run", status=2)
-    assert "needs vectors of single texts or of tokens" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("train_text", "dev_text", "options", "said"),
     [
@@ -254,30 +228,3 @@ def test_texts_without_a_word_to_mask_are_refused_before_the_run_folder_is_made(
     train(*task, *files, *MODEL, *PLAIN, *options, f"hydra.run.dir={tmp_path}/run", status=2)
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["dev", "test"])
-def test_a_scored_set_of_unknown_words_is_refused_also_where_a_label_decides(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = PRETRAINING["mlm_pairs"].overrides(tmp_path)
-    rows = [{"text_a": "y", "text_b": "z", "label": label} for label in "01"]
-    write(tmp_path / "unknown.jsonl", rows)
-    given = (
-        f"data.{name}={tmp_path}/unknown.jsonl",
-        "trainer.major_metric=label_accuracy",
-        f"hydra.run.dir={tmp_path}/run",
-    )
-    train(*options, *given, status=2)
-    assert f"the set {name} has no token that can be masked: all are [UNK]" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_vocabulary_of_weights_is_kept_with_a_warning_where_one_was_to_be_learned(
-    pretrained: Path, tmp_path: Path
-) -> None:
-    more = [one for one in written(tmp_path) if not one.startswith("tokenizer.")]
-    train(*more, "tokenizer=subwords", f"model.pretrained={pretrained}", "trainer.max_duration=1st",
-          f"hydra.run.dir={tmp_path}/run")  # fmt: skip
-    log = (tmp_path / "run/log.txt").read_text()
-    assert "tokenizer=subwords learns no vocabulary, since the weights bring theirs, of 15 tokens" in log

@@ -60,18 +60,6 @@ def test_info_nce_does_not_treat_a_duplicate_of_a_right_text_as_wrong(store_of):
     assert first_BD.grad.isfinite().all() and second_BD.grad.isfinite().all()
 
 
-def test_perfect_pairs_have_zero_loss_even_if_repeated_in_a_batch(store_of):
-    lines = "".join(f"question {text}\tanswer {text}\t1\n" for text in "abcdeb")
-    store = store_of(
-        "a.tsv", lines + "question a\tanswer c\t0\n", Siamese, fields={"text_a": 0, "text_b": 1, "label": 2}
-    )
-    batch = collate(store.sets["dev"], np.arange(6))
-    vectors_BD = torch.eye(5)[[0, 1, 2, 3, 4, 1]][batch.examples_B]
-    outputs = {"first": vectors_BD, "second": vectors_BD, "logits": torch.ones(6, 1)}
-    loss = Siamese(InfoNce(temperature=0.01), store.target).terms(Headless(), batch, outputs)["labels"]
-    assert loss.item() == pytest.approx(0, abs=1e-6)
-
-
 def test_each_query_is_scored_by_its_own_vector_against_those_of_the_candidates(store_of):
     lines = "what is it\tan apple\t1\nwhat is it\tthe moon\t0\nwhere is it\tan apple\t0\nwhere is it\tthe moon\t1\n"
     store = store_of("a.tsv", lines, Retrieve, fields={"text_a": 0, "text_b": 1, "label": 2})

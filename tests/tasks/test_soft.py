@@ -57,14 +57,6 @@ def test_without_labels_all_declared_scores_but_two_are_nan(store_of, names):
     assert [row["examples"] for row in scores.by_label] == [0] * (len(names) - 1) + [1]
 
 
-def test_scores_do_not_depend_on_the_batch(store_of):
-    rows = [{"text": "x" * (i % 3 + 1), "logits": [i, 3], "label": "ab"[i % 2]} for i in range(7)]
-    store = opened(store_of, rows, "ab", "logits")
-    logits = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
-    whole, one = (scored(Soft(Kl(), store.target), store, logits, batch_size=size) for size in (100, 1))
-    assert repr(whole) == repr(one)
-
-
 def test_a_loss_of_logits_refuses_probabilities(store_of):
     store = opened(store_of, ROWS)
     with pytest.raises(UserError, match="^loss compares logits, but the rows have probabilities; set loss=kl$"):

@@ -22,7 +22,6 @@ from nlu.reports.runs import saved_config
 from nlu.training.build import build_data
 from nlu.training.ranks import Ranks
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, of_composed, train
-from tests.training.kinds import LSTM_CRF, PRETRAINING, TEXTCNN, OfDocuments, document
 from tests.training.runs import result
 
 OPTIONS = ("task=structbert", "data=corpus", "data.break_mode=complete_doc")
@@ -154,13 +153,6 @@ def test_what_has_no_order_of_sentences_is_refused_before_anything_is_read(
     train(*given, *options, f"hydra.run.dir={tmp_path}/run", status=2)
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("model", [TEXTCNN, (*LSTM_CRF, "head=auto")])
-def test_other_encoders_learn_the_order_of_sentences_too(model: tuple[str, ...], tmp_path: Path) -> None:
-    options = PRETRAINING["structbert"].options
-    train(*OfDocuments(options, document, model).overrides(tmp_path), f"hydra.run.dir={tmp_path}/run")
-    assert 0 < result(tmp_path / "run")["metrics"]["dev"]["loss"] < 20
 
 
 def test_all_words_of_a_set_weigh_alike_and_so_do_all_its_examples() -> None:

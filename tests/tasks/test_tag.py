@@ -5,12 +5,10 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from nlu.data.collate import collate
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.tasks.tag import Tag
-from tests.tasks.conftest import Headless, scored
+from tests.tasks.conftest import scored
 
 CONLL = {"fields": {"tokens": 0, "tags": 1}}
 
@@ -35,16 +33,6 @@ def tagged(store, logits, decode="legal"):
 
 def scores_of(store, tags, **settings):
     return tagged(store, logits_of(store, tags, **settings))
-
-
-def test_right_tags_score_one(store_of):
-    rows = ["B-X I-X O", "O", "B-Y O B-X"]
-    scores, records = scores_of(store_of("a.conll", "".join(map(sentence, rows)), Tag, **CONLL), rows)
-    assert {name: scores.metrics[name] for name in ("span_f1", "span_precision", "span_recall", "tag_accuracy")} == {
-        "span_f1": 1.0, "span_precision": 1.0, "span_recall": 1.0, "tag_accuracy": 1.0,
-    }  # fmt: skip
-    assert scores.metrics["loss"] == pytest.approx(0.0, abs=1e-6)
-    assert [row["spans"] for row in records] == [[(0, 1, "X")], [], [(0, 0, "Y"), (2, 2, "X")]]
 
 
 def test_wrong_tags_score_as_by_hand(store_of):
@@ -74,22 +62,6 @@ def test_spans_that_max_len_cut_off_are_missed_not_forgotten(store_of):
     assert unsure.metrics["loss"] == pytest.approx(math.log(1 + 2 * math.exp(-2)), rel=1e-6)
 
 
-def test_all_spans_of_rows_that_are_cut_to_nothing_count_as_missed(store_of):
-    rows = ["B-X O", "B-X"]
-    text = "".join(map(sentence, rows))
-    store = store_of("a.conll", text, Tag, **CONLL)
-    part = store.sets["dev"]
-    batch = collate(part, np.arange(2))
-    batch.unit_counts_B, batch.targets = np.zeros(2, np.int64), {"labels": torch.zeros(0, dtype=torch.int64)}
-    task = Tag(CrossEntropy(), store.target)
-    scorer = task.scorer({})
-    for record in task.records(part, batch, Headless(), {"logits": torch.zeros(0, len(store.labels))}):
-        scorer.add(record)
-    metrics = scorer.result().metrics
-    assert metrics["span_recall"] == metrics["span_f1"] == 0.0
-    assert metrics["tag_accuracy"] == 1 / 3 and math.isnan(metrics["loss"])
-
-
 def test_legal_decoding_corrects_the_output_of_greedy_decoding(store_of):
     store = store_of("a.conll", sentence("B-X I-X") + sentence("B-Y I-Y"), Tag, **CONLL)
     logits = logits_of(store, ["B-X I-X", "O I-Y"], sure=2.0)
@@ -98,12 +70,6 @@ def test_legal_decoding_corrects_the_output_of_greedy_decoding(store_of):
     assert corrected[1]["spans"] == [(0, 1, "Y")]
     assert left[1]["spans"] == [(1, 1, "Y")]
     assert legal.metrics["loss"] == greedy.metrics["loss"]
-
-
-def test_the_scores_are_those_that_the_task_declares(store_of):
-    rows = ["B-X I-X O"]
-    scores, records = scores_of(store_of("a.conll", sentence(rows[0]), Tag, **CONLL), rows)
-    assert set(scores.metrics) == set(Tag.metrics) and Tag.default_metric in Tag.metrics
 
 
 def test_spans_of_a_text_are_found_and_scored_by_their_characters(store_of):

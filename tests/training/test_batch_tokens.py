@@ -10,12 +10,11 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.data.token_order import TokenOrder
 from nlu.runs.records import read_rows
-from tests.training.in_process import composed, killed_in_backward, start, train
+from tests.training.in_process import composed, start, train
 from tests.training.kinds import KINDS
-from tests.training.mixtures import CLASSES, TAGS, mixture
 from tests.training.runs import result
 from tests.training.test_kinds_in_processes import run_in_two
-from tests.training.test_memory import assert_same_but_for_rounding, bytes_of
+from tests.training.test_memory import assert_same_but_for_rounding
 
 ROWS = 24
 DROPOUT = ("model.dropout=0.3", "model.attention_dropout=0.3", "model.head_dropout=0.3")
@@ -41,15 +40,6 @@ def test_every_row_is_trained_on_once_an_epoch_in_steps_that_fit(tmp_path: Path)
         r"(\d+) steps of at most 50 tokens, about (\d+) examples,", (tmp_path / "run/log.txt").read_text()
     )
     assert said == (str(len(taken)), f"{2 * ROWS / len(taken):.0f}")
-
-
-def test_a_run_that_is_killed_within_an_epoch_continues_to_the_same_bytes(tmp_path: Path) -> None:
-    overrides = overrides_of(tmp_path, "resume=auto", "trainer.save_interval=3st", "trainer.accumulation=2")
-    train(*overrides, f"hydra.run.dir={tmp_path}/unbroken")
-    with killed_in_backward(7):
-        train(*overrides, f"hydra.run.dir={tmp_path}/broken")
-    train(*overrides, f"hydra.run.dir={tmp_path}/broken")
-    assert bytes_of(tmp_path / "broken") == bytes_of(tmp_path / "unbroken")
 
 
 def test_a_state_of_another_number_of_tokens_is_refused(tmp_path: Path) -> None:
@@ -87,15 +77,6 @@ def test_a_loss_that_compares_pairs_needs_two_in_each_batch(tmp_path: Path) -> N
     with pytest.raises(UserError, match="into which only 1 of the longest pairs fit, over 1 device"):
         start(composed(*overrides, "trainer.batch_tokens=25"), tmp_path / "run")
     start(composed(*overrides, "trainer.batch_tokens=90", "trainer.max_duration=1st"), tmp_path / "run")
-
-
-@pytest.mark.thorough
-def test_sets_of_a_mixture_have_batches_by_tokens(tmp_path: Path) -> None:
-    options = mixture(
-        tmp_path, {"classes": CLASSES, "tags": TAGS}, "trainer.batch_tokens=40", "trainer.max_duration=1ep"
-    )
-    train(*options, f"hydra.run.dir={tmp_path}/run")
-    assert result(tmp_path / "run")["examples"] == CLASSES.train_rows + TAGS.train_rows
 
 
 @pytest.mark.thorough

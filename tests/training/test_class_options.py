@@ -9,7 +9,7 @@ import pytest
 
 from tests.inference.runs import evaluate, kept, predict
 from tests.training.in_process import TINY, train
-from tests.training.kinds import TEXTCNN, Row, read, write
+from tests.training.kinds import Row, read, write
 
 
 def rows(count: int, seed: int) -> list[Row]:
@@ -85,18 +85,3 @@ def test_rows_that_a_run_did_not_see_are_scored_and_predicted_by_its_rules(run: 
     for found, name in ((of_run, "1"), (asked, "0")):
         right = sum(one["prediction"] == one["label"] == name for one in records)
         assert found["recall_chosen"] == pytest.approx(right / sum(one["label"] == name for one in records))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["trainer.major_metric=f1_chosen"], "f1_chosen, but task.chosen_classes is null; set task.chosen_classes"),
-        (["trainer.major_metric=query_f1"], "query_f1, but task.score_queries is false; set task.score_queries"),
-        (["task.score_queries=true"], "set folds.group_by to the column"),
-        (["task.threshold={11: 0.5}"], "task.threshold: 11 is an unknown class"),
-    ],
-)
-def test_an_option_without_what_it_needs_is_refused_before_the_run(run: Path, tmp_path: Path, capsys, options, words):
-    files = ("data=files", f"data.train={run.parent}/train.jsonl", f"data.dev={run.parent}/dev.jsonl")
-    train(*TEXTCNN, "task=match", *files, *options, f"hydra.run.dir={tmp_path}/run", status=2)
-    assert words in " ".join(capsys.readouterr().err.split()) and not (tmp_path / "run/checkpoints").exists()

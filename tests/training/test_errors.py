@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from nlu.storage.settle import find_whole
 from tests import warm
 from tests.training.in_process import train
-from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, run, write_set
+from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, run
 
 DATA = ("data=files", "data.fields={text: 0, label: 1}")
 
@@ -37,15 +37,6 @@ def test_every_problem_of_a_configuration_is_listed_at_once(tmp_path: Path) -> N
         "trainer.major_metric is f2", "trainer.accumulation is 0", "optimizer.lr is", "write 500st",
     ):  # fmt: skip
         assert part in message
-
-
-def test_bad_rows_are_named_by_file_row_field_and_value(tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text("good text\tgood\nno label here\nbad text\tbad\n \tbad\n")
-    write_set(tmp_path / "dev.tsv", 9)
-    message = refuse(tmp_path / "run", *TINY, *DATA, f"data.train={tmp_path}/train.tsv", f"data.dev={tmp_path}/dev.tsv")
-    assert f"{tmp_path}/train.tsv:2: the row 'no label here' makes 1 column " in message
-    assert f"{tmp_path}/train.tsv:4: field text (column 0): ' ' is empty" in message
-    assert "data.on_bad_row=skip" in message
 
 
 def test_processes_that_lose_a_refusing_one_do_not_report_the_loss(tmp_path: Path) -> None:
@@ -81,55 +72,12 @@ def test_a_nan_loss_names_its_rows_from_any_process(tmp_path: Path) -> None:
     assert "Traceback" not in message
 
 
-@pytest.mark.thorough
-def test_several_processes_report_an_error_that_is_longer_than_a_pipe(tmp_path: Path) -> None:
-    columns = ",".join(f"a long name of column {number}" for number in range(4000))
-    (tmp_path / "train.csv").write_text(f"{columns}\n")
-    message = refuse(
-        tmp_path / "run", *TINY, "data=files", f"data.train={tmp_path}/train.csv", "trainer.device=cpu",
-        "trainer.devices=2", "data.fields={text: other, label: label}",
-    )  # fmt: skip
-    assert "data.fields.text is 'other', but the header has ['a long name of column 0'" in message
-    assert len(message) > 100_000
-
-
 def test_a_missing_file_and_keys_that_only_a_search_sets_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     data = (*TINY, *DATA, *files(tmp_path))
     message = refuse(tmp_path / "run", *data, f"tokenizer.vocab={tmp_path}/folder")
     assert f"{tmp_path}/folder cannot be used: a folder is where a file is needed" in message
     assert "trial is 3 but must be" in refuse(tmp_path / "run", *data, "trial=3")
-
-
-def test_skipped_rows_are_counted_and_listed(tmp_path: Path) -> None:
-    data = files(tmp_path)
-    with (tmp_path / "train.tsv").open("a") as file:
-        file.write("no label here\n")
-    run(*TINY, *QUICK, *data, "data.on_bad_row=skip", f"hydra.run.dir={tmp_path}/run")
-    log = (tmp_path / "run" / "log.txt").read_text()
-    assert "train: 1 bad row left out" in log
-    assert "train.tsv:84: the row 'no label here'" in log
-
-
-def test_a_label_outside_the_map_and_an_empty_set_are_refused(tmp_path: Path) -> None:
-    write_set(tmp_path / "train.tsv", 20)
-    (tmp_path / "dev.tsv").write_text("some text\tgood\nother text\tgreat\n")
-    (tmp_path / "empty.tsv").write_text("")
-    data = (*TINY, *DATA, f"data.train={tmp_path}/train.tsv")
-    message = refuse(tmp_path / "run", *data, f"data.dev={tmp_path}/dev.tsv")
-    assert f"{tmp_path}/dev.tsv:2: field label (column 1): 'great' is not one of the labels ['bad', 'good']" in message
-    message = refuse(tmp_path / "run", *data, f"data.dev={tmp_path}/empty.tsv")
-    assert "the set dev is empty" in message
-
-
-def test_a_vocabulary_that_does_not_fit_the_weights_is_refused(tmp_path: Path) -> None:
-    data = files(tmp_path)
-    run(*TINY, *QUICK, *data, f"hydra.run.dir={tmp_path}/first")
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "w1", "w2"]) + "\n")
-    message = refuse(
-        tmp_path / "second", *TINY, *data, f"model.pretrained={tmp_path}/first", f"tokenizer.vocab={tmp_path}/vocab.txt"
-    )
-    assert "the tokenizer has 7 tokens, but the weights of" in message
 
 
 def test_a_folder_that_holds_something_is_never_written_to(tmp_path: Path) -> None:

@@ -10,12 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import nlu
 from nlu.data.collate import collate
 from nlu.data.examples import Examples
-from nlu.runs.predictions import Predictions
 from nlu.training.fp16 import Fp16
-from tests.training.in_process import MODEL, PLAIN, column, command, sets, train
+from tests.training.in_process import MODEL, PLAIN, column, sets, train
 from tests.training.test_step import ROWS, examples, stepper  # noqa: F401 - a fixture
 
 CPU = torch.device("cpu")
@@ -127,17 +125,3 @@ def test_an_overflow_at_the_least_scale_ends_the_run_with_the_reason(
     said = capfd.readouterr().err
     assert "at a loss scale of 1.34218e+08 at step 2, " in said and "bf16 or fp16 try fp32" in said
     assert not (tmp_path / "run/checkpoints/last").exists()
-
-
-def test_a_scale_that_is_not_positive_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    command("precision=fp16", "precision.min_scale=0", f"hydra.run.dir={tmp_path}/run", status=2)
-    assert "precision.min_scale is 0 but must be a number > 0" in capfd.readouterr().err
-
-
-def test_a_run_in_fp16_predicts_and_is_scored_as_while_training(tmp_path: Path) -> None:
-    train(*OPTIONS, *sets(tmp_path), "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
-    records = Predictions(tmp_path / "run/predictions/dev.jsonl")
-    expected = [(record["prediction"], record["probability"]) for record in records]
-    texts = [line.split("\t")[0] for line in (tmp_path / "dev.tsv").read_text().splitlines()]
-    found = nlu.load(str(tmp_path / "run")).predict([{"text": text} for text in texts])
-    assert [(row["prediction"], row["probability"]) for row in found] == expected

@@ -10,7 +10,6 @@ import torch
 from safetensors.numpy import load_file
 
 import nlu
-from nlu.config.errors import UserError
 from nlu.data.examples import Examples
 from nlu.models.layers.linear import Embedding, Linear, halve
 from nlu.optim import fused
@@ -18,9 +17,7 @@ from nlu.optim.fused import FusedAdamW, update
 from nlu.runs.predictions import Predictions
 from nlu.training.fp16 import Fp16
 from nlu.training.parallel import total_norm
-from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, composed, sets, start, tensors, train
-from tests.training.kinds import Kind, classes
-from tests.training.test_kinds_in_processes import STEP, run_in_two
+from tests.training.in_process import MODEL, PLAIN, sets, train
 from tests.training.test_step import ROWS, examples, stepper  # noqa: F401 - a fixture
 
 HALF = ("precision=fp16", "precision.master_weights=false", "precision.init_scale=1024")
@@ -128,17 +125,6 @@ def test_gradients_of_fp16_weights_are_those_of_fp32_weights_with_the_same_value
         assert torch.equal(gradient, expected[name].to(gradient.dtype)), name
 
 
-def test_a_step_that_overflows_changes_no_bit(examples: Examples) -> None:  # noqa: F811
-    parts = stepper(0.05, clip_norm=0.5, optimizer=torch.optim.AdamW)
-    parts.precision = parts.passes.precision = precision = Fp16(init_scale=2.0**30, master_weights=False)
-    precision.hold(parts.model)
-    before = {name: value.clone() for name, value in parts.model.state_dict().items()}
-    result = parts.step(examples, [np.arange(ROWS)], 1, False).result()
-    assert result.skipped and result.loss_scale == 2.0**30
-    assert all(torch.equal(value, before[name]) for name, value in parts.model.state_dict().items())
-    assert precision.loss_scale(torch.device("cpu")) == 2.0**29
-
-
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
 def test_a_reloaded_checkpoint_predicts_exactly_what_was_scored_while_training(
     tmp_path: Path, ema_decay: float
@@ -158,36 +144,9 @@ def test_a_reloaded_checkpoint_predicts_exactly_what_was_scored_while_training(
         assert [(row["prediction"], row["probability"]) for row in found] == expected, checkpoint
 
 
-@pytest.mark.thorough
-def test_two_processes_make_the_update_of_one_except_for_rounding(tmp_path: Path) -> None:
-    options = (*NO_DROPOUT, *Kind(HALF, classes).overrides(tmp_path, train_rows=11), *STEP)
-    start(composed(*options), tmp_path / "single")
-    run_in_two([(composed(*options), tmp_path / "together")], tmp_path)
-    one, two = (
-        {
-            name: value
-            for name, value in tensors(tmp_path / how, "last/optimizer").items()
-            if name.startswith("exp_avg:")
-        }
-        for how in ("single", "together")
-    )
-    largest = max(np.abs(value).max() for value in one.values())
-    for name, value in one.items():
-        # Each of six micro-batches rounds its sum to 11 bits.
-        np.testing.assert_allclose(two[name], value, rtol=2**-8, atol=2**-8 * largest, err_msg=name)
-
-
 def test_what_cannot_hold_fp16_weights_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = f"hydra.run.dir={tmp_path}/run"
     train("model=hf", "model.pretrained=hf://some/model", *HALF, *sets(tmp_path), run, status=2)
     assert "model=hf computes with the layers of transformers" in capfd.readouterr().err
     train(*OPTIONS, "parallel=bmuf", "trainer.devices=2", *sets(tmp_path), run, status=2)
     assert "parallel is bmuf, whose processes exchange small changes of weights" in capfd.readouterr().err
-
-
-def test_a_weight_that_fp16_does_not_have_is_named() -> None:
-    parts = stepper()
-    with torch.no_grad():
-        parts.model.get_parameter("backbone.encoder.layer.0.output.dense.weight")[0, 0] = 70000.0
-    with pytest.raises(UserError, match=r"backbone\.encoder\.layer\.0\.output\.dense\.weight has a"):
-        Fp16(master_weights=False).hold(parts.model)

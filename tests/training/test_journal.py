@@ -1,17 +1,12 @@
 """What a run tells beside its two tables: what its model recorded, and everything to its tracker."""
 
-import os
 from pathlib import Path
 
 import pytest
 import yaml
 
-from nlu.reports.aggregate import rows_of
-from nlu.reports.curves import drawings_of
-from nlu.reports.runs import find_runs
 from nlu.runs.records import read_rows
 from nlu.training.journal import names_of
-from tests import warm
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, killed_in_backward, sets, train
 from tests.training.kinds import read
 from tests.training.runs import result
@@ -156,28 +151,6 @@ def test_a_killed_run_continues_to_the_same_records(tmp_path: Path) -> None:
     assert weights_of(killed) == weights_of(whole)
 
 
-@pytest.mark.thorough
-def test_records_of_two_ranks_are_summed(tmp_path: Path, package: Path) -> None:
-    single, folder = run_of(tmp_path, "single"), tmp_path / "two"
-    known = yaml.safe_load((single / "config.yaml").read_text())["data"]["train"]
-    command = [
-        "-m", "nlu.train", *MODEL, *NO_DROPOUT, *PLAIN[:2], *ENDLESS, *EVERY_FOUR, "trusted_packages=[watched]",
-        "data=files", f"data.train={known}", f"data.dev={tmp_path}/dev.tsv", "data.fields={text: 0, label: 1}",
-        "model._target_=watched.Watched", "trainer.devices=2", f"hydra.run.dir={folder}",
-    ]  # fmt: skip
-    done = warm.run(command, cwd=package, env={**os.environ, "PYTHONPATH": f"{package}:{os.environ.get('PYTHONPATH')}"})
-    assert done.returncode == 0, done.stderr
-    sums = [
-        [row["value"] * row["calls"] for row in read_rows(run_dir / "scalars.tsv") if row["name"] == "tokens"]
-        for run_dir in (single, folder)
-    ]
-    assert sums[0] == pytest.approx(sums[1])
-    assert (single / "histograms.tsv").read_bytes() == (folder / "histograms.tsv").read_bytes()
-    calls = [row["calls"] for row in read_rows(folder / "scalars.tsv") if row["name"] == "tokens"]
-    # A batch of 3 is one micro-batch of both ranks, no second one.
-    assert calls == [14, 14, 4]
-
-
 def told(run_dir: Path) -> list[list]:
     return [yaml.safe_load(line) for line in (run_dir / "told.jsonl").read_text().splitlines()]
 
@@ -196,18 +169,6 @@ def test_a_tracker_gets_each_step_once_and_the_outcome(tmp_path: Path, package: 
     # Steps 3, 6 and 9 save a state; what was logged before is handed over first.
     assert kinds == ["flush", "log", "log", "flush", "log", "log", "flush"]
     assert said[-1][:2] == ["end", "finished"] and "best/dev/accuracy" in said[-1][2]
-
-
-@pytest.mark.thorough
-def test_a_continued_run_logs_the_rows_of_its_tables(tmp_path: Path, package: Path) -> None:
-    with killed_in_backward(13):
-        run_of(tmp_path, "run")
-    run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=told", "resume=auto")
-    said = told(run_dir)
-    assert said[0][:2] == ["start", 6]
-    assert [one[1] for one in said if one[0] == "past"] == [4, 5]
-    assert "summary/tokens" in said[1][2] and "dev/accuracy" in said[2][2]
-    assert [one[1] for one in said if one[0] == "log"] == [8, 9]
 
 
 @pytest.mark.parametrize(
@@ -241,17 +202,6 @@ def test_a_tracker_whose_package_is_missing_is_named_with_what_installs_it(
     assert "which needs no_such_package, and that is not installed here" in said
     assert "pip install 'nlu[no-such]', or pip install no-such-package" in said
     assert not run_dir.exists()
-
-
-@pytest.mark.thorough
-def test_recorded_values_can_be_drawn_over_runs(tmp_path: Path) -> None:
-    runs = [run_of(tmp_path, f"run-{seed}", f"seed={seed}") for seed in (1, 2)]
-    (table,), _ = rows_of(find_runs([tmp_path])[0])
-    drawing = drawings_of(table, "steps", ["summary/tokens"])[0]
-    rows = [[row for row in read_rows(folder / "scalars.tsv") if row["name"] == "tokens"] for folder in runs]
-    (curve,) = drawing.curves
-    assert curve.x_P.tolist() == [4, 8, 9] and curve.best is None
-    assert curve.mean_P.tolist() == [(one["value"] + other["value"]) / 2 for one, other in zip(*rows, strict=True)]
 
 
 def test_names_of_runs_tell_what_they_belong_to() -> None:

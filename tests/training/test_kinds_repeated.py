@@ -1,10 +1,8 @@
 """Folds, seeds, reports, dry runs and searches know every kind of run."""
 
 import json
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -96,26 +94,3 @@ def test_a_dry_run_of_every_kind_says_that_it_is_good_and_writes_nothing(
     said = capsys.readouterr()
     assert "Every key, type, range, path and rule between groups holds" in said.out
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "metric", "drawn", "best"),
-    [
-        ("classify", "accuracy", "method=choice(plain,rdrop)", max),
-        ("regress", "mae", "optimizer.lr=choice(1e-2,1)", min),
-    ],
-)
-def test_a_search_draws_methods_and_looks_for_the_least_error(
-    name: str, metric: str, drawn: str, best: Callable[[Iterable[float]], float], tmp_path: Path
-) -> None:
-    # Runs of these tests have blank figures.
-    with mock.patch("nlu.display.search.svg_of", return_value="<svg/>"):
-        command(
-            "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=grid", "hydra.sweeper.pruner=none",
-            "hydra.sweeper.n_trials=2", *KINDS[name].overrides(tmp_path), f"trainer.major_metric={metric}", drawn,
-            "trainer.max_duration=4st", f"hydra.sweep.dir={tmp_path}/search",
-        )  # fmt: skip
-    values = [result(tmp_path / "search" / number)["metrics"]["dev"][metric] for number in ("0", "1")]
-    said = (tmp_path / "search/sweep.log").read_text()
-    assert f"; best {best(values):.6g} " in said.splitlines()[-1], said

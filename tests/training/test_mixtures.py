@@ -21,12 +21,10 @@ from tests.training.in_process import (
     composed,
     scores,
     start,
-    tensors,
     train,
 )
 from tests.training.mixtures import CLASSES, NUMBERS, PAIRS, TAGS, TAGS_OF_CRF, mixture, one_set
 from tests.training.runs import result
-from tests.training.test_kinds_in_processes import run_in_two
 from tests.training.test_kinds_killed import killed_in_each_step
 
 MEMBERS = {"first": CLASSES, "second": TAGS, "third": PAIRS}
@@ -82,32 +80,11 @@ def test_an_epoch_sees_every_example_of_every_set_once(whole: Path) -> None:
     assert len(rows) == result(whole / "run")["steps"] == 2 * (4 + 2 + 3)
 
 
-def test_the_parameters_of_a_head_are_called_after_it_and_the_encoder_is_shared(whole: Path) -> None:
-    found = tensors(whole / "run", "last/model")
-    heads = {name.split(".")[1] for name in found if name.startswith("head.")}
-    # Cosines need no separate head.
-    assert heads == {"first", "second"}
-    assert {name.partition(".")[0] for name in found} == {"backbone", "head"}
-    assert found["head.first.linear.weight"].shape == (2, 8)
-    assert found["head.second.linear.weight"].shape == (5, 8)
-
-
 def test_a_row_of_the_table_has_the_loss_of_the_set_that_its_step_was_taken_from(whole: Path) -> None:
     rows = read_rows(whole / "run" / "train.tsv")
     for row in rows:
         (own,) = [value for name in MEMBERS if (value := row[f"loss_{name}"]) not in (None, "")]
         assert own == pytest.approx(row["loss"], rel=1e-12)
-
-
-def test_a_row_over_several_steps_has_the_mean_of_their_losses(whole: Path, tmp_path: Path) -> None:
-    single = read_rows(whole / "run" / "train.tsv")[:6]
-    train(
-        *mixture(tmp_path, MEMBERS, "trainer.max_duration=6st", "trainer.eval_interval=0", "trainer.log_interval=3st"),
-        f"hydra.run.dir={tmp_path}/run",
-    )
-    found = [row["loss"] for row in read_rows(tmp_path / "run" / "train.tsv")]
-    wanted = [np.mean([row["loss"] for row in single[start : start + 3]]) for start in (0, 3)]
-    assert found == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("member", [CLASSES, TAGS_OF_CRF, PAIRS, NUMBERS])
@@ -215,65 +192,6 @@ def test_a_killed_run_continues_to_the_same_bytes(method: str, tmp_path: Path) -
         "resume=auto", "data.alpha=0.5",
     )  # fmt: skip
     killed_in_each_step(composed(*mixture(tmp_path, MEMBERS, *options)), tmp_path, 5, METHODS[method])
-
-
-def test_another_alpha_or_other_rows_of_any_set_cannot_continue_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = mixture(tmp_path, MEMBERS, "trainer.max_duration=3st")
-    train(*options, f"hydra.run.dir={tmp_path}/run")
-    for change, said in (
-        ("data.alpha=0.5", "\n  - data.alpha: 1.0 there, 0.5 here"),
-        ("data.sets.second.max_rows=9", "the training rows, or what turns them into tokens and labels, are not those"),
-    ):
-        train(*options, change, f"resume={tmp_path}/run", f"hydra.run.dir={tmp_path}/other", status=2)
-        assert said in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run in one process, `single`, and the same in two, `together`."""
-    folder = tmp_path_factory.mktemp("processes")
-    config = composed(
-        *NO_DROPOUT,
-        *mixture(
-            folder, MEMBERS, "trainer.batch_size=3", "trainer.accumulation=2", "trainer.max_duration=1ep",
-            "trainer.eval_interval=5st", "optimizer.eps=1e-3",
-        ),
-    )  # fmt: skip
-    start(config, folder / "single")
-    run_in_two([(config, folder / "together")], folder)
-    return folder
-
-
-@pytest.mark.thorough
-def test_two_processes_do_together_what_one_does(together: Path) -> None:
-    one_process, both = (read_rows(together / name / "train.tsv") for name in ("single", "together"))
-    assert len(one_process) == len(both)
-    for one, two in zip(one_process, both, strict=True):
-        assert one["examples"] == two["examples"]
-        assert one["loss"] == pytest.approx(two["loss"], rel=1e-4)
-        assert one["gnorm"] == pytest.approx(two["gnorm"], rel=1e-4, abs=1e-6)
-    weights = [tensors(together / name, "last/model") for name in ("single", "together")]
-    for name, value in weights[0].items():
-        np.testing.assert_allclose(value, weights[1][name], rtol=1e-3, atol=1e-5)
-    assert kept_sets(together / "single") == kept_sets(together / "together")
-
-
-def test_the_mean_may_be_replaced_by_a_metric_of_one_head(tmp_path: Path) -> None:
-    train(
-        *mixture(
-            tmp_path,
-            MEMBERS,
-            "trainer.major_metric=second/loss",
-            "trainer.max_duration=6st",
-            "trainer.eval_interval=2st",
-        ),
-        f"hydra.run.dir={tmp_path}/run",
-    )
-    best = result(tmp_path / "run")["best"]
-    assert (best["set"], best["metric"]) == ("dev-second", "loss")
-    assert best["value"] == min(scores(tmp_path / "run", "dev-second", "loss").values())
 
 
 PROBLEMS = {

@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from nlu.diagnosis.fast_paths import precision
-from nlu.training import auto, hardware
+from nlu.training import auto
 from nlu.training.auto import choice_for
 from nlu.training.fp16 import Fp16
 from nlu.training.precision import Precision
@@ -38,14 +38,6 @@ def test_bf16_is_called_slow_where_the_processor_has_no_such_products(
         assert bool(Precision(dtype=dtype).warning(device)) == is_slow  # type: ignore[arg-type]
 
 
-def test_a_slow_precision_warns_in_the_log(tmp_path: Path) -> None:
-    options = (*TINY, *sets(tmp_path), "precision=bf16", "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/run")
-    with mock.patch.object(torch.backends.cpu, "get_cpu_capability", return_value="AVX2"):
-        train(*options)
-    log = (tmp_path / "run/log.txt").read_text()
-    assert "WARNING" in log and "choose precision=fp32" in log
-
-
 def test_on_cuda_convolutions_in_fp32_are_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -59,24 +51,6 @@ def test_fp16_is_called_slow_where_the_processor_has_no_such_products(sets_of_cp
     with mock.patch("nlu.training.fp16.instruction_sets", return_value=frozenset(sets_of_cpu)):
         assert bool(Fp16().warning(CPU)) == is_slow
     assert Fp16().warning(CUDA) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("processor\t: 0\nflags\t\t: fpu avx2\n\nprocessor\t: 1\nflags\t\t: fpu\n", {"fpu", "avx2"}),
-        ("Features\t: fp asimdhp bf16\n", {"fp", "asimdhp", "bf16"}),
-        ("model name: unknown\n", set()),
-        (None, set()),
-    ],
-)
-def test_instruction_sets_are_those_of_the_first_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, names: set[str]
-) -> None:
-    if text is not None:
-        (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(hardware, "CPUINFO", tmp_path / "cpuinfo")
-    assert hardware.instruction_sets.__wrapped__() == names
 
 
 def has(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

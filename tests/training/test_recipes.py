@@ -12,20 +12,15 @@ import pytest
 
 import nlu
 from nlu import report, visualize
-from nlu.config.errors import UserError
 from nlu.config.schema import Run
-from nlu.data.survey.sources import of_choice
-from nlu.inference.attribution import explaining
 from nlu.reports.cleaning import plan_of
 from nlu.reports.runs import read_run
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
 from tests.few import only
-from tests.inference.runs import evaluate, export, predict
-from tests.serving.servers import serving
+from tests.inference.runs import evaluate, predict
 from tests.training.in_process import MODEL, PLAIN, column, composed, killed_in_backward, sets, start, tensors, train
 from tests.training.kinds import read, write
-from tests.training.test_kinds_in_processes import run_in_two
 from tests.training.test_kinds_killed import outcome
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
@@ -94,13 +89,6 @@ def test_a_part_of_ones_own_trains_and_is_scored(package: Path, chosen: tuple[st
     assert len(list(predictions_of(package / "run", "dev"))) > 0
 
 
-@pytest.mark.thorough
-def test_a_schedule_of_ones_own_sets_the_rate_of_each_step(package: Path) -> None:
-    short = ("trainer.max_duration=4st", "trainer.log_interval=1st", "optimizer.lr=0.01")
-    train(*(word for word in SHOP if word != "scheduler=constant"), *MODEL, "scheduler=steps", *short)
-    assert column(package / "run", "lr") == pytest.approx([0.01, 0.01, 0.001, 0.0001])
-
-
 def test_a_tokenizer_of_ones_own_predicts_without_its_package(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(*SHOP, "tokenizer=characters", "model=bag")
     vocabulary = nlu.load("run").trained.tokenizer.vocabulary
@@ -142,70 +130,6 @@ def test_bad_rows_of_ones_own_format_are_named_by_file_and_number(
     assert "data.reader is set and data.format is csv" in capfd.readouterr().err
 
 
-LAYOUT = ("data.layout={_target_: mypkg.ends.Ends, head: 2}", "data.max_len=8")
-
-
-@pytest.mark.thorough
-def test_a_layout_of_ones_own_decides_which_tokens_are_kept_where_it_is_known(
-    package: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    text = " ".join(WORDS[1].split() * 3) + " 7"
-    train(*SHOP, *MODEL, *LAYOUT)
-    run = nlu.load("run")
-    encoded = run.predictor.encode([{"text": text}])
-    tokens = [run.trained.tokenizer.backend.id_to_token(int(token)) for token in encoded.tokens]
-    whole = run.trained.tokenizer.ids([text])[0].tolist()
-    assert encoded.tokens.tolist()[1:-1] == whole[:2] + whole[-4:] and len(tokens) == 8
-    write(package / "new.jsonl", [{"review": text}])
-    predict("run=run", "input=new.jsonl", "output=out.jsonl")
-    assert read(package / "out.jsonl")[0]["probability"] == pytest.approx(run.predict([text])[0]["probability"])
-    evaluate("run=run", "compare=true")
-    capfd.readouterr()
-    export("run=run", "format=huggingface", "out=exported", status=2)
-    assert "a class of your own that no export contains" in capfd.readouterr().err
-    with pytest.raises(UserError, match=r"makes sequences by data\.layout"):
-        next(explaining(run.predictor, {"text": text}, None, None))
-    with pytest.raises(UserError, match=r"read by data\.reader, a class of your own"):
-        of_choice("my/data/feed.yaml", None)
-
-
-def test_a_layout_with_fields_of_its_own_reads_other_columns(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (package / "titled").mkdir()
-    (package / "titled" / "layout.py").write_text(TITLED)
-    rows = [
-        {"title": WORDS[stars], "body": f"{number}", "label": str(stars)} for number in range(24) for stars in (1, 5)
-    ]
-    write(package / "titled.jsonl", rows)
-    own = ("trusted_packages=[titled]", "data=files", "data.train=titled.jsonl", *SHORT[:-1], *MODEL)
-    layout = "data.layout={_target_: titled.layout.Titled}"
-    refused = (*own, layout, "hydra.run.dir=refused")
-    train(*refused, "data.fields={title: title, label: label}", status=2)
-    assert "needs body as well" in capfd.readouterr().err
-    for fields in ("data.fields={title: title, body: body, label: label}", "data.fields=null"):
-        train(*own, layout, fields, "hydra.run.dir=named" if "body" in fields else "hydra.run.dir=usual")
-    write(package / "new.jsonl", [{"title": "fast", "body": "3"}, {"title": "late", "body": "3"}])
-    predict("run=named", "input=new.jsonl", "output=out.jsonl")
-    predict("run=usual", "input=new.jsonl", "output=usual.jsonl")
-    assert len(read(package / "out.jsonl")) == 2 and read(package / "out.jsonl") == read(package / "usual.jsonl")
-    train(*refused, "task=match", "data.fields={title: title, body: body, label: label}", status=2)
-    assert "a layout of the kind single, but the task takes pair" in capfd.readouterr().err
-
-
-TITLED = """
-from nlu.data.layouts import Single, encode_single
-
-
-class Titled(Single):
-    roles = ("title", "body")
-
-    def __init__(self):
-        pass
-
-    def encode(self, tokenizer, rows, max_len):
-        return encode_single(tokenizer, [f"{row['title']} : {row['body']}" for row in rows], max_len)
-"""
-
-
 def test_an_encoder_and_a_head_for_units_can_tag(package: Path) -> None:
     train(*SHOP[:2], "data=files", "data.train=spans.jsonl", "task=tag", "model=bag", "head=deep", "loss=hinge", *SHORT)
     assert "span_f1" in json.loads((package / "run" / "result.json").read_text())["metrics"]["dev"]
@@ -221,27 +145,6 @@ def test_a_scorer_of_ones_own_scores_joined_folds(package: Path) -> None:
     ]
     assert len(off_by) == 48
     assert result["out_of_fold"]["1"]["off_by"] == pytest.approx(sum(off_by) / 48)
-
-
-@pytest.mark.thorough
-def test_a_kind_of_ones_own_is_predicted_and_served(package: Path) -> None:
-    train(*SHOP, "task=grade", "model=bag")
-    rows = [{"review": "broken 3"}, {"review": "fast 5"}, {"review": "late"}]
-    write(package / "new.jsonl", rows)
-    predict("run=run", "input=new.jsonl", "output=out.jsonl", "logits=true")
-    found = read(package / "out.jsonl")
-    for one in found:
-        share_C = np.exp(one["logits"]) / np.exp(one["logits"]).sum()
-        assert one["expected"] == pytest.approx(share_C @ [1, 2, 3, 4, 5])
-        assert one["prediction"] == str(1 + share_C.argmax())
-    with serving(package / "run") as server:
-        status, about = server.ask("/labels")
-        assert (status, about["kind"], about["labels"], about["scores"]) == (200, "grade", list("12345"), False)
-        expected = [{name: one[name] for name in ("prediction", "expected")} for one in found]
-        assert server.ask("/predict", {"rows": rows}) == (200, {"rows": expected})
-        status, why = server.ask("/explain", {"row": rows[0], "mistakes": 3})
-        assert status == 200 and why["score_of"] == f"log-odds of {found[0]['prediction']}"
-        assert all(one["prediction"] != one["label"] for one in why["mistakes"])
 
 
 @pytest.mark.thorough
@@ -271,23 +174,6 @@ def test_a_kind_of_ones_own_has_reports_and_figures(package: Path, capsys: pytes
     assert (package / "scores" / "plots" / "confusion_test.png").is_file()
     visualize.main(["run", "--out", "figures"])
     assert (package / "figures" / "dev_off_by.png").is_file()
-
-
-def test_a_task_that_names_no_kind_of_record_is_refused(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # Another package, since Python keeps the first one that the tests of this process have imported.
-    code = (package / "mypkg" / "grade.py").read_text().replace('    kind = "mypkg.grade.GradeKind"\n', "")
-    (package / "kindless").mkdir()
-    (package / "kindless" / "grade.py").write_text(code.replace("mypkg", "kindless"))
-    (package / "my" / "task" / "kindless.yaml").write_text("_target_: kindless.grade.Grading\n")
-    train(SHOP[0], "trusted_packages=[kindless]", *SHOP[2:], "task=kindless", status=2)
-    said = " ".join(capfd.readouterr().err.split())
-    assert "whose class does not name the kind of its records; add the class constant kind" in said
-
-
-def test_the_weights_of_an_encoder_of_ones_own_are_a_start(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    train(*SHOP, "model=bag")
-    train(*SHOP[:-1], "model=bag", "model.pretrained=run/best", "hydra.run.dir=second")
-    assert (package / "second" / "result.json").is_file()
 
 
 HINT = {"_target_": "mypkg.hint.Hint", "weight": 0.5}
@@ -338,22 +224,6 @@ def test_a_method_with_a_teacher_and_parameters_continues_to_the_same_bytes(
     found, expected = outcome(package / "run"), outcome(package / "whole")
     assert found.keys() == expected.keys() and "checkpoints/last/method.safetensors" in found
     assert not [name for name in expected if found[name] != expected[name]]
-
-
-@pytest.mark.thorough
-def test_on_two_processes_too(package: Path) -> None:
-    def config(*options: str) -> Run:
-        return with_own(package, *STEPS, *options, method=HINT, optimizer=SGD)
-
-    half, whole = config("trainer.max_duration=2st"), config()
-    continued = dataclasses.replace(whole, resume=str(package / "half"))
-    jobs = [(half, package / "half"), (continued, package / "run"), (whole, package / "whole")]
-    run_in_two(jobs, package, PACKAGES=str(package))
-    assert_the_method_owns_a_projection(package / "run")
-    found, expected = outcome(package / "run"), outcome(package / "whole")
-    files = [name for name in expected if name.endswith(".safetensors")]
-    assert "checkpoints/last/method.safetensors" in files
-    assert not [name for name in files if found[name] != expected[name]]
 
 
 def test_parameters_of_a_method_are_unused_in_predictions_and_removable(package: Path) -> None:
@@ -410,12 +280,3 @@ def test_a_loss_scale_halves_when_gradients_overflow_and_survives_a_kill(package
 
 def saved_state(run_dir: Path) -> dict[str, Any]:
     return json.loads((run_dir / "checkpoints/last/state.json").read_text())["state"]
-
-
-def test_an_overflow_at_the_least_scale_ends_the_run_and_names_rows(
-    package: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ("precision=half", "precision.start=268435456", "precision.least=134217728")
-    train(*SHOP, *MODEL, *options, status=2)
-    said = capsys.readouterr().err
-    assert re.search(r"the gradient norm is (nan|inf) at a loss scale of 1.34218e\+08 at step 2, (row|all)", said)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from nlu.runs.predictions import Predictions, predictions_of
-from nlu.runs.records import read_rows
 from nlu.sweeps.repeats import join_folds
 from nlu.training.repeats import RunningMean, repeats_of
 from tests import warm
@@ -158,22 +157,6 @@ def break_at(file: Path, options: tuple[str, ...], number: signal.Signals) -> in
     return process.wait(240)
 
 
-@pytest.mark.thorough
-def test_seeds_and_folds_together_run_on_several_processes(data: tuple[str, ...], tmp_path: Path) -> None:
-    options = ("folds=2", "seeds=2", "seed=7", "trainer.devices=2", "trainer.max_duration=4st")
-    run(*OPTIONS, *data, *options, f"hydra.run.dir={tmp_path}/run")
-    names = ["seed-7-fold-0", "seed-7-fold-1", "seed-8-fold-0", "seed-8-fold-1"]
-    found = result(tmp_path / "run")
-    assert [part["name"] for part in found["parts"]] == names and list(found["out_of_fold"]) == ["7", "8"]
-    splits = []
-    for seed in (7, 8):
-        rows = rows_of(tmp_path / "run" / "predictions" / f"out-of-fold-seed-{seed}.jsonl")
-        assert [row["id"] for row in rows] == list(range(ROWS))
-        splits.append([row["fold"] for row in rows])
-    assert splits[0] != splits[1], "every seed splits differently"
-    assert all((tmp_path / "run" / name / "log.rank1.txt").is_file() for name in names)
-
-
 def test_several_seeds_repeat_a_run_and_each_equals_the_run_of_its_seed(data: tuple[str, ...], tmp_path: Path) -> None:
     train(*OPTIONS, *data, "seeds=2", f"hydra.run.dir={tmp_path}/repeated")
     train(*OPTIONS, *data, "seed=2", f"hydra.run.dir={tmp_path}/single")
@@ -181,21 +164,6 @@ def test_several_seeds_repeat_a_run_and_each_equals_the_run_of_its_seed(data: tu
     found = result(tmp_path / "repeated")
     assert found["out_of_fold"] is None and not (tmp_path / "repeated" / "predictions").exists()
     assert found["best"]["sd"] is not None and (found["seed"], found["seeds"]) == (1, 2)
-
-
-def test_spans_are_joined_over_folds_without_a_dev_set(tmp_path: Path) -> None:
-    sentences = [f"Anna B-PER\nlives O\nin O\nBonn{i} B-LOC\n\n" for i in range(20)]
-    (tmp_path / "train.conll").write_text("".join(sentences))
-    train(
-        *OPTIONS, "task=tag", "data=files", f"data.train={tmp_path}/train.conll", "data.fields={tokens: 0, tags: 1}",
-        "data.dev_fraction=0", "folds.count=2", f"hydra.run.dir={tmp_path}/run",
-    )  # fmt: skip
-    found = result(tmp_path / "run")
-    rows = rows_of(tmp_path / "run" / "predictions" / "out-of-fold.jsonl")
-    assert len(rows) == 20
-    joined, right = found["out_of_fold"]["1"], sum(row["units_right"] for row in rows)
-    assert set(joined) == {"span_f1", "span_precision", "span_recall", "tag_accuracy", "loss"}
-    assert joined["tag_accuracy"] == pytest.approx(right / sum(row["units"] for row in rows))
 
 
 def test_a_run_that_its_data_refuse_leaves_no_folder(data: tuple[str, ...], tmp_path: Path) -> None:
@@ -214,27 +182,6 @@ def test_a_group_is_never_on_both_sides(tmp_path: Path) -> None:
     for row in rows:
         folds_of_shop.setdefault(row["id"] % 7, set()).add(row["fold"])
     assert len(rows) == 56 and all(len(folds) == 1 for folds in folds_of_shop.values())
-
-
-@pytest.mark.thorough
-def test_a_trial_that_is_bad_is_pruned_after_a_fold(data: tuple[str, ...], tmp_path: Path) -> None:
-    # A fold sees at most 12 x 8 examples. From 100 on a value below 2 ends the trial, and no accuracy is above that.
-    run(
-        "--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.n_trials=1", "hydra/sweeper/sampler=random",
-        "hydra.sweeper.pruner={name: threshold, lower: 2, n_warmup_steps: 100ex}", *OPTIONS, *data, "folds=3",
-        "optimizer.lr=interval(1e-3,3e-3)", f"hydra.sweep.dir={tmp_path}/sweep", status=1,
-    )  # fmt: skip
-    trial = tmp_path / "sweep" / "0"
-    assert not result(trial / "fold-0")["pruned"]
-    pruned = result(trial / "fold-1")
-    assert pruned["pruned"] and {row["step"] for row in read_rows(trial / "fold-1" / "valid.tsv")} == {6}
-    assert not (trial / "fold-2").exists()
-    found = result(trial)
-    assert found["pruned"] and found["out_of_fold"] is None
-    assert found["examples"] == result(trial / "fold-0")["examples"] + pruned["examples"]
-    assert found["best"]["value"] == pytest.approx(
-        (result(trial / "fold-0")["best"]["value"] + pruned["best"]["value"]) / 2
-    )
 
 
 def test_a_trial_gets_the_mean_over_the_best_of_ended_folds_and_the_running_one() -> None:

@@ -120,33 +120,6 @@ def test_another_version_of_numpy_is_reported_because_it_may_change_order_and_ma
     assert result(run_dir)["steps"] == 2
 
 
-def test_a_state_of_before_versions_were_kept_is_continued_without_a_word(
-    broken: tuple[Path, tuple[str, ...]],
-) -> None:
-    run_dir, options = broken
-    saved = json.loads(state_file(run_dir).read_text())
-    del saved["order"]["machine"]["numpy"]
-    state_file(run_dir).write_text(json.dumps(saved))
-    start(composed(*options), run_dir)
-    assert warned_of(run_dir) == [] and result(run_dir)["steps"] == 2
-
-
-def test_another_version_of_transformers_is_reported_for_its_models(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.BertConfig(vocab_size=len(tokens), max_position_embeddings=64, **sizes)
-    transformers.BertModel(config).save_pretrained(tmp_path / "weights")
-    (tmp_path / "weights/vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
-    without = [option for option in OPTIONS if not option.startswith("model")]
-    options = (*without, "model=hf", f"model.pretrained={tmp_path}/weights", "data.max_len=32", *sets(tmp_path))
-    dies_when_called(2, options, tmp_path / "run")
-    change(tmp_path / "run", "order", "machine", "transformers", to="4.0.0")
-    start(composed(*options), tmp_path / "run")
-    said = f"saved with another version of transformers (4.0.0), continued with {transformers.__version__}"
-    assert [said in line for line in warned_of(tmp_path / "run")] == [True]
-
-
 def test_nothing_is_reported_if_nothing_changed(broken: tuple[Path, tuple[str, ...]]) -> None:
     run_dir, options = broken
     start(composed(*options), run_dir)
@@ -164,25 +137,6 @@ def test_a_finished_run_says_which_of_its_files_were_written_since(
     (changed,) = [path for path in tmp_path.iterdir() if path.name.startswith("dev")]
     later_s = (run_dir / "result.json").stat().st_mtime + 10
     os.utime(changed, (later_s, later_s))
-    start(composed(*options), run_dir)
-    assert f"{changed} was written after that: the scores are those of its earlier rows" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("named", ["dev*.tsv", "dev.tsv"])
-def test_a_finished_run_sees_files_that_a_pattern_or_the_folder_of_data_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: str
-) -> None:
-    data, run_dir = tmp_path / "data", tmp_path / "run"
-    data.mkdir()
-    paths = [option for option in sets(data) if not option.startswith("data.dev=")]
-    (changed,) = data.glob("dev*")
-    changed = changed.rename(data / "dev.tsv")
-    monkeypatch.setenv("NLU_DATA", str(data))
-    options = (*OPTIONS, *paths, f"data.dev='{named}'")
-    start(composed(*options), run_dir)
-    later_s = (run_dir / "result.json").stat().st_mtime + 10
-    os.utime(changed, (later_s, later_s))
-    capsys.readouterr()
     start(composed(*options), run_dir)
     assert f"{changed} was written after that: the scores are those of its earlier rows" in capsys.readouterr().err
 
@@ -217,16 +171,6 @@ def test_another_vocabulary_of_the_same_rows_is_reported(
     assert f"model.pretrained={run_dir}/last" in said and "damaged" not in said
 
 
-def test_other_tokens_of_the_same_rows_are_not_told_as_other_rows(
-    broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_dir, options = broken
-    train(*options, f"resume={run_dir}", "data.max_len=31", f"hydra.run.dir={tmp_path}/second", status=2)
-    said = capsys.readouterr().err
-    for rows in ("training rows", "rows that are scored while training"):
-        assert f"the {rows}, or what turns them into tokens and labels, are not those of that run" in said
-
-
 def test_a_state_of_an_earlier_version_is_refused_with_what_can_be_taken_of_it(
     broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,12 +187,6 @@ def test_a_state_of_another_accumulation_is_refused(broken: tuple[Path, tuple[st
     run_dir, options = broken
     with pytest.raises(UserError, match="accumulation"):
         start(composed(*options, f"resume={run_dir}", "trainer.accumulation=2"), tmp_path / "other")
-
-
-def test_a_state_of_other_windows_is_refused(broken: tuple[Path, tuple[str, ...]], tmp_path: Path) -> None:
-    run_dir, options = broken
-    with pytest.raises(UserError, match="trainer.window_rows: None there, 8 here"):
-        start(composed(*options, f"resume={run_dir}", "trainer.window_rows=8"), tmp_path / "other")
 
 
 def test_a_run_with_windows_trains_on_them_one_after_another(tmp_path: Path) -> None:

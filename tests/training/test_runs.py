@@ -94,33 +94,6 @@ def test_pairs_several_named_sets_and_a_test_set_are_scored(tmp_path: Path) -> N
         assert len(list(predictions_of(run_dir, "test"))) == 11
 
 
-@pytest.mark.parametrize(
-    "model", [TINY, pytest.param(("model=textcnn", "model.hidden_size=32"), marks=pytest.mark.thorough)]
-)
-def test_spans_are_found_in_conll_columns(tmp_path: Path, model: tuple[str, ...]) -> None:
-    sentence = "Anna B-PER\nlives O\nin O\nNew B-LOC\nYork I-LOC\n\n"
-    other = "in O\nBonn B-LOC\nlives O\nPeter B-PER\n\n"
-    (tmp_path / "train.conll").write_text((sentence + other) * 30)
-    (tmp_path / "dev.conll").write_text((sentence + other) * 5)
-    train(
-        *model, *QUICK, "task=tag", "data=files", f"data.train={tmp_path}/train.conll",
-        f"data.dev={tmp_path}/dev.conll",
-        "data.fields={tokens: 0, tags: 1}", "trainer.max_duration=60st", "optimizer.lr=1e-2", "scheduler=constant",
-        f"hydra.run.dir={tmp_path}/run",
-    )  # fmt: skip
-    assert result(tmp_path / "run")["metrics"]["dev"]["span_f1"] == 1.0
-
-
-@pytest.mark.thorough
-def test_a_former_run_is_where_another_may_start(tmp_path: Path) -> None:
-    data = files(tmp_path)
-    run(*TINY, *QUICK, *data, f"hydra.run.dir={tmp_path}/first")
-    printed = run(*TINY[:1], *QUICK, *data, f"model.pretrained={tmp_path}/first/best", "model.hidden_size=null",
-                  "model.layers=null", "model.heads=null", "model.intermediate_size=null",
-                  f"hydra.run.dir={tmp_path}/second")  # fmt: skip
-    assert "loaded" in printed and "missing" not in printed and "mismatched" not in printed
-
-
 @pytest.mark.thorough
 def test_the_state_of_another_run_scores_a_new_set_or_continues_to_the_same_bytes(tmp_path: Path) -> None:
     options = (*TINY, *QUICK, *files(tmp_path), "scheduler=constant", "trainer.eval_interval=4st")
@@ -196,50 +169,3 @@ def test_a_run_that_gets_a_signal_saves_asks_for_a_requeue_and_continues(tmp_pat
     assert not (tmp_path / "run" / "result.json").exists()
     run(*options, f"hydra.run.dir={tmp_path}/run")
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
-
-
-def test_patience_stops_a_run_that_no_longer_improves(tmp_path: Path) -> None:
-    train(
-        *TINY, *QUICK, *files(tmp_path), "trainer.max_duration=400st", "trainer.eval_interval=5st",
-        "optimizer.lr=1e-30", "trainer.patience=20st", f"hydra.run.dir={tmp_path}/run",
-    )  # fmt: skip
-    assert result(tmp_path / "run")["steps"] == 25
-    assert result(tmp_path / "run")["best"]["step"] == 5
-
-
-def test_bf16_trains_and_a_frozen_part_stays(tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    data = files(tmp_path)
-    for name, duration in (("short", "1st"), ("long", "30st")):
-        train(
-            *TINY, *QUICK, *data, "precision=bf16", "optimizer.freeze=['backbone.embeddings.*']",
-            f"trainer.max_duration={duration}", "trainer.eval_interval=0", f"hydra.run.dir={tmp_path}/{name}",
-        )  # fmt: skip
-    short, long = (
-        load_file(tmp_path / name / "checkpoints" / "last" / "model.safetensors") for name in ("short", "long")
-    )
-    for name, before in short.items():
-        assert before.equal(long[name]) == name.startswith("backbone.embeddings"), name
-
-
-@pytest.mark.thorough
-def test_a_grid_runs_every_value_in_a_separate_folder(tmp_path: Path) -> None:
-    run("--multirun", "seed=1,2", *TINY, *QUICK, *files(tmp_path), f"hydra.sweep.dir={tmp_path}/grid")
-    assert weights(tmp_path / "grid" / "0") != weights(tmp_path / "grid" / "1")
-    for job in ("0", "1"):
-        assert "data: train: 83 examples" in (tmp_path / "grid" / job / "log.txt").read_text()
-
-
-def test_duplicate_rows_are_dropped_and_dev_texts_are_removed_from_train(tmp_path: Path) -> None:
-    write_set(tmp_path / "rows.tsv", 100)
-    rows = (tmp_path / "rows.tsv").read_text()
-    (tmp_path / "rows.tsv").write_text(rows + rows)
-    train(
-        *TINY, *QUICK, "data=files", f"data.train={tmp_path}/rows.tsv", "data.fields={text: 0, label: 1}",
-        "data.drop_duplicates=true", "data.dev_fraction=0.3", f"hydra.run.dir={tmp_path}/run",
-    )  # fmt: skip
-    facts = json.loads((tmp_path / "run" / "data.json").read_text())
-    assert facts["dropped_duplicates"] >= 100
-    assert facts["sets"]["dev"]["in_train"] == 0
-    assert sum(part["examples"] for part in facts["sets"].values()) + facts["dropped_duplicates"] == 200

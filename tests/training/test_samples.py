@@ -9,7 +9,6 @@ import pytest
 
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
-from tests.inference.runs import evaluate
 from tests.training.in_process import TINY, Killed, at_backward, die, sets, train
 from tests.training.mixtures import CLASSES, TAGS, mixture
 from tests.training.runs import result
@@ -104,14 +103,6 @@ def test_a_threshold_is_that_of_the_sample_also_for_the_whole_set(options: tuple
     assert found["dev"] == found["test"]
 
 
-def test_a_sample_as_large_as_the_set_is_the_set(
-    options: tuple[str, ...], runs: tuple[Path, Path], tmp_path: Path
-) -> None:
-    train(*options, "trainer.eval_rows=41", f"hydra.run.dir={tmp_path}/run")
-    assert (tmp_path / "run/valid.tsv").read_bytes() == (runs[0] / "valid.tsv").read_bytes()
-    assert "sample" not in result(tmp_path / "run")
-
-
 def test_folds_and_sets_of_a_mixture_are_reported_as_a_whole(options: tuple[str, ...], tmp_path: Path) -> None:
     several = mixture(tmp_path, {"c": CLASSES, "t": TAGS}, "trainer.max_duration=4st", "trainer.eval_interval=0")
     folds = (*options, "folds.count=2", "trainer.max_duration=3st", "trainer.eval_interval=0")
@@ -125,16 +116,3 @@ def test_folds_and_sets_of_a_mixture_are_reported_as_a_whole(options: tuple[str,
             assert some["sample"]["rows"] == {"dev-c": 6, "dev-t": 6} and some["last"] == whole["last"]
         else:
             assert some["out_of_fold"] == whole["out_of_fold"] and whole["out_of_fold"]
-
-
-def test_a_run_with_another_sample_is_not_continued(
-    options: tuple[str, ...], runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    longer = [option for option in options if option not in ("resume=auto", "trainer.max_duration=6st")]
-    train(*longer, f"resume={runs[1]}", "trainer.max_duration=8st", f"hydra.run.dir={tmp_path}/run", status=2)
-    assert f"trainer.eval_rows: {ROWS} there, None here" in capsys.readouterr().err
-
-
-def test_evaluate_compares_the_whole_set_with_the_result(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    evaluate(f"run={runs[1]}", "compare=true", "resamples=0", f"out={tmp_path}/out")
-    assert result(tmp_path / "out")["compare"]["equal"]

@@ -10,7 +10,7 @@ import nlu
 from tests.few import first
 from tests.inference.runs import evaluate, kept, predict
 from tests.training.in_process import NO_DROPOUT, PLAIN, train
-from tests.training.kinds import KINDS, Kind, read, write
+from tests.training.kinds import KINDS, Kind, read
 from tests.training.runs import result
 
 LEARNING = (
@@ -70,17 +70,6 @@ def test_a_student_is_scored_on_rows_that_have_only_labels(taught: tuple[Kind, P
     ]
     expected = [-math.log(record["probabilities"][record["label"]]) for record in found]
     assert metrics["loss"] == pytest.approx(sum(expected) / len(expected), rel=1e-5)
-
-
-def test_a_wrong_number_of_logits_is_named_by_file_row_and_field(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    kind = KINDS["soft"]
-    options = kind.overrides(tmp_path)
-    write(tmp_path / "train.jsonl", [*read(tmp_path / "train.jsonl"), {"text": "a", "logits": [1, 2, 3]}])
-    train(*options, f"hydra.run.dir={tmp_path}/run", status=2)
-    said = " ".join(capfd.readouterr().err.split())
-    assert "train.jsonl:14: field logits: [1, 2, 3] has 3 numbers for the 2 classes of data.labels" in said
 
 
 @pytest.mark.parametrize(

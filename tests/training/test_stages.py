@@ -98,18 +98,3 @@ def test_a_stage_behind_the_end_of_the_run_changes_nothing(options: tuple[str, .
     for given, kept in (("note=late", "late"), ("note=null", "late"), ("note=later", "later")):
         train(*options, given, f"hydra.run.dir={tmp_path}/run")
         assert read_run(tmp_path / "run").note == kept
-
-
-@pytest.mark.thorough
-def test_every_fold_is_trained_to_the_end_of_the_stage(options: tuple[str, ...], tmp_path: Path) -> None:
-    staged, whole = tmp_path / "staged", tmp_path / "whole"
-    # Folds hold out half of the rows, so that an epoch has two steps.
-    own = (*options, "folds.count=2", "trainer.max_duration=6st", "trainer.eval_interval=2st")
-    train(*own, "trainer.stop_after=2ep", f"hydra.run.dir={staged}")
-    assert [state_of(staged / f"fold-{fold}")["step"] for fold in (0, 1)] == [4, 4]
-    assert not list(staged.rglob("result.json"))
-    for run_dir in (staged, whole):
-        train(*own, f"hydra.run.dir={run_dir}")
-    for fold in ("fold-0", "fold-1"):
-        assert_same(staged / fold, whole / fold)
-    assert result(staged)["out_of_fold"] == result(whole)["out_of_fold"] != {}

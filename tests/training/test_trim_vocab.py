@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import nlu
 from nlu.data.tokenizing import load_tokenizer
 from tests.inference.hubs import KINDS, save
 from tests.inference.runs import STEPS
-from tests.training.in_process import NO_DROPOUT, STANDING_STILL, killed_in_backward, train
+from tests.training.in_process import NO_DROPOUT, STANDING_STILL, train
 from tests.training.kinds import TASKS, Kind
 from tests.training.mixtures import CLASSES, PAIRS, TAGS, mixture
 
@@ -54,18 +53,6 @@ def test_a_trimmed_run_computes_what_the_whole_one_does_for_texts_of_its_pieces(
     same, other = (vectors(tmp_path / name, texts) for name in ("trimmed", "whole"))
     np.testing.assert_allclose(same[:3], other[:3], atol=1e-6)
     assert np.isfinite(same).all() and np.abs(same[3] - other[3]).max() > 1e-3
-
-
-def test_a_killed_run_continues_with_its_vocabulary_without_trimming_again(hub: Path, tmp_path: Path) -> None:
-    overrides = overrides_of(hub, tmp_path, "match", TRIMMED, "optimizer.lr=1e-2", "trainer.save_interval=2st")
-    train(*overrides, f"hydra.run.dir={tmp_path}/unbroken")
-    with killed_in_backward(4):
-        train(*overrides, f"hydra.run.dir={tmp_path}/killed")
-    with mock.patch("nlu.training.build.trimmed", side_effect=AssertionError("trimmed again")):
-        train(*overrides, "resume=auto", f"hydra.run.dir={tmp_path}/killed")
-    for name in ("last/model.safetensors", "last/tokenizer.json", "best-1/tokenizer.json"):
-        one, other = (tmp_path / run / "checkpoints" / name for run in ("killed", "unbroken"))
-        assert one.read_bytes() == other.read_bytes()
 
 
 def test_the_folds_of_a_run_share_a_trimmed_vocabulary(hub: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_step_larger_than_the_training_set_warns(tmp_path: Path, accumulation:
     assert (said in log) == warns
 
 
-@pytest.mark.parametrize("schedule", ["one_cycle", "constant", "exponential"])
+@pytest.mark.parametrize("schedule", ["one_cycle", "constant"])
 @pytest.mark.parametrize(("warmup", "steps"), [("3st", None), ("1ep", None), ("4st", 4), ("25ex", 4), ("1.0", None)])
 def test_a_warm_up_longer_than_the_run_warns(tmp_path: Path, schedule: str, warmup: str, steps: int | None) -> None:
     log = log_of(tmp_path, f"scheduler={schedule}", f"scheduler.warmup={warmup}", "trainer.max_duration=3st")

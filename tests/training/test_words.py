@@ -14,7 +14,7 @@ import nlu
 from nlu.data.tokenizing import load_tokenizer
 from tests.inference.hubs import KINDS, save
 from tests.inference.runs import STEPS
-from tests.training.in_process import STANDING_STILL, killed_in_backward, train
+from tests.training.in_process import STANDING_STILL, train
 from tests.training.kinds import Kind, Row, pair_of_classes
 
 WIDTH, RARITY = 6, 0.01
@@ -76,20 +76,6 @@ def test_a_static_run_starts_from_what_the_formula_of_model2vec_yields(hub: Path
     found = nlu.load(run, device="cpu").encode(rows) - texts(dict.fromkeys(pieces, np.zeros(WIDTH)) | random_of)
     # The signs of components are free, so products of the vectors of texts are compared.
     np.testing.assert_allclose(found @ found.T, without @ without.T, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_a_killed_run_continues_without_the_vectors_being_made_again(kind: str, tmp_path: Path) -> None:
-    save(tmp_path / "hub", KINDS[kind]())
-    options = (f"model.embeddings={tmp_path}/hub", "optimizer.lr=1e-2", "trainer.save_interval=2st")
-    overrides = (*Kind((), joined, STATIC).overrides(tmp_path), *STEPS, *options)
-    train(*overrides, f"hydra.run.dir={tmp_path}/unbroken")
-    with killed_in_backward(4):
-        train(*overrides, f"hydra.run.dir={tmp_path}/killed")
-    train(*overrides, "resume=auto", f"hydra.run.dir={tmp_path}/killed")
-    for name in ("last/model.safetensors", "last/tokenizer.json", "best-1/model.safetensors"):
-        one, other = (tmp_path / run / "checkpoints" / name for run in ("killed", "unbroken"))
-        assert one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.parametrize("model", ["textcnn", "lstm", "re2", "static"])

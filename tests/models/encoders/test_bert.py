@@ -191,15 +191,6 @@ def test_the_residual_sums_and_the_mean_stay_fp32_under_autocast(corpus, spread)
         assert 0 < (rounded - exact).abs().max() < 0.2
 
 
-def test_dropout_acts_in_training_only(corpus, spread):
-    bert = spread(Bert(VOCAB_SIZE, None, pretrained=None, dropout=0.5, attention_dropout=0.5, **OURS))
-    batch = corpus("single", LENGTHS).batch()
-    with torch.inference_mode():
-        assert torch.equal(pooled_of(bert, batch), pooled_of(bert, batch))
-        bert.train()
-        assert not torch.equal(pooled_of(bert, batch), pooled_of(bert, batch))
-
-
 def test_a_checkpoint_that_lacks_a_key_matrix_is_called_damaged(spread, tmp_path):
     theirs = foreign("Bert", spread)
     tensors = {name: value for name, value in theirs.state_dict().items() if "0.attention.self.key.weight" not in name}
@@ -270,35 +261,6 @@ def test_weights_of_an_encoder_that_computes_something_else_are_refused(changes,
     with pytest.raises(CheckpointError) as caught:
         Bert(VOCAB_SIZE, source({**CONFIG, **changes}), pretrained="weights")
     assert reason in str(caught.value) and str(caught.value).endswith(f"set {remedy}")
-
-
-def test_heads_must_divide_the_width():
-    with pytest.raises(UserError, match="model.heads is 5, which does not divide model.hidden_size 24"):
-        Bert(VOCAB_SIZE, None, pretrained=None, **{**OURS, "heads": 5})
-
-
-def test_groups_must_divide_the_layers():
-    with pytest.raises(UserError, match="model.layer_groups is 2, which does not divide model.layers 3"):
-        Bert(VOCAB_SIZE, None, pretrained=None, layer_groups=2, **OURS)
-
-
-def test_depth_counts_from_the_embeddings_to_the_pooler():
-    bert = Bert(VOCAB_SIZE, None, pretrained=None, embedding_size=16, pooling="pooler", **OURS)
-    found = {name: bert.depth_of(name) for name, _ in bert.named_parameters()}
-    assert {depth for name, depth in found.items() if name.startswith("embeddings")} == {0}
-    assert found["encoder.layer.0.output.dense.weight"] == 1 and found["encoder.layer.2.output.dense.weight"] == 3
-    assert found["pooler.dense.weight"] == bert.depth == 4
-
-
-def test_initialisation_follows_the_range_and_the_seed():
-    torch.manual_seed(3)
-    first = Bert(VOCAB_SIZE, None, pretrained=None, initializer_range=0.5, **OURS)
-    torch.manual_seed(3)
-    second = Bert(VOCAB_SIZE, None, pretrained=None, initializer_range=0.5, **OURS)
-    for one, other in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert 0.45 < first.encoder["layer"][0].intermediate["dense"].weight.std() < 0.55
-    assert not first.encoder["layer"][0].intermediate["dense"].bias.any()
 
 
 @pytest.mark.parametrize("sd", [None, 0.05])

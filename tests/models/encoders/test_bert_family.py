@@ -11,7 +11,7 @@ from nlu.config.errors import CheckpointError
 from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.bert_family import LIKE_ROBERTA
-from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
+from nlu.models.formats.pretrained import load_into, open_pretrained
 from tests.models.parts import task_model
 
 VOCAB_SIZE = 50
@@ -105,34 +105,6 @@ def test_a_repeated_layer_gets_the_gradient_of_all_its_uses(corpus, spread, tmp_
         torch.testing.assert_close(layer.intermediate["dense"].weight.grad, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_layers_of_one_group_share_weights_and_depth(corpus, spread):
-    sizes: dict[str, Any] = {"hidden_size": 24, "layers": 6, "heads": 4, "intermediate_size": 40}
-    shared = Bert(VOCAB_SIZE, None, pretrained=None, layer_groups=2, **sizes)
-    assert [shared.group_of(layer) for layer in range(6)] == [0, 0, 0, 1, 1, 1]
-    assert {shared.depth_of(name) for name, _ in shared.named_parameters()} == {0, 1, 2} and shared.depth == 3
-    # The same as six layers of which three each have equal weights.
-    apart = Bert(VOCAB_SIZE, None, pretrained=None, **sizes)
-    spread(shared)
-    for number, layer in enumerate(apart.encoder["layer"]):
-        layer.load_state_dict(shared.encoder["layer"][number // 3].state_dict())
-    apart.embeddings.load_state_dict(shared.embeddings.state_dict())
-    batch = corpus("pair", LENGTHS).batch()
-    with torch.inference_mode():
-        one, other = (bert.eval().encode(bert.embed(batch), batch, tokens=True) for bert in (shared, apart))
-    assert torch.equal(one.tokens_TD, other.tokens_TD)
-
-
-def test_a_run_that_starts_from_weights_of_the_family_is_read_back(corpus, spread, tmp_path):
-    theirs, batch = foreign("albert with two groups", spread), corpus("pair", LENGTHS).batch()
-    ours = loaded(theirs, tmp_path / "weights")
-    again = Bert(VOCAB_SIZE, Pretrained("again", tmp_path / "model.safetensors", ours.settings()), pretrained="again")
-    assert again.sizes == ours.sizes and again.sizes["layer_groups"] == 2
-    again.load_state_dict(ours.state_dict())
-    with torch.inference_mode():
-        one, other = (bert.eval().encode(bert.embed(batch), batch, tokens=True) for bert in (ours, again))
-    assert torch.equal(one.tokens_TD, other.tokens_TD)
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -145,9 +117,3 @@ def test_an_albert_that_computes_something_else_is_refused(spread, tmp_path, cha
     with pytest.raises(CheckpointError) as caught:
         loaded(theirs, tmp_path / "weights")
     assert reason in str(caught.value) and str(caught.value).endswith("set model=hf")
-
-
-def test_rows_of_the_padding_are_no_positions(spread, tmp_path):
-    ours = loaded(foreign("roberta", spread), tmp_path / "weights")
-    # 66 rows, of which those of index 0 and of the padding, 1, belong to no token.
-    assert ours.max_positions == 64 and len(ours.embeddings.position_embeddings.weight) == 64

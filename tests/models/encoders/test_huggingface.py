@@ -1,9 +1,7 @@
 """Encoders of the transformers library: what they compute padded is what stands in the packed batch."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from torch import nn
 from nlu.config.errors import CheckpointError, UserError
 from nlu.data.tokenizing import wordpiece
 from nlu.models.encoder import Inside
-from nlu.models.encoders import huggingface
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import load_into, open_pretrained
 from nlu.models.task_model import TaskModel
@@ -137,22 +134,6 @@ def test_an_architecture_that_does_not_show_its_projections_is_refused(corpus, s
         backbone.encode(backbone.embed(batch), batch, inside=Inside(projections=(0,)))
 
 
-def test_the_mean_is_only_over_real_tokens(corpus, saved):
-    inner, folder = saved()
-    batch = corpus("single", [2, 30]).batch()
-    with torch.inference_mode():
-        expected = inner(input_ids=batch.tokens_T[:2][None]).last_hidden_state[0].mean(0)
-        assert (pooled_of(load(folder, pooling="mean"), batch)[0] - expected).abs().max() < 1e-5
-
-
-def test_the_mean_is_taken_in_fp32_under_autocast(corpus, saved):
-    backbone = load(saved("Electra", embedding_size=16)[1], pooling="mean")
-    batch = corpus("single", [60]).batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert tokens_of(backbone, batch)[batch.starts_S].dtype == torch.bfloat16, "or the test shows nothing"
-        assert pooled_of(backbone, batch).dtype == torch.float32
-
-
 @pytest.mark.parametrize("kind", ["Bert", "ModernBert"])
 def test_in_the_deterministic_mode_its_attention_is_strict_with_the_same_gradient(corpus, saved, kind):
     encoder, batch = load(saved(kind)[1]), corpus("single", [4, 9, 9]).batch()
@@ -196,27 +177,6 @@ def test_a_former_run_gives_its_architecture_and_weights(saved, tmp_path, kind, 
     assert all(torch.equal(state[name], value) for name, value in former.state_dict().items())
 
 
-def test_random_weights_keep_the_architecture_and_take_the_tokenizers_vocabulary(saved):
-    inner, folder = saved("Roberta")
-    torch.manual_seed(1)
-    backbone = load(folder, vocab_size=77, random_weights=True)
-    assert backbone.inner.config.num_hidden_layers == 2 and backbone.settings()["inner"]["vocab_size"] == 77
-    assert backbone.inner.embeddings.word_embeddings.weight.shape == (77, 24)
-    first = "encoder.layer.0.output.dense.weight"
-    assert not torch.equal(backbone.inner.state_dict()[first], inner.state_dict()[first])
-    torch.manual_seed(1)
-    again = load(folder, vocab_size=77, random_weights=True)
-    assert all(torch.equal(one, two) for one, two in zip(backbone.parameters(), again.parameters(), strict=True))
-
-
-def test_weights_kept_in_half_precision_are_trained_in_fp32(saved, corpus):
-    inner, folder = saved()
-    inner.half().save_pretrained(folder)
-    model = task_model(load(folder), "single", 2)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert model(corpus("single", [3, 5]).batch()).dtype == torch.float32
-
-
 def test_positions_below_the_paddings_row_do_not_count(saved, corpus):
     backbone = load(saved("Roberta")[1])
     assert backbone.max_positions == 62
@@ -232,14 +192,6 @@ def test_a_tokenizer_that_is_not_that_of_the_weights_is_refused(saved):
             CheckpointError, match=f"the tokenizer has {vocab_size} tokens, but .* have {VOCAB_SIZE} rows"
         ):
             load(folder, vocab_size=vocab_size)
-
-
-def test_a_table_with_more_rows_than_its_own_tokenizer_has_tokens_is_accepted(saved):
-    folder = saved(vocab_size=64)[1]
-    wordpiece(WORDS, True, "the test").save(Path(folder))
-    assert load(folder, vocab_size=VOCAB_SIZE).inner.config.vocab_size == 64
-    with pytest.raises(CheckpointError, match="the tokenizer has 49 tokens"):
-        load(folder, vocab_size=49)
 
 
 def test_an_architecture_that_transformers_cannot_build_is_refused_with_the_reason(saved):
@@ -279,29 +231,6 @@ def test_parameters_above_the_layers_have_the_depth_of_the_last_one(saved, kind,
     assert set(depths) <= backbone.inner.state_dict().keys() and backbone.depth == 3
 
 
-def test_transformers_refuses_a_run_of_nlu(saved, tmp_path):
-    run_of(load(saved()[1]), tmp_path / "run")
-    with pytest.raises(ValueError, match="nlu-huggingface"):
-        transformers.AutoModel.from_pretrained(tmp_path / "run/checkpoints/best-1")
-
-
-def test_a_run_from_before_its_configuration_was_named_as_ours_still_loads(saved, tmp_path):
-    former = run_of(load(saved("Roberta")[1]), tmp_path / "run")
-    path = tmp_path / "run/checkpoints/best-1/config.json"
-    path.write_text(json.dumps(former.backbone.inner.config.to_dict()))
-    source = open_pretrained(str(tmp_path / "run"))
-    again = task_model(HuggingFace(VOCAB_SIZE, source, pretrained="run"), "single", 2)
-    load_into(again, source)
-    assert all(torch.equal(again.state_dict()[name], value) for name, value in former.state_dict().items())
-
-
-def test_depth_counts_from_the_embeddings_to_above_the_layers(saved):
-    backbone = load(saved()[1])
-    found = {name: backbone.depth_of(name) for name, _ in backbone.named_parameters()}
-    assert found["inner.embeddings.word_embeddings.weight"] == 0
-    assert found["inner.encoder.layer.1.output.dense.weight"] == 2 and backbone.depth == 3
-
-
 def test_a_model_whose_first_token_sees_nothing_of_the_text_is_refused_as_its_vector(corpus, saved):
     inner, folder = saved("GPT2", n_embd=24, n_layer=2, n_head=4, n_positions=64)
     with pytest.raises(UserError, match=r"model\.pooling is first, but in gpt2 .* set model\.pooling=mean"):
@@ -313,46 +242,6 @@ def test_a_model_whose_first_token_sees_nothing_of_the_text_is_refused_as_its_ve
         torch.testing.assert_close(pooled_of(backbone, batch), torch.stack(separate))
     tagger = task_model(HuggingFace(VOCAB_SIZE, open_pretrained(folder), pretrained=folder), "units", 2)
     assert tagger.backbone.is_causal
-
-
-@pytest.mark.parametrize("kind", ["Bert", "DebertaV2", "XLNet", "ModernBert"])
-def test_a_model_whose_tokens_see_the_whole_text_is_none_of_those(saved, kind):
-    assert not load(saved(kind)[1]).is_causal
-
-
-class Sees(nn.Module):
-    """An encoder whose tokens are what `mix`, of two tokens each, makes of the word vectors."""
-
-    def __init__(self, mix: list[list[float]]):
-        super().__init__()
-        self.mix, self.words = torch.tensor(mix), nn.Embedding(9, 4)
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.words
-
-    def forward(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor) -> SimpleNamespace:
-        assert not self.training and attention_mask.shape == (3, 2)
-        return SimpleNamespace(last_hidden_state=self.mix @ inputs_embeds)
-
-
-@pytest.mark.parametrize(
-    ("mix", "is_causal"),
-    [([[1, 0], [1, 1]], True), ([[1, 0], [0, 1]], False), ([[1, 1], [0, 1]], False), ([[1, 1], [1, 1]], False)],
-)
-def test_a_model_is_causal_where_only_later_tokens_see_earlier_ones(mix, is_causal):
-    inner = Sees([[float(share) for share in row] for row in mix])
-    assert huggingface._is_causal(inner, None) == is_causal and inner.training
-
-
-def test_parameters_after_the_last_layer_count_as_above_the_layers():
-    def above(*names):
-        return huggingface._names_above_layers(list(names))
-
-    assert above("words.weight", "layers.0.weight", "layers.1.weight", "norm.weight", "norm.bias") == {
-        "norm.weight", "norm.bias"
-    }  # fmt: skip
-    assert above("words.weight", "norm.weight") == above("layers.0.weight", "layers.1.weight") == set()
-    assert above("layers.0.a", "inner.embed.x", "inner.norm.x", "other.norm.x") == {"other.norm.x"}
 
 
 def test_an_encoder_with_a_decoder_is_refused_before_anything_is_trained(tmp_path):
@@ -374,17 +263,3 @@ def test_big_bird_attends_to_whole_texts_after_any_batch(saved):
         x_SLD, mask_SL = backbone.inner.get_input_embeddings()(tokens), torch.ones_like(tokens)
         found = backbone.inner(inputs_embeds=x_SLD, attention_mask=mask_SL).last_hidden_state
         torch.testing.assert_close(found, inner(tokens, attention_mask=mask_SL).last_hidden_state)
-
-
-def test_trying_a_model_leaves_the_random_numbers_as_they_were(saved):
-    _, folder = saved("Bert")
-    source = open_pretrained(folder)
-    found = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        HuggingFace(VOCAB_SIZE, source, pretrained=folder)
-        found.append(torch.rand(1).item())
-    inner = transformers.AutoModel.from_pretrained(folder)
-    before = torch.get_rng_state()
-    assert not huggingface._is_causal(inner.train(), source)
-    assert torch.equal(before, torch.get_rng_state()) and inner.training and found[0] == found[1]

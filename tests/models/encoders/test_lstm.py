@@ -1,15 +1,11 @@
 """Both directions follow the formula of an LSTM for each text by itself, whatever else is in the batch."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
-from nlu.config.errors import UserError
 from nlu.models.encoders.lstm import Lstm
-from nlu.models.formats.pretrained import Pretrained
 from tests.models.parts import task_model
 
 VOCAB_SIZE = 50
@@ -84,29 +80,8 @@ def test_the_texts_of_a_pair_are_read_apart_and_an_empty_one_is_zero(corpus, spr
     np.testing.assert_allclose(pooled_of(lstm, batch), expected, atol=1e-5)
 
 
-def test_a_pair_whose_second_text_is_empty_has_a_finite_gradient(corpus, spread):
-    lstm, batch = encoder(spread, "pair").train(), corpus("pair", [1, 7]).batch()
-    lstm.encode(lstm.embed(batch), batch, pooled=True).pooled_SD.sum().backward()
-    assert all(value.grad is not None and value.grad.isfinite().all() for value in lstm.parameters())
-
-
 def test_it_computes_in_fp32_under_autocast(corpus, spread):
     lstm, batch = encoder(spread), corpus("single", LENGTHS).batch()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = pooled_of(lstm, batch)
     np.testing.assert_array_equal(found, pooled_of(lstm, batch))
-
-
-def test_the_width_must_be_even_and_that_of_the_former_run():
-    with pytest.raises(UserError, match="model.hidden_size is 7, .* such as 8"):
-        Lstm(VOCAB_SIZE, None, pretrained=None, hidden_size=7)
-    former = Lstm(VOCAB_SIZE, None, pretrained=None, **SIZES).settings()
-    source = Pretrained("RUN", Path("RUN/model.safetensors"), former)
-    with pytest.raises(UserError, match="model.layers is 1, but the pretrained weights have 2"):
-        Lstm(VOCAB_SIZE, source, pretrained="RUN", **{**SIZES, "layers": 1})
-
-
-def test_depth_counts_from_the_word_vectors():
-    lstm = Lstm(VOCAB_SIZE, None, pretrained=None, **SIZES)
-    found = {".".join(name.split(".")[:2]): lstm.depth_of(name) for name, _ in lstm.named_parameters()}
-    assert found == {"word_embeddings.weight": 0, "layers.0": 1, "layers.1": 2} and lstm.depth == 3

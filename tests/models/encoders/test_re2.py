@@ -1,7 +1,6 @@
 """RE2 follows its equations for each pair by itself, whatever else is in the batch."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from scipy.special import erf, softmax
 
 from nlu.config.errors import UserError
 from nlu.models.encoders.re2 import Block, Re2
-from nlu.models.formats.pretrained import Pretrained
 from nlu.models.rules import pair_problems
 from tests.models.parts import task_model
 
@@ -97,17 +95,6 @@ def test_an_empty_second_text_is_zero_and_has_a_finite_gradient(corpus, spread):
     assert all(value.grad is not None and value.grad.isfinite().all() for value in re2.parameters())
 
 
-def test_the_texts_of_a_pair_have_the_same_weights(corpus, spread):
-    re2, batch = encoder(spread), corpus("pair", [8]).batch()
-    batch.segments_T = torch.tensor([0] * 3 + [1] * 5)
-    first, second, distance, product = np.split(pooled_of(re2, batch), 4, axis=1)
-    batch.tokens_T = torch.cat([batch.tokens_T[3:], batch.tokens_T[:3]])
-    batch.segments_T = torch.tensor([0] * 5 + [1] * 3)
-    exchanged = np.split(pooled_of(re2, batch), 4, axis=1)
-    for found, expected in zip(exchanged, (second, first, distance, product), strict=True):
-        np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_other_rows_than_pairs_are_refused_before_data_is_read_and_by_the_model():
     with pytest.raises(UserError, match="model is re2, which compares the two texts of a pair"):
         Re2(VOCAB_SIZE, None, pretrained=None, **SIZES).width_of("single")
@@ -115,17 +102,3 @@ def test_other_rows_than_pairs_are_refused_before_data_is_read_and_by_the_model(
     (problem,) = pair_problems(config, {"layouts": ("units",)})
     assert problem.startswith("task=tag reads no pairs in one sequence")
     assert not list(pair_problems(config, {"layouts": ("single", "pair")})) and not list(pair_problems(config, {}))
-
-
-def test_a_former_run_must_have_the_same_sizes():
-    former = Re2(VOCAB_SIZE, None, pretrained=None, **SIZES).settings()
-    source = Pretrained("RUN", Path("RUN/model.safetensors"), former)
-    with pytest.raises(UserError, match="model.blocks is 2, but the pretrained weights have 3"):
-        Re2(VOCAB_SIZE, source, pretrained="RUN", **{**SIZES, "blocks": 2})
-
-
-def test_depth_counts_from_the_word_vectors_and_dropout_is_registered_once():
-    re2 = Re2(VOCAB_SIZE, None, pretrained=None, **SIZES)
-    found = {".".join(name.split(".")[:2]): re2.depth_of(name) for name, _ in re2.named_parameters()}
-    assert found == {"word_embeddings.weight": 0, "blocks.0": 1, "blocks.1": 2, "blocks.2": 3} and re2.depth == 4
-    assert sum(type(module).__name__ == "Dropout" for module in re2.modules()) == 1

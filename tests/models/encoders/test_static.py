@@ -1,6 +1,5 @@
 """A text is the weighted mean of its word vectors; an encoder's outputs become these vectors."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from nlu.config.errors import UserError
 from nlu.data.tokenizing import wordpiece
 from nlu.display.progress import Progress
 from nlu.models.encoders.static import Static
-from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.vectors import fill
 from nlu.models.formats.word_outputs import principal_components
 from tests.models.parts import task_model
@@ -63,20 +60,6 @@ def test_the_texts_of_a_pair_have_a_mean_each_and_an_empty_one_zeros(corpus, spr
     np.testing.assert_allclose(pooled_of(static, batch), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", ["single", "pair"])
-def test_a_vector_has_the_same_bits_in_any_batch(corpus, spread, layout):
-    static, texts = encoder(spread, layout), corpus(layout, LENGTHS)
-    together = pooled_of(static, texts.batch())
-    # Sequences stand in order of length, which is the order of these rows.
-    single = np.concatenate([pooled_of(static, texts.batch([row])) for row in range(len(texts))])
-    assert np.array_equal(together, single)
-
-
-def test_weights_of_words_are_saved_and_not_trained(spread):
-    static = encoder(spread)
-    assert "weights_V" in static.state_dict() and "weights_V" not in dict(static.named_parameters())
-
-
 @pytest.fixture
 def weights(tmp_path: Path, spread: Any) -> tuple[Path, Any]:
     """A random BertModel of transformers with its vocabulary."""
@@ -123,17 +106,6 @@ def test_the_outputs_for_words_are_computed_once_in_any_order(weights, tmp_path,
     assert len(list((tmp_path / "cache/word_outputs").iterdir())) == 1
 
 
-def test_outputs_with_another_activation_are_not_taken_from_the_cache(weights, tmp_path, monkeypatch):
-    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
-    tables = [torch.nn.Embedding(5, 3) for _ in range(2)]
-    for table, activation in zip(tables, ("gelu", "relu"), strict=True):
-        config = json.loads((weights[0] / "config.json").read_text())
-        (weights[0] / "config.json").write_text(json.dumps({**config, "hidden_act": activation}))
-        words = {word: number for number, word in enumerate(["a", "good", "bad", "##ly", "c"])}
-        fill(table, words, str(weights[0]), np.zeros(5), Progress(enabled=False))
-    assert not torch.equal(tables[0].weight, tables[1].weight)
-
-
 def test_components_have_the_sign_of_their_largest_entry():
     rows = np.random.default_rng(0).normal(size=(4000, 5)) * [16, 8, 4, 2, 1]
     found = principal_components(rows, 3)
@@ -141,15 +113,3 @@ def test_components_have_the_sign_of_their_largest_entry():
     # The axes are close to those of the numbers, so each component grows with one of them.
     assert all(np.corrcoef(found[:, place], rows[:, place])[0, 1] > 0.9 for place in range(3))
     assert found.std() == pytest.approx(0.1, rel=1e-5)
-
-
-def test_vectors_wider_than_the_encoder_are_refused(weights):
-    words = torch.nn.Embedding(6, 25)
-    with pytest.raises(UserError, match="model.embedding_size is 25, .* whose vectors have 24 numbers; .*=24 or lower"):
-        fill(words, {"good": 1}, str(weights[0]), np.zeros(6), Progress(enabled=False))
-
-
-def test_a_former_run_must_have_the_same_width():
-    source = Pretrained("RUN", Path("RUN/model.safetensors"), Static(9, None, pretrained=None).settings())
-    with pytest.raises(UserError, match="model.embedding_size is 8, but the pretrained weights have 256"):
-        Static(9, source, pretrained="RUN", embedding_size=8)

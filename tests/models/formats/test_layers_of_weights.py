@@ -9,7 +9,7 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from nlu.config.errors import CheckpointError, UserError
+from nlu.config.errors import CheckpointError
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.layers_of_weights import with_layers
 from nlu.models.formats.pretrained import load_into, open_pretrained
@@ -17,8 +17,7 @@ from nlu.models.kept_layers import layers_kept
 from tests.inference.runs import evaluate, export, predict
 from tests.models.encoders.test_bert_family import LENGTHS, VOCAB_SIZE, foreign, hidden_of
 from tests.models.parts import task_model
-from tests.training.in_process import NO_DROPOUT, PLAIN, STANDING_STILL, composed, sets, tensors, train
-from tests.training.test_kinds_killed import killed_in_each_step
+from tests.training.in_process import NO_DROPOUT, PLAIN, STANDING_STILL, sets, tensors, train
 
 SIZES = ("model=bert_tiny", "model.hidden_size=8", "model.heads=2", "model.intermediate_size=16",
          "model.max_positions=32", "data.max_len=32", *PLAIN, *NO_DROPOUT)  # fmt: skip
@@ -71,15 +70,6 @@ def test_weights_whose_layers_are_shared_are_refused(spread: Any, tmp_path: Path
         with_layers(open_pretrained(str(tmp_path)), 2)
 
 
-def test_weights_without_a_number_of_layers_are_refused(spread: Any, tmp_path: Path) -> None:
-    foreign("ernie", spread).save_pretrained(tmp_path)  # type: ignore[operator]
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["num_hidden_layers"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=r"model.keep_layers is 2, .* lack a configuration with num_hidden_layers"):
-        with_layers(open_pretrained(str(tmp_path)), 2)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...]]:
     """A folder with a run of four layers, and the overrides of its data."""
@@ -115,28 +105,6 @@ def test_a_run_from_layers_of_a_run_is_small_everywhere(
     train(*options, f"model.pretrained={tmp_path}/run", *ONE_STEP, f"hydra.run.dir={tmp_path}/next")
     assert tensors(tmp_path / "next", "best-1/model").keys() == after.keys()
     assert "error" not in capfd.readouterr().err
-
-
-def test_layers_are_kept_of_a_run_that_says_that_its_layers_differ(
-    runs: tuple[Path, tuple[str, ...]], tmp_path: Path
-) -> None:
-    folder, _ = runs
-    options = (*SIZES, *sets(folder), *ONE_STEP)
-    train(*options, "model.layers=4", "model.layer_groups=4", f"hydra.run.dir={tmp_path}/run")
-    given = ("model.layers=null", f"model.pretrained={tmp_path}/run", "model.keep_layers=2")
-    train(*options, *given, f"hydra.run.dir={tmp_path}/next")
-    assert json.loads((tmp_path / "next/checkpoints/best-1/config.json").read_text())["num_hidden_layers"] == 2
-
-
-def test_a_killed_run_from_layers_continues_to_the_same_bytes(
-    runs: tuple[Path, tuple[str, ...]], tmp_path: Path
-) -> None:
-    _, options = runs
-    config = composed(
-        *options, "model.keep_layers=2", "trainer.max_duration=3st", "trainer.eval_interval=1st",
-        "trainer.save_interval=1st", "trainer.accumulation=2", "trainer.batch_size=4", "resume=auto",
-    )  # fmt: skip
-    killed_in_each_step(config, tmp_path, 3, 1)
 
 
 @pytest.mark.parametrize("method", ["distil", "tinybert", "minilm"])

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
-from nlu.config.checks.rules import cross_problems
 from nlu.config.errors import CheckpointError, DataError
 from nlu.data.tokenizing import wordpiece
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
-from nlu.models.formats.pretrained import KINDS, Pretrained, _check_share, load_into, open_pretrained
+from nlu.models.formats.pretrained import KINDS, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.runs.checkpoint import Checkpoints
 from nlu.runs.state import Best, State
@@ -126,13 +125,6 @@ def test_a_file_that_is_named_is_the_one_that_is_read(tmp_path):
     assert torch.equal(loaded(str(tmp_path / "config.json"))[QKV], qkv(first))
 
 
-def test_half_precision_weights_become_fp32(tmp_path):
-    tensors = hub_tensors()
-    found = loaded(write(tmp_path, {name: value.half() for name, value in tensors.items()}))
-    assert found[QKV].dtype == torch.float32
-    assert torch.equal(found[QKV], qkv(tensors).half().float())
-
-
 def test_missing_unexpected_and_mismatched_tensors_are_logged(tmp_path, messages):
     tensors = hub_tensors()
     del tensors["bert.encoder.layer.1.output.dense.bias"]
@@ -148,13 +140,6 @@ def test_missing_unexpected_and_mismatched_tensors_are_logged(tmp_path, messages
     ]
 
 
-def test_unused_tensors_are_logged_once_for_all_folds(tmp_path, messages):
-    reference = write(tmp_path, hub_tensors() | {"cls.predictions.bias": torch.zeros(5)})
-    for _ in range(3):
-        loaded(reference)
-    assert [message for message in messages() if "not used" in message] == ["INFO   not used: cls.* (1)"]
-
-
 def test_transformers_refuses_a_run_of_nlu(tmp_path, run):
     transformers = pytest.importorskip("transformers")
     run(["no", "yes"])
@@ -164,38 +149,12 @@ def test_transformers_refuses_a_run_of_nlu(tmp_path, run):
         HuggingFace(VOCAB_SIZE, open_pretrained(str(tmp_path / "run")), pretrained="run")
 
 
-def test_a_run_from_before_its_configuration_was_named_as_ours_still_loads(tmp_path, run):
-    best, _ = run(["no", "yes"])
-    path = tmp_path / "run/checkpoints/best-1/config.json"
-    path.write_text(path.read_text().replace("nlu-bert", "bert"))
-    assert same(best, loaded(str(tmp_path / "run")))
-
-
-def test_a_missing_head_is_reported_without_a_warning(tmp_path, messages):
-    loaded(write(tmp_path, hub_tensors()))
-    assert messages()[1:] == ["INFO   missing: head.linear.weight, head.linear.bias"]
-
-
 def test_weights_that_hardly_fit_the_model_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="of the encoder's 29 tensors none can be taken .* or model=hf"):
         loaded(write(tmp_path / "none", {"transformer.h.0.weight": torch.zeros(3)}))
     few = {name: value for name, value in hub_tensors().items() if "embeddings" in name}
     with pytest.raises(CheckpointError, match="of the encoder's 29 tensors 5 can be taken"):
         loaded(write(tmp_path / "few", few))
-
-
-@pytest.mark.parametrize(("fitting", "is_enough"), [(2, True), (1, False)])
-def test_half_of_an_encoders_tensors_are_enough_and_those_of_the_head_do_not_count(fitting, is_enough):
-    names = [f"backbone.{letter}" for letter in "abcd"]
-    tensor = torch.zeros(1)
-    own = dict.fromkeys([*names, "head.a", "head.b"], tensor)
-    matched = dict.fromkeys([*names[:fitting], "head.a", "head.b"], tensor)
-    source = Pretrained("REF", Path("REF/model.safetensors"), {})
-    if is_enough:
-        _check_share(source, own, matched, matched)
-    else:
-        with pytest.raises(CheckpointError, match="of the encoder's 4 tensors 1 can be taken"):
-            _check_share(source, own, matched, matched)
 
 
 def test_another_vocabulary_is_refused_with_both_sizes(tmp_path):
@@ -245,13 +204,6 @@ def test_a_folder_without_weights_is_refused_with_what_can_be_given(tmp_path):
         open_pretrained(str(tmp_path / "nowhere"))
 
 
-def test_a_configuration_that_is_not_json_is_named_with_its_line(tmp_path):
-    write(tmp_path, hub_tensors())
-    (tmp_path / "config.json").write_text('{\n"a": }')
-    with pytest.raises(CheckpointError, match=r"config\.json:2: not JSON"):
-        open_pretrained(str(tmp_path))
-
-
 def small_bert() -> Bert:
     sizes: dict[str, Any] = {"hidden_size": 24, "layers": 2, "heads": 4, "intermediate_size": 40, "max_positions": 64}
     return Bert(VOCAB_SIZE, None, pretrained=None, **sizes)
@@ -293,30 +245,6 @@ def test_a_former_run_gives_its_best_weights_and_its_last_ones_when_asked(tmp_pa
     monkeypatch.setenv("HOME", str(tmp_path))
     assert same(best, loaded("~/run/best")) and same(last, loaded("~/run/last"))
     assert (open_pretrained("~/run/last").folder / "tokenizer.json").is_file()
-
-
-def test_references_that_validation_lets_pass_can_be_opened(tmp_path, run, monkeypatch):
-    run(["no", "yes"])
-    monkeypatch.setenv("HOME", str(tmp_path))
-    config = {
-        "task": {"_target_": "nlu.tasks.classify.Classify"}, "data": {"_target_": "other"}, "resume": "never",
-        "folds": {"count": None, "group_by": None}, "fold": None, "seeds": 1, "trusted_packages": [],
-        "trainer": {"major_metric": None, "eval_batch_size": None, "patience": None, "batch_size": 1, "devices": 1,
-                    "save": True, "save_above": None, "keep_best": 1, "stop_after": None, "min_duration": None,
-                    "eval_rows": None, "eval_warmup": None, "max_duration": "1ep"},
-        "tokenizer": {}, "model": {}, "loss": {"_target_": "nlu.losses.cross_entropy.CrossEntropy"},
-        "head": {"_target_": "nlu.models.heads.auto.Auto"},
-    }  # fmt: skip
-    for reference in ("~/run", "~/run/best", f"{tmp_path}/run/last/", f"{tmp_path}/run/checkpoints/best-1/config.json"):
-        assert not cross_problems({**config, "model": {"_target_": "other", "pretrained": reference}})
-        assert open_pretrained(reference).weights.is_file()
-    assert cross_problems({**config, "model": {"_target_": "other", "pretrained": f"{tmp_path}/run/lst"}})
-
-
-def test_a_run_without_a_best_checkpoint_holds_no_weights_yet(tmp_path):
-    (tmp_path / "run/checkpoints").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="run holds no weights"):
-        open_pretrained(str(tmp_path / "run"))
 
 
 def test_a_former_runs_classifier_is_taken_only_for_its_own_labels(tmp_path, run, messages):
@@ -368,12 +296,3 @@ def test_the_tensorflow_checkpoint_that_is_named_is_the_one_that_is_read(tmp_pat
     write(tmp_path, hub_tensors())
     assert open_pretrained(str(tmp_path / "model.ckpt-9")).weights.name == "model.ckpt-9"
     assert open_pretrained(str(tmp_path)).weights.name == "model.safetensors"
-
-
-def test_the_checkpoint_of_a_run_is_whole_and_named_as_the_model_names_it(tmp_path, run):
-    best, _ = run(["no", "yes"])
-    stored = load_file(tmp_path / "run/checkpoints/best-1/model.safetensors")
-    assert stored.keys() == best.state_dict().keys()
-    known = open_pretrained(str(tmp_path / "run")).labels()
-    assert known is not None
-    assert (known["layout"], known["labels"]) == ("single", ["no", "yes"])

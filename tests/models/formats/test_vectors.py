@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from nlu.config.errors import DataError, UserError
@@ -43,16 +42,6 @@ def test_the_words_of_the_vocabulary_get_their_vectors(tmp_path: Path, header: l
     assert np.array_equal(filled(tmp_path / name), expected)
 
 
-def test_the_share_of_words_and_of_the_training_texts_is_logged(tmp_path: Path, messages: Any) -> None:
-    (tmp_path / "v.txt").write_text("\n".join(LINES))
-    filled(tmp_path / "v.txt", [1, 1, 2, 1, 0, 3])
-    # 3 of 4 words; of the 6 words of the texts that are no special tokens 3.
-    assert messages() == [
-        "word vectors: 3 of 4 words (75.0%), 50.0% of the words of the training texts",
-        "  without a vector, most often: rare",
-    ]
-
-
 def test_another_width_is_refused_with_the_key_to_set(tmp_path: Path) -> None:
     for text in ("good 1 2 3 4\n", "7 4\ngood 1 2 3 4\n"):
         (tmp_path / "v.txt").write_text(text)
@@ -80,11 +69,3 @@ def test_a_file_without_vectors_is_refused_with_its_first_line(tmp_path: Path, l
     (tmp_path / "v.txt").write_text(f"{line}\nfine,1\n")
     with pytest.raises(DataError, match=f"whose first line is not a word and its numbers, .*: '{line}'; give a text"):
         filled(tmp_path / "v.txt")
-
-
-def test_random_rows_keep_their_values(tmp_path: Path) -> None:
-    (tmp_path / "v.txt").write_text("good 1 2 3\n")
-    words = nn.Embedding(6, 3)
-    before = words.weight.detach().clone()
-    fill(words, VOCABULARY, str(tmp_path / "v.txt"), np.zeros(6), Progress(enabled=False))
-    assert torch.equal(words.weight[3:], before[3:]) and torch.equal(words.weight[:2], before[:2])

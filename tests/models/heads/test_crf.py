@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from nlu.config.errors import UserError
 from nlu.metrics.spans import legal_tags
-from nlu.models.encoder import Encoded
-from nlu.models.heads.crf import CrfHead, _log_sum_exp
+from nlu.models.heads.crf import CrfHead
 from tests.models.parts import Target
 
 TAGS = ["O", "B-x", "I-x", "B-y"]
@@ -103,11 +102,7 @@ def test_marginals_are_sums_over_all_paths_and_have_their_gradient(temperature):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_marginals_of_no_units_are_empty():
-    assert crf().log_marginals(torch.zeros(0, len(TAGS)), np.array([0, 0])).shape == (0, len(TAGS))
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_decoded_tags_are_the_best_of_all_legal_paths(seed):
     head, (logits_UC, _) = crf(seed=seed), example(5, seed)
     scores = all_paths(head, logits_UC, TAGS)
@@ -138,16 +133,6 @@ def test_tags_that_the_scheme_forbids_have_zero_likelihood():
     assert loss_B.tolist() == [math.inf]
 
 
-def test_a_tag_that_nothing_leads_to_is_never_used_and_does_no_harm():
-    names = ["O", "I-z"]
-    head = crf(names)
-    logits_UC = torch.tensor([[0.0, 9.0]] * 3, requires_grad=True)
-    loss_B = head.negative_log_likelihood(logits_UC, torch.zeros(3, dtype=torch.int64), np.array([3]))
-    assert loss_B.item() == pytest.approx(0, abs=1e-6)
-    loss_B.sum().backward()
-    assert not logits_UC.grad.any() and head.decode(logits_UC, np.array([3])).tolist() == [0, 0, 0]
-
-
 @settings(max_examples=50)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(0, 1000), st.integers(0, 8),
@@ -169,29 +154,6 @@ def test_an_example_has_the_same_bits_in_any_company(counts, seed, chosen, names
     assert torch.equal(together_B[number : number + 1], single_B) and torch.equal(paths[number], path)
 
 
-def test_emissions_are_a_row_for_each_unit_in_fp32(spread):
-    head = spread(crf())
-    vectors_UD = torch.randn(5, 8)
-    with torch.autocast("cpu", torch.bfloat16):
-        logits_UC = head(Encoded(units_UD=vectors_UD), None)
-    assert logits_UC.shape == (5, 4) and logits_UC.dtype == torch.float32
-
-
-def test_the_state_holds_what_is_learned_and_nothing_else():
-    assert crf().state_dict().keys() == {"transitions_CC", "start_C", "end_C", "linear.weight", "linear.bias"}
-
-
 def test_a_target_without_tags_is_refused():
     with pytest.raises(UserError, match="head=crf needs a tag for each unit.* set head=linear"):
         CrfHead(8, Target(["a", "b"]))
-
-
-@pytest.mark.parametrize("size", range(1, 12))
-@pytest.mark.parametrize("dim", [0, 1, -1])
-def test_exponents_of_any_number_of_tags_are_all_added_up(size: int, dim: int) -> None:
-    shape = [3, 4]
-    shape[dim] = size
-    scores = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(size))
-    scores[1:, 0] = -torch.inf
-    torch.testing.assert_close(_log_sum_exp(scores, dim), scores.logsumexp(dim))
-    assert _log_sum_exp(torch.full(shape, -torch.inf), dim).eq(-torch.inf).all()

@@ -7,9 +7,7 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.models.encoder import Encoded
-from nlu.models.encoders.bert import Bert
 from nlu.models.heads.pairs import SidesHead
-from nlu.models.task_model import TaskModel
 from tests.models.parts import Target, labels
 
 VECTORS_SD = torch.tensor([[3.0, 4.0], [1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
@@ -53,16 +51,6 @@ def test_cosines_are_fp32_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(head(encoded, Places()), exact)
         assert head_of("concat", 64)(encoded, Places()).dtype == torch.float32
-
-
-def test_exchanging_the_texts_of_all_pairs_exchanges_only_their_vectors(corpus, spread):
-    backbone = Bert(50, None, pretrained=None, hidden_size=24, layers=1, heads=4, intermediate_size=40)
-    model = spread(TaskModel(backbone, head_of("cosine", 24), "sides"))
-    batch = corpus("sides", [4, 9, 9, 30]).batch()
-    before = model(batch)
-    batch.sequences_KB = batch.sequences_KB.flip(0)
-    torch.testing.assert_close(model(batch), before)
-    assert before.shape == (4, 1) and before.std() > 0
 
 
 def test_tags_are_refused():

@@ -75,13 +75,6 @@ def test_attention_weighs_tokens_by_a_softmax_within_their_text(corpus, spread, 
     assert max(share_L.max() - share_L.min() for share_L in shares) > 0.01, "or a mean would do"
 
 
-def test_attention_with_a_query_of_zero_is_the_mean(corpus, spread, make):
-    encoder = spread(make(pooling="attention"))
-    torch.nn.init.zeros_(encoder.pooling_module.query)
-    pooled_SD, hidden = of_texts(encoder, corpus)
-    assert pooled_SD == pytest.approx(np.stack([text_LD.mean(0) for text_LD in hidden[-1]]), abs=1e-5)
-
-
 @pytest.mark.parametrize(("asked", "indices"), [([-1, -3], [2, 0]), ([1], [1])])
 def test_layers_are_joined_in_the_order_they_are_named(corpus, spread, make, asked, indices):
     encoder = spread(make(pooling="layers", pooled_layers=asked))
@@ -145,18 +138,3 @@ def test_layers_that_do_not_fit_are_found_in_the_configuration_and_by_the_encode
     with pytest.raises(UserError) as refused:
         make(**model)
     assert str(refused.value) == problem
-
-
-def test_the_number_of_layers_is_read_from_local_weights(tmp_path):
-    (tmp_path / "config.json").write_text('{"num_hidden_layers": 2}')
-    model = {"layers": None, "pretrained": str(tmp_path), "pooling": "layers", "pooled_layers": [2]}
-    assert "the encoder has 2 layers" in next(encoder_problems({"model": model}, {}))
-    assert not list(encoder_problems({"model": {**model, "pretrained": "hf://a/b", "pooled_layers": [20, 1]}}, {}))
-    assert "twice" in next(encoder_problems({"model": {**model, "pretrained": None, "pooled_layers": [1, 1]}}, {}))
-
-
-def test_a_model_whose_first_token_does_not_see_the_text_can_pool_all_tokens(tmp_path):
-    encoder = of_transformers(tmp_path / "weights", "GPT2", pooling="layers", pooled_layers=[-1])
-    with pytest.raises(UserError, match=r"model\.pooling is layers, but in gpt2 .* set model\.pooling=mean"):
-        encoder.width_of("single")
-    assert of_transformers(tmp_path / "weights", "GPT2", pooling="attention").width_of("single") == 24

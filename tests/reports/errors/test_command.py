@@ -1,8 +1,6 @@
 """`python -m nlu.report errors` on runs that were really trained, of every kind."""
 
 import json
-import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,23 +75,6 @@ def test_counts_are_those_of_the_predictions(kind, tmp_path, capsys):
     assert ("a row may stand in several of these lines" in out) == overlaps
 
 
-def test_tokens_are_counted_as_the_run_counted_them_but_not_cut(tmp_path, capsys):
-    run = trained(TASKS["classify"], tmp_path, "data.max_len=8")
-    content = json.loads(errors(capsys, run, "--json", "--rows", "99", "--by", "length"))
-    for one in content["mistakes"]:
-        # Each letter is a token, with one before and one behind the text.
-        assert one["tokens"] == len(one["text"].split()) + 2
-    lengths = np.array([len(record["text"].split()) + 2 for record in kept(run)])
-    parts = {part["name"]: part["rows"] for part in content["by"]["length"]}
-    assert parts == {"1-8": int((lengths <= 8).sum()), "9-16 (cut)": int((lengths > 8).sum())}
-
-
-def test_rankings_are_answered_with_a_sentence(tmp_path):
-    run = trained(TASKS["retrieve"], tmp_path)
-    with pytest.raises(UserError, match="rank candidates"):
-        main(["errors", str(run)])
-
-
 def test_folds_are_put_together_and_their_labels_suspected(folds, capsys):
     content = json.loads(errors(capsys, folds, "--json"))
     assert content["set"] == "out-of-fold" and content["whole"]["rows"] == 60
@@ -113,13 +94,6 @@ def test_folds_are_put_together_and_their_labels_suspected(folds, capsys):
     }  # fmt: skip
     assert {suspect["id"] for suspect in found["suspects"]} == wanted
     assert "suspected label errors, " in errors(capsys, folds)
-
-
-def test_a_single_fold_and_folds_without_cleanlab_say_what_is_lacking(folds, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cleanlab", None)
-    assert "needs cleanlab; install it with pip install 'nlu[errors]'" in errors(capsys, folds, "--by", "class")
-    said = errors(capsys, folds / "fold-1", "--by", "class")
-    assert f"give the folder of all folds, {folds}" in said and "by length" not in said
 
 
 def test_a_page_holds_whole_texts_and_overwrites_nothing(folds, tmp_path, capsys):
@@ -151,13 +125,6 @@ def test_mistakes_are_reported_in_one_sentence(folds, arguments, words):
     assert words in str(refused.value)
 
 
-def test_folds_that_are_not_all_complete_are_refused(folds, tmp_path):
-    shutil.copytree(folds, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "fold-2")
-    with pytest.raises(UserError, match="of 3 folds are missing 2"):
-        main(["errors", str(tmp_path / "run")])
-
-
 def test_one_of_several_seeds_is_used_and_the_others_are_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for seed, right in ((1, 3), (2, 1)):
@@ -167,24 +134,3 @@ def test_one_of_several_seeds_is_used_and_the_others_are_named(tmp_path, monkeyp
     assert "dev: 1 of 4 rows wrong" in out and "of several seeds this is 1; --seed takes one of 2" in out
     out = errors(capsys, tmp_path / "run", "--by", "class", "--seed", "2")
     assert "dev: 3 of 4 rows wrong" in out and "several seeds" not in out
-
-
-@pytest.mark.thorough
-def test_sets_of_labels_are_suspected_too(tmp_path, capsys):
-    pytest.importorskip("cleanlab")
-    kind = TASKS["multilabel"]
-    options = [one for one in kind.overrides(tmp_path, train_rows=40) if not one.startswith("data.dev=")]
-    train(*options, "folds.count=2", "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/run")
-    found = json.loads(errors(capsys, tmp_path / "run", "--json"))["label_errors"]
-    assert found["method"] == "confident joint of each label" and found["rows"] == 40
-    assert all(0 <= one["self_confidence"] <= 1 for one in found["suspects"])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "words"), [("tag", "the largest loss of the right tags"), ("regress", "the largest distance")]
-)
-def test_a_sentence_says_why_label_errors_cannot_be_estimated(name, words, tmp_path, capsys):
-    options = [one for one in TASKS[name].overrides(tmp_path, train_rows=20) if not one.startswith("data.dev=")]
-    train(*options, "folds.count=2", "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
-    assert words in errors(capsys, tmp_path / "run", "--by", "class")

@@ -69,18 +69,6 @@ def test_rows_held_out_of_the_training_files_do_not_count_as_training_texts(here
     assert found.overlap.place_of(0) is None and found.overlap.place_of(1).endswith("train.tsv:3")
 
 
-def test_a_test_set_is_held_to_training_rows_without_the_held_out_ones(here):
-    (here / "train.tsv").write_text("first\tx\nsecond\tx\n")
-    run = kept_run(here / "run", [(0, "first")], data__dev=None, data__test="test.tsv")
-    records = [
-        {"id": place, "text": text, "label": "x", "prediction": "y", "probability": 0.5}
-        for place, text in enumerate(("first", "second"))
-    ]
-    keep_records(run, records, "test")
-    found = analyse(source_of(run, "test"), Options(by=("overlap",)))
-    assert found.overlap.place_of(0) is None and found.overlap.is_exact_N.tolist() == [False, True]
-
-
 def test_rows_that_other_folds_hold_out_count_as_training_texts(here):
     (here / "train.tsv").write_text("first\tx\nsecond\tx\nFirst\tx\nSecond\tx\n")
     for fold, texts in enumerate(([(0, "first"), (1, "second"), (3, "Second")], [(2, "First")])):
@@ -101,13 +89,3 @@ def test_files_that_are_gone_or_have_changed_are_reported(here):
     assert [one.name for one in found.tables["overlap"][1]] == ["occurs several times in dev"]
     (here / "train.tsv").write_text("first\tx\nanother\tx\n")
     assert "1 of 2 held-out texts is no longer in them" in " ".join(found_in(run).remarks)
-
-
-def test_texts_with_several_labels_are_counted(here):
-    run = kept_run(here / "run", [(0, "same"), (1, "other")], data__dev="dev.tsv")
-    records = [
-        {"id": place, "text": text, "label": label, "prediction": "x", "probability": 0.5}
-        for place, (text, label) in enumerate([("same", "x"), ("Same", "y"), ("one", "x"), ("one", "x")])
-    ]
-    keep_records(run, records)
-    assert "1 text stands in dev with several labels" in found_in(run).remarks

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from nlu.metrics.kinds import ClassKind, Kind, LabelSetKind, SpanKind, Unit
-from nlu.reports.errors.slices import Parts, by_bounds, mean, rate, slice_of
+from nlu.metrics.kinds import ClassKind, Kind, SpanKind, Unit
+from nlu.reports.errors.slices import Parts, by_bounds, mean, rate
 
 
 @pytest.mark.parametrize(("wrong", "rows"), [(0, 5), (3, 10), (10, 10), (41, 938)])
@@ -28,12 +28,6 @@ def test_a_mean_distance_has_that_of_a_normal_mean():
     assert mean("one", distance_N[:1]).low is None
 
 
-def test_the_rate_of_zero_rows_is_null():
-    for is_rate in (True, False):
-        empty = slice_of("none", np.zeros(0), is_rate)
-        assert (empty.rows, empty.value, empty.low, empty.high) == (0, None, None, None)
-
-
 def test_rows_are_cut_at_bounds_that_belong_to_the_part_below():
     value_N, length_N = np.array([1.0, 0.0, 1.0, 1.0]), np.array([8, 9, 16, 40])
     parts = by_bounds(value_N, length_N, [8, 16, 32], ["to 8", "to 16", "to 32", "above"], is_rate=True)
@@ -53,13 +47,6 @@ def test_classes_with_most_errors_stand_first_with_what_was_predicted_instead():
     )
     assert (first.name, first.rows, first.wrong, first.more) == ("a", 3, 2, {"predicted instead": "b 1, c 1"})
     assert (second.name, second.rows, second.wrong, second.more) == ("b", 1, 1, {"predicted instead": "c 1"})
-
-
-def test_an_invented_unit_does_not_count_as_a_row_of_its_label():
-    found = parts_of(LabelSetKind(), Unit("x"), Unit("y", "missed"), Unit("x"), Unit("z", "invented", is_gold=False))
-    assert {one.name: (one.rows, one.wrong, one.more) for one in found} == {
-        "y": (1, 1, {"invented": 0}), "x": (2, 0, {"invented": 0}), "z": (0, 0, {"invented": 1})
-    }  # fmt: skip
 
 
 def test_the_faults_of_spans_are_counted_by_type():
