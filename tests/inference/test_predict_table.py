@@ -1,14 +1,9 @@
 """python -m nlu.predict output=odps://...: the rows and their predictions in a table of MaxCompute, by its double."""
 
 import csv
-import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("odps", reason="PyODPS comes with the extra pai")
-sys.path.insert(0, str(Path(__file__).parents[1] / "services"))  # where the double is
-from pai_server import ID, SECRET, PaiServer
 
 from nlu.inference.pieces import Pieces
 from tests.inference.runs import kept, predict, trained, unlabelled
@@ -24,6 +19,10 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
+    pytest.importorskip("odps", reason="PyODPS comes with the extra pai")
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "services")
+    from pai_server import ID, SECRET, PaiServer
+
     monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", ID)
     monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", SECRET)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn import metrics
 
 from nlu.metrics.bootstrap import MOST_BLOCKS, Blocks, CombinedScorer, blocks_of, intervals_of_means
 from nlu.metrics.calibration import CalibrationScorer
@@ -38,6 +37,8 @@ def ends(values: list[float]) -> Any:
 
 
 def test_a_class_that_a_resample_lacks_keeps_its_score_in_macro_averages() -> None:
+    from sklearn import metrics
+
     rng = np.random.default_rng(0)
     label_N = rng.integers(2, size=60)
     predicted_N = np.where(rng.random(60) < 0.9, label_N, 1 - label_N)
@@ -64,6 +65,8 @@ def test_a_class_that_a_resample_lacks_keeps_its_score_in_macro_averages() -> No
 
 
 def test_a_label_that_a_resample_lacks_keeps_its_score_in_macro_averages_too() -> None:
+    from sklearn import metrics
+
     rng = np.random.default_rng(0)
     label_NC = rng.random((60, 3)) < [0.5, 0.5, 0.0]
     label_NC[0, 2] = True

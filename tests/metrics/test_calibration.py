@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn import metrics
 
 from nlu.metrics.calibration import BINS, CalibrationScorer, CurveScorer
 from nlu.metrics.queries import ChosenScorer, ConfusionScorer, QueryScorer
@@ -125,6 +124,8 @@ def _queries(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 40))
 def test_chosen_classes_and_the_confusion_matrix_are_those_of_scikit_learn(seed: int, count: int) -> None:
+    from sklearn import metrics
+
     rows = records(seed, count)
     right, predicted = [row["label"] for row in rows], [row["prediction"] for row in rows]
     precision, recall, f1, _ = metrics.precision_recall_fscore_support(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn import metrics
 
 from nlu.metrics.classes import ClassScorer, commonest, log_probabilities
 from nlu.metrics.scores import Scores
@@ -81,6 +80,8 @@ def test_every_score_is_that_of_scikit_learn(seed: int, count: int, classes: int
 def scores_of_scikit_learn(
     label_N: np.ndarray, prediction_N: np.ndarray, margin_N: np.ndarray, classes: int
 ) -> dict[str, float]:
+    from sklearn import metrics
+
     both = {"y_true": label_N, "y_pred": prediction_N}
     with warnings.catch_warnings():
         # It warns of a single class, which is what is to be compared too.

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from sklearn import metrics
 
 from nlu.metrics.label_sets import LabelSetScorer, best_threshold
 
@@ -49,6 +48,8 @@ def test_a_probability_that_is_the_threshold_is_enough() -> None:
 
 
 def test_average_precision_is_over_the_labels_that_occur() -> None:
+    from sklearn import metrics
+
     # a is ranked 0.9, 0.8 before the others: 1. b: 0.7 right, 0.4 right, then the rest: 1.
     assert scored(0.5).result().metrics["average_precision"] == pytest.approx(1.0)
     swapped = [(["b"], [0.9, 0.1, 0.0]), *ROWS[1:]]
@@ -59,6 +60,8 @@ def test_average_precision_is_over_the_labels_that_occur() -> None:
 
 
 def test_the_tuned_threshold_is_the_best_of_all() -> None:
+    from sklearn import metrics
+
     rng = np.random.default_rng(0)
     label_NC = rng.random((40, 3)) < 0.4
     probability_NC = np.round(np.clip(label_NC * 0.3 + rng.random((40, 3)) * 0.7, 0, 1), 2).astype(np.float32)

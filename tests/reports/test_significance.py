@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
 from nlu.reports.compare import difference_as_json, difference_of, print_difference
 from nlu.reports.many import differences_of, print_differences
@@ -93,6 +92,13 @@ def indicators(rows: Sequence[Record]) -> tuple[np.ndarray, np.ndarray]:
     return tuple(np.array([[name in row[key] for name in NAMES] for row in rows]) for key in ("label", "prediction"))  # type: ignore[return-value]
 
 
+def of_sets(score: str, rows: Sequence[Record], **options: Any) -> float:
+    """A score of scikit-learn."""
+    from sklearn import metrics
+
+    return float(getattr(metrics, score)(*indicators(rows), **options))
+
+
 def told(rows: Sequence[Record], key: str) -> list[Any]:
     return [row[key] for row in rows]
 
@@ -135,12 +141,12 @@ METRICS: dict[str, tuple[Callable[[float, int], Rows], tuple[float, float], Call
     "mcc": (classified, (0.6, 0.75), matthews),
     "loss": (classified, (0.6, 0.75), lambda rows: sum(told(rows, "loss")) / len(rows)),
     "span_f1": (tagged, (0.7, 0.8), span_f1),
-    "precision_micro": (with_topics, (0.7, 0.8), lambda rows: precision_score(*indicators(rows), average="micro")),
-    "recall_micro": (with_topics, (0.7, 0.8), lambda rows: recall_score(*indicators(rows), average="micro")),
-    "f1_micro": (with_topics, (0.7, 0.8), lambda rows: f1_score(*indicators(rows), average="micro")),
+    "precision_micro": (with_topics, (0.7, 0.8), lambda rows: of_sets("precision_score", rows, average="micro")),
+    "recall_micro": (with_topics, (0.7, 0.8), lambda rows: of_sets("recall_score", rows, average="micro")),
+    "f1_micro": (with_topics, (0.7, 0.8), lambda rows: of_sets("f1_score", rows, average="micro")),
     "f1_samples": (with_topics, (0.7, 0.8),
-                   lambda rows: f1_score(*indicators(rows), average="samples", zero_division=1)),
-    "exact_match": (with_topics, (0.7, 0.8), lambda rows: accuracy_score(*indicators(rows))),
+                   lambda rows: of_sets("f1_score", rows, average="samples", zero_division=1)),
+    "exact_match": (with_topics, (0.7, 0.8), lambda rows: of_sets("accuracy_score", rows)),
     "pearson": (numbered, (6.0, 4.0), lambda rows: float(np.corrcoef(*numbers(rows))[0, 1])),
     "r2": (numbered, (6.0, 4.0), r2),
     "mae": (numbered, (6.0, 4.0), lambda rows: float(np.abs(np.subtract(*numbers(rows))).mean())),

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from nlu.report import main as report
 from nlu.runs.predictions import Predictions
@@ -47,6 +46,8 @@ def expected(name: str, rows: list[dict[str, Any]], joined: dict[str, float]) ->
     label, prediction = [row["label"] for row in rows], [row.get("prediction") for row in rows]
     if name == "regress":
         wrong = np.array(label) - np.array(prediction)
+        from scipy import stats
+
         of_rank = stats.spearmanr(label, prediction).statistic
         own = {"mae": np.abs(wrong).mean(), "rmse": np.sqrt((wrong**2).mean()), "spearman": of_rank}
     elif name.startswith("multilabel"):
