@@ -138,22 +138,26 @@ class ClassScorer:
 class SimilarityScorer:
     """The scores of a classifier that predicts the second class if a similarity reaches a threshold.
 
-    A record holds `label` and `similarity`. With `threshold` None the threshold with the highest accuracy on the same
-    set is used; the metric `threshold` is its value. Memory: 9 bytes an example.
+    A record holds `label` and `similarity`. With `threshold` None the `prediction` of the records counts if they have
+    one, as those of folds that each had its own threshold; else the threshold with the highest accuracy on the same set
+    is used, and the metric `threshold` is its value. Memory: 9 bytes an example.
     """
 
     def __init__(self, names: list[str], threshold: float | None = None):
         self.names, self.threshold = names, threshold
-        self._similarity, self._label = array("d"), array("b")
+        self._similarity, self._label, self._predicted = array("d"), array("b"), array("b")
         self._of_all: ByClass | None = None
 
     def add(self, record: Record) -> None:
         self._similarity.append(record["similarity"])
         self._label.append(self.names.index(record["label"]))
+        if self.threshold is None and "prediction" in record:
+            self._predicted.append(self.names.index(record["prediction"]))
 
     def merge(self, other: Self) -> None:
         self._similarity.extend(other._similarity)
         self._label.extend(other._label)
+        self._predicted.extend(other._predicted)
 
     def known(self) -> ByClass:
         return self._classified()[0].known()
@@ -166,18 +170,22 @@ class SimilarityScorer:
         scores = scorer.result()
         # The scorer of classes got a loss of 0 for each row, since no likelihood follows from a cosine.
         del scores.metrics["loss"]
-        scores.metrics["threshold"] = threshold
+        if threshold is not None:
+            scores.metrics["threshold"] = threshold
         return scores
 
-    def _classified(self) -> tuple[ClassScorer, float]:
-        """Return the scorer of the predictions at the threshold, and the threshold."""
-        similarity_N, label_N = np.array(self._similarity), np.array(self._label)
-        # In a resample the threshold is set, so that an interval does not contain the choice of another one.
-        threshold = most_accurate_cut(similarity_N, label_N) if self.threshold is None else self.threshold
+    def _classified(self) -> tuple[ClassScorer, float | None]:
+        """Return the scorer of the predictions, and their threshold, None if there are several."""
+        similarity_N, label_N, predicted_N = map(np.array, (self._similarity, self._label, self._predicted))
+        threshold = self.threshold
+        if not len(predicted_N):
+            # In a resample the threshold is set, so that an interval does not contain the choice of another one.
+            threshold = most_accurate_cut(similarity_N, label_N) if threshold is None else threshold
+            predicted_N = (similarity_N >= threshold).astype(int)
         scorer = ClassScorer(self.names)
-        for similarity, label in zip(similarity_N.tolist(), label_N.tolist(), strict=True):
-            prediction = self.names[int(similarity >= threshold)]
-            scorer.add({"label": self.names[label], "prediction": prediction, "loss": 0.0, "margin": similarity})
+        for similarity, label, predicted in zip(*map(list, (similarity_N, label_N, predicted_N)), strict=True):
+            names = {"label": self.names[label], "prediction": self.names[predicted]}
+            scorer.add({**names, "loss": 0.0, "margin": float(similarity)})
         if self._of_all is not None:
             scorer.drawn_from(self._of_all)
         return scorer, threshold

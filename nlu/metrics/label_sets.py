@@ -1,7 +1,7 @@
 """Scores of predicted sets of labels. Axes: N examples, C labels."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -15,29 +15,36 @@ class LabelSetScorer:
     """Micro, macro and sample F1, exact match and average precision of predicted sets of labels.
 
     A record holds `label`, the list of gold labels, `probabilities` of all labels and `loss`. The labels with a
-    probability of at least `threshold` are predicted. With `threshold` None the threshold with the highest micro F1 on
-    the same set is used; the metric `threshold` is its value. For an example without labels, sample F1 and exact match
-    are 1 if none is predicted. Macro averages are over labels that occur or are predicted, average precision is over
-    labels that occur. Memory: 5 bytes for each example and label, for the exact area under the curve.
+    probability of at least `threshold` are predicted. With `threshold` None these are the `prediction` of the records
+    if they have one, as those of folds that each had its own threshold; else the threshold with the highest micro F1 on
+    the same set is used, and the metric `threshold` is its value. For an example without labels, sample F1 and exact
+    match are 1 if none is predicted. Macro averages are over labels that occur or are predicted, average precision is
+    over labels that occur. Memory: 5 bytes for each example and label, for the exact area under the curve.
     """
 
     def __init__(self, names: list[str], threshold: float | Mapping[str, float] | None = None):
         self.names, self.threshold = names, threshold
         self._number = {name: number for number, name in enumerate(names)}
-        self._probabilities, self._is_label = array("f"), bytearray()
+        self._probabilities, self._is_label, self._is_predicted = array("f"), bytearray(), bytearray()
         self._loss = ExactSum()
         self._of_all: tuple[np.ndarray, np.ndarray] | None = None
 
     def add(self, record: Record) -> None:
-        own = bytearray(len(self.names))
-        for name in record["label"]:
-            own[self._number[name]] = 1
-        self._is_label += own
+        self._is_label += self._mask(record["label"])
+        if self.threshold is None and "prediction" in record:
+            self._is_predicted += self._mask(record["prediction"])
         self._probabilities.extend(record["probabilities"][name] for name in self.names)
         self._loss.add(record["loss"])
 
+    def _mask(self, names: Sequence[str]) -> bytearray:
+        mask = bytearray(len(self.names))
+        for name in names:
+            mask[self._number[name]] = 1
+        return mask
+
     def merge(self, other: Self) -> None:
         self._is_label += other._is_label
+        self._is_predicted += other._is_predicted
         self._probabilities.extend(other._probabilities)
         self._loss.merge(other._loss)
 
@@ -47,8 +54,7 @@ class LabelSetScorer:
         A label that a resample lacks has its scores in all examples, so that averages are over the same labels in every
         resample.
         """
-        label_NC, probability_NC, threshold = self._arrays()
-        predicted_NC = probability_NC >= np.asarray(threshold, np.float32)
+        label_NC, probability_NC, predicted_NC, _ = self._arrays()
         both_C = predicted_NC.sum(0) + label_NC.sum(0)
         f1_C = np.where(both_C > 0, quotients(2 * (label_NC & predicted_NC).sum(0), both_C), np.nan)
         precision_C = np.array(
@@ -66,20 +72,24 @@ class LabelSetScorer:
     def drawn_from(self, known: tuple[np.ndarray, np.ndarray]) -> None:
         self._of_all = known
 
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray, float | list[float]]:
-        """Return labels and probabilities, (N, C) each, and the threshold, or that of each label."""
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float | None]:
+        """Return labels, probabilities and predictions, (N, C) each, and the threshold, None if there are several."""
         # Copies: a view would lock the buffer, and adding or merging more examples would raise BufferError.
-        label_NC = np.frombuffer(bytes(self._is_label), np.uint8).reshape(-1, len(self.names)).astype(bool)
+        label_NC, given_NC = (
+            np.frombuffer(bytes(mask), np.uint8).reshape(-1, len(self.names)).astype(bool)
+            for mask in (self._is_label, self._is_predicted)
+        )
         probability_NC = np.frombuffer(self._probabilities.tobytes(), np.float32).reshape(label_NC.shape)
-        if self.threshold is None:
-            return label_NC, probability_NC, best_threshold(label_NC, probability_NC)
+        if len(given_NC):
+            return label_NC, probability_NC, given_NC, None
         if isinstance(self.threshold, Mapping):
-            return label_NC, probability_NC, by_class("task.threshold", self.threshold, self.names, 0.5)
-        return label_NC, probability_NC, self.threshold
+            threshold_C = np.array(by_class("task.threshold", self.threshold, self.names, 0.5), np.float32)
+            return label_NC, probability_NC, probability_NC >= threshold_C, None
+        threshold = best_threshold(label_NC, probability_NC) if self.threshold is None else self.threshold
+        return label_NC, probability_NC, probability_NC >= np.float32(threshold), threshold
 
     def result(self) -> Scores:
-        label_NC, probability_NC, threshold = self._arrays()
-        predicted_NC = probability_NC >= np.asarray(threshold, np.float32)
+        label_NC, _, predicted_NC, threshold = self._arrays()
         right_C, predicted_C, wanted_C = (
             mask_NC.sum(0) for mask_NC in (label_NC & predicted_NC, predicted_NC, label_NC)
         )
@@ -96,7 +106,7 @@ class LabelSetScorer:
             "recall_micro": ratio(right_C.sum(), wanted_C.sum()),
             "average_precision": _mean_of_known(precision_C, float("nan")),
             "exact_match": float((label_NC == predicted_NC).all(1).sum() / len(label_NC)),
-            **({} if isinstance(threshold, list) else {"threshold": threshold}),
+            **({} if threshold is None else {"threshold": threshold}),
             "loss": self._loss.value / len(label_NC),
         }
         by_label: list[LabelRow] = [

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,33 @@ def test_spans_that_were_read_back_give_the_scores_of_the_spans() -> None:
     assert found["span_f1"] == pytest.approx(2 / 5)
 
 
-@pytest.mark.parametrize(("threshold", "recall"), [(0.9, 0.0), (None, 1.0)])
-def test_joined_folds_are_scored_at_the_tasks_threshold_where_it_is_fixed(
-    threshold: float | None, recall: float
-) -> None:
+def test_joined_label_sets_are_scored_as_each_fold_has_decided_unless_the_threshold_is_fixed() -> None:
+    # The first fold has decided at 0.7, the second one at 0.05.
     rows = [
-        {"label": ["a"], "probabilities": {"a": 0.8}, "loss": 0.1},
-        {"label": [], "probabilities": {"a": 0.1}, "loss": 0.1},
+        {"label": ["a"], "probabilities": {"a": 0.8}, "prediction": ["a"], "loss": 0.1},
+        {"label": [], "probabilities": {"a": 0.6}, "prediction": [], "loss": 0.1},
+        {"label": [], "probabilities": {"a": 0.1}, "prediction": ["a"], "loss": 0.1},
+        {"label": ["a"], "probabilities": {"a": 0.01}, "prediction": [], "loss": 0.1},
     ]
-    config = {"task": {"_target_": "nlu.tasks.multilabel.Multilabel", "threshold": threshold}}
-    metrics = scores_of(rows, scorer_named("nlu.metrics.label_sets.LabelSetScorer", ["a"], config))
-    assert metrics["recall_micro"] == recall
-    assert metrics["threshold"] == (threshold or pytest.approx(0.45))
+    for threshold, right in ((None, [1, 1, 0, 0]), (0.005, [1, 0, 0, 1])):
+        config = {"task": {"_target_": "nlu.tasks.multilabel.Multilabel", "threshold": threshold}}
+        metrics = scores_of(rows, scorer_named("nlu.metrics.label_sets.LabelSetScorer", ["a"], config))
+        assert metrics["exact_match"] == statistics.fmean(right)
+        assert metrics.get("threshold") == threshold
+    # One of two predicted, and one of two wanted; the areas are those of the probabilities.
+    found = scores_of(rows, scorer_named("nlu.metrics.label_sets.LabelSetScorer", ["a"], {}))
+    assert found["precision_micro"] == found["recall_micro"] == found["f1_micro"] == found["f1_macro"] == 0.5
+    assert found["average_precision"] == pytest.approx((1 + 2 / 4) / 2)
+
+
+def test_joined_similarities_are_scored_as_each_fold_has_decided() -> None:
+    decided = [(0.9, "1", "1"), (0.8, "0", "0"), (0.3, "1", "1"), (0.2, "1", "0"), (0.1, "0", "0")]
+    rows = [{"similarity": similarity, "label": label, "prediction": found} for similarity, label, found in decided]
+    metrics = scores_of(rows, scorer_named("nlu.metrics.classes.SimilarityScorer", ["0", "1"], {}))
+    assert metrics["accuracy"] == pytest.approx(4 / 5) and metrics["recall"] == pytest.approx(2 / 3)
+    assert metrics["precision"] == 1 and "threshold" not in metrics
+    # Of six pairs of a matching and another row, four are in order.
+    assert metrics["auc"] == pytest.approx(4 / 6)
 
 
 def write_fold(folder: Path, fold: int | None, ids: list[int], train_examples: int, **changes: Any) -> Path:
