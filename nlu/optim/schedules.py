@@ -37,11 +37,12 @@ class OneCycle:
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
         """Return the factor of the update at the end of step `step`, counted from 1."""
-        low, warm = 1 / self.div_factor, warmup_steps(self.warmup, total, clock)
-        if step < warm:
-            return self._between(low, 1.0, step / warm)
+        # The peak is at the last step of the warm-up, without one at the first step of the run.
+        low, peak = 1 / self.div_factor, max(1, warmup_steps(self.warmup, total, clock))
+        if step < peak:
+            return self._between(low, 1.0, step / peak)
         # `max` for a warm-up as long as the run; `min` for steps after the planned end.
-        return self._between(1.0, low, min(1.0, (step - warm) / max(1, total - warm)))
+        return self._between(1.0, low, min(1.0, (step - peak) / max(1, total - peak)))
 
     def _between(self, start: float, end: float, progress: float) -> float:
         if self.anneal == "cosine":

@@ -35,7 +35,8 @@ def test_cosine_has_the_same_ends_and_middle_and_is_flat_near_the_peak():
 
 def test_polynomial_falls_by_its_power():
     scheduler = OneCycle(warmup=0.0, anneal="polynomial", power=2.0)
-    assert factors(scheduler, 50, 100) == pytest.approx([LOW + (1 - LOW) / 4, LOW])
+    # The first of 101 steps is at the peak, so that step 51 is half way.
+    assert factors(scheduler, 51, 101, total=101) == pytest.approx([LOW + (1 - LOW) / 4, LOW])
     straight = OneCycle(warmup=0.1, anneal="polynomial", power=1.0)
     assert factors(straight, 1, 10, 37, 100) == pytest.approx(factors(OneCycle(warmup=0.1), 1, 10, 37, 100))
 
@@ -44,8 +45,14 @@ def test_power_does_not_change_other_annealing():
     assert factors(OneCycle(power=3.0), 3, 50) == factors(OneCycle(), 3, 50)
 
 
-def test_without_a_warm_up_the_first_step_is_next_to_the_peak():
-    assert factors(OneCycle(warmup=0.0), 1) == pytest.approx([LOW + (1 - LOW) * 0.99])
+@pytest.mark.parametrize("anneal", ["linear", "cosine", "polynomial"])
+def test_without_a_warm_up_the_first_step_is_at_the_peak_and_the_last_one_at_the_end(anneal):
+    # A share of a short run may be less than half a step.
+    for warmup, total in ((0.0, 100), (0.1, 4)):
+        found = factors(OneCycle(warmup=warmup, anneal=anneal), *range(1, total + 1), total=total)
+        assert found[0] == 1.0 and found[-1] == pytest.approx(LOW)
+        assert found == sorted(found, reverse=True) and len(set(found)) == total
+    assert factors(OneCycle(warmup=0.0, anneal=anneal), 1, total=1) == [1.0]
 
 
 def test_constant_stays_at_the_base_rate_after_its_warm_up():
