@@ -33,6 +33,7 @@ def finish(run: Training) -> None:
     After evaluations on samples (`trainer.eval_rows`) the whole evaluation sets are scored here, with the last and with
     the best weights. Thresholds stay those of the sample, with which the checkpoint predicts.
     """
+    require_trained(run)
     if not run.state.best:
         raise UserError(f"{run.metric} was never a number, so no checkpoint is the best; set trainer.major_metric")
     best = run.state.best[0]
@@ -73,6 +74,16 @@ def finish(run: Training) -> None:
         told = {name: value for name, value in told.items() if value}
         write_json(run.run_dir / RESULT, result_of(run, metrics, last) | told)
         remove_unkept(run.run_dir)
+
+
+def require_trained(run: Training) -> None:
+    """Raise UserError if every step of the run was skipped, so that its weights are those it began with."""
+    if run.state.step and run.state.skipped == run.state.step:
+        raise UserError(
+            f"all {run.state.step:,} steps were skipped, since their gradients overflowed at every loss scale that was "
+            "tried, so nothing was trained; set precision.init_scale lower, or precision=bf16, or continue this run in "
+            f"another folder with resume={run.run_dir} and a higher trainer.max_duration"
+        )
 
 
 def scores_of(

@@ -1,5 +1,6 @@
 """What is due after each step, against positions counted by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,3 +70,13 @@ def test_a_stage_ends_where_it_should_and_the_schedule_keeps_the_whole_run() -> 
         assert [step for step in range(1, 61) if found.is_stage_over(step)][:2] == [end, end + 1]
         assert [step for step in range(1, 60) if found.saves(step)][0] == end
     assert not any(due().is_stage_over(step) for step in range(61))
+
+
+def test_the_state_is_saved_at_its_own_interval_or_else_with_each_evaluation() -> None:
+    for interval, saved in (("7st", [7, 14]), ("0", [4, 8, 12, 16])):
+        found = due(eval_interval="4st", save_interval=interval)
+        assert [step for step in range(1, 18) if found.saves(step)] == saved
+    # What the help of the key says.
+    source = (Path(__file__).parents[2] / "nlu/config/schema.py").read_text()
+    said = source.partition("save_interval")[2].splitlines()[1]
+    assert "besides at the end and on a signal; 0 = at each evaluation." in said

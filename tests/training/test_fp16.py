@@ -117,6 +117,21 @@ def test_skipped_steps_are_in_train_tsv_and_in_the_log(tmp_path: Path) -> None:
     assert [int(count) for count in said] == [count for count in skipped if count]
 
 
+def test_a_run_whose_every_step_was_skipped_fails_and_can_be_made_longer(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = (*OPTIONS, *sets(tmp_path), "precision.init_scale=4294967296")
+    train(*options, "trainer.max_duration=3st", f"hydra.run.dir={tmp_path}/run", status=2)
+    said = capfd.readouterr().err
+    assert "all 3 steps were skipped" in said and "so nothing was trained; set precision.init_scale lower" in said
+    assert not (tmp_path / "run/result.json").exists()
+    longer = (f"resume={tmp_path}/run", "trainer.max_duration=30st")
+    train(*options, *longer, f"hydra.run.dir={tmp_path}/longer")
+    # The scale goes on from where it was.
+    assert column(tmp_path / "longer", "grad_scale")[0] <= 4294967296 / 2**3
+    assert (tmp_path / "longer/result.json").exists()
+
+
 def test_an_overflow_at_the_least_scale_ends_the_run_with_the_reason(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
