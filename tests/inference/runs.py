@@ -49,3 +49,13 @@ def unlabelled(kind: Kind, count: int, seed: int = 1) -> list[Row]:
     rng = random.Random(seed)
     rows = [kind.row(rng) for _ in range(count)]
     return [{key: value for key, value in row.items() if key not in ("label", "tags", "logits")} for row in rows]
+
+
+def said(record: dict[str, Any]) -> Any:
+    """Return what a command answers for a record as the run keeps it."""
+    if "spans" in record:
+        return [
+            {"type": kind, "first": first, "last": last, "text": " ".join(record["tokens"][first : last + 1])}
+            for first, last, kind in record["spans"]
+        ]
+    return record.get("prediction", record.get("similarity"))

@@ -1,6 +1,7 @@
 """python -m nlu.evaluate: the scores that the run recorded, to the bit, and what else is to be known of them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +12,17 @@ from omegaconf import OmegaConf
 from nlu.data.prepare import prepare_scoring
 from nlu.data.targets import Classes
 from nlu.inference.evaluation import sample
-from tests.inference.runs import FEW, evaluate, kept, trained
-from tests.training.kinds import TASKS, few_first, read, write
+from tests.inference.runs import evaluate, kept, trained
+from tests.training.kinds import TASKS, read, write
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(TASKS["classify"], tmp_path_factory.mktemp("classify"))
+def run(run_of: Callable[[str], Path]) -> Path:
+    return run_of("classify")
 
 
 def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("name", few_first(list(TASKS), *FEW))
-def test_every_kind_scores_new_rows_as_its_own_to_the_bit(name: str, tmp_path: Path, capsys: Any) -> None:
-    run = trained(TASKS[name], tmp_path)
-    recorded = result(run)["metrics"]["dev"]
-    evaluate(f"run={run}", "compare=true", "resamples=0", "trainer.eval_batch_size=3")
-    assert "the scores of dev equal the recorded ones" in capsys.readouterr().err
-    (tmp_path / "dev.jsonl").rename(tmp_path / "new.jsonl")
-    (tmp_path / "train.jsonl").unlink()
-    evaluate(f"run={run}", f"data.test={tmp_path}/new.jsonl", f"out={tmp_path}/out", "resamples=20")
-    found = result(tmp_path / "out")
-    assert {metric: found["metrics"]["test"][metric] for metric in recorded} == recorded
-    assert [{**one, "id": 0} for one in read(tmp_path / "out/predictions/test.jsonl")[1:]] == [
-        {**one, "id": 0} for one in kept(run)
-    ]
-    ends = {metric: ends for metric, ends in found["interval"]["test"].items() if ends is not None}
-    assert ends and all(low <= high for low, high in ends.values()), ends
 
 
 def test_another_score_is_reported_with_the_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,9 +204,9 @@ def test_the_rule_for_logits_finds_spans_of_a_text_by_its_characters_as_the_run_
 
 @pytest.mark.parametrize("damage", [float("nan"), 7.0])
 def test_an_export_whose_logits_are_wrong_is_refused_and_leaves_no_folder(
-    damage: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    damage: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, run_of: Any
 ) -> None:
-    run = trained(TASKS["classify"], tmp_path)
+    run = run_of("classify")
 
     def write_wrong(trained: Any, folder: Path) -> None:
         chosen.write(trained, folder)
@@ -222,8 +222,10 @@ def test_an_export_whose_logits_are_wrong_is_refused_and_leaves_no_folder(
 
 
 @pytest.mark.parametrize("written", ["huggingface", "tf_checkpoint"])
-def test_special_tokens_in_a_text_are_letters_to_the_run_and_to_its_export(written: str, tmp_path: Path) -> None:
-    run = trained(TASKS["match"], tmp_path)
+def test_special_tokens_in_a_text_are_letters_to_the_run_and_to_its_export(
+    written: str, tmp_path: Path, run_of: Any
+) -> None:
+    run = run_of("match")
     export(f"run={run}", f"format={written}", f"out={tmp_path}/out")
     tokenizer = FORMATS[written].tokenizer(tmp_path / "out")
     loaded = nlu.load(run, device="cpu")

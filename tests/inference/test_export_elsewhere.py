@@ -114,9 +114,9 @@ def test_a_savedmodel_computes_the_logits_of_the_run(name: str, pooling: str, tm
 
 
 def test_a_missing_tensorflow_is_named_with_what_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, run_of: Any
 ) -> None:
-    run = trained(TASKS["classify"], tmp_path)
+    run = run_of("classify")
     tensorflow_is(None, monkeypatch)
     export(f"run={run}", "format=savedmodel", f"out={tmp_path}/out", status=2)
     assert "needs tensorflow; install it with pip install 'nlu[tf]'" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """A head of a run over several sets is used like a separate run: predicted, scored, exported, loaded, served."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from nlu.config.inference import Serve
 from nlu.diagnosis.examination import of_run
 from nlu.runs.predictions import predictions_of
 from nlu.serving.served import Newest
-from tests.inference.runs import STEPS, evaluate, kept, predict
+from tests.inference.runs import STEPS, evaluate, kept, predict, said
 from tests.training.in_process import train
 from tests.training.kinds import read
 from tests.training.mixtures import CLASSES, PAIRS, TAGS, mixture
@@ -27,16 +26,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("heads")
     train(*mixture(folder, MEMBERS, *STEPS, "trainer.save_interval=1st"), f"hydra.run.dir={folder}/run")
     return folder / "run"
-
-
-def said(record: dict[str, Any]) -> Any:
-    if "spans" in record:
-        tokens = record["tokens"]
-        return [
-            {"type": kind, "first": first, "last": last, "text": " ".join(tokens[first : last + 1])}
-            for first, last, kind in record["spans"]
-        ]
-    return record.get("prediction", record.get("similarity"))
 
 
 @pytest.mark.parametrize("name", MEMBERS)

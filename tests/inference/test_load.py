@@ -1,8 +1,8 @@
 """nlu.load: a trained run in Python, whose answers are those of the commands."""
 
-import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +12,13 @@ import pytest
 import nlu
 from nlu.config.errors import DataError, UserError
 from nlu.inference.loaded import Loaded
-from tests.inference.runs import FEW, evaluate, kept, trained, unlabelled
-from tests.inference.test_predict import said
-from tests.training.kinds import TASKS, few_first, read
+from tests.inference.runs import trained
+from tests.training.kinds import TASKS
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    return nlu.load(trained(TASKS["classify"], tmp_path_factory.mktemp("classify")), device="cpu")
-
-
-def labelled(folder: Path) -> list[dict[str, Any]]:
-    """The dev rows of a run of `trained`, with what is right."""
-    return read(folder / "dev.jsonl")
-
-
-@pytest.mark.parametrize("name", few_first(list(TASKS), *FEW))
-def test_predictions_and_scores_are_those_of_the_run(name: str, tmp_path: Path) -> None:
-    run = trained(TASKS[name], tmp_path)
-    loaded, own = nlu.load(run, device="cpu", batch_size=5), kept(run)
-    rows = unlabelled(TASKS[name], 23)
-    found = loaded.predict(rows)
-    assert [one["prediction"] for one in found] == [said(one, one.get("tokens", [])) for one in own]
-    # One row at a time gives the same bits.
-    assert [loaded.predict([row])[0] for row in rows] == found
-    separator = loaded.trained.config.data["label_separator"]
-    scores = loaded.evaluate(labelled(tmp_path))
-    evaluate(f"run={run}", f"data.test={tmp_path}/dev.jsonl", f"out={tmp_path}/out", "resamples=0",
-             f"data.label_separator='{separator}'")  # fmt: skip
-    result = json.loads((tmp_path / "out" / "result.json").read_text())["metrics"]["test"]
-    assert scores == {metric: result[metric] for metric in scores}
+def loaded(run_of: Callable[[str], Path]) -> Loaded:
+    return nlu.load(run_of("classify"), device="cpu")
 
 
 def test_the_error_for_damaged_weights_names_the_run(tmp_path: Path) -> None:
@@ -115,8 +92,8 @@ def test_labels_that_the_run_does_not_know_and_no_rows_are_refused(loaded: Loade
 
 
 @pytest.mark.parametrize("name", ["classify", "match", "tag", "siamese"])
-def test_the_vector_of_a_text_depends_only_on_the_text(name: str, tmp_path: Path) -> None:
-    loaded = nlu.load(trained(TASKS[name], tmp_path), device="cpu", batch_size=2)
+def test_the_vector_of_a_text_depends_only_on_the_text(name: str, tmp_path: Path, run_of: Any) -> None:
+    loaded = nlu.load(run_of(name), device="cpu", batch_size=2)
     texts = ["a b", "c", "d e a b", "c a"]
     vectors_ND = loaded.encode(texts)
     assert vectors_ND.shape[0] == 4 and vectors_ND.dtype == np.float32

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -14,41 +15,15 @@ import pytest
 
 from nlu.inference import prediction
 from tests import warm
-from tests.inference.runs import FEW, kept, predict, trained, unlabelled
-from tests.training.kinds import TASKS, few_first, read, write
+from tests.inference.runs import kept, predict, unlabelled
+from tests.training.kinds import TASKS, read, write
 from tests.training.runs import REPOSITORY, SAME_THREADS
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(run_of: Callable[[str], Path]) -> Path:
     """A classifier whose rows have columns of other names than the fields."""
-    return trained(TASKS["classify"], tmp_path_factory.mktemp("classify"))
-
-
-def said(found: dict[str, Any], tokens: list[str]) -> Any:
-    """What the prediction column holds, of a record as the run keeps it."""
-    if "spans" in found:
-        return [
-            {"type": kind, "first": first, "last": last, "text": " ".join(tokens[first : last + 1])}
-            for first, last, kind in found["spans"]
-        ]
-    return found.get("prediction", found.get("similarity"))
-
-
-@pytest.mark.parametrize("name", few_first(list(TASKS), *FEW))
-def test_rows_get_the_bits_that_the_run_gave_them_when_it_was_scored(name: str, tmp_path: Path) -> None:
-    kind = TASKS[name]
-    run = trained(kind, tmp_path)
-    rows = unlabelled(kind, 23)
-    write(tmp_path / "new.jsonl", rows)
-    predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl", "batch_size=5")
-    found, own = read(tmp_path / "out.jsonl"), kept(run)
-    assert [one["prediction"] for one in found] == [said(one, one.get("tokens", [])) for one in own]
-    assert [{key: one[key] for key in row} for one, row in zip(found, rows, strict=True)] == rows
-    for key in ("probability", "similarity"):
-        assert [one.get(key) for one in found if key in found[0] and key in own[0]] == [
-            one[key] for one in own if key in found[0] and key in own[0] and name != "multilabel"
-        ]
+    return run_of("classify")
 
 
 def test_scores_and_logits_are_consistent_with_the_probabilities(run: Path, tmp_path: Path) -> None:
@@ -148,8 +123,8 @@ def test_parquet_keeps_its_types_and_other_tables_become_text(run: Path, tmp_pat
     assert other["n"].to_pylist() == ["1", ""] and other["prediction"].equals(found["prediction"])
 
 
-def test_conll_columns_get_a_tag_in_a_last_column(tmp_path: Path) -> None:
-    run = trained(TASKS["tag"], tmp_path)
+def test_conll_columns_get_a_tag_in_a_last_column(tmp_path: Path, run_of: Any) -> None:
+    run = run_of("tag")
     (tmp_path / "new.conll").write_text("a\tNN\nd\tVB\na\tNN\n\nb\tNN\n")
     predict(f"run={run}", f"input={tmp_path}/new.conll", "input.fields={tokens: 0}", f"output={tmp_path}/out.conll")
     write(tmp_path / "new.jsonl", [{"tokens": ["a", "d", "a"]}, {"tokens": ["b"]}])
@@ -164,8 +139,8 @@ def test_conll_columns_get_a_tag_in_a_last_column(tmp_path: Path) -> None:
         assert [line.split("\t")[2] for line in block.splitlines()] == tags
 
 
-def test_conll_lines_come_back_with_marks_wide_spaces_and_bad_ones(tmp_path: Path) -> None:
-    run = trained(TASKS["tag"], tmp_path)
+def test_conll_lines_come_back_with_marks_wide_spaces_and_bad_ones(tmp_path: Path, run_of: Any) -> None:
+    run = run_of("tag")
     lines = "-DOCSTART- O\n\na O\n\u3000 O\nb\u2028c O\n\nx\n\nd O\n-DOCSTART- O\n\na O"
     (tmp_path / "new.conll").write_text(lines)
     predict(

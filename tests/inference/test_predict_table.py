@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from nlu.inference.pieces import Pieces
-from tests.inference.runs import kept, predict, trained, unlabelled
+from tests.inference.runs import kept, predict, unlabelled
 from tests.training.kinds import TASKS, write
 
 TABLE = "odps://p/tables/found/pt=1"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return trained(TASKS["classify"], tmp_path_factory.mktemp("classify"))
+def run(run_of):
+    return run_of("classify")
 
 
 @pytest.fixture

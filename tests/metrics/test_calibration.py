@@ -36,6 +36,7 @@ def told(scorer: Any, rows: list[dict[str, Any]]) -> Any:
     return scorer
 
 
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 60))
 def test_ece_and_brier_are_those_of_numpy(seed: int, count: int) -> None:
     rows = records(seed, count)
@@ -60,6 +61,7 @@ def test_a_probability_is_in_the_bin_of_its_ends() -> None:
     assert all(entry["from"] - 1e-9 < entry["probability"] < entry["to"] + 1e-9 for entry in bins)
 
 
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), count=st.integers(2, 60))
 def test_the_best_thresholds_are_those_that_trying_all_of_them_finds(seed: int, count: int) -> None:
     names = ["no", "yes"]
@@ -98,6 +100,7 @@ def _pairs_in_order(is_positive_N: np.ndarray, value_N: np.ndarray) -> float:
     return float(((up > down) + 0.5 * (up == down)).mean())
 
 
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 40))
 def test_queries_are_scored_as_by_hand(seed: int, count: int) -> None:
     rows = records(seed, count)

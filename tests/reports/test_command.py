@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from itertools import product
 
 import pytest
 
@@ -10,6 +11,7 @@ from nlu.config.errors import UserError
 from nlu.report import main
 from tests import warm
 from tests.reports.folders import begin_run, end_run, predict
+from tests.training.in_process import train
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, run, weights
 
 
@@ -28,7 +30,9 @@ def grid(tmp_path_factory):
     folder = tmp_path_factory.mktemp("grid")
     quick = [override for override in QUICK if not override.startswith("optimizer.lr")]
     shared = (*files(folder), *TINY, *quick, "trainer.eval_interval=5st", "trainer.keep_best=2")
-    run("--multirun", f"hydra.sweep.dir={folder}/grid", "seed=1,2", "optimizer.lr=3e-3,1e-5", *shared)
+    for number, (seed, rate) in enumerate(product((1, 2), ("3e-3", "1e-5"))):
+        own = (f"seed={seed}", f"optimizer.lr={rate}", f"hydra.run.dir={folder}/grid/{number}")
+        train(*shared, *own)
     return folder / "grid", shared
 
 

@@ -133,7 +133,7 @@ def test_tags_that_the_scheme_forbids_have_zero_likelihood():
     assert loss_B.tolist() == [math.inf]
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(
     st.lists(st.integers(0, 9), min_size=1, max_size=9), st.integers(0, 1000), st.integers(0, 8),
     st.sampled_from([TAGS, MANY]), st.sampled_from([1, 2]),
