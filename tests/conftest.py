@@ -51,7 +51,7 @@ settings.load_profile("repeatable")
 
 
 LONGEST = (
-    "test_docs_site.py", "test_export_elsewhere.py", "launching/test_signals.py", "test_pages.py",
+    "test_export_elsewhere.py", "launching/test_signals.py", "test_pages.py",
     "training/test_signals.py", "test_queue_launcher.py", "test_continuing.py", "test_mirror.py", "test_choices.py",
     "test_keeping.py", "launchers/test_runs.py", "test_install.py", "test_kills.py", "test_leaks.py",
 )  # fmt: skip

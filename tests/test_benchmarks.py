@@ -10,8 +10,6 @@ from types import ModuleType
 import pytest
 import yaml
 
-from nlu.config.errors import DataError
-
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -62,21 +60,3 @@ def test_the_measured_side_is_the_command_with_its_own_environment_and_defaults(
     decay = yaml.safe_load((FOLDER.parent / "conf/trainer/default.yaml").read_text())["ema_decay"]
     assert done.stdout.split() == ["passive", "1", str(decay)] and decay > 0
     assert list(tmp_path.iterdir()) == [], "the scratch folder is deleted when the process ends"
-
-
-def test_a_benchmark_that_cannot_run_is_reported_and_the_others_continue(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    everything, table = script("all"), script("table")
-
-    def absent(*words: str) -> list[object]:
-        raise DataError("AFQMC is nowhere; set NLU_DATA")
-
-    def measured(*words: str) -> list[object]:
-        return [table.Row("claim", "peer", "s", 1.0, 2.0, target=1.0)]
-
-    monkeypatch.setattr(everything, "BENCHMARKS", {"train": absent, "memory": measured})
-    monkeypatch.setattr(sys, "argv", ["all.py", "--only", "train", "memory"])
-    everything.main()
-    said = capsys.readouterr().out
-    assert "skipped: train: AFQMC is nowhere; set NLU_DATA" in said and "minutes" in said

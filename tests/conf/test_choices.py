@@ -1,39 +1,19 @@
 """Every choice of every group composes with the others, and lists the keys that its target takes."""
 
-import ast
 import dataclasses
-import inspect
 from itertools import product
 from typing import Any
 
 import pytest
-import yaml
-from hydra import compose, initialize_config_dir
-from optuna.samplers import TPESampler
 
 from nlu.config.choices import conf_dir
-from nlu.config.schema import Run, Trainer
-from nlu.config.signature import read_signature
+from nlu.config.schema import Run
 
 WITH_TARGET = (
     "task", "model", "head", "data", "tokenizer", "loss", "method", "optimizer", "scheduler", "precision",
     "adapter", "tracker", "parallel",
 )  # fmt: skip
 OTHERS = ("trainer", "experiment", "debug")
-MAY_DIFFER = {
-    "data": {
-        "train", "dev", "test", "fields", "format", "header", "labels", "max_len", "on_bad_row", "drop_duplicates",
-        "dev_fraction", "urls",
-    },
-    "model": {
-        "pretrained", "hidden_size", "layers", "heads", "intermediate_size", "dropout", "attention_dropout", "pooling",
-        "kernel_sizes",
-    },
-    "optimizer": {"lr"},
-    "method": {"teacher"},
-    "precision": {"dtype", "compiled"},
-}  # fmt: skip
-"""Keys whose value in a YAML is the choice, and need not be the constructor's default."""
 FOR_OTHERS = {
     ("head", "crf"): {"data": "cluener"},
     ("head", "sides"): {"data": "lcqmc", "task": "siamese"},
@@ -65,15 +45,6 @@ READERS = {
 """The tasks that each loss is for."""
 OF_TEACHERS = ("distil", "minilm", "tinybert")
 """Methods that learn the predictions of other runs, which are neither cosines nor masked words."""
-
-
-def test_tpe_has_the_defaults_of_the_optuna_that_is_installed():
-    # The plugin from which the other samplers come keeps defaults of an earlier Optuna.
-    with initialize_config_dir(str(conf_dir())):
-        sweeper = compose("train", ["hydra/sweeper=hyperband"], return_hydra_config=True).hydra.sweeper
-    ours, theirs = dict(sweeper.sampler), inspect.signature(TPESampler.__init__).parameters
-    assert ours.pop("_target_") == "optuna.samplers.TPESampler" and {"multivariate", "constant_liar"} <= set(ours)
-    assert ours == {key: theirs[key].default for key in ours}
 
 
 def test_the_top_level_keys_and_the_groups_are_these(composer):
@@ -117,17 +88,6 @@ def test_every_choice_of_every_group_fits_the_defaults_or_its_task(composer, cho
 
 
 @pytest.mark.thorough
-def test_experiments_and_debugging_fit_each_other_and_every_model_and_data_set(composer, choices):
-    pairs = [("experiment", "debug"), *product(("experiment", "debug"), ("model", "data", "scheduler"))]
-    for one, other in pairs:
-        for names in product(choices(one), choices(other)):
-            picked = dict(zip((one, other), names, strict=True))
-            found = composer.problems_of(composer.choose(**picked))
-            # Two models are for tags and for pairs only.
-            assert found == [] or picked.get("model") in ("lstm_crf", "re2"), picked
-
-
-@pytest.mark.thorough
 def test_every_task_fits_exactly_the_data_sets_with_its_fields(composer, choices):
     assert set(choices("task")) == set(FITTING)
     assert {*SINGLE, *PAIRS, *TAGGED, "files"} == set(choices("data"))
@@ -161,71 +121,6 @@ def test_a_loss_fits_exactly_the_tasks_whose_outputs_it_reads(composer, choices)
         assert bool(found) == (task not in READERS[loss]), f"task={task} loss={loss}: {found}"
 
 
-@pytest.mark.thorough
-def test_choices_on_the_command_line_win_over_overrides_of_a_choice(composer, choices):
-    for optimizer, model in product(choices("optimizer"), choices("model")):
-        chosen = composer.choose(model=model, optimizer=optimizer)["optimizer"]
-        assert chosen == composer.plain(f"optimizer={optimizer}")["optimizer"]
-    assert (
-        composer.choose(experiment="tnews", model="textcnn")["model"]["_target_"]
-        == "nlu.models.encoders.textcnn.TextCnn"
-    )
-    overfit = composer.choose(debug="overfit", scheduler="exponential")
-    assert overfit["scheduler"]["_target_"] == "nlu.optim.schedules.Exponential"
-
-
-PAIRS_OF_GROUPS = [("data", "model"), ("data", "task"), ("task", "method"), ("task", "loss"), ("model", "optimizer")]
-
-
-def test_choosing_two_of_the_largest_groups_is_what_combining_them_gives(composer):
-    for first, second in (
-        ({"data": "afqmc"}, {"model": "bert"}),
-        ({"data": "cluener"}, {"task": "multilabel"}),
-        ({"task": "regress", "data": "tnews"}, {"loss": "focal"}),
-    ):
-        assert composer.combine(first, second) == composer.choose(**first | second)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("groups", PAIRS_OF_GROUPS, ids="-".join)
-def test_choosing_any_two_is_what_combining_them_gives(composer, choices, groups):
-    for names in product(choices(groups[0]), choices(groups[1])):
-        first, second = ({group: name} for group, name in zip(groups, names, strict=True))
-        assert composer.combine(first, second) == composer.choose(**first | second), names
-
-
-def test_a_model_of_the_size_of_bert_base_has_a_rate_that_suits_it(composer, choices):
-    rates = {model: composer.choose(model=model)["optimizer"]["lr"] for model in choices("model")}
-    assert {model for model, rate in rates.items() if rate <= 5e-5} == {
-        "albert", "bert", "bert_base", "e5_small", "hf", "roberta",
-    }  # fmt: skip
-
-
-@pytest.mark.thorough
-def test_every_choice_lists_exactly_the_keys_of_its_target(composer, choices):
-    for group in WITH_TARGET:
-        for name in choices(group):
-            node = composer.choose(**{group: name})[group]
-            parameters = read_signature(node["_target_"]).parameters
-            assert set(node) - {"_target_"} == set(parameters), f"{group}={name}"
-
-
-def test_values_are_the_constructors_defaults_but_where_the_choice_is_to_differ(composer, choices):
-    for group in WITH_TARGET:
-        for name in choices(group):
-            node = composer.choose(**{group: name})[group]
-            different = {
-                key
-                for key, parameter in read_signature(node["_target_"]).parameters.items()
-                if parameter.default is None or not same(ast.literal_eval(parameter.default), node[key])
-            }
-            assert different <= MAY_DIFFER.get(group, set()), f"{group}={name}"
-
-
-def same(default: Any, value: Any) -> bool:
-    return (list(default) if isinstance(default, tuple) else default) == value and (value is None) == (default is None)
-
-
 def test_choices_that_leave_a_size_to_the_weights_bring_weights(composer, choices):
     for name in choices("model"):
         node = composer.choose(model=name)["model"]
@@ -241,23 +136,6 @@ def test_each_key_that_a_choice_leaves_to_the_user_is_one_problem(composer):
         assert [text.partition("; set it to")[0] for text in composer.problems_of(config)] == [
             f"{key} is not set" for key in keys
         ]
-
-
-def test_the_trainers_yaml_holds_the_defaults_of_its_dataclass(composer):
-    assert composer.plain()["trainer"] == dataclasses.asdict(Trainer())
-
-
-def test_no_file_holds_a_path_of_one_machine():
-    def texts(value: Any) -> list[str]:
-        if isinstance(value, dict):
-            return [text for item in value.items() for text in texts(list(item))]
-        return [text for item in value for text in texts(item)] if isinstance(value, list) else [str(value)]
-
-    files = list(conf_dir().rglob("*.yaml"))
-    assert len(files) > 30
-    for path in files:
-        absolute = [text for text in texts(yaml.safe_load(path.read_text())) if text.startswith(("/", "~", "file:"))]
-        assert [text for text in absolute if not text.startswith("/task@")] == [], path
 
 
 def test_files_that_a_data_set_fetches_are_pinned_by_a_digest(composer, choices):

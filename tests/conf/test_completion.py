@@ -70,21 +70,6 @@ def test_bash_completes_choices_and_keys(environment, installed_by):
     assert done.stderr == ""
 
 
-@pytest.mark.thorough
-def test_every_command_is_a_program(environment):
-    modules = {f"nlu-{path.stem}": f"nlu.{path.stem}:command" for path in (CHECKOUT / "nlu").glob("[!_]*.py")}
-    # A package may be a command too.
-    modules |= {
-        f"nlu-{path.parent.name}": f"nlu.{path.parent.name}.__main__:command"
-        for path in (CHECKOUT / "nlu").glob("*/__main__.py")
-    }
-    assert modules == COMMANDS, "a file directly in nlu/ is a command; name it in console_scripts of setup.cfg"
-    for name in COMMANDS:
-        program = shutil.which(name, path=environment["PATH"])
-        done = warm.run([str(program), "--help"], cwd=CHECKOUT, env=environment)
-        assert done.returncode == 0 and "python -m nlu." in done.stdout
-
-
 def test_each_program_completes_its_own_configuration(environment):
     offered = query(environment, "nlu-preprocess hydra.run.dir=", program="nlu-preprocess")
     assert offered == ["hydra.run.dir=."]
@@ -118,32 +103,7 @@ def test_completion_prints_nothing_if_it_has_nothing_to_offer(environment, typed
     assert query(environment, typed) == []
 
 
-def test_a_key_that_is_wrong_does_not_hide_what_can_follow(environment):
-    assert query(environment, "nlu-train trainer.batchsize=3 model=bert_t") == ["model=bert_tiny"]
-
-
 def test_completion_imports_nothing_heavy(environment):
     shown = query(environment, "nlu-train model=", sys.executable, "-X", "importtime")
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in shown}
     assert "hydra" in imported and not imported & HEAVY
-
-
-@pytest.mark.parametrize("request_of_shell", [["install=tcsh"], [], ["install=bash", "seed=2"]])
-def test_a_request_that_hydra_has_not_is_refused_with_those_it_has(environment, request_of_shell):
-    program = shutil.which("nlu-train", path=environment["PATH"])
-    done = warm.run([str(program), "-sc", *request_of_shell], cwd=CHECKOUT, env=environment)
-    assert done.returncode == 2
-    assert "--shell-completion is" in done.stderr and "install=bash" in done.stderr
-
-
-def test_a_program_that_is_not_installed_is_not_completed_in_silence(environment, tmp_path):
-    python = tmp_path / "python"
-    python.symlink_to(sys.executable)
-    code = f"import sys; sys.argv = [{str(CHECKOUT / 'nlu/train.py')!r}, '-sc', 'install=bash']; "
-    code += f"sys.executable = {str(python)!r}; from nlu.train import command; command()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**environment, "PATH": str(tmp_path)}, capture_output=True, text=True,
-        timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 2 and done.stdout == ""
-    assert "nlu-train" in done.stderr and "pip install --editable ." in done.stderr

@@ -55,13 +55,3 @@ def test_the_keys_and_choices_that_a_page_names_exist(page):
         for group, choice in NAMED_CHOICE.findall(code):
             if group in groups and choice not in OF_USERS:
                 assert (conf_dir() / group / f"{choice}.yaml").is_file(), f"{group}={choice} in `{code}`"
-
-
-def test_a_wrong_command_of_a_page_would_be_noticed(composer, tmp_path):
-    (tmp_path / "page.md").write_text("```bash\n# a\npython -m nlu.train \\\n    trainer.batch_size=0  # b\n```\n")
-    (command,) = commands_of(tmp_path / "page.md")
-    assert len(composer.command_problems(command)) == 1
-
-
-def test_the_front_page_is_short():
-    assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) <= 200

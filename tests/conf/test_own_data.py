@@ -61,21 +61,3 @@ def test_keys_that_a_data_yaml_leaves_out_can_be_shown_and_swept(train):
     assert OmegaConf.create(out).data.max_rows == 3
     out, _ = train("--multirun", "data.max_rows=3,4", "hydra.sweep.dir=runs", "hydra.sweeper.max_batch_size=1")
     assert [part.partition("\n")[0] for part in out.split("max_rows: ")[1:]] == ["3", "4"]
-
-
-def test_a_mistake_beside_it_is_still_named(train):
-    said = train("data.max_rows=3", "data.max_row=3")[1]
-    assert "data.max_row: unknown key; nearest: data.max_rows" in said and "data.max_rows is" not in said
-    assert "data.max_rows is 0 but must be an integer >= 1" in train("data.max_rows=0")[1]
-
-
-def test_columns_may_be_called_like_the_fields_where_they_have_names(train):
-    assert train("task=tag")[1] == ""
-    assert "CoNLL columns have no names; set data.fields to e.g. {tokens: 0, tags: 1}" in train(
-        "task=tag", "data.format=conll"
-    )[1]  # fmt: skip
-
-
-def test_scoring_may_take_smaller_batches_than_training(train):
-    out, said = train("trainer.batch_size=32", "trainer.eval_batch_size=8")
-    assert said == "" and yaml.safe_load(out)["trainer"]["eval_batch_size"] == 8

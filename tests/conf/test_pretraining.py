@@ -2,8 +2,6 @@
 
 import pytest
 
-from nlu.config.signature import read_signature
-
 CORPUS = ("data=corpus", "data.train=corpus.txt")
 STRUCTBERT = (*CORPUS, "task=structbert", "data.break_mode=complete_doc")
 
@@ -32,11 +30,3 @@ def test_other_tasks_refuse_a_corpus_and_the_head_of_words(composer):
     assert problem.startswith("head is words, but task=classify takes linear, mlp")
     (problem,) = composer.problems_of(composer.plain(*STRUCTBERT, "head=words"))
     assert problem.startswith("head is words, but task=structbert takes words_and_class")
-
-
-def test_the_choices_of_pretraining_list_the_keys_of_their_targets(composer):
-    for options in ((*CORPUS, "head=words"), (*STRUCTBERT, "head=words_and_class")):
-        config = composer.plain(*options)
-        for group in ("data", "head", "task"):
-            parameters = read_signature(config[group]["_target_"]).parameters
-            assert set(config[group]) - {"_target_"} == set(parameters), group

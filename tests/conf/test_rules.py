@@ -2,8 +2,6 @@
 
 import pytest
 
-from nlu.config.checks import validate
-
 
 @pytest.fixture
 def problems_of(composer):
@@ -28,26 +26,6 @@ def test_weights_on_this_machine_say_how_long_rows_may_be(problems_of, tmp_path,
     assert problem == "data.max_len is 41, but the model has 40 positions; set it lower"
     (tmp_path / "config.json").write_text("[")
     assert problems_of(*chosen, "data.max_len=41") == [], "what is wrong with weights shows when they are loaded"
-
-
-def test_a_bug_in_a_rule_between_groups_is_not_taken_for_a_valid_configuration(composer, monkeypatch):
-    def raise_bug(config):
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(validate, "cross_problems", raise_bug)
-    with pytest.raises(KeyError, match="a bug"):
-        composer.problems_of(composer.plain())
-
-
-@pytest.mark.parametrize("max_len", [-5, 7])
-def test_a_length_that_holds_no_text_is_refused_by_one_rule(problems_of, max_len):
-    (problem,) = problems_of(f"data.max_len={max_len}")
-    assert problem == f"data.max_len is {max_len} but must be an integer >= 8; set data.max_len to such a value"
-
-
-def test_a_value_that_is_refused_by_itself_is_not_held_against_others(problems_of):
-    (problem,) = problems_of("trainer.batch_size=0", "trainer.devices=2")
-    assert problem.startswith("trainer.batch_size is 0 but must be an integer >= 1")
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "google-bert/bert-base-chinese"])
@@ -139,22 +117,6 @@ def own(tmp_path, monkeypatch):
 )
 def test_a_derived_class_is_held_only_to_rules_for_keys_of_its_own(problems_of, own, chosen):
     assert problems_of(own, *chosen) == []
-
-
-def test_rules_hold_without_a_list_of_trusted_packages(problems_of):
-    assert problems_of("~trusted_packages") == []
-    (problem,) = problems_of("~trusted_packages", "fold=1")
-    assert problem.startswith("fold is 1, but folds.count is null")
-
-
-@pytest.mark.parametrize("group", ["task", "loss", "head", "model"])
-def test_a_class_that_cannot_be_read_leaves_the_rules_for_other_groups(problems_of, group):
-    chosen = ("data=files", "data.train=none.csv", "data.fields={text: a, stars: b}", "fold=1")
-    for target in ("strange.package.Class", "nlu.no_module.Class"):
-        found = problems_of(*chosen, f"{group}._target_={target}")
-        assert found[0].startswith(f"{group}._target_ ")
-        named = {text.partition(" ")[0] for text in found[1:]}
-        assert named - {"data.fields.stars:", "data.fields"} == {"data.train", "fold"}
 
 
 def test_in_batch_negatives_need_another_pair_beside_each_one(composer):

@@ -4,8 +4,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 SAID = "no connection to postgresql://me:hunter2@host/db"
 
 
@@ -26,15 +24,6 @@ def test_a_traceback_holds_no_password_of_an_address():
     assert done.returncode == 1 and "hunter2" not in done.stderr
     assert "ConnectionError: no connection to postgresql://***@host/db" in done.stderr
     assert done.stderr.rstrip().endswith("RuntimeError: this cannot continue") and "in broken" in done.stderr
-
-
-@pytest.mark.thorough
-def test_a_traceback_of_one_of_several_processes_holds_no_password(capfd):
-    from nlu.launching.local import in_processes
-
-    assert in_processes(broken, 1) == 1
-    said = capfd.readouterr().err
-    assert "postgresql://***@host/db" in said and "hunter2" not in said and "RuntimeError: this cannot continue" in said
 
 
 def interrupted() -> int:

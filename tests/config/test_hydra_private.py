@@ -9,10 +9,6 @@ from hydra.core import utils
 from omegaconf import OmegaConf
 
 from nlu.config.hydra_private import adapt_hydra
-from tests.few import first
-from tests.training.in_process import command
-
-ROLES = "data.fields={text: title, label: y}"
 
 
 def composed(directory: Path, *overrides: str) -> Any:
@@ -67,15 +63,3 @@ def test_a_plus_sign_adds_to_a_dictionary_and_the_keys_of_a_choice_are_merged(di
     assert composed(directory, "data.part={_target_: c.D}")["data"]["part"] == {"_target_": "c.D"}
     assert composed(directory, "data.sets={a: {width: 3}}")["data"]["sets"]["a"] == {"_target_": "a.B", "width": 3}
     assert composed(directory, "data={none: 1}")["data"]["part"]["width"] == 1
-
-
-@pytest.mark.parametrize("status", first(1, [0, 2]))
-def test_the_fields_of_a_data_set_are_replaced_in_a_run_and_in_each_job_of_a_grid(tmp_path, capsys, status):
-    (tmp_path / "rows.jsonl").touch()
-    data = ("data=afqmc", "task=classify", f"data.train={tmp_path}/rows.jsonl", "data.dev=null", "dry_run=true")
-    other = "{text:title}" if status else "{text:title,label:z}"
-    command(*data, ROLES)
-    assert capsys.readouterr().out.count("fields:\n    text: title\n    label: y\n") == 1
-    command(*data, f"{ROLES},{other}", "--multirun", f"hydra.sweep.dir={tmp_path}/grid", status=status)
-    refused = f"job 1 (data.fields={other}): data.fields is {{'text': 'title'}}, but task=classify needs label as well"
-    assert (refused in capsys.readouterr().err) == (status == 2)

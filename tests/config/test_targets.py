@@ -3,7 +3,6 @@
 import sys
 
 import pytest
-from omegaconf import OmegaConf
 
 from nlu.config.errors import UserError
 from nlu.config.targets import build
@@ -12,19 +11,6 @@ from nlu.config.targets import build
 def test_a_target_is_called_with_the_runtime_arguments_and_the_keys_of_its_node():
     part = build({"_target_": "store.parts.Part", "size": 3}, "a", "b", trusted=["store"])
     assert (part.given, part.size) == (("a", "b"), 3)
-
-
-def test_a_composed_node_is_resolved_to_plain_containers():
-    config = OmegaConf.create({"n": 2, "part": {"_target_": "store.parts.Part", "size": "${n}", "tags": ["a"]}})
-    part = build(config.part, trusted=["store"])
-    assert part.size == 2
-    assert type(part.tags) is list
-
-
-def test_a_built_object_does_not_share_containers_with_the_configuration():
-    node = {"_target_": "store.parts.Part", "size": 1, "tags": ["a"]}
-    build(node, trusted=["store"]).tags.append("b")
-    assert node == {"_target_": "store.parts.Part", "size": 1, "tags": ["a"]}
 
 
 def test_a_node_within_a_node_is_built_first_and_only_from_its_own_keys():

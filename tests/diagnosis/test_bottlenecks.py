@@ -15,10 +15,6 @@ FINE = Measured(
 )  # fmt: skip
 
 
-def test_nothing_is_to_change_in_a_run_that_computes() -> None:
-    assert findings(FINE) == []
-
-
 @pytest.mark.parametrize(
     ("name", "key", "changed", "share"),
     [
@@ -63,8 +59,3 @@ def test_a_bottleneck_is_named_with_its_share_and_a_key(
 )
 def test_what_is_below_a_limit_is_left_alone(changed: dict[str, Any]) -> None:
     assert findings(replace(FINE, **changed)) == []
-
-
-def test_the_largest_share_of_the_time_is_first_after_memory() -> None:
-    several = replace(FINE, evaluation_s=0.05, computed_tokens=3000.0, peak_mb=15500.0)
-    assert [one.name for one in findings(several)] == ["memory", "padding", "evaluation"]

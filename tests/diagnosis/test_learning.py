@@ -9,7 +9,7 @@ import pytest
 from nlu.diagnosis.check import Check
 from nlu.diagnosis.learning import learning
 from nlu.reports.runs import read_run
-from nlu.runs.records import INSPECT_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
+from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run
 
 PLAIN: dict[str, Any] = {
@@ -115,23 +115,3 @@ def test_a_score_of_which_less_is_better_is_best_where_it_is_lowest(tmp_path: Pa
         valid.append(step=100 * number, set="dev", metric="mae", value=value)
     course = checks_of(folder)["course of the score"]
     assert course.says == "dev mae was best (0.1000) at evaluation 3 of 4" and course.mark == "ok"
-
-
-def test_of_a_run_that_has_just_begun_little_is_said(tmp_path: Path) -> None:
-    folder = begin_run(tmp_path / "run")
-    assert [check.says for check in checks_of(folder).values() if check.mark != "ok"] == [
-        "8 examples in a step, whose gradient is noisy"
-    ]
-
-
-def test_what_was_inspected_is_named_with_a_remedy(tmp_path: Path) -> None:
-    folder = begin_run(tmp_path / "run", **PLAIN)
-    assert "inside the model" not in checks_of(folder)
-    table = Table(folder / "inspect.tsv", INSPECT_COLUMNS)
-    for step in (10, 20):
-        table.append(step=step, kind="module", name="layer.0.output", dead=0.25)
-    assert checks_of(folder)["inside the model"].says == "nothing unusual in 1 name at 2 steps"
-    table.append(step=30, kind="module", name="layer.0.output", dead=0.75)
-    check = checks_of(folder)["inside the model"]
-    assert check.mark == "warning" and check.says.startswith("75% of the units that layer.0.output reads are dead")
-    assert "optimizer.lr" in check.remedy

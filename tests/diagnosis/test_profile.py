@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from nlu import profile
 from nlu.config.errors import EXIT_USER_ERROR
 from nlu.diagnosis import profiled_prediction, profiling
-from nlu.diagnosis.traced import trace, without_numbers
+from nlu.diagnosis.traced import trace
 from nlu.inference.predictor import Predictor
 from nlu.tasks.classify import Classify
-from nlu.training import host_memory, passes, step
+from nlu.training import passes, step
 from nlu.training.phases import HostPhases
-from tests.training.in_process import PLAIN, TINY, of_composed, sets, train, write_rows
+from tests.training.in_process import TINY, of_composed, sets, train, write_rows
 from tests.training.test_phases import Clock
 
 SHORT = ("steps=2", "warmup=1")
@@ -70,52 +70,6 @@ def test_a_slow_collate_is_an_input_bottleneck(
     assert any(name.startswith("nlu.module backbone.") for name in names)
 
 
-def test_a_tiny_model_is_a_bottleneck_of_operators(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # No matrix of this model takes a second.
-    backward_takes(1.0, clock, monkeypatch)
-    run_profile(*sets(tmp_path))
-    assert first_finding(capsys.readouterr().out) == "operators"
-
-
-def test_evaluations_that_take_longer_than_the_steps_between_them_are_a_bottleneck(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    backward_takes(1.0, clock, monkeypatch)
-    monkeypatch.setattr(profiling, "score", clock.moved_by(3.0, profiling.score))
-    run_profile(*sets(tmp_path), "trainer.eval_interval=1st", "trainer.max_duration=8st")
-    printed = capsys.readouterr().out
-    assert first_finding(printed) == "evaluation" and "75% of the run would be evaluations" in printed
-    assert "the whole run  8 steps, about 0:32" in printed
-
-
-def test_an_encoder_that_pads_texts_of_mixed_lengths_is_a_bottleneck_of_padding(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # So short that operators take longer.
-    backward_takes(1e-9, clock, monkeypatch)
-    run_profile(
-        *sets(tmp_path), "trainer.bucket_batches=1", "trainer.batch_size=27",
-        model=("model=textcnn", "model.embedding_size=4", "model.hidden_size=4", *PLAIN),
-    )  # fmt: skip
-    printed = capsys.readouterr().out
-    assert first_finding(printed) == "padding"
-    # One step takes all rows, padded to the longest one.
-    lengths = [len(line.split("\t")[0].split()) + 2 for line in (tmp_path / "train.tsv").read_text().splitlines()]
-    padding = 1 - sum(lengths) / (max(lengths) * len(lengths))
-    assert f"padding        {padding:.1%} of the computed tokens" in printed
-
-
-def test_a_run_that_fills_the_memory_is_named_first(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    backward_takes(1.0, clock, monkeypatch)
-    monkeypatch.setattr(host_memory, "of_machine", lambda: (0, 1_000_000))
-    run_profile(*sets(tmp_path))
-    assert first_finding(capsys.readouterr().out) == "memory"
-
-
 def test_a_run_that_predicts_is_measured_by_batch(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,15 +97,6 @@ def test_a_run_that_predicts_is_measured_by_batch(
     run_profile(f"run={tmp_path}/run", f"rows={write_rows(tmp_path / 'few.tsv', 5)}", "trainer.eval_batch_size=8")
     # The warm-up uses them up, so that they are predicted again.
     assert "a batch of prediction, mean of 1" in capsys.readouterr().out
-
-
-def test_several_devices_and_an_existing_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_profile(*sets(tmp_path), "trainer.devices=2", status=EXIT_USER_ERROR)
-    assert "trainer.devices is 2, but one process is profiled" in capsys.readouterr().err
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there/mine.txt").touch()
-    run_profile(*sets(tmp_path), f"out={tmp_path}/there", status=EXIT_USER_ERROR)
-    assert f"out is {tmp_path}/there" in capsys.readouterr().err
 
 
 class Twice(nn.Module):
@@ -208,11 +153,3 @@ def test_the_time_of_traced_passes_is_that_of_their_steps() -> None:
     found = trace(model, torch.device("cpu"), one_step, 2, None)
     # Waiting for rows is not part of them.
     assert found.passes_s == pytest.approx(sum(took_s) / 2, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [("a.layers.11.dense", "a.layers.*.dense"), ("0.1", "*.*"), ("conv1.w2", "conv1.w2"), ("model", "model")],
-)
-def test_layers_of_one_kind_share_a_name(name: str, short: str) -> None:
-    assert without_numbers(name) == short

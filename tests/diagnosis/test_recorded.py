@@ -69,18 +69,6 @@ def test_ends_scores_and_settings_are_described_as_approved() -> None:
     assert_approved(APPROVED / "recorded.txt", "\n".join(found))
 
 
-def test_seeds_beside_a_run_tell_how_much_one_of_them_is_worth() -> None:
-    begin_run(Path("all"), seeds=3)
-    for seed, value in ((1, 0.5), (2, 0.75), (3, 0.625)):
-        end_run(begin_run(Path(f"all/seed-{seed}"), seed=seed), value)
-    run = read_run(Path("all/seed-2"))
-    assert recorded._seed(run.folder, run).says == "2; over 3 seeds accuracy is 0.6250 with sd 0.1250"
-    single = read_run(end_run(begin_run(Path("single"), seed=7), 0.5))
-    assert recorded._seed(single.folder, single).says.startswith(
-        "only 7; seeds=5 shows how much the score depends on the seed"
-    )
-
-
 @pytest.mark.parametrize(
     ("starts", "checks"),
     [

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from unittest import mock
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 
 from nlu.config.errors import UserError
@@ -20,7 +18,6 @@ from nlu.data.collate import Batch
 from nlu.diagnosis.check import Check, is_broken
 from nlu.diagnosis.examination import of_run
 from nlu.diagnosis.recomputed import predicted_again
-from nlu.diagnosis.recorded import beginning
 from nlu.display.progress import Progress
 from nlu.inference.locate import locate
 from nlu.inference.trained import Trained, load_trained
@@ -68,27 +65,6 @@ def test_a_configuration_that_is_cut_off_is_one_sentence(run: Path, share: float
             of_run(str(run))
 
 
-def test_a_configuration_without_its_last_line_end_is_whole_if_all_choices_are_there(run: Path) -> None:
-    path = run / "config.yaml"
-    without = path.read_text()
-    groups = [name for name, node in yaml.safe_load(without).items() if isinstance(node, dict) and "_target_" in node]
-    last = {"tracker": "none", "adapter": "none"}
-    names = {**{group: "any" for group in groups if group not in last}, **last}
-    assert set(groups) == set(names)
-    assert without.endswith("choices: {}\n"), "it was not started by a command line"
-    text = without.replace("choices: {}\n", yaml.safe_dump({"choices": names}, sort_keys=False))
-    for each in (without, text):
-        path.write_text(each)
-        whole = saved_config(run)
-        path.write_text(each.rstrip("\n"))
-        assert saved_config(run) == whole and of_run(str(run))
-    # A part of a name, without the last choice, and a name of the user's own, which cannot be told from a part.
-    for cut in (text[:-2], text.rstrip().rpartition("\n")[0], text.rstrip() + "_of_mine"):
-        path.write_text(cut)
-        with pytest.raises(UserError, match="config.yaml ends within a line, so a part of it is missing"):
-            saved_config(run)
-
-
 def checks(run: Path | str) -> dict[str, Check]:
     """What is said of the score of a run, by name; of several of one name the gravest."""
     found: dict[str, Check] = {}
@@ -120,11 +96,6 @@ def test_an_unchanged_run_passes_every_check(name: str, tmp_path: Path) -> None:
         assert found["neighbours"].says == "23 rows of dev: exactly the same one by one and in batches of 32"
         assert found["kept predictions"].says == "23 rows of dev: exactly the same as the run kept"
     assert found["rows"].says.endswith("train 13, dev 23")
-
-
-def test_a_section_tells_whether_the_run_learns(run: Path) -> None:
-    (section,) = [section for section in of_run(str(run)) if section.title == "whether it learns"]
-    assert "8 examples in a step, whose gradient is noisy" in [check.says for check in section.checks]
 
 
 def test_predictions_that_differ_from_the_kept_ones_are_reported(run: Path) -> None:
@@ -159,20 +130,6 @@ def test_predictions_that_depend_on_neighbours_are_broken(run: Path) -> None:
     assert neighbours.mark == "broken" and neighbours.says.startswith("23 of 23 rows of dev get another prediction")
 
 
-def test_rounding_that_depends_on_neighbours_is_broken_only_for_the_native_bert(run: Path) -> None:
-    predicted, trained = predicting_again(run)
-    own = trained.task.forward
-
-    def forward(model: TaskModel, batch: Batch) -> dict[str, torch.Tensor]:
-        outputs = own(model, batch)
-        return {**outputs, "logits": outputs["logits"].double() * (1 + 1e-7 * len(batch))}
-
-    with mock.patch.object(trained.task, "forward", forward):
-        assert next(predicted()).mark == "broken"
-        with mock.patch("nlu.diagnosis.recomputed.BERT_TARGET", "another"):
-            assert next(predicted()).mark == "ok"
-
-
 def test_changed_rows_are_reported_and_not_predicted_again(own: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(own.parent, tmp_path / "moved"))
     config = (folder / "run/config.yaml").read_text().replace(str(own.parent), str(folder))
@@ -186,37 +143,11 @@ def test_changed_rows_are_reported_and_not_predicted_again(own: Path, tmp_path: 
     assert found["rows"].mark == "broken" and "dev.jsonl" in found["rows"].says
 
 
-def test_changed_code_is_reported_by_module(run: Path) -> None:
-    with zipfile.ZipFile(run / "code.zip") as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    files["nlu/tasks/classify.py"] += b"\n"
-    del files["nlu/doctor.py"]
-    with zipfile.ZipFile(run / "code.zip", "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    found = checks(run)["code"]
-    assert found.mark == "warning"
-    assert found.says == "2 modules not as in code.zip: nlu/doctor.py added, nlu/tasks/classify.py changed"
-
-
 def test_other_versions_and_commits_are_reported_with_how_to_restore_them(run: Path) -> None:
     change(run / "provenance.json", starts__0__versions__numpy="1.0", starts__0__git={"commit": "abc", "diff": ""})
     found = checks(run)
     assert "numpy 1.0 there" in found["versions"].says and "numpy==1.0" in found["versions"].remedy
     assert found["commit"].mark == "ok" and found["commit"].says.startswith("abc there")
-
-
-def test_another_number_of_threads_or_processes_is_reported(run: Path) -> None:
-    change(run / "checkpoints/last/state.json", order__machine__threads=7, order__world_size=4)
-    found = checks(run)
-    assert found["threads"].remedy == "set OMP_NUM_THREADS=7"
-    assert found["ranks"].says == "saved by 4 processes, scored by 1"
-
-
-def test_a_run_that_was_continued_elsewhere_is_reported(run: Path) -> None:
-    starts = json.loads((run / "provenance.json").read_text())["starts"]
-    change(run / "provenance.json", starts=[*starts, {**starts[0], "world_size": 2}])
-    assert checks(run)["starts"].says.startswith("2 starts, with other world_size")
 
 
 def test_scores_that_two_records_tell_differently_are_broken(run: Path) -> None:
@@ -226,13 +157,6 @@ def test_scores_that_two_records_tell_differently_are_broken(run: Path) -> None:
     (run / "valid.tsv").write_text("\n".join(edited) + "\n")
     found = checks(run)["records"]
     assert found.mark == "broken" and "0.123 in valid.tsv" in found.says
-
-
-def test_the_last_weights_are_not_those_of_the_recorded_score(run: Path) -> None:
-    change(run / "result.json", best__step=2)
-    change(run / "checkpoints/best-1/score.json", step=2)
-    found = checks(run / "last")["which weights"]
-    assert found.mark == "warning" and "last: step 4" in found.says and "that of step 2" in found.says
 
 
 @pytest.mark.parametrize("damage", ["no mark", "cut", "nan", "lost"])
@@ -262,55 +186,6 @@ def test_a_checkpoint_that_is_not_whole_is_broken(run: Path, damage: str) -> Non
     }
     assert found.mark == "broken" and words[damage] in found.says
     assert "neighbours" not in checks(run)
-
-
-def test_a_run_that_failed_before_its_first_checkpoint_is_reported_not_refused(run: Path) -> None:
-    shutil.rmtree(run / "checkpoints")
-    (run / "result.json").unlink()
-    with open(run / "log.txt", "a") as log:
-        log.write("2026-01-01T00:00:00+0000 ERROR the disk is full\n")
-    found = checks(run)
-    assert found["state"].mark == "broken" and found["state"].says == "failed: the disk is full"
-    assert found["checkpoint"].mark == "broken" and "lacks a checkpoint best" in found["checkpoint"].says
-
-
-def test_a_state_that_lacks_a_field_is_reported_as_broken(run: Path) -> None:
-    content = json.loads((run / "checkpoints/last/state.json").read_text())
-    del content["order"]["machine"]
-    (run / "checkpoints/last/state.json").write_text(json.dumps(content))
-    found = checks(run)["device"]
-    assert found.mark == "broken" and "'machine'" in found.says
-
-
-@pytest.mark.parametrize(
-    ("lines", "mark", "words"),
-    [
-        ([], "warning", "log.txt, which counts"),
-        (["INFO pretrained x: 57 of 57 tensors of the model loaded"], "ok", "nothing is missing"),
-        (
-            ["INFO pretrained x: 55 of 57 tensors of the model loaded", "INFO   missing: head.linear.weight, head.b"],
-            "ok",
-            "the head was random",
-        ),
-        (
-            ["INFO pretrained x: 55 of 57 tensors of the model loaded", "WARNING   missing: layers.0.a, head.b"],
-            "warning",
-            "1 of the encoder were random, such as layers.0.a",
-        ),
-        (
-            [
-                "INFO pretrained x: 56 of 57 tensors of the model loaded",
-                "WARNING   mismatched: backbone.positions is (64, 8), the model wants (32, 8)",
-            ],
-            "warning",
-            "such as backbone.positions",
-        ),
-    ],
-)
-def test_partly_loaded_weights_are_found_in_the_log(tmp_path: Path, lines: list[str], mark: str, words: str) -> None:
-    (tmp_path / "log.txt").write_text("".join(f"2026-01-01T00:00:00+0000 {line}\n" for line in lines))
-    found = beginning(tmp_path, "x")
-    assert found.mark == mark and words in found.says
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -14,10 +14,7 @@ from nlu.config.schema import Trainer
 from nlu.diagnosis import batch_scan
 from nlu.diagnosis.batch_scan import BatchScan, Size
 from nlu.diagnosis.range_test import Average, analyzed, rates, rounded_down, slopes, smoothed
-from nlu.diagnosis.scanned import rates_figure, sizes_figure
-from nlu.display.canvas import BEST_COLOUR
 from nlu.runs.records import read_rows
-from nlu.training import host_memory
 from nlu.training.passes import Passes
 from tests.training.in_process import TINY, column, of_composed, sets, train
 from tests.training.mixtures import CLASSES, NUMBERS, mixture
@@ -149,14 +146,6 @@ def test_a_scan_recommends_a_rate_and_ends_where_the_loss_diverges(
     assert "the 400 training rows" not in printed
 
 
-def test_rows_that_repeat_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_scan(*sets(tmp_path), "of=lr", "steps=10", "max_lr=1e-6", status=1)
-    printed = capsys.readouterr().out
-    # Epochs of 8, 8, 8 and 3 rows.
-    assert "note: the 10 steps took the 27 training rows 2.6 times" in printed
-    assert "no rate can be recommended: the smoothed loss falls by" in printed
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -254,17 +243,6 @@ def test_a_scan_of_sizes_ends_where_memory_ends(
     assert "note: the largest size was the fastest; larger ones were not measured" in printed
 
 
-def test_a_scan_of_sizes_ends_before_a_cpu_runs_out_of_memory(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    taken = iter([10, 30, 60])
-    monkeypatch.setattr(host_memory.Peak, "bytes", lambda self: next(taken))
-    monkeypatch.setattr(host_memory, "of_machine", lambda: (100, 100))
-    run_scan(*rows_of_six_words(tmp_path, 30), "of=batch_size", "steps=3")
-    # After 1, 2 and 4 rows: twice 60 bytes are more than 80 % of 100.
-    assert "8 examples might take more than 80% of the free memory" in capsys.readouterr().out
-
-
 def test_pairs_that_are_compared_are_scanned_from_two_on(
     tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,19 +255,6 @@ def test_pairs_that_are_compared_are_scanned_from_two_on(
     printed = capsys.readouterr().out
     assert re.findall(r"^ +(\d+) +[\d,.]+ ", printed, re.MULTILINE) == ["2", "4", "8"]
     assert "InfoNce compares the rows of a micro-batch" in printed
-
-
-def test_the_figures_mark_what_is_recommended() -> None:
-    found = analyzed(*curve(3e-5, 1e-3), 0.9, 100, False)
-    axes = rates_figure(found, 2e-4).axes[0]
-    marked = [line for line in axes.lines if line.get_color() == BEST_COLOUR]
-    assert [float(line.get_xdata()[0]) for line in marked] == [found.recommended]  # type: ignore[index]
-    assert axes.get_xscale() == "log" and axes.lines[0].get_ydata() == pytest.approx(found.loss_N)
-    sizes = BatchScan([size(1, 10), size(2, 39), size(4, 40)], "cpu", "", Trainer())
-    drawn = sizes_figure(sizes)
-    marked = [line for line in drawn.axes[0].lines if line.get_color() == BEST_COLOUR]
-    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in marked] == [([2], [39])]  # type: ignore[arg-type]
-    assert len(drawn.axes) == 1, "no axis of memory that is not known"
 
 
 def test_sizes_of_a_mixture_are_scanned_and_its_rates_are_refused(

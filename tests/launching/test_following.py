@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 
-from nlu.display.jobs import JobRow, JobsBoard
+from nlu.display.jobs import JobsBoard
 from nlu.launching import local_queue
-from nlu.launching.following import Detached, Follower, JobEnd, left_sentence, progress_of
+from nlu.launching.following import Detached, Follower, JobEnd
 from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job, JobState, Look, QueueContext
 from nlu.launching.submissions import new_tokens
@@ -71,13 +71,6 @@ def test_the_result_of_a_job_is_requested_until_the_queue_answers(follow, capfd)
     assert said.count("does not return the results of its jobs (connection refused)") == 1 and "job 1: failed" in said
 
 
-def test_an_unreachable_queue_is_named_on_cancel_and_asked_at_the_next_ctrl_c(follow, capfd, monkeypatch):
-    monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
-    monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: "c")
-    assert follow(sleep, failures=1, ctrl_c=2).word == "cancelled"
-    assert "local does not answer (connection refused), so jobs may continue; Ctrl-C asks" in capfd.readouterr().err
-
-
 def test_ctrl_c_asks_each_time_and_offers_to_leave_the_jobs(follow, capfd, monkeypatch):
     monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
     asked, given = [], iter(["g", "c", "l"])
@@ -128,17 +121,3 @@ def test_a_word_tells_how_a_job_ended(state, outcome, word):
 )  # fmt: skip
 def test_the_status_of_a_job_is_what_it_returned(state, outcome, status):
     assert JobEnd(Look(state), outcome).status == status
-
-
-def test_a_sentence_says_how_to_find_detached_jobs_again(tmp_path):
-    one, two = (left_sentence(count, tmp_path / "a b") for count in (1, 2))
-    assert one.startswith("1 job continues; ") and two.startswith("2 jobs continue; ")
-    assert f"nlu.report --follow '{tmp_path}/a b' follows" in one and f"nlu.jobs '{tmp_path}/a b' --cancel" in one
-
-
-def test_the_progress_of_a_job_is_the_last_line_of_its_log(tmp_path):
-    assert progress_of(tmp_path) == JobRow()
-    (tmp_path / "log.txt").write_text("first\n2026-01-01T00:00:00+0000 INFO read 3 rows\n")
-    assert progress_of(tmp_path) == JobRow(last_line="read 3 rows")
-    (tmp_path / "log.txt").write_text("first\nas it is\n")
-    assert progress_of(tmp_path) == JobRow(last_line="as it is")

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from nlu.launching.queue import Job
-from nlu.launching.submitit_jobs import WithHeartbeat, beat_file, beating, missed_file
+from nlu.launching.submitit_jobs import WithHeartbeat, beat_file, beating
 
 
 @pytest.fixture
@@ -28,18 +28,6 @@ def start(tmp_path, monkeypatch):
 def test_a_result_that_was_cut_off_is_removed(start, tmp_path, task):
     (tmp_path / f"57_{task}_result.pkl.save_tmp").touch()
     assert start(task) == []
-
-
-def test_a_missing_job_is_present_again_once_its_first_task_starts(start, tmp_path):
-    missed_file(tmp_path, "57").touch()
-    assert start(1) == ["57_missed"]
-    assert start(0) == []
-
-
-def test_a_start_removes_only_the_earlier_result_of_the_same_task(start, tmp_path):
-    (tmp_path / "57_0_result.pkl").touch()
-    (tmp_path / "57_1_result.pkl").touch()
-    assert start(1) == ["57_0_result.pkl"]
 
 
 def test_a_restarted_job_has_another_heartbeat_even_with_the_same_process_number(start, tmp_path, monkeypatch):

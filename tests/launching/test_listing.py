@@ -8,7 +8,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.launching import listing
-from nlu.launching.listing import CombinedQueue, cancel_all, follow, latest, listed, queue_of, records_of
+from nlu.launching.listing import cancel_all, follow, latest, listed, queue_of, records_of
 from nlu.launching.queue import Job, JobState, Look, QueueContext, Ticket
 from nlu.launching.submissions import Submissions
 
@@ -117,23 +117,6 @@ def test_all_open_jobs_of_a_folder_are_cancelled_but_not_those_that_may_be_anoth
         id % 2: Look(JobState.RUNNING, is_certain=False),
     }  # fmt: skip
     assert cancel_all(tmp_path) == 1 and queue.cancelled == [id % 1]
-
-
-def test_each_queue_is_asked_for_its_jobs_and_a_refusal_does_not_stop_the_others(tmp_path: Path) -> None:
-    one, other = Fixed("slurm", QueueContext({}, tmp_path)), Fixed("local", QueueContext({}, tmp_path))
-    both = CombinedQueue({"1": one, "2": other, "3": one})
-    assert both.name == "queue" and CombinedQueue({"1": one, "3": one}).name == "slurm" and both.poll_s == 1.0
-    other.poll_s = 0.25  # type: ignore[attr-defined]
-    assert CombinedQueue({"1": one, "2": other}).poll_s == 0.25 and CombinedQueue({}).poll_s == 1.0
-    assert {id: look.node for id, look in both.look(["1", "2", "3"]).items()} == {id: f"node of {id}" for id in "123"}
-    assert (one.asked, other.asked) == (["1", "3"], ["2"])
-    one.refuses = {"3"}
-    with pytest.raises(UserError, match="^3 cannot be cancelled from here$"):
-        both.cancel(["3", "1", "2"])
-    assert (one.cancelled, other.cancelled) == (["1"], ["2"])
-    other.outcomes["2"] = 7
-    assert both.log_tail("2", 3) == ["local 2 3"] and both.outcome("2") == both.status("2") == 7
-    both.cancel(["1"])
 
 
 def test_open_jobs_are_followed_and_ended_ones_are_reported_and_fetched(

@@ -5,12 +5,9 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -56,32 +53,6 @@ def test_a_command_removes_the_folders_of_killed_commands_and_not_of_living_ones
     os.waitpid(living, 0)
 
 
-def test_the_folder_of_a_command_that_was_killed_before_it_held_it_goes_too(top: Path) -> None:
-    with meeting_folder() as own:
-        early = own.with_name(f"{own.name}-early")
-        early.mkdir()
-        with meeting_folder() as other:
-            assert set(top.iterdir()) == {own, other}
-    assert not list(top.iterdir())
-
-
-@pytest.mark.parametrize("other", ["socket.gethostname", "boot"])
-def test_the_folder_of_a_command_of_another_host_stays_whose_lock_is_not_seen_here(
-    top: Path, monkeypatch: pytest.MonkeyPatch, other: str
-) -> None:
-    with monkeypatch.context() as there:
-        if other == "boot":
-            there.setattr("nlu.launching.local.identity_of", lambda pid: {"pid": pid, "machine": "another pid:[1]"})
-        else:
-            there.setattr(other, lambda: "far")
-        command, theirs = other_command()
-    # Of a command that was killed no lock is seen either.
-    os.kill(command, signal.SIGKILL)
-    os.waitpid(command, 0)
-    with meeting_folder() as own:
-        assert set(top.iterdir()) == {theirs, own}
-
-
 def nothing() -> int:
     return 0
 
@@ -103,34 +74,6 @@ def test_a_signal_between_two_starts_ends_the_process_that_would_wait_for_the_ot
         assert process.exitcode == -signal.SIGKILL
 
 
-def test_a_ctrl_c_that_comes_as_processes_are_waited_for_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed_on = stopping.passed_on
-
-    @contextmanager
-    def with_signal(to: Callable[[int], None]) -> Iterator[None]:
-        with passed_on(to):
-            signal.raise_signal(signal.SIGINT)
-            yield
-
-    monkeypatch.setattr(stopping, "passed_on", with_signal)
-    workers = _Workers(nothing, [], None, "")
-    assert workers.wait() == 0 and not workers._is_killed
-
-
-def test_a_process_that_has_just_ended_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kill(pid: int, number: int) -> None:
-        asked.append(pid)
-        raise ProcessLookupError
-
-    asked: list[int] = []
-    monkeypatch.setattr(os, "kill", kill)
-    workers = _Workers(nothing, [], None, "")
-    processes: Any = [SimpleNamespace(pid=pid, is_alive=lambda: True) for pid in (1, 2)]
-    workers._processes = processes
-    workers._pass_on(signal.SIGTERM)
-    assert asked == [1, 2]
-
-
 def fails(alone: bool, folder: Path) -> int:
     """Raise an error in rank 1 while rank 0 waits, or in both."""
     rank = int(os.environ["RANK"])
@@ -149,19 +92,3 @@ def test_the_first_traceback_is_printed_and_a_line_for_the_other_ranks(
     said = capfd.readouterr().err
     assert said.count("Traceback") == 1 and said.endswith("nlu: rank 0 was ended, since rank 1 had failed\n")
     assert "nlu: rank 1 failed:\nTraceback" in said and "ValueError: the fault of rank 1\n" in said
-
-
-def test_of_ranks_that_fail_at_once_only_one_prints_its_traceback(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert in_processes(partial(fails, False, tmp_path), 2) == 1
-    said = capfd.readouterr().err
-    assert said.count("Traceback") == 1
-    first = int(said.partition(" failed:")[0][-1])
-    assert f"ValueError: the fault of rank {first}\n" in said
-    # The other one may have been ended before it could say so.
-    last = said.splitlines()[-1]
-    assert last in (
-        f"nlu: rank {1 - first} failed too: ValueError: the fault of rank {1 - first}",
-        f"nlu: rank {1 - first} was ended, since rank {first} had failed",
-    )

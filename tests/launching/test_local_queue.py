@@ -17,15 +17,15 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.jobs import main as jobs_main
 from nlu.launching import local_queue
-from nlu.launching.listing import CombinedQueue, follow
+from nlu.launching.listing import follow
 from nlu.launching.local_queue import MACHINE, LocalQueue
-from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueContext, Ticket, open_queue
+from nlu.launching.queue import Job, JobState, Look, QueueContext, Ticket, open_queue
 from nlu.launching.slurm import SlurmQueue
 from nlu.launching.submissions import Submissions, new_tokens
-from nlu.launching.submitit_jobs import TAIL_BYTES, beat_file, failed, read_outcome, tail, to_plain
-from nlu.storage.files import read_json, write_json
+from nlu.launching.submitit_jobs import beat_file, failed, read_outcome, to_plain
+from nlu.storage.files import write_json
 from nlu.sweeps.faults import last_line, machine_fault
-from tests.launching.jobs import inherited, number_of, sleep, visible_gpus
+from tests.launching.jobs import number_of, sleep, visible_gpus
 
 SETTINGS = {"timeout_min": 5, "nodes": 1}
 
@@ -101,29 +101,6 @@ def test_a_cancelled_job_and_a_killed_one_have_different_states(tmp_path, import
     assert other.outcome(first) is other.outcome(second) is None
 
 
-def test_a_token_that_begins_like_another_one_names_another_job(tmp_path, importable):
-    watched, token = queue(tmp_path, sleep), new_tokens(1)[0]
-    (ticket,) = watched.submit([Job(10, "/10", (), f"{token}-10")])
-    assert queue(tmp_path).find([Job(1, "/1", (), f"{token}-1")]) == [None]
-    os.killpg(int(ticket.id.rpartition("/")[2]), signal.SIGKILL)
-
-
-def test_a_job_neither_holds_a_pipe_of_its_submitter_nor_gets_its_ctrl_c(tmp_path, importable):
-    submitted = queue(tmp_path, sleep)
-    (ticket,) = submitted.submit(jobs(1))
-    process = int(ticket.id.rpartition("/")[2])
-    try:
-        assert os.getsid(process) == process != os.getsid(0)
-        assert {os.readlink(f"/proc/{process}/fd/{number}") for number in (0, 1, 2)} == {"/dev/null"}
-    finally:
-        os.killpg(process, signal.SIGKILL)
-
-
-def test_a_setting_that_submitit_refuses_is_reported_with_its_words(tmp_path):
-    with pytest.raises(JobRefused, match="submitit cannot start jobs here: .*correct what hydra.launcher sets"):
-        queue(tmp_path, number_of, nodes=2).submit(jobs(1))
-
-
 def test_ids_and_queues_that_there_are_not_are_refused(tmp_path):
     with pytest.raises(UserError, match="57 is not a job of this machine"):
         queue(tmp_path).look(["57"])
@@ -177,11 +154,6 @@ def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tm
         assert [ticket.id for ticket in queue(tmp_path).find([Job(0, "/0", (), id.split("/")[1])])] == [id]
 
 
-def test_the_result_of_a_job_of_another_machine_counts_here(tmp_path, importable):
-    with job_elsewhere(tmp_path, "number_of") as id:
-        assert queue(tmp_path).look([id])[id].state is JobState.DONE and queue(tmp_path).outcome(id) == 0
-
-
 def of_far(folder: Path, number: int) -> str:
     """The id of a job that another machine has, or had."""
     token = new_tokens(1)[0]
@@ -214,50 +186,6 @@ def test_a_job_of_a_machine_that_is_gone_is_lost_once_its_beat_has_stood_still(t
         assert look.state is JobState.LOST and look.reason.startswith("it has sent no heartbeat on far for ")
     (tmp_path / ".submitit" / id.split("/")[1] / "12" / "cancelled").touch()
     assert queue(tmp_path).look([id])[id].state is JobState.CANCELLED
-
-
-def test_only_jobs_of_this_machine_are_cancelled_and_the_others_named(tmp_path, importable, monkeypatch):
-    # This one does not listen, and is killed.
-    monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.0)
-    own = queue(tmp_path, sleep)
-    here, others = [ticket.id for ticket in own.submit(jobs(2))], [of_far(tmp_path, number) for number in (4, 7)]
-    told = "jobs 4, 7 are processes of far, and can only be cancelled there; run python -m nlu.jobs .* --cancel 4 7 "
-    with pytest.raises(UserError, match=f"{told}there; where far is gone, run python -m nlu.jobs .* --forget 4 7"):
-        queue(tmp_path).cancel([others[0], here[0], others[1]])
-    assert [own.look([id])[id].state for id in here] == [JobState.CANCELLED, JobState.RUNNING]
-    # Submitted with other settings, so that each queue is asked by itself.
-    each = {others[0]: queue(tmp_path), here[1]: queue(tmp_path, timeout_min=6)}
-    with pytest.raises(UserError, match="job 4 is a process of far"):
-        CombinedQueue(each).cancel(list(each))
-    assert own.look(here)[here[1]].state is JobState.CANCELLED
-
-
-def test_a_job_that_is_looked_at_again_costs_no_file_that_cannot_have_changed(tmp_path, monkeypatch):
-    id, read = of_far(tmp_path, 3), []
-    monkeypatch.setattr(local_queue, "read_json", lambda path: read.append(path) or read_json(path))
-    watched = queue(tmp_path)
-    for _ in range(5):
-        watched.look([id])
-    assert len(read) == 1
-
-
-def test_a_rebooted_machine_has_lost_its_jobs_and_another_container_cannot_know(tmp_path):
-    own = local_queue._here()
-    id = f"{own['host']}/token/1"
-    boot, namespace = own["machine"].split(" ")
-    for machine, state in (
-        (f"{boot} {namespace}", JobState.LOST), (f"earlier {namespace}", JobState.LOST),
-        (f"{boot} pid:[1]", JobState.RUNNING),
-    ):  # fmt: skip
-        write_json(tmp_path / ".submitit/token/machine.json", {"host": own["host"], "machine": machine})
-        assert queue(tmp_path).look([id])[id].state is state
-
-
-def test_a_job_that_another_machine_was_about_to_start_is_not_submitted_again(tmp_path):
-    write_json(tmp_path / ".submitit/token/machine.json", {"host": "far", "machine": "other pid:[1]"})
-    told = "run the same command there; where far is gone, run python -m nlu.jobs .* --forget 3"
-    with pytest.raises(UserError, match=f"far was about to start job 3 .* {told}"):
-        queue(tmp_path).find([Job(3, "/3", (), "token")])
 
 
 class Runs:
@@ -319,28 +247,3 @@ def test_the_result_of_a_job_is_read_as_numbers_texts_and_lists(tmp_path, value,
     file = tmp_path / "57_0_result.pkl"
     file.write_bytes(pickle.dumps(("success", to_plain(value))))
     assert read_outcome(file) == read
-
-
-def test_a_user_error_in_a_job_stays_a_user_error(tmp_path):
-    file = tmp_path / "57_0_result.pkl"
-    file.write_bytes(pickle.dumps(("success", to_plain(failed(UserError("a", "b", summary="c", remedy="d"))))))
-    found = read_outcome(file)._return_value
-    assert isinstance(found, UserError) and found.sentences == ["c", "a", "b", "d"]
-
-
-def test_the_last_lines_of_a_log_hold_no_secret_also_where_it_is_cut(tmp_path):
-    log = tmp_path / "57_0_log.err"
-    end = "x" * (TAIL_BYTES - 20) + "\n"
-    log.write_text(f"https://user:{'geheim' * 9}@host/a {end}last: HF_TOKEN=geheim\n")
-    assert tail([log], 5) == ["last: HF_TOKEN=***"]
-    log.write_text("begun\nlast: HF_TOKEN=geheim\n")
-    assert tail([log], 5) == ["begun", "last: HF_TOKEN=***"]
-
-
-def test_a_job_that_is_started_within_another_does_not_inherit_its_place(tmp_path, importable, monkeypatch):
-    for name in ("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "RANK", "MASTER_ADDR", "SLURM_CONF"):
-        monkeypatch.setenv(name, "7")
-    watched = queue(tmp_path, inherited)
-    (ticket,) = watched.submit(jobs(1))
-    until_ended(watched, [ticket.id])
-    assert watched.outcome(ticket.id) == ["SLURM_CONF"]

@@ -12,9 +12,8 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.launching import shared, shared_host
 from nlu.launching.local_queue import LocalQueue
-from nlu.launching.queue import Job, JobRefused, JobState, QueueContext, QueueFull, Ticket, open_queue
+from nlu.launching.queue import Job, JobRefused, JobState, QueueContext, Ticket
 from nlu.launching.shared import SharedQueue
-from nlu.launching.slurm import SlurmQueue
 from nlu.launching.submissions import new_tokens
 from tests.launching.jobs import until_told
 
@@ -99,19 +98,6 @@ def test_a_job_runs_two_trials_at_a_time_and_takes_the_next_when_one_ends(tmp_pa
     assert state(other, second) is JobState.DONE and other.find(jobs) == [first, second, third]
 
 
-def test_a_trial_is_handed_over_again_after_a_full_queue_took_no_job(tmp_path, hosts, monkeypatch):
-    own, jobs = queue(tmp_path), trials(tmp_path, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(own._jobs, "submit", lambda jobs: (_ for _ in ()).throw(QueueFull("MaxSubmitJobs")))
-        with pytest.raises(QueueFull):
-            own.submit(jobs)
-    assert job_ids(tmp_path) == []
-    (ticket,) = own.submit(jobs)
-    let_end(*jobs)
-    until(lambda: state(own, ticket) is JobState.DONE)
-    assert len(job_ids(tmp_path)) == 1 and len(began(jobs[0])) == 1
-
-
 def test_a_cancelled_trial_ends_while_the_others_of_its_job_continue(tmp_path, hosts):
     own, jobs = queue(tmp_path), trials(tmp_path, 2)
     first, second = own.submit(jobs)
@@ -157,29 +143,6 @@ def test_trials_of_a_killed_job_are_lost_and_a_new_one_gets_another_job(tmp_path
     let_end(*jobs)
 
 
-def test_a_trial_that_cannot_begin_is_lost_and_its_neighbor_runs_on(tmp_path, hosts):
-    own, jobs = queue(tmp_path), trials(tmp_path, 1)
-    (first,) = own.submit(jobs)
-    until(lambda: began(jobs[0]))
-    (token,) = new_tokens(1)
-    (own._base / token).mkdir()
-    (own._base / token / "work.pkl").write_bytes(b"no pickle")
-    until(lambda: own.look([token])[token].state is JobState.LOST)
-    assert "it could not begin" in str(own.look([token])[token].reason)
-    assert state(own, first) is JobState.RUNNING
-    let_end(*jobs)
-    until(lambda: state(own, first) is JobState.DONE)
-
-
-def test_a_trial_of_another_user_is_never_read(tmp_path, monkeypatch):
-    folder = tmp_path / "trial"
-    folder.mkdir()
-    (folder / "work.pkl").write_bytes(b"")
-    assert list(shared_host.folders_of(tmp_path)) == [folder]
-    monkeypatch.setattr(shared_host.os, "getuid", lambda: os.geteuid() + 1)
-    assert list(shared_host.folders_of(tmp_path)) == []
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -202,9 +165,3 @@ def test_only_trials_that_fit_into_their_share_share_a_job(tmp_path):
     )
     with pytest.raises(UserError, match="trainer.devices is 2, but 2 trials share a job of 2 GPUs; set .*gpus to 4"):
         SharedQueue(context).check(trials(tmp_path, 2))
-
-
-def test_the_key_chooses_the_queue(tmp_path):
-    assert isinstance(open_queue("slurm", QueueContext({"trials_per_job": 4}, tmp_path)), SharedQueue)
-    for settings in ({"trials_per_job": 1}, {}):
-        assert isinstance(open_queue("slurm", QueueContext(settings, tmp_path)), SlurmQueue)

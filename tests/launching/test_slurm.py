@@ -1,20 +1,17 @@
 """What is known of Slurm's jobs where Slurm does not answer; tests/slurm asks a real one."""
 
-import os
 import re
 import threading
 import time
 from pathlib import Path
 
-import cloudpickle
 import pytest
 
 from nlu.launching import slurm
 from nlu.launching.queue import Job, JobRefused, JobState, QueueAway, QueueContext, QueueFull, Ticket
 from nlu.launching.slurm import SlurmQueue
 from nlu.launching.slurm_folders import SUBMITTED
-from nlu.launching.submitit_jobs import beat_file, beating
-from nlu.storage.heartbeat import Marks
+from nlu.launching.submitit_jobs import beat_file
 from nlu.storage.temporary import is_temporary
 
 ID = "57_3"
@@ -70,29 +67,6 @@ def test_a_job_that_beats_runs_and_one_that_stands_still_is_lost(queue, folder, 
     assert look.state is JobState.LOST and "no sign of life" in str(look.reason)
 
 
-def test_a_job_beats_as_long_as_it_works_and_no_beat_is_like_the_one_before(folder):
-    seen: list[str] = []
-    deadline_s = time.monotonic() + 60
-    with beating(beat_file(folder, ID), interval_s=0.01):
-        while len(seen) < 3 and time.monotonic() < deadline_s:
-            # It is empty for a moment while it is written again.
-            beat = beat_file(folder, ID).read_text() if beat_file(folder, ID).exists() else ""
-            if beat and beat not in seen[-1:]:
-                seen.append(beat)
-    assert len(set(seen)) == 3
-
-
-def test_a_stopped_heartbeat_is_noticed_even_by_commands_that_poll_once(queue, folder, monkeypatch):
-    monkeypatch.setattr(slurm, "SILENCE_S", 0.5)
-    beat_file(folder, ID).write_text("n1 0 7 3\n")
-    place = QueueContext({}, folder.parents[1])
-    assert SlurmQueue(place).look([ID])[ID].state is JobState.RUNNING
-    threading.Event().wait(0.6)
-    assert SlurmQueue(place).look([ID])[ID].state is JobState.LOST
-    beat_file(folder, ID).write_text("n1 0 7 4\n")
-    assert SlurmQueue(place).look([ID])[ID].state is JobState.RUNNING
-
-
 def test_a_job_that_slurm_has_forgotten_is_lost_even_to_commands_that_poll_once(tmp_path, folder, monkeypatch):
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -114,22 +88,6 @@ def test_a_job_that_slurm_has_forgotten_is_lost_even_to_commands_that_poll_once(
     (programs / "squeue").write_text(f"#!/bin/sh\necho '{ID}|COMPLETED|n1|None'\n")
     assert (look().state, look().reason) == (JobState.RUNNING, "its result is awaited")
     assert {path.name for path in folder.iterdir()} == {f"{ID}{SUBMITTED}", f"{ID}_missed"}
-
-
-def test_a_missing_job_counts_as_present_once_another_command_has_seen_it(tmp_path):
-    mark, follower, other = tmp_path / "57_missed", Marks(again_s=0.0), Marks()
-    follower.end(mark)
-    assert other.still_s(mark) < 1
-    os.utime(mark, (time.time() - 7200,) * 2)
-    assert Marks().still_s(mark) == pytest.approx(7200, abs=5)
-    follower.end(mark)
-    assert Marks().still_s(mark) < 1
-
-
-def test_the_result_of_a_job_counts_more_than_its_heartbeat(queue, folder):
-    with beating(beat_file(folder, ID)):
-        (folder / f"{ID}_0_result.pkl").write_bytes(cloudpickle.dumps(("error", "ValueError: no")))
-    assert queue.look([ID])[ID].state is JobState.FAILED
 
 
 def programs_of(folder, monkeypatch, **texts):
@@ -171,15 +129,6 @@ def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, monkeypatc
     assert first is not None and first.id == "57" and second is None
 
 
-@pytest.mark.parametrize("lines", [POLICY, f"echo 'sbatch: error: QOSMaxCpuPerJobLimit' >&2\n{POLICY}"])
-def test_a_policy_that_never_took_such_a_job_or_limits_its_size_refuses_it(tmp_path, monkeypatch, capfd, lines):
-    programs_of(tmp_path, monkeypatch, sbatch=f"{lines}\nexit 1")
-    with pytest.raises(JobRefused, match="Slurm refused the jobs: Batch job submission failed: Job violates"):
-        SlurmQueue(QueueContext({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
-    # What the error repeats is not printed twice.
-    assert ("sbatch: error: QOSMaxCpu" in capfd.readouterr().err) == ("QOSMaxCpu" in lines)
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -192,19 +141,6 @@ def test_a_controller_that_is_away_refuses_no_job(tmp_path, monkeypatch, said):
     with pytest.raises(QueueAway, match=re.escape(f"Batch job submission failed: {said}")) as raised:
         SlurmQueue(QueueContext({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
     assert is_temporary(raised.value)
-
-
-def test_a_wrong_setting_is_refused_with_the_valid_ones(tmp_path, monkeypatch):
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("sbatch", "srun"):
-        (programs / name).write_text("#!/bin/sh\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    with pytest.raises(JobRefused, match="takes no such job: .*partition.*; correct what hydra.launcher sets"):
-        SlurmQueue(QueueContext({"partitoin": "gpu"}, tmp_path, work=print)).submit(
-            [Job(0, str(tmp_path), (), "token")]
-        )
 
 
 def test_a_job_that_is_submitted_from_within_another_inherits_what_the_user_set_only(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import cloudpickle
 import pytest
 
 from nlu.launching import slurm
-from nlu.launching.queue import Job, JobRefused, JobState, QueueContext
+from nlu.launching.queue import Job, JobState, QueueContext
 from nlu.launching.slurm import SlurmQueue
 
 COUNTS = 'n=$(($(cat count 2>/dev/null || echo 56) + 1)); echo $n > count; echo "Submitted batch job $n"'
@@ -49,17 +49,6 @@ def test_a_job_that_was_cancelled_after_it_had_ended_well_is_done(tmp_path, prog
     assert looks["59"].reason == "TIMEOUT"
 
 
-def test_states_that_only_the_accounting_knows_are_requested_there(tmp_path, programs):
-    folder = programs(
-        squeue="echo '57_0|RUNNING|n1|None'",
-        sacct="echo '57_1|CANCELLED by 1000|n1|0:15'; echo '57_2|NODE_FAIL|None assigned|1:0'",
-    )
-    looks = queue(tmp_path).look(["57_0", "57_1", "57_2"])
-    assert [look.state for look in looks.values()] == [JobState.RUNNING, JobState.CANCELLED, JobState.LOST]
-    assert looks["57_1"].reason == "CANCELLED by 1000, exit 0:15" and looks["57_2"].node is None
-    assert (folder / "squeue.said").read_text().split()[-1] == "--jobs=57", "an array is asked for once"
-
-
 def test_a_grid_is_cut_into_arrays_that_slurm_takes(tmp_path, programs):
     folder = programs(scontrol="echo 'MaxArraySize            = 3'")
     tickets = queue(tmp_path).submit(jobs(tmp_path, 7))
@@ -68,14 +57,6 @@ def test_a_grid_is_cut_into_arrays_that_slurm_takes(tmp_path, programs):
     assert [line for line in (folder / "scripts").read_text().splitlines() if "--array" in line] == [
         "#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3",
     ]  # fmt: skip
-
-
-def test_each_of_many_jobs_is_cancelled_once(tmp_path, programs):
-    folder = programs(scancel="")
-    ids = [str(number) for number in range(250)]
-    queue(tmp_path).cancel(ids)
-    said = [line.split() for line in (folder / "scancel.said").read_text().splitlines()]
-    assert [id for line in said for id in line] == ids and max(map(len, said)) <= 100
 
 
 @pytest.mark.parametrize(
@@ -92,17 +73,3 @@ def test_a_job_is_requeued_and_its_tasks_end_together_unless_settings_differ(tmp
     queue(tmp_path, **settings).submit(jobs(tmp_path, 1))
     script = (folder / "scripts").read_text()
     assert all(text in script for text in has) and not any(text in script for text in lacks), script
-
-
-def test_a_job_that_is_refused_leaves_no_files(tmp_path, programs):
-    programs(sbatch="echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1")
-    with pytest.raises(JobRefused, match="Slurm refused the jobs: invalid partition specified: gpu; correct what"):
-        queue(tmp_path).submit(jobs(tmp_path, 1))
-    assert not (tmp_path / ".submitit").exists()
-
-
-def test_the_log_of_a_job_is_the_file_that_its_run_logs_to(tmp_path, programs):
-    programs()
-    (apart,) = queue(tmp_path).submit(jobs(tmp_path, 1))
-    (together,) = queue(tmp_path, stderr_to_stdout=True).submit(jobs(tmp_path, 1))
-    assert str(apart.log).endswith("/57_0_log.err") and str(together.log).endswith("/58_0_log.out")

@@ -52,40 +52,6 @@ def test_trials_that_come_one_by_one_are_asked_for_together(clock, count):
     assert queue.asked == [1, count]
 
 
-def test_a_queue_is_asked_less_and_less_often_until_something_changes(clock):
-    queue = Asked()
-    looks = StatusCache(queue, print)
-
-    def seconds_until_asked() -> float:
-        before, began_s = len(queue.asked), clock.now_s
-        while len(queue.asked) == before:
-            clock.now_s += 0.25
-            looks.at(["1"])
-        return clock.now_s - began_s
-
-    looks.at(["1"])
-    assert [seconds_until_asked() for _ in range(8)] == [1.0, 1.5, 2.25, 3.5, 5.25, 7.75, 8.0, 8.0]
-    queue.state = JobState.WAITING
-    assert [seconds_until_asked() for _ in range(3)] == [8.0, 1.0, 1.5]
-    looks.at(["2"])
-    assert seconds_until_asked() == 1.0, "a new job may end soon"
-
-
-def test_jobs_that_have_ended_or_are_forgotten_are_asked_for_no_more(clock):
-    queue = Asked()
-    looks = StatusCache(queue, print)
-    looks.at(["1", "2", "3"])
-    looks.forget(["3"])
-    clock.now_s += 60.0
-    looks.at(["1", "2"])
-    queue.state = JobState.DONE
-    clock.now_s += 60.0
-    assert set(looks.at(["1", "2"]).values()) == {Look(JobState.DONE)}
-    clock.now_s += 60.0
-    assert set(looks.at(["1", "2"]).values()) == {Look(JobState.DONE)}
-    assert queue.asked == [3, 2, 2]
-
-
 def test_a_queue_that_does_not_answer_three_times_in_a_row_is_reported_once(clock):
     queue, told = Asked(), []
     looks = StatusCache(queue, told.append)

@@ -10,8 +10,7 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.config.errors import UserError
 from nlu.config.submitted import JobLost
-from nlu.launching import submitit_jobs
-from nlu.launching.submitit_jobs import failed, read_outcome, tail, to_plain
+from nlu.launching.submitit_jobs import failed, read_outcome, to_plain
 
 SECRET = "https://me:hunter2@host/x"
 SHOWN = "https://***@host/x"
@@ -69,30 +68,3 @@ def test_an_error_of_a_job_comes_back_with_its_type_cause_and_place(tmp_path: Pa
     )  # fmt: skip
     assert type(left(tmp_path, failed(JobLost("gone")))._return_value) is JobLost
     assert str(left(tmp_path, failed(7))._return_value) == "it returned 7"  # type: ignore[arg-type]
-
-
-def test_a_result_that_is_none_is_a_job_that_is_lost(tmp_path: Path) -> None:
-    file = tmp_path / "result.pkl"
-    assert read_outcome(file) is None
-    for content in (b"cut", pickle.dumps(("success", Path("/x")))):
-        file.write_bytes(content)
-        error = read_outcome(file)._return_value
-        assert type(error) is JobLost and f"{file} is damaged" in str(error)
-    late = left(tmp_path, f"x {submitit_jobs.NOT_REQUEUED} y", "error")._return_value
-    assert type(late) is JobLost and "hydra.launcher.timeout_min" in str(late)
-    other = left(tmp_path, "Traceback", "error")._return_value
-    assert str(other) == "the job failed with\nTraceback" and type(other) is not JobLost
-
-
-def test_the_end_of_a_log_is_whole_lines_of_the_first_file_that_is_not_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = [tmp_path / name for name in ("absent", "empty", "first", "second")]
-    for file, text in zip(files[1:], (" \n\n", "one\n\ntwo\n" + SECRET + "\n", "other\n"), strict=True):
-        file.write_text(text)
-    assert tail(files, 1) == [SHOWN] and tail(files, 2) == ["two", SHOWN] and tail(files, 9) == ["one", "two", SHOWN]
-    assert tail(files[:2], 1) == [] == tail([], 1)
-    size = files[2].stat().st_size
-    for kept, lines in ((size, ["one", "two", SHOWN]), (size - 1, ["two", SHOWN]), (len(SECRET), [])):
-        monkeypatch.setattr(submitit_jobs, "TAIL_BYTES", kept)
-        assert tail([files[2]], 9) == lines

@@ -102,24 +102,3 @@ def test_a_search_that_ends_submits_nothing_more(trials, stop, monkeypatch):
         stopping._signals.forget()
     assert all("the search was stopped while this job waited" in str(end) for end in ends)
     assert queue.taken == 0
-
-
-def test_a_pause_lasts_as_long_as_it_is_to_unless_nothing_is_submitted_any_more():
-    began_s = time.monotonic()
-    assert waiting.pause(0.05) and time.monotonic() - began_s >= 0.05
-    waiting.give_up()
-    assert not waiting.pause(1000.0)
-
-
-def test_only_the_second_search_of_a_process_waits_for_a_full_queue(trials, monkeypatch):
-    queue = Queue(room=0)
-    with waiting.of_a_search():
-        first = contextvars.copy_context()
-        waiting.give_up()
-        assert waiting.is_over()
-    with waiting.of_a_search():
-        ends = trials(1, queue)
-        until(lambda: len(queue.askers) >= 3)
-        assert first.run(waiting.is_over) and not first.run(waiting.pause, 1000.0)
-        queue.room = 1
-        until(lambda: ends == [1])

@@ -57,13 +57,6 @@ def test_a_server_that_ignores_the_condition_is_refused(lax_s3: str) -> None:
             ObjectJournalBackend(lax_s3)
 
 
-def test_a_versioned_oss_bucket_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with OssEmulator(versioned=True) as oss:
-        adopt(monkeypatch, oss.environment)
-        with pytest.raises(UserError, match="x-oss-forbid-overwrite"):
-            ObjectJournalBackend("oss://bucket/sweep")
-
-
 def test_writers_on_oss_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with OssEmulator() as oss:
         adopt(monkeypatch, oss.environment)
@@ -83,10 +76,3 @@ def test_writers_on_oss_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch)
         for name in range(4):
             assert [entry["number"] for entry in orders[0] if entry["writer"] == name] == list(range(20))
         assert sum("merged-32" in path for path in oss.objects) == 2
-
-
-def test_oss_credentials_that_are_wrong_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with OssEmulator() as oss:
-        adopt(monkeypatch, {**oss.environment, "FSSPEC_OSS_SECRET": "wrong"})
-        with pytest.raises(UserError, match="FSSPEC_OSS_SECRET"):
-            ObjectJournalBackend("oss://bucket/sweep")

@@ -1,7 +1,6 @@
 """python -m nlu.io on a real S3 server and on a double of OSS: what is copied, broken off, refused."""
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -11,23 +10,17 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import oss2
 import pytest
 from faulty_proxy import FaultyProxy, at_random
 from test_conditional_put import adopt
 
 from nlu.config.errors import UserError
 from nlu.io import main
-from nlu.runs.mirror import Mirror
 from nlu.storage import parts
-from nlu.storage.bucket import Bucket
-from nlu.storage.buckets import open_bucket
-from nlu.storage.ledger import Ledger
-from nlu.storage.objects import ObjectStore, backend_of
+from nlu.storage.objects import backend_of
 from nlu.storage.places import parse_place
-from nlu.storage.resources import fetch
 from tests.folders import contents, write
-from tests.oss_server import BUCKET, KEY, SECRET, OssServer
+from tests.oss_server import BUCKET, OssServer
 
 pytestmark = pytest.mark.services
 
@@ -101,24 +94,6 @@ def test_files_and_folders_move_and_go(url: str, tmp_path: Path, capsysbinary: p
     assert main(["rm", f"{url}/b.txt"]) == 0 and main(["exists", f"{url}/b.txt"]) == 1
 
 
-def test_files_copied_behind_a_slash_are_recognized_and_may_be_moved_there(
-    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here = str(write(tmp_path, {"a": b"a", "folder/b": b"b"}) / "a")
-    assert main(["cp", here, f"{url}/there/"]) == main(["cp", here, f"{url}/there/"]) == 0
-    assert "copied 0 files, 0.0 MB; 1 file lay there already" in capsys.readouterr().err
-    assert main(["mv", here, f"{url}/there/"]) == main(["mv", "-r", str(tmp_path / "folder"), f"{url}/"]) == 0
-    assert names(url) == ["folder/b", "there/a"] and contents(tmp_path) == {}
-
-
-def test_an_object_that_is_moved_onto_itself_is_not_removed(url: str, tmp_path: Path) -> None:
-    main(["cp", str(write(tmp_path, {"a": b"a"}) / "a"), f"{url}/a"])
-    for target in (f"{url}/a", f"{url}/"):
-        with pytest.raises(UserError, match="itself; name another target"):
-            main(["mv", f"{url}/a", target])
-    assert names(url) == ["a"]
-
-
 def test_sync_makes_a_folder_the_same(url: str, tmp_path: Path) -> None:
     here = write(tmp_path / "here", FILES)
     assert main(["sync", str(here), f"{url}/there"]) == 0
@@ -137,6 +112,7 @@ def test_sync_makes_a_folder_the_same(url: str, tmp_path: Path) -> None:
     assert contents(tmp_path / "back") == contents(here)
 
 
+@pytest.mark.thorough
 def test_between_stores_of_two_kinds(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None):
     content = os.urandom(21 << 20)
     write(tmp_path, {"big": content})
@@ -200,54 +176,6 @@ def test_a_killed_upload_continues_with_the_parts_that_arrived(
     assert (tmp_path / "back").read_bytes() == big.read_bytes()
 
 
-def bucket_of(url: str) -> tuple[Bucket, str]:
-    place = parse_place(url)
-    return open_bucket(place.scheme, place.bucket), place.path
-
-
-def test_stalled_parts_of_killed_uploads_are_removed_when_the_object_is_written(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
-) -> None:
-    big = write(tmp_path, {"big": os.urandom(11 << 20)}) / "big"
-    bucket, key = bucket_of(f"{url}/big")
-    for _ in range(2):
-        upload = bucket.begin(key)
-        bucket.put_part(key, upload, 1, big.read_bytes()[: 5 << 20])
-    assert abs(bucket.parts(key, upload)[0].arrived_s - time.time()) < 120
-    if url.startswith("s3"):  # the double of OSS does not know when
-        assert all(abs(one.begun_s - time.time()) < 120 for one in bucket.uploads_below(key))
-    longer = bucket.begin(f"{key}-2")
-    assert main(["cp", str(big), f"{url}/big"]) == 0
-    assert len(bucket.uploads(key)) == 1, "the newest went on; the other might"
-    bucket.begin(key)
-    monkeypatch.setattr(parts, "IDLE_S", -60.0)
-    assert main(["cp", "-f", str(write(tmp_path, {"big": os.urandom(11 << 20)}) / "big"), f"{url}/big"]) == 0
-    assert bucket.uploads(key) == [] and bucket.uploads(f"{key}-2") == [longer]
-    assert main(["rm", "--uploads", f"{url}/big-2"]) == 0 and bucket.uploads(f"{key}-2") == []
-
-
-def test_the_holder_of_a_mirror_aborts_uploads_of_the_last_holder(s3_url: str, tmp_path: Path) -> None:
-    bucket, key = bucket_of(s3_url)
-    bucket.begin(f"{key}/checkpoints/last-3/model.safetensors")
-    below = bucket.begin(f"{key}/5/checkpoints/last-3/model.safetensors")
-    bucket.put(f"{key}/5/.ledger/0000000001.json", b"{}")
-    bucket.put(f"{key}/.ledger/conditional-put", b"first\n")
-    mirror = Mirror(s3_url, tmp_path / "run", Ledger(ObjectStore(s3_url, "mirror")))
-    (tmp_path / "run").mkdir()
-    with pytest.raises(UserError, match="but not a mirror"):
-        mirror.open(may_hold_a_run=True)
-    bucket.delete(f"{key}/5/.ledger/0000000001.json")
-    bucket.put(f"{key}/.ledger/0000000001.json", json.dumps(RELEASED).encode())
-    bucket.put(f"{key}/5/.ledger/0000000001.json", b"{}")
-    mirror = Mirror(s3_url, tmp_path / "run", Ledger(ObjectStore(s3_url, "mirror")))
-    mirror.open(may_hold_a_run=True)
-    mirror.close()
-    assert [upload.name for upload in bucket.uploads_below(key)] == [below], "that of a mirror below it is not its own"
-
-
-RELEASED = {"id": "x", "kind": "release", "holder": {}, "content": {}}
-
-
 def test_a_killed_download_continues_but_a_changed_source_starts_again(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
@@ -277,6 +205,7 @@ def test_a_killed_download_continues_but_a_changed_source_starts_again(
     assert back.read_bytes() == big.read_bytes()
 
 
+@pytest.mark.thorough
 def test_copies_under_faults_are_complete(
     s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
 ) -> None:
@@ -294,27 +223,7 @@ def test_copies_under_faults_are_complete(
     assert contents(tmp_path / "back") == files
 
 
-def test_data_of_a_configuration_are_fetched_despite_faults(
-    s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
-) -> None:
-    files = {f"{number:02d}": os.urandom(1000 + number) for number in range(20)} | {"big": os.urandom(22 << 20)}
-    assert main(["cp", "-r", str(write(tmp_path / "here", files)), f"{s3_url}/there"]) == 0
-    kinds = ("500", "503", "reset", "slow", "truncated", "lost")
-    with FaultyProxy.before(os.environ["AWS_ENDPOINT_URL"], at_random(0.1, seed=5, kinds=kinds)) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
-        monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
-        assert contents(fetch(f"{s3_url}/there")) == files
-        assert sum(proxy.counts.values()) >= 2
-
-
-def test_wrong_credentials_are_reported_with_the_key_of_the_configuration(
-    s3_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(UserError, match=r"data.train s3://.*wrong signature.*correct AWS_SECRET_ACCESS_KEY$"):
-        fetch(f"{s3_url}/there", what="data.train")
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("scheme", "variable", "value", "says"),
     [
@@ -339,36 +248,3 @@ def test_a_wrong_environment_is_one_sentence_that_names_the_variable(
                 main(arguments)
             assert says in str(caught.value) and len(caught.value.problems) == 1
             assert value == "wrong" or not any(secret in str(caught.value) for secret in secrets)
-
-
-def test_without_any_credentials_both_variables_are_named(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("HOME", "/nonexistent")
-    with pytest.raises(UserError, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
-        main(["exists", f"{s3_url}/a"])
-
-
-def test_a_missing_bucket_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"")
-    with OssServer() as server, pytest.MonkeyPatch.context() as patched:
-        adopt(patched, server.environment)
-        assert main(["exists", "oss://no-such-bucket-here/a"]) == 1
-        with pytest.raises(UserError, match="oss://no-such-bucket-here does not exist; create it first"):
-            main(["cp", str(tmp_path / "a"), "oss://no-such-bucket-here/a"])
-    bucket = f"made-{os.getpid()}"
-    assert main(["mkdir", f"s3://{bucket}"]) == 0
-    assert main(["cp", str(tmp_path / "a"), f"s3://{bucket}/"]) == 0
-    assert main(["ls", f"s3://{bucket}"]) == 0 and names(f"s3://{bucket}") == ["a"]
-
-
-def test_a_key_that_leads_out_of_its_folder_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # SeaweedFS writes such a key elsewhere, so only the double can hold one.
-    with OssServer() as server:
-        adopt(monkeypatch, server.environment)
-        store = oss2.Bucket(oss2.Auth(KEY, SECRET), server.environment["OSS_ENDPOINT"], BUCKET)
-        store.put_object("evil/../../escaped", b"evil")
-        with pytest.raises(UserError, match="outside its folder"):
-            main(["cp", "-r", f"oss://{BUCKET}/evil", str(tmp_path / "back")])
-    assert not list(tmp_path.rglob("escaped*"))

@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import optuna
 import pytest
 from optuna.trial import FrozenTrial
 
 from nlu.storage.files import read_json
-from nlu.storage.ledger import Ledger
 from nlu.storage.objects import ObjectStore
 from nlu.sweeps.storage import journal_of, open_storage
 from tests.training.runs import REPOSITORY, TINY, files
@@ -47,16 +46,6 @@ def kept(url: str) -> dict[int, set[str]]:
     return found
 
 
-def can_continue(url: str) -> bool:
-    """Whether a mirror names a last state, all of whose files it has."""
-    store = ObjectStore(url, "mirror")
-    newest = Ledger(store).newest()
-    assert newest is not None
-    fixed = newest.content["fixed"]
-    last = {key for key, entry in fixed.items() if "last" in PurePosixPath(entry["place"]).parts}
-    return bool(last) and last <= set(store.list())
-
-
 def test_the_bucket_loses_checkpoints_as_the_search_goes_also_over_a_kill(tmp_path: Path, s3_url: str) -> None:
     folder, url = tmp_path / "s", f"{s3_url}/search"
     data = files(tmp_path)
@@ -78,14 +67,3 @@ def test_the_bucket_loses_checkpoints_as_the_search_goes_also_over_a_kill(tmp_pa
     found = trials(url)
     best = max(found, key=lambda trial: (trial.value or 0.0, -trial.number)).number
     assert [trial.state.name for trial in found] == ["COMPLETE"] * 4 and kept(url) == {best: {"best-1"}}
-
-
-def test_the_bucket_keeps_what_a_paused_trial_needs_to_continue(tmp_path: Path, s3_url: str) -> None:
-    folder, url = tmp_path / "s", f"{s3_url}/search"
-    own = ("hydra.sweeper.min_resource=10st", "hydra.sweeper.pruner=asha", "optimizer.lr=choice(3e-3,1e-4,1e-5)")
-    process = start(folder, *files(tmp_path), f"mirror={url}", *own)
-    said = process.communicate(timeout=900)[0]
-    assert process.returncode == 0, said
-    found = {trial.number: can_continue(f"{url}/{trial.number}") for trial in trials(url)}
-    assert found == {trial.number: trial.state.name == "RUNNING" for trial in trials(url)}, said
-    assert sorted(trial.state.name for trial in trials(url)) == ["COMPLETE", "RUNNING", "RUNNING"]

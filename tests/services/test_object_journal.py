@@ -1,24 +1,16 @@
 """The journal in an object store, on a real S3 server with real processes, kills and lost replies."""
 
-import json
 import os
-import pickle
 import random
 import signal
-import uuid
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
-import optuna
 import pytest
 from faulty_proxy import FaultyProxy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from writers import start_writer
 
 from nlu.config.errors import UserError
-from nlu.storage.objects import ObjectStore
-from nlu.sweeps.object_journal import FAN, JournalObjects, ObjectJournalBackend
+from nlu.sweeps.object_journal import ObjectJournalBackend
 
 pytestmark = pytest.mark.services
 
@@ -101,95 +93,6 @@ def test_an_entry_whose_reply_was_lost_is_not_written_twice(
         assert [entry["number"] for entry in journal.read_logs(0)] == list(range(4))
 
 
-@settings(max_examples=8)
-@given(script=st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(1, 3))), min_size=1, max_size=20))
-def test_any_interleaving_of_readers_and_writers_agrees_with_a_list(script: list[tuple[int, int | None]]) -> None:
-    """Each step is (which of three, entries to append at once or None to read what is new)."""
-    url = f"{os.environ['NLU_TEST_S3']}/{uuid.uuid4().hex}"
-    backends = [ObjectJournalBackend(url) for _ in range(3)]
-    expected: list[dict] = []
-    read: list[list[dict]] = [[], [], []]
-    for who, count in script:
-        if count is None:
-            read[who] += backends[who].read_logs(len(read[who]))
-            assert read[who] == expected
-        else:
-            new = [{"number": len(expected) + offset, "text": "é\n"} for offset in range(count)]
-            backends[who].append_logs(new)
-            expected += new
-    for backend in backends:
-        start = random.randrange(len(expected) + 1)
-        assert backend.read_logs(start) == expected[start:]
-        assert backend.read_logs(0) == expected
-
-
-def test_a_long_journal_opens_with_few_requests_also_without_merged_objects(
-    s3_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = FAN**2 + 2 * FAN + 5
-    lines = [
-        json.dumps({"id": f"{number:x}", "logs": [{"number": number}]}).encode() + b"\n" for number in range(batches)
-    ]
-    store = ObjectStore(s3_url, "storage")
-    last = FAN**2 - 1
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda number: store.put(f"batches/{number:010d}.jsonl", lines[number]), range(last)))
-    for number in range(FAN - 1):
-        part = lines[number * FAN : (number + 1) * FAN]
-        store.put(f"merged-{FAN}/{number:010d}.jsonl", b"".join(part))
-
-    journal = ObjectJournalBackend(s3_url)
-    for number in range(last, batches):
-        journal.append_logs([{"number": number}])
-    merged = [*store.list(f"merged-{FAN}"), *store.list(f"merged-{FAN**2}")]
-    assert len(merged) == FAN + 2 + 1, "the writer of a range's last batch merged the range"
-
-    asked = []
-    run = JournalObjects._run
-
-    def counting(self: JournalObjects, level: int, number: int, count: int) -> list[bytes]:
-        asked.append(count)
-        return run(self, level, number, count)
-
-    monkeypatch.setattr(JournalObjects, "_run", counting)
-    expected = [{"number": number} for number in range(batches)]
-    assert entries(s3_url) == expected
-    assert sum(asked) < 30
-    for key in merged:
-        store.delete(key)
-    asked.clear()
-    assert entries(s3_url) == expected
-    assert sum(asked) >= batches
-
-
-def test_a_backend_goes_through_pickle_and_fork(s3_url: str) -> None:
-    journal = ObjectJournalBackend(s3_url)
-    journal.append_logs([{"number": 0}])
-    copy = pickle.loads(pickle.dumps(journal))
-    copy.append_logs([{"number": 1}])
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            journal.append_logs([{"number": 2}])
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert [entry["number"] for entry in journal.read_logs(0)] == [0, 1, 2]
-
-
-def test_a_study_of_a_name_is_created_once(s3_url: str) -> None:
-    first = optuna.storages.JournalStorage(ObjectJournalBackend(s3_url))
-    second = optuna.storages.JournalStorage(ObjectJournalBackend(s3_url))
-    study = optuna.create_study(storage=first, study_name="a", direction="maximize")
-    study.enqueue_trial({"x": 1.0})
-    with pytest.raises(optuna.exceptions.DuplicatedStudyError):
-        optuna.create_study(storage=second, study_name="a")
-    again = optuna.create_study(storage=second, study_name="a", load_if_exists=True, direction="maximize")
-    assert again.ask().suggest_float("x", 0, 2) == 1.0
-
-
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
@@ -207,11 +110,3 @@ def test_a_store_that_cannot_be_used_is_one_clear_error(
         ObjectJournalBackend(s3_url)
     assert says in str(caught.value) and s3_url in str(caught.value)
     assert secret not in str(caught.value)
-
-
-def test_a_prefix_that_holds_something_else_is_refused(s3_url: str) -> None:
-    journal = ObjectJournalBackend(s3_url)
-    objects = JournalObjects(s3_url)
-    objects.create(0, 0, b"some other file\n")
-    with pytest.raises(UserError, match="not part of a journal"):
-        journal.read_logs(0)

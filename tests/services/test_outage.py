@@ -38,6 +38,7 @@ def gated(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[s
         yield storage_url if is_s3 else storage_url.replace(f":{server.port}/", f":{gate.port}/"), gate
 
 
+@pytest.mark.thorough
 def test_a_minute_without_the_storage_loses_neither_a_trial_nor_a_report(
     gated: tuple[str, Gate], study_name: str, tmp_path: Path
 ) -> None:

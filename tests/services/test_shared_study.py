@@ -37,21 +37,6 @@ def test_processes_share_a_study_and_no_trial_is_run_twice(storage_url: str, stu
     assert {trial.state.name for trial in trials} == {"COMPLETE", "PRUNED"}, "the processes compare their trials"
 
 
-def test_another_process_finds_a_running_trial_by_its_number_and_finishes_it(storage_url: str, study_name: str) -> None:
-    study = optuna.create_study(storage=open_storage(storage_url), study_name=study_name)
-    number = study.ask({"x": optuna.distributions.FloatDistribution(0, 1)}).number
-    program = (
-        "import sys, optuna; from nlu.sweeps.storage import open_storage\n"
-        "study = optuna.load_study(study_name=sys.argv[2], storage=open_storage(sys.argv[1]))\n"
-        "trial = study.trials[int(sys.argv[3])]\n"
-        "optuna.Trial(study, trial._trial_id).report(0.5, 7)\n"
-        "study.tell(trial.number, 0.25)\n"
-    )
-    subprocess.run([sys.executable, "-c", program, storage_url, study_name, str(number)], check=True)
-    trial = study.trials[number]
-    assert (trial.state.name, trial.value, trial.intermediate_values) == ("COMPLETE", 0.25, {7: 0.5})
-
-
 def test_a_wrong_password_of_the_database_is_one_clear_error_without_it(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,12 +45,6 @@ def test_a_wrong_password_of_the_database_is_one_clear_error_without_it(
         open_storage(postgresql_url)
     assert "password authentication failed" in str(caught.value)
     assert "not-the-password" not in str(caught.value)
-
-
-def test_a_database_that_does_not_listen_is_one_clear_error(postgresql_url: str) -> None:
-    url = postgresql_url.replace(str(urlsplit(postgresql_url).port), "9")
-    with pytest.raises(UserError, match="refused"):
-        open_storage(url)
 
 
 def test_jobs_keep_no_connection_to_the_database_between_their_requests(postgresql_url: str, study_name: str) -> None:

@@ -1,7 +1,6 @@
 """How the model's thread handles waiting requests. The predictors are doubles that count their calls."""
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -9,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from nlu.serving import requests
-from nlu.serving.batching import MOST_BATCHES, MOST_LONG, Batcher, Busy
+from nlu.serving.batching import Batcher, Busy
 from nlu.serving.requests import Rates, Refused
 
 
@@ -67,26 +65,6 @@ def test_waiting_requests_share_batches_in_order_of_arrival() -> None:
         assert [doubles(one) for one in (first, *others)] == [[2], [4, 6], [8], [10, 12, 14, 16, 18], [20]]
         assert waiting.waiting_rows == 0
     assert predictor.batches == [[1], [2, 3, 4], [5, 6, 7, 8], [9, 10]]
-
-
-def test_the_time_of_a_request_is_divided_into_waiting_tokenizing_and_computing() -> None:
-    predictor: Any = Doubling(is_open=False)
-    spent: dict[str, list[float]] = {}
-    waiting = Batcher(
-        batch_size=1, most_waiting=9, on_phase=lambda phase, seconds: spent.setdefault(phase, []).append(seconds)
-    )
-    began_s = time.perf_counter()
-    answers = [waiting.submit(predictor, rows(number)) for number in (1, 2)]
-    predictor.begun.acquire()
-    time.sleep(0.2)
-    predictor.may_go.set()
-    assert [doubles(one) for one in answers] == [[2], [4]]
-    waiting.close()
-    took_s = time.perf_counter() - began_s
-    # The second one waits while the first one is computed.
-    assert spent["waiting"][0] + 0.2 <= spent["waiting"][1] <= took_s
-    assert spent["computing"][1] < 0.2 <= spent["computing"][0] <= took_s
-    assert len(spent["tokenizing"]) == 2 and sum(spent["tokenizing"]) < took_s - 0.2
 
 
 def test_rows_of_another_predictor_are_never_in_the_same_batch() -> None:
@@ -168,86 +146,6 @@ def test_longer_work_is_done_to_its_end_in_parts_and_its_failure_is_its_askers()
     assert done == ["a0", "a1", "b0", "b1", "b2"] and predictor.batches[1] == [2]
 
 
-def test_rows_wait_for_one_part_of_longer_work_however_much_of_it_waits() -> None:
-    predictor: Any = Doubling()
-    begun, may_go = threading.Semaphore(0), threading.Semaphore(0)
-    parts_before_rows: list[int] = []
-    parts = 0
-
-    def long() -> Any:
-        nonlocal parts
-        for _ in range(5):
-            begun.release()
-            may_go.acquire()
-            parts += 1
-            yield
-
-    with batcher(batch_size=1) as waiting:
-        answers = [waiting.submit_long(long()) for _ in range(MOST_LONG)]
-        for _ in range(3):
-            begun.acquire()
-            answer = waiting.submit(predictor, rows(1, 2, 3))
-            answer.add_done_callback(lambda _: parts_before_rows.append(parts))
-            # One part more, in which they came; then they are computed, and the next part begins.
-            may_go.release()
-            assert doubles(answer) == [2, 4, 6]
-        for _ in range(5 * MOST_LONG):
-            may_go.release()
-        for one in answers:
-            one.result(20)
-    assert parts_before_rows == [1, 2, 3] and parts == 5 * MOST_LONG
-
-
-def test_many_rows_delay_longer_work_and_do_not_stop_it() -> None:
-    predictor: Any = Doubling(is_open=False)
-    order: list[str] = []
-
-    def long() -> Any:
-        for _ in range(2):
-            order.append("part")
-            yield
-
-    with batcher(batch_size=1) as waiting:
-        first = waiting.submit(predictor, rows(1))
-        predictor.begun.acquire()
-        answer = waiting.submit_long(long())
-        for number in range(3 * MOST_BATCHES):
-            waiting.submit(predictor, rows(number + 100)).add_done_callback(lambda _: order.append("batch"))
-        predictor.may_go.set()
-        answer.result(20)
-        assert doubles(first) == [2]
-    # The batch that was under way when it came counts too.
-    assert [number for number, what in enumerate(order) if what == "part"] == [MOST_BATCHES - 1, 2 * MOST_BATCHES]
-
-
-def test_a_limited_number_of_long_calls_may_wait_and_failed_ones_do_not_count() -> None:
-    def failing() -> Any:
-        yield
-        raise ZeroDivisionError
-
-    def endless() -> Any:
-        while True:
-            yield
-
-    def short() -> Any:
-        yield
-        return "found"
-
-    with batcher() as waiting:
-        for _ in range(MOST_LONG + 1):
-            with pytest.raises(ZeroDivisionError):
-                waiting.submit_long(failing()).result(20)
-        for _ in range(MOST_LONG + 1):
-            waiting.submit_long(endless()).cancel()
-        assert waiting.submit_long(short()).result(20) == "found"
-        answers = [waiting.submit_long(endless()) for _ in range(MOST_LONG)]
-        with pytest.raises(Busy, match="16 explanations wait"):
-            waiting.submit_long(endless())
-        for answer in answers:
-            answer.cancel()
-        assert waiting.submit_long(short()).result(20) == "found"
-
-
 def test_a_batcher_whose_model_fails_every_row_is_not_alive_until_one_succeeds() -> None:
     class Failing(Doubling):
         is_broken = False
@@ -267,15 +165,6 @@ def test_a_batcher_whose_model_fails_every_row_is_not_alive_until_one_succeeds()
             while waiting.is_alive == is_broken:
                 pass
         assert doubles(waiting.submit(predictor, rows(1))) == [2] and waiting.is_alive
-
-
-def test_an_error_that_would_end_the_thread_fails_only_its_request() -> None:
-    predictor: Any = Doubling()
-    with batcher() as waiting:
-        with pytest.raises(KeyboardInterrupt):
-            waiting.submit(predictor, rows(99)).result(20)
-        assert doubles(waiting.submit(predictor, rows(1))) == [2] and waiting.is_alive
-    assert not waiting.is_alive
 
 
 def test_closing_finishes_what_waits() -> None:
@@ -305,13 +194,3 @@ def test_a_client_has_so_many_requests_a_second_and_as_many_at_once() -> None:
         rates.require("one")
     with pytest.raises(Refused):
         rates.require("one")
-
-
-def test_the_longest_silent_of_too_many_clients_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "MOST_CLIENTS", 2)
-    rates = Rates(1.0, clock=lambda: 0.0)
-    for client in ("one", "two", "three"):
-        rates.require(client)
-    rates.require("one")
-    with pytest.raises(Refused):
-        rates.require("three")

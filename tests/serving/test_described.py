@@ -13,7 +13,6 @@ from nlu.config.errors import DataError
 from nlu.config.inference import Serve
 from nlu.metrics.kinds import ClassKind, Kind, LabelSetKind, NumberKind, SpanKind
 from nlu.serving import prompt
-from nlu.serving.measures import Measures
 from tests.approving import assert_approved
 from tests.inference.runs import trained
 from tests.serving.servers import Server, serving
@@ -51,23 +50,6 @@ def test_an_answer_says_nothing_of_the_program_and_a_page_loads_and_keeps_nothin
     refused = heads(server, "GET", "/predict")
     assert (refused["status"], refused["allow"]) == ("405", "POST")
     assert heads(server, "GET", "/docs")["status"] == heads(server, "GET", "/labels/")["status"] == "404"
-
-
-def test_measures_are_as_approved() -> None:
-    measures = Measures()
-    measures.watch_waiting(lambda: 7)
-    measures.requests.labels("/predict", "200").inc()
-    measures.requests.labels("/explain", "422").inc(2)
-    for seconds in (0.004, 0.3, 20.0, 40.0):
-        measures.seconds.labels("/predict").observe(seconds)
-    for rows in (1, 3, 64, 257):
-        measures.batch_rows.observe(rows)
-    measures.rows.inc(325)
-    measures.add("waiting", 1.5)
-    measures.add("waiting", 0.25)
-    measures.reloads.inc()
-    lines = [line for line in measures.text().decode().splitlines() if "_created" not in line]
-    assert_approved(APPROVED / "measures.txt", "\n".join(lines))
 
 
 SPANS = [

@@ -1,6 +1,5 @@
 """python -m nlu.serve: a server in a separate process, with requests like those of clients."""
 
-import asyncio
 import io
 import json
 import os
@@ -9,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,17 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import nlu
 from nlu.config.inference import Serve
 from nlu.inference.loaded import Loaded
-from nlu.serving import served
-from nlu.serving.application import Application
 from nlu.serving.prompt import run_prompt
-from nlu.serving.served import Newest
 from tests import warm
-from tests.inference.runs import kept, predict, trained, unlabelled
+from tests.inference.runs import predict, trained, unlabelled
 from tests.serving.servers import Server, serving
 from tests.training.kinds import TASKS, few_first, read, write
 from tests.training.runs import REPOSITORY, SAME_THREADS
@@ -113,58 +107,11 @@ def test_a_bad_request_is_refused_in_one_sentence(server: Server, body: Any, sta
     assert server.ask("/predict", {"rows": ["a"]})[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ({"row": "a", "label": "goood"}, "label is goood, which is not a label of the run; nearest: good"),
-        ({"row": "a", "label": 3}, "label is 3 but must be a text"),
-        ({"row": "a", "label": "\ud800"}, "label is \\ud800, which is not a label of the run"),
-        ({"row": "a", "label": "x" * 7000}, "which is not a label of the run"),
-        ({"row": "a", "span": [0, 1]}, "span is set, but this run does not predict spans"),
-        ({"row": "a", "span": [1]}, "span is [1] but must be the first and the last unit"),
-        ({"row": "a", "mistakes": 21}, "mistakes is 21 but must be a whole number from 0 to 20"),
-    ],
-)
-def test_a_wrong_question_for_reasons_is_refused(server: Server, body: Any, sentence: str) -> None:
-    status, answer = server.ask("/explain", body)
-    assert (status, sentence in answer["detail"]) == (422, True), answer
-
-
-def test_explanations_are_for_the_requested_label(server: Server) -> None:
-    """Of two labels the log-odds are each other's opposite."""
-    answers = [server.ask("/explain", {"row": "a b", "label": label}) for label in ("good", "bad")]
-    assert [status for status, _ in answers] == [200, 200], answers
-    assert answers[0][1]["score"] == pytest.approx(-answers[1][1]["score"], abs=1e-5)
-
-
 def test_reasons_add_up_and_near_mistakes_come_with_them(server: Server) -> None:
     status, found = server.ask("/explain", {"row": "a b", "mistakes": 2})
     total = sum(mark["attribution"] for mark in found["marks"])
     assert status == 200 and total == pytest.approx(found["score"] - found["baseline"] + found["gap"], abs=1e-5)
     assert len(found["mistakes"]) == 2 and all(one["label"] != one["prediction"] for one in found["mistakes"])
-
-
-def test_explanations_at_the_same_time_encode_the_mistakes_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Newest(Serve(run=str(run), device="cpu", batch_size=1)).served
-    wrong = sum(one["label"] != one["prediction"] for one in kept(run))
-    encoded, vectors = [], one.predictor.vectors
-    monkeypatch.setattr(one.predictor, "vectors", lambda *given: encoded.append(1) or vectors(*given))
-    first, second, left = one.mistakes(), one.mistakes(), one.mistakes()
-    next(left)
-    for _ in range(wrong // 2 - 1):
-        next(first), next(second)
-    left.close()
-    assert wrong > 3 and exhausted(first) is exhausted(second) is exhausted(one.mistakes())
-    assert len(encoded) == wrong
-
-
-def exhausted(parts: Any) -> Any:
-    """What a generator returns."""
-    while True:
-        try:
-            next(parts)
-        except StopIteration as end:
-            return end.value
 
 
 def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
@@ -182,24 +129,6 @@ def test_a_server_says_what_it_serves_and_how_it_fares(server: Server) -> None:
     asked = described["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert asked["required"] == ["rows"] and asked["additionalProperties"] is False
     assert server.ask("/nothing")[0] == 404
-
-
-def test_a_request_with_the_wrong_method_is_answered_with_the_right_one(server: Server) -> None:
-    told = 'GET /predict is not answered; send POST with a body such as {"rows": [{"text": "..."}]}'
-    assert server.ask("/predict") == (405, {"detail": told})
-    told = 'GET /explain is not answered; send POST with a body such as {"row": {"text": "..."}}'
-    assert server.ask("/explain") == (405, {"detail": told})
-    assert server.ask("/labels", {}) == (405, {"detail": "POST /labels is not answered; send GET"})
-
-
-def test_the_page_loads_nothing_from_elsewhere(server: Server) -> None:
-    for path in ("/", "/page.css", "/page.js"):
-        status, text = server.ask(path)
-        assert status == 200 and "://" not in text
-    # A page of another site, under whose name this machine was made known to a browser.
-    assert server.ask("/labels", Host="elsewhere.example")[0] == 400
-    assert server.ask("/predict", {"rows": ["a"]}, Origin="https://elsewhere.example")[0] == 403
-    assert server.ask("/predict", {"rows": ["a"]}, Origin=f"http://127.0.0.1:{server.port}")[0] == 200
 
 
 def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path) -> None:
@@ -224,16 +153,6 @@ def test_a_host_that_others_can_reach_needs_a_token_which_clients_send(run: Path
         assert not any("s3cret" in line for line in server.said)
 
 
-def test_a_port_in_use_is_reported_before_torch_is_imported(run: Path) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        asked = ["-X", "importtime", "-m", "nlu.serve", f"run={run}", f"port={other.getsockname()[1]}"]
-        done = subprocess.run([sys.executable, *asked], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert done.returncode == 2 and "nlu.serving.listener" in imported and "torch" not in imported
-
-
 def test_a_port_in_use_and_a_folder_without_a_run_are_refused(run: Path, tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -255,21 +174,6 @@ def test_a_client_that_exceeds_its_rate_is_refused(run: Path) -> None:
         # X-Forwarded-For counts only from a known proxy.
         status, answer = server.ask("/predict", {"rows": ["a"]}, **{"X-Forwarded-For": "203.0.113.7"})
         assert status == 429 and "more than 0.01 requests a second" in answer["detail"]
-
-
-def test_each_client_of_a_known_proxy_has_a_separate_rate(run: Path) -> None:
-    row = {"rows": ["a"]}
-    with serving(run, "requests_per_s=0.01", "proxies=[127.0.0.0/8]") as server:
-        for client in ("203.0.113.7", "203.0.113.8"):
-            assert server.ask("/predict", row, **{"X-Forwarded-For": client})[0] == 200
-            status, answer = server.ask("/predict", row, **{"X-Forwarded-For": client})
-            assert status == 429 and f"from {client}; send fewer" in answer["detail"]
-        public = {"Origin": "https://public.example", "X-Forwarded-For": "203.0.113.9"}
-        assert server.ask("/predict", row, **public)[0] == 403
-        assert server.ask("/predict", row, **public, **{"X-Forwarded-Host": "other.example"})[0] == 403
-        assert server.ask("/predict", row, **public, **{"X-Forwarded-Host": "public.example, inner"})[0] == 200
-    refused = command(run, "proxies=[my-proxy]", "port=0")
-    assert refused.returncode == 2 and "proxies has 'my-proxy', an invalid address" in refused.stderr
 
 
 def test_a_changed_best_is_taken_up_and_no_request_is_dropped(run: Path, tmp_path: Path) -> None:
@@ -340,50 +244,6 @@ def test_a_damaged_newer_checkpoint_is_passed_over_until_it_is_whole(run: Path, 
     assert sum("reload: the newer checkpoint cannot be loaded yet" in line for line in server.said) == 1
 
 
-def test_a_checkpoint_that_cannot_be_loaded_is_retried_after_growing_waits(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy, now_s = tmp_path / "run", 0.0
-    shutil.copytree(run, copy)
-    newest = Newest(Serve(run=str(copy), device="cpu", reload_s=5.0))
-    monkeypatch.setattr(served.time, "monotonic", lambda: now_s)
-    weights, tried_at = copy / "checkpoints" / "best-1" / "model.safetensors", []
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-100])
-    os.utime(copy / "checkpoints" / "best-1" / "score.json")
-    load = served.load_trained
-    monkeypatch.setattr(served, "load_trained", lambda *of, **how: tried_at.append(now_s) or load(*of, **how))
-    reloads: list[int] = []
-    for number in range(40):
-        now_s = 5.0 * number
-        newest.renew(lambda: reloads.append(1))
-    assert tried_at == [0, 10, 30, 70, 150] and not reloads
-    # Another one is tried at once.
-    weights.write_bytes(whole)
-    os.utime(copy / "checkpoints" / "best-1" / "score.json")
-    newest.renew(lambda: reloads.append(1))
-    assert len(tried_at) == 6 and reloads == [1]
-
-
-def test_a_server_that_computes_no_row_any_more_says_so(run: Path) -> None:
-    config = Serve(run=str(run), device="cpu")
-    newest = Newest(config)
-    application = Application(config, newest)
-    try:
-        asked: Any = None
-        assert asyncio.run(application.health(asked)).status_code == 200
-        # As after an error of a device, from which no later call recovers.
-        newest.served.predictor.trained.model.head = torch.nn.Identity()
-        with pytest.raises(Exception):  # noqa: B017, PT011
-            application.batcher.submit(newest.served.predictor, [{"text": "a"}]).result(60)
-        deadline_s = time.monotonic() + 60
-        while (answer := asyncio.run(application.health(asked))).status_code == 200:
-            assert time.monotonic() < deadline_s
-        assert answer.status_code == 503 and json.loads(answer.body)["status"] == "broken"
-    finally:
-        application.batcher.close()
-
-
 def test_a_client_that_sends_no_body_or_too_large_a_head_is_let_go(run: Path) -> None:
     with serving(run, "timeout_s=0.5") as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
@@ -425,24 +285,6 @@ def test_a_server_that_is_ended_answers_what_it_has_taken(run: Path, loaded: Loa
         # A second signal would kill an interpreter that is ending.
         server.process.wait(60)
     assert status == 200 and found["rows"] == loaded.predict(rows)
-
-
-@pytest.mark.thorough
-def test_the_prompt_answers_line_by_line(run: Path, loaded: Loaded, tmp_path: Path) -> None:
-    arguments = ["-m", "nlu.serve", f"run={run}", "device=cpu", "--interactive"]
-    said = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=REPOSITORY,
-        env=SAME_THREADS,
-        input="a b\n\nc\x00\nc\n",
-        capture_output=True,
-        text=True,
-    )
-    lines = [line for line in said.stdout.splitlines() if not line.startswith(" ")]
-    (first,), (second,) = loaded.predict(["a b"]), loaded.predict(["c"])
-    assert said.returncode == 0 and lines[0] == first["prediction"] and lines[-1] == second["prediction"]
-    assert "holds a NUL character" in lines[1]
-    assert f"{first['probability']:.4f} {first['prediction']}" in said.stdout
 
 
 def test_the_prompt_in_this_process(

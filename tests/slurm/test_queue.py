@@ -15,13 +15,11 @@ from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import (
     ask,
     detail,
-    fail,
     jobs,
     kill_process,
     let_end,
     process_of,
     queue,
-    submit_another,
     until,
     wait,
 )  # fmt: skip
@@ -49,23 +47,6 @@ def test_several_jobs_are_one_array_and_each_returns_its_own(tmp_path):
     assert [own.outcome(ticket.id).return_value for ticket in tickets] == list(range(5))
 
 
-def test_more_jobs_than_an_array_may_have_become_several_arrays(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "_largest_array", lambda: 2)
-    own = queue(tmp_path)
-    tickets = own.submit(jobs(tmp_path, 5))
-    assert len({ticket.id.partition("_")[0] for ticket in tickets}) == 3
-    until(JobState.DONE, own, *tickets)
-    assert [own.outcome(ticket.id).return_value for ticket in tickets] == list(range(5))
-
-
-def test_a_job_that_raises_has_failed_with_its_error(tmp_path):
-    own = queue(tmp_path, fail)
-    (ticket,) = own.submit(jobs(tmp_path, 1))
-    until(JobState.FAILED, own, ticket)
-    with pytest.raises(RuntimeError, match="job 0 is wrong"):
-        _ = own.outcome(ticket.id).return_value
-
-
 def test_only_the_cancelled_job_of_an_array_is_cancelled(tmp_path):
     own = queue(tmp_path, wait)
     tickets = own.submit(jobs(tmp_path, 3))
@@ -84,17 +65,7 @@ def test_a_waiting_job_says_why_and_can_be_cancelled(tmp_path):
     until(JobState.CANCELLED, own, ticket)
 
 
-def test_a_refusal_of_slurm_is_reported_in_its_words_and_leaves_no_job(tmp_path):
-    with pytest.raises(JobRefused, match="refused the jobs: .*Invalid partition name specified; correct what"):
-        queue(tmp_path, partition="nowhere").submit(jobs(tmp_path, 2))
-    assert ask("squeue", "--noheader") == ""
-
-
-def test_an_unknown_setting_of_submitit_is_refused(tmp_path):
-    with pytest.raises(JobRefused, match="correct what hydra.launcher sets"):
-        queue(tmp_path, colour="red").submit(jobs(tmp_path, 1))
-
-
+@pytest.mark.thorough
 def test_a_refused_part_cancels_the_earlier_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
     own = queue(tmp_path, additional_parameters={"hold": True})
@@ -130,18 +101,6 @@ def test_every_key_reaches_slurm(tmp_path):
     }  # fmt: skip
 
 
-def test_modules_are_loaded_before_the_lines_of_setup(tmp_path, monkeypatch):
-    said = tmp_path / "said"
-    monkeypatch.setenv("BASH_FUNC_module%%", f'() {{ echo "module $*" >> {said}; [ "$2" != gone ]; }}')
-    own = queue(tmp_path, modules=["cuda/12", "gcc"], setup=[f"echo setup >> {said}"])
-    (ticket,) = own.submit(jobs(tmp_path, 1))
-    until(JobState.DONE, own, ticket)
-    assert said.read_text().split("\n") == ["module load cuda/12", "module load gcc", "setup", ""]
-    other = queue(tmp_path / "other", modules=["gone"])
-    (ticket,) = other.submit(jobs(tmp_path, 1))
-    until(JobState.LOST, other, ticket)
-
-
 def test_a_job_whose_process_dies_without_a_word_is_lost(tmp_path):
     own = queue(tmp_path)
     (ticket,) = own.submit(jobs(tmp_path, 1, seconds=60))
@@ -169,6 +128,7 @@ def test_a_job_whose_node_goes_down_is_requeued_or_lost_if_that_is_forbidden(tmp
     assert detail(again, "Restarts") == "1"
 
 
+@pytest.mark.thorough
 def test_a_job_that_slurm_has_forgotten_is_what_it_left_and_else_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "_squeue", lambda ids: {})
     monkeypatch.setattr(slurm, "_sacct", lambda ids: {})
@@ -185,6 +145,7 @@ def test_a_job_that_slurm_has_forgotten_is_what_it_left_and_else_lost(tmp_path, 
     assert look.state is JobState.LOST and look.reason == "Slurm does not know it any more"
 
 
+@pytest.mark.thorough
 def test_while_slurm_does_not_answer_the_beat_tells_who_lives(tmp_path, monkeypatch):
     own = queue(tmp_path)
     (ticket,) = own.submit(jobs(tmp_path, 1, seconds=30))
@@ -215,12 +176,7 @@ def test_a_job_is_found_again_by_its_token_where_its_ticket_was_lost(tmp_path):
     assert queue(tmp_path).find([*jobs(tmp_path, 3), unknown]) == [*tickets, None]
 
 
-def test_without_slurm_on_the_path_the_error_names_the_remedy(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(JobRefused, match="run this where srun and sbatch are on the PATH"):
-        queue(tmp_path).submit(jobs(tmp_path, 1))
-
-
+@pytest.mark.thorough
 def test_a_job_that_is_queued_again_while_it_ends_is_what_slurm_says_and_ends_again(tmp_path):
     own = queue(tmp_path, wait)
     (ticket,) = own.submit(jobs(tmp_path, 1))
@@ -263,13 +219,3 @@ def test_without_accounting_a_forgotten_job_is_lost_to_commands_that_do_not_wait
     assert queue(tmp_path).look([id])[id].state is JobState.RUNNING
     time.sleep(1.1)
     assert queue(tmp_path).look([id])[id].state is JobState.LOST
-
-
-def test_a_job_that_a_job_submits_is_a_separate_job(tmp_path):
-    own = queue(tmp_path, submit_another)
-    (ticket,) = own.submit(jobs(tmp_path, 1))
-    until(JobState.DONE, own, ticket)
-    outer, inner = own.outcome(ticket.id).return_value
-    assert outer["SLURM_JOB_ID"] == ticket.id != inner["SLURM_JOB_ID"]
-    assert inner["OF_THE_USER"] == "1"
-    assert not {"RANK", "MASTER_ADDR", "SLURM_OF_THE_OUTER"} & set(inner)

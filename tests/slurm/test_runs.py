@@ -168,6 +168,7 @@ def test_a_job_with_this_event_is_requeued_and_reaches_the_same_bytes(broken, da
     assert restarts(job) == count and outcome(folder) == unbroken
 
 
+@pytest.mark.thorough
 def test_a_job_whose_time_is_nearly_up_is_requeued_although_its_mirror_is_away(
     data, unbroken, tmp_path, s3, monkeypatch
 ):
@@ -188,6 +189,7 @@ def test_a_job_whose_time_is_nearly_up_is_requeued_although_its_mirror_is_away(
     assert outcome(folder) == unbroken
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
 def test_a_signal_to_a_job_ends_it_as_documented_and_the_same_command_continues(data, unbroken, tmp_path, name):
     folder = tmp_path / "run"
@@ -200,6 +202,7 @@ def test_a_signal_to_a_job_ends_it_as_documented_and_the_same_command_continues(
     assert outcome(folder) == unbroken
 
 
+@pytest.mark.thorough
 def test_a_cancelled_job_is_reported_and_resume_continues_to_the_same_bytes(broken, data, unbroken):
     folder, _ = broken["scancel"]
     assert "run: stopped" in run(*data, *SLURM, f"hydra.run.dir={folder}", status=75)
@@ -207,15 +210,7 @@ def test_a_cancelled_job_is_reported_and_resume_continues_to_the_same_bytes(brok
     assert outcome(folder) == unbroken
 
 
-def test_a_run_that_is_preempted_reaches_the_same_bytes(data, unbroken, tmp_path):
-    folder = tmp_path / "run"
-    job = submit(folder, *data, "+hydra.launcher.additional_parameters={nodelist: n1}")
-    has_begun(folder)
-    ask("srun", "--partition=urgent", "--nodelist=n1", "--exclusive", "sleep", "3")
-    run(*data, *SLURM, f"hydra.run.dir={folder}")
-    assert restarts(job) == 1 and outcome(folder) == unbroken
-
-
+@pytest.mark.thorough
 def test_a_run_whose_node_goes_down_reaches_the_same_bytes_on_another(data, unbroken, tmp_path):
     folder = tmp_path / "run"
     job = submit(folder, *data)
@@ -229,6 +224,7 @@ def test_a_run_whose_node_goes_down_reaches_the_same_bytes_on_another(data, unbr
     assert restarts(job) == 1 and outcome(folder) == unbroken
 
 
+@pytest.mark.thorough
 def test_a_run_longer_than_its_time_limit_reaches_the_same_bytes_in_several_jobs(data, tmp_path, monkeypatch):
     # Slurm counts in minutes, and asks this job to go 10 to 40 seconds after its start: the steps take 50.
     often = (*data, "trainer.save_interval=20st")
@@ -246,6 +242,7 @@ def test_a_run_over_two_nodes_equals_one_of_two_processes_on_one_node(data, unbr
     assert outcome(tmp_path / "run") == unbroken_in_two
 
 
+@pytest.mark.thorough
 def test_each_of_two_nodes_starts_its_devices(data, tmp_path):
     short = (*data, "trainer.max_duration=5st")
     run(*short, *SLURM, f"hydra.run.dir={tmp_path}/run", "hydra.launcher.nodes=2", "trainer.devices=2")
@@ -257,6 +254,7 @@ def test_each_of_two_nodes_starts_its_devices(data, tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("event", ["USR2", "scontrol requeue", "node"])
 def test_a_run_over_two_nodes_with_this_event_reaches_the_same_bytes(data, unbroken_in_two, tmp_path, event):
     folder = tmp_path / "run"
@@ -270,6 +268,7 @@ def test_a_run_over_two_nodes_with_this_event_reaches_the_same_bytes(data, unbro
     assert restarts(job) == 1 and outcome(folder) == unbroken_in_two
 
 
+@pytest.mark.thorough
 def test_a_lost_node_ends_the_processes_of_the_other_and_both_start_again(data, tmp_path):
     folder = tmp_path / "run"
     two_each = (*data, "trainer.max_duration=200st", "trainer.eval_interval=100st", "trainer.save_interval=20st")

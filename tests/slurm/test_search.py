@@ -1,6 +1,5 @@
 """A search over a real Slurm: what happens to one job costs that job's trial a while, and no trial its bytes."""
 
-import os
 import subprocess
 import sys
 import time
@@ -10,7 +9,6 @@ import pytest
 
 from nlu.launching.queue import Ticket
 from nlu.launching.submissions import Submissions
-from tests.launchers import searches
 from tests.launchers.searches import states
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import PATIENCE_S, ask, kill_process, queue
@@ -99,31 +97,3 @@ def test_only_the_first_process_reports_a_trial_over_two_nodes(tmp_path):
     said, _ = process.communicate(timeout=2 * PATIENCE_S)
     assert process.returncode == 0 and states(folder) == ["COMPLETE"] * 2, said
     assert (folder / "0/log.rank1.txt").exists() and said.count("finished") == 2
-
-
-LIGHT = ("lr=interval(0.001,1)", "hydra/launcher=slurm", "hydra.sweeper.n_jobs=2", "hydra.sweeper.n_trials=2")
-
-
-def test_trials_wait_while_a_qos_takes_no_more_jobs_of_this_user(tmp_path):
-    ask("sacctmgr", "--immediate", "add", "qos", "one", "MaxSubmitJobsPerUser=1")
-    ask("sacctmgr", "--immediate", "modify", "user", "root", "set", "qos+=one")
-    said = searches.search(tmp_path / "s", *LIGHT, "hydra.launcher.qos=one")
-    assert states(tmp_path / "s") == ["COMPLETE"] * 2, said
-    waits = "nlu: Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit; trials wait until jobs of yours have left"
-    assert waits in said and "trial 0 failed" not in said and "trial 1 failed" not in said
-
-
-def test_a_search_that_begins_while_the_controller_is_away_waits_for_it(tmp_path, monkeypatch):
-    conf, own = Path(os.environ["SLURM_CONF"]), tmp_path / "slurm.conf"
-    own.write_text(conf.read_text().replace("SlurmctldPort=", "SlurmctldPort=1\n#"))
-    monkeypatch.setitem(searches.ENVIRONMENT, "SLURM_CONF", str(own))
-    process = searches.start(tmp_path / "s", *LIGHT)
-    assert process.stdout is not None
-    said = ""
-    while "trials wait until it does" not in said:
-        said += (line := process.stdout.readline().decode())
-        assert line, said
-    own.write_text(conf.read_text())
-    said += process.communicate(timeout=3 * PATIENCE_S)[0]
-    assert process.returncode == 0 and states(tmp_path / "s") == ["COMPLETE"] * 2, said
-    assert "slurm does not answer: Batch job submission failed: Unable to contact slurm controller" in said

@@ -44,6 +44,7 @@ def test_trials_share_one_job_with_its_gpus_and_cores(tmp_path, monkeypatch):
     assert held == {("0", "3"), ("1", "3")}, "each trial has a GPU and three cores"
 
 
+@pytest.mark.thorough
 def test_trials_of_lost_shared_jobs_continue_and_one_is_stopped_for_good(tmp_path):
     folder = tmp_path / "s"
     own = (*SHARED, "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=4", "steps=20", "step_s=2")

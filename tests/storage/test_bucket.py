@@ -19,7 +19,6 @@ from nlu.storage.bucket import (
     TRANSIENT_CODES,
     Bucket,
     Changed,
-    Denied,
     Unreachable,
     Upload,
     UploadPart,
@@ -30,7 +29,6 @@ from nlu.storage.buckets import S3Bucket, endpoint_of, open_bucket
 from nlu.storage.objects import BucketBackend, backend_of
 from nlu.storage.outputs import send_file
 from nlu.storage.places import parse_place
-from tests.buckets import Server
 
 pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")
 from fsspec.config import conf, set_conf_env
@@ -93,14 +91,6 @@ def test_one_process_uses_buckets_of_two_regions_and_copies_between_them(
         assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
         near.delete("a/x")
         near.delete("c/x")
-
-
-def test_a_bucket_of_another_region_is_refused_with_the_variable_to_set(
-    oss: OssServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    adopt(oss, monkeypatch)
-    with pytest.raises(UserError, match=r"in another region; set OSS_ENDPOINTS=BUCKET=REGION in the environment"):
-        open_bucket("oss", "far", delays_s=()).head("x")
 
 
 def test_endpoints_of_buckets_are_regions_or_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,56 +193,6 @@ def test_an_upload_in_parts_is_begun_found_again_and_becomes_an_object(
     assert list(bucket.uploads_below("big")) == [] and bucket.head("bigger") is None
 
 
-def test_the_newest_of_several_uploads_of_a_key_comes_last(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = [Upload("a", "new", 3.0), Upload("ab", "other", 0.0), Upload("a", "old", 1.0), Upload("a", "mid", 2.0)]
-    with monkeypatch.context() as listing:
-        listing.setattr(type(bucket), "uploads_below", lambda self, prefix: iter(begun))
-        assert bucket.uploads("a") == ["old", "mid", "new"]
-
-
-def test_uploads_to_oss_are_listed_however_many(oss: OssServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = {
-        ("", ""): (["a", "b"], True, "b", "1"),
-        ("b", "1"): (["c"], False, "", ""),
-    }
-    adopt(oss, monkeypatch)
-    bucket = open_bucket("oss", BUCKET)
-
-    def call(action: str, key: str, method: str, *, prefix: str, key_marker: str, upload_id_marker: str) -> Any:
-        assert (method, prefix) == ("list_multipart_uploads", "many/")
-        names, more, next_key, next_name = pages[key_marker, upload_id_marker]
-        listed = [SimpleNamespace(key=f"many/{name}", upload_id=f"id-{name}", initiation_date=7) for name in names]
-        return SimpleNamespace(
-            upload_list=listed, is_truncated=more, next_key_marker=next_key, next_upload_id_marker=next_name
-        )
-
-    monkeypatch.setattr(bucket, "_call", call)
-    assert list(bucket.uploads_below("many/")) == [Upload(f"many/{name}", f"id-{name}", 7.0) for name in "abc"]
-
-
-@pytest.mark.parametrize("following", [None, "again"])
-def test_a_listing_that_does_not_go_on_ends_with_a_temporary_failure(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, following: str | None
-) -> None:
-    asked = list[dict[str, Any]]()
-
-    def call(action: str, key: str, method: str, *values: Any, **options: Any) -> Any:
-        asked.append(options)
-        if bucket.scheme == "s3":
-            return {"IsTruncated": True, "NextContinuationToken": following}
-        return SimpleNamespace(
-            prefix_list=[], object_list=[], is_truncated=True, next_continuation_token=following or ""
-        )
-
-    with (
-        monkeypatch.context() as answering,
-        pytest.raises(Unreachable, match="/a cannot be listed: the answer does not say where the next page begins"),
-    ):
-        answering.setattr(bucket, "_call", call)
-        list(bucket.entries("a"))
-    assert len(asked) == (2 if following else 1)
-
-
 def test_a_bucket_is_looked_at_as_a_folder_of_folders(bucket: Bucket, tmp_path: Path) -> None:
     url = f"{bucket.scheme}://{bucket.name}"
     for key in ("top", "deep/a", "deep/er/b", "marked/"):
@@ -278,27 +218,6 @@ def test_a_bucket_is_looked_at_as_a_folder_of_folders(bucket: Bucket, tmp_path: 
     (tmp_path / "sent").write_bytes(b"abc")
     send_file(tmp_path / "sent", parse_place(f"{url}/deep/sent"))
     assert bucket.get("deep/sent") == b"abc"
-
-
-def test_a_denied_head_is_explained_by_the_answer_to_a_listing(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer to a HEAD comes without a body, so it does not name the error."""
-    bucket.put("a", b"abc")
-    call, asked = type(bucket)._call, list[str]()  # type: ignore[attr-defined]
-
-    def refused(self: Bucket, action: str, key: str, method: str, *values: Any, **options: Any) -> Any:
-        asked.append(method)
-        if method == "head_object":
-            raise Denied("403")
-        found = call(self, action, key, method, *values, **options)
-        listed = found["Contents"] if self.scheme == "s3" else found.object_list
-        assert len(listed) == 1, "one request is enough"
-        return found
-
-    bucket.put("ab", b"abc")
-    with monkeypatch.context() as refusing, pytest.raises(Denied, match="^403$"):
-        refusing.setattr(type(bucket), "_call", refused)
-        bucket.head("a")
-    assert asked == ["head_object", "list_objects_v2"]
 
 
 def answer(status: int, code: str = "Odd") -> ClientError:
@@ -346,29 +265,6 @@ def test_temporary_errors_are_retried_and_lasting_ones_are_not(patient: tuple[Bu
                 assert bucket.tried("written", "k", verb) == "done" and slept == [0.25, 0.5], error
 
 
-def test_the_error_after_the_last_try_names_the_failed_operation(patient: tuple[Bucket, list[float]]) -> None:
-    bucket, slept = patient
-    verb, tries = failing([OSError("a broken pipe.\nmore")] * 9)
-    with pytest.raises(Unreachable, match="^the mirror cannot be written: a broken pipe; check AWS_ENDPOINT_URL, "):
-        bucket.tried("written", "k", verb)
-    assert len(tries) == 3 and slept == [0.25, 0.5]
-    own = UserError("a mistake")
-    for error, raised in ((own, UserError), (ValueError("odd"), ValueError), (TypeError("odd"), TypeError)):
-        verb, tries = failing([error])
-        with pytest.raises(raised) as caught:
-            bucket.tried("written", "k", verb)
-        assert caught.value is error and len(tries) == 1
-    for gone in (FileNotFoundError("x"), answer(404)):
-        with pytest.raises(FileNotFoundError, match="^the mirror$"):
-            bucket.tried("read", "k", failing([gone])[0])
-    with pytest.raises(Changed, match="^the mirror changed while it was read; try again$"):
-        bucket.tried("read", "k", failing([answer(412)])[0])
-    with pytest.raises(UserError, match="the endpoint is not an address; correct AWS_ENDPOINT_URL"):
-        bucket.tried("read", "k", failing([ValueError("Invalid endpoint: x")])[0])
-    with pytest.raises(FileNotFoundError, match="^s3://b$"):
-        S3Bucket("b", None).tried("read", "", failing([FileNotFoundError()])[0])
-
-
 @pytest.mark.parametrize(("status", "written"), [(409, False), (412, False), (400, None), (405, None)])
 def test_a_conditional_put_fails_only_if_the_object_exists(status: int, written: bool | None) -> None:
     class Refusing(S3Bucket):
@@ -390,11 +286,3 @@ def test_etags_lose_their_quotes_and_a_truncated_body_is_rejected() -> None:
         with pytest.raises(ConnectionError, match=f"3 of {size} bytes came"):
             whole(b"abc", size)
     assert UploadPart(1, 3, "x").arrived_s == 0.0
-
-
-def test_the_bucket_that_is_not_there_is_made(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = s3.bucket(monkeypatch)
-    bucket = open_bucket("s3", f"{url.removeprefix('s3://')}-2", delays_s=())
-    with pytest.raises(FileNotFoundError):
-        list(bucket.entries(""))
-    assert BucketBackend(bucket).make_folder(parse_place(f"{url}-2")) is True and list(bucket.entries("")) == []

@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -94,19 +93,6 @@ def test_the_digest_of_a_file_that_changes_while_it_is_read_is_not_remembered(tm
     assert file_digest(file) == hashlib.sha256(b"before").hexdigest()
 
 
-def test_a_damaged_or_unwritable_memory_of_digests_is_worked_around(tmp_path, cache, settled):
-    file = tmp_path / "data.txt"
-    file.write_bytes(b"x")
-    expected = file_digest(file)
-    (memo,) = (cache / "digests").iterdir()
-    memo.write_text("{")
-    assert file_digest(file) == expected
-    memo.unlink()
-    (cache / "digests").rmdir()
-    (cache / "digests").write_text("a file where a folder should be")
-    assert file_digest(file) == expected
-
-
 def leave(cache, name, age_s):
     """What a killed process leaves: a staging folder, last touched so long ago."""
     folder = cache / "staging" / name
@@ -125,44 +111,6 @@ def test_staging_folders_of_killed_processes_are_removed_after_a_day(cache):
         assert folder.is_dir()
     assert not folder.exists() and not old.exists() and recent.exists()
     assert {path.name for path in (cache / "staging").iterdir()} == {"recent"}
-
-
-def test_the_staging_folder_of_a_living_process_stays_however_old_it_looks(cache):
-    with staging_folder() as living:
-        (living / "part").write_bytes(b"x")
-        for path in (living / "part", living):
-            os.utime(path, (0, 0))
-        with staging_folder():
-            assert (living / "part").exists()
-    assert not list((cache / "staging").iterdir())
-
-
-def test_without_a_home_folder_the_variable_to_set_is_named(monkeypatch):
-    monkeypatch.delenv("NLU_CACHE")
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(os, "getuid", lambda: 123456789)
-    with pytest.raises(UserError, match="home folder.*set the environment variable NLU_CACHE"):
-        cache_dir()
-
-
-def test_a_cache_that_cannot_be_made_is_named_with_its_variable(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(UserError, match="set NLU_CACHE to a folder"), staging_folder():
-        pass
-
-
-def test_the_lock_of_a_staging_folder_is_removed_after_its_files(cache, monkeypatch):
-    old, rmtree, locked = leave(cache, "old", 25 * 3600), shutil.rmtree, []
-
-    def removing(folder, **options):
-        rmtree(folder, **options)
-        locked.append((folder.name, folder.with_name(f"{folder.name}.lock").exists()))
-
-    monkeypatch.setattr("nlu.storage.cache.shutil.rmtree", removing)
-    with staging_folder() as folder:
-        assert folder.with_name(f"{folder.name}.lock").exists()
-    assert locked == [(old.name, True), (folder.name, True)] and not list((cache / "staging").iterdir())
 
 
 REFERENCE = parse_reference("http://127.0.0.1/a.txt", "weights")
@@ -221,22 +169,6 @@ def test_a_full_disk_is_reported_with_the_cache_and_the_variable_to_set(cache):
         Entry.of("files", "a").fill(REFERENCE, fail)
 
 
-def test_an_error_while_fetching_is_not_reported_as_an_error_of_the_cache():
-    def fail(folder: Path) -> Path:
-        raise OSError(errno.ECONNRESET, "Connection reset by peer")
-
-    with pytest.raises(OSError, match="Connection reset") as found:
-        Entry.of("files", "a").fill(REFERENCE, fail)
-    assert found.type is ConnectionResetError
-
-
-def test_a_cache_that_is_a_file_is_reported(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("x")
-    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="NLU_CACHE"):
-        Entry.of("files", "a").fill(REFERENCE, write("x"))
-
-
 def test_an_entry_is_on_the_disk_before_it_is_found(monkeypatch):
     synced = []
 
@@ -247,11 +179,3 @@ def test_an_entry_is_on_the_disk_before_it_is_found(monkeypatch):
     monkeypatch.setattr(os, "fsync", fsync)
     Entry.of("files", "a").fill(REFERENCE, write("x"))
     assert synced.index("a.txt") < synced.index("COMPLETE") and synced[-1] == "files"
-
-
-def test_an_entry_whose_mark_was_cut_by_a_power_loss_is_filled_again():
-    entry = Entry.of("files", "a")
-    entry.fill(REFERENCE, write("old"))
-    (entry.folder / "COMPLETE").write_text("")
-    assert entry.find() is None
-    assert entry.fill(REFERENCE, write("new")).read_text() == "new"

@@ -1,14 +1,12 @@
 """Copies of mirrored runs: files of other processes stay, lost files are named, few requests are made."""
 
-import errno
 import hashlib
 from pathlib import Path
 
 import pytest
 
-from nlu.config.errors import DataError, UserError
-from nlu.storage import copies, ledger
-from nlu.storage.backend import FileInfo
+from nlu.config.errors import DataError
+from nlu.storage import copies
 from nlu.storage.copies import complete, records_of
 from nlu.storage.ledger import SAVE, Ledger
 from nlu.storage.objects import ObjectStore
@@ -47,61 +45,12 @@ class Run:
         self._ledger.append(SAVE, {"id": f"save-{step}", "fixed": {key: entry}, "loose": {"log.txt": 6}})
 
 
-def test_files_that_another_process_fetched_meanwhile_stay(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = Run(f"{url}/0"), Run(f"{url}/1")
-    first.save(1)
-    second.save(1)
-    top = records_of(url, "runs")
-    with monkeypatch.context() as another:
-        another.setattr(copies, "_copies", {})
-        second.save(2)
-        assert complete(records_of(url, "runs") / "1").is_dir()
-    newer = {path: path.read_bytes() for path in (top / "1").rglob("*") if path.is_file()}
-    assert newer[top / "1/log.txt"] == b"step 2"
-    complete(top / "0/checkpoints/last")
-    assert (top / "0" / WEIGHTS).read_bytes() == b"weights of step 1"
-    assert {path: path.read_bytes() for path in (top / "1").rglob("*") if path.is_file()} == newer
-    complete(top / "1/checkpoints/last")
-    assert (top / "1" / WEIGHTS).read_bytes() == b"weights of step 2", "a state never goes back"
-
-
 def test_an_object_that_is_gone_for_good_is_damage(url: str) -> None:
     run = Run(url)
     run.save(1)
     run.store.delete("checkpoints/last-1/model.safetensors")
     with pytest.raises(DataError, match="is damaged: .* names .*last-1/model.safetensors, which does not exist"):
         records_of(url, "runs")
-
-
-def test_two_records_are_requested_for_each_mirror_in_a_folder(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(3):
-        run = Run(f"{url}/{number}")
-        run.save(1)
-        run.save(2)
-    asked: list[str] = []
-
-    class Asked(ObjectStore):
-        def get(self, key: str) -> bytes:
-            asked.append(key)
-            return super().get(key)
-
-        def list(self, prefix: str = "") -> dict[str, FileInfo]:
-            asked.append(prefix)
-            return super().list(prefix)
-
-    monkeypatch.setattr(copies, "ObjectStore", Asked)
-    records_of(url, "runs")
-    assert sorted(asked) == [*3 * [ledger._key(2)], *3 * [ledger._key(3)]]
-
-
-def test_a_record_that_was_forgotten_since_it_was_listed_leads_to_the_newest(url: str) -> None:
-    run = Run(url)
-    run.save(1)
-    listed = list(run.store.list(".ledger"))
-    run.save(2)
-    run.store.delete(ledger._key(1))
-    newest = Ledger(run.store).newest(listed)
-    assert newest is not None and newest.content["id"] == "save-2"
 
 
 def test_an_address_without_runs_is_refused_and_a_local_folder_is_used_unchanged(url: str, tmp_path: Path) -> None:
@@ -130,14 +79,3 @@ def test_changed_files_of_a_copy_are_fetched_again_and_deleted_ones_are_removed(
     assert (top / "a/same.txt").stat().st_ino == identity, "what is there as the store has it stays"
     assert complete(top / "a/checkpoints") == top / "a/checkpoints"
     assert (top / "a/checkpoints/w.bin").read_bytes() == b"first"
-
-
-def test_the_error_of_a_full_cache_names_its_variable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Run(url).save(1)
-
-    def full(items: list, title: str) -> None:
-        raise UserError("x") from OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(copies, "run_copies", full)
-    with pytest.raises(UserError, match="cannot be written to the cache .*: No space left on device; .*NLU_CACHE"):
-        records_of(url, "runs")

@@ -3,15 +3,10 @@
 import hashlib
 import logging
 import os
-import pty
 import signal
-import ssl
 import subprocess
 import sys
 import time
-import urllib.error
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -73,11 +68,6 @@ def test_a_missing_file_is_reported_at_once(server):
     assert server.requests["/no.bin"] == 1
 
 
-def test_a_server_that_is_not_there_is_a_data_error():
-    with pytest.raises(DataError, match="refused"):
-        fetch("http://127.0.0.1:9/data.txt")
-
-
 def test_a_process_killed_halfway_leaves_no_complete_entry(server, cache, cached_files):
     server.files["/data.txt"] = CONTENT * 200
     server.faults["/data.txt"] = ["stall"]
@@ -91,38 +81,3 @@ def test_a_process_killed_halfway_leaves_no_complete_entry(server, cache, cached
     (left,) = (path for path in cached_files() if path.suffix != ".lock")
     assert left.stat().st_size > 0 and cache / "staging" in left.parents
     assert fetch(server.url("/data.txt")).read_bytes() == CONTENT * 200
-
-
-def test_a_long_download_shows_its_progress_on_a_terminal_and_a_short_one_does_not(server, cache):
-    server.files["/long.bin"], server.files["/short.bin"] = bytes(6_000_000), bytes(4_000_000)
-    shown = [_terminal_output(f"fetch({server.url(path)!r})", cache) for path in ("/long.bin", "/short.bin")]
-    assert "long.bin" in shown[0] and "6.0/6.0 MB" in shown[0] and shown[1] == ""
-
-
-def _terminal_output(call: str, cache: Path) -> str:
-    terminal, child_end = pty.openpty()
-    command = [sys.executable, "-c", f"from nlu.storage.resources import fetch; {call}"]
-    environment = {**os.environ, "NLU_CACHE": str(cache), "TERM": "xterm", "COLUMNS": "120"}
-    process = subprocess.Popen(command, stderr=child_end, env=environment)
-    os.close(child_end)
-    shown = bytearray()
-    # A terminal returns at most 4,095 bytes at once, and an error once its other end is closed.
-    with suppress(OSError):
-        while more := os.read(terminal, 4096):
-            shown += more
-    os.close(terminal)
-    assert process.wait(timeout=60) == 0
-    return shown.decode()
-
-
-def test_an_answer_is_transient_where_the_same_may_go_well_in_a_moment():
-    def is_transient(status: int) -> bool:
-        return web.is_transient(urllib.error.HTTPError("http://h", status, "", None, None))
-
-    assert [status for status in range(400, 600) if is_transient(status)] == [408, 425, 429, 500, 502, 503, 504]
-    assert web.is_transient(urllib.error.URLError(ConnectionRefusedError())) and web.is_transient(OSError())
-    for reason in (ssl.SSLCertVerificationError(), urllib.error.URLError(ssl.SSLCertVerificationError())):
-        assert not web.is_transient(reason)
-    said = [ConnectionResetError("reset"), OSError(), urllib.error.URLError("gone")]
-    assert [web.reason_of(error) for error in said] == ["reset", "OSError", "gone"]
-    assert web.reason_of(urllib.error.HTTPError("http://h", 503, "busy", None, None)) == "the server answers 503 busy"

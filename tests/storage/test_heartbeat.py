@@ -1,15 +1,12 @@
 """One heartbeat and one rule of silence, with a clock that the test moves."""
 
 import itertools
-import os
 import threading
-import time
-from pathlib import Path
 
 import pytest
 
 from nlu.storage import heartbeat
-from nlu.storage.heartbeat import Heartbeat, Marks, Watch, falls_silent
+from nlu.storage.heartbeat import Heartbeat, Watch, falls_silent
 
 
 class Clock:
@@ -88,35 +85,3 @@ def test_a_process_without_beats_counts_as_silent_exactly_after_the_limit(clock:
     assert 60.0 <= clock.now_s - began_s <= 62.0
     began_s = clock.now_s
     assert not falls_silent(lambda: "beat 7" if clock.now_s < began_s + 59 else "beat 8", 60.0)
-
-
-def test_commands_that_poll_once_share_their_observations(tmp_path: Path) -> None:
-    mark, sign = tmp_path / "mark", tmp_path / "sign"
-    sign.write_text("n1 0 7 3\n")
-    assert Marks().still_s(mark, sign.read_text) < 1
-    os.utime(mark, (time.time() - 7200,) * 2)
-    assert Marks().still_s(mark, sign.read_text) == pytest.approx(7200, abs=60)
-    sign.write_text("n1 0 7 4\n")
-    assert Marks().still_s(mark, sign.read_text) < 1, "it has beaten since"
-
-
-def test_a_beat_that_comes_while_a_command_looks_at_the_mark_counts(tmp_path: Path) -> None:
-    mark, reads = tmp_path / "mark", iter(["beat 3", "beat 4", "beat 4"])
-    mark.write_text("beat 3")
-    os.utime(mark, (time.time() - 7200,) * 2)
-    assert Marks().still_s(mark, lambda: next(reads)) == 0.0
-
-
-def test_a_command_that_cannot_write_a_mark_counts_for_itself(tmp_path: Path, clock: Clock) -> None:
-    marks = Marks()
-    assert marks.still_s(tmp_path / "absent" / "mark") == 0.0
-    clock.sleep(90.0)
-    assert marks.still_s(tmp_path / "absent" / "mark") == 90.0
-    marks.end(tmp_path / "absent" / "mark")
-    assert marks.still_s(tmp_path / "absent" / "mark") == 0.0
-
-
-def test_a_short_silence_is_looked_for_in_shorter_pauses(clock: Clock) -> None:
-    began_s = clock.now_s
-    assert falls_silent(lambda: "beat 7", 0.5)
-    assert 0.5 <= clock.now_s - began_s < 0.65

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.io import VERBS, main
+from nlu.io import main
 from nlu.storage.backend import FileInfo
 from nlu.storage.objects import backend_of
 from nlu.storage.parts import MIB, fetch_into, is_content, multipart_etag, part_bytes_of
@@ -77,28 +76,6 @@ def test_a_file_with_another_content_is_replaced_only_by_force(
     assert (here / "a.txt").exists() == (verb == "cp")
 
 
-def test_isdir_and_isfile_answer_like_test_d_and_test_f(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    here = write(tmp_path / "here", FILES)
-    (tmp_path / "link").symlink_to(here)
-    paths = [str(here), f"{here}/a.txt", f"{tmp_path}/link", f"{tmp_path}/none", f"{here}/a.txt/x"]
-    for verb, flag, kind in (("isdir", "-d", "a folder"), ("isfile", "-f", "a file")):
-        expected = [subprocess.run(["test", flag, path], check=False).returncode for path in paths]
-        assert sorted(set(expected)) == [0, 1]
-        assert [main([verb, path]) for path in paths] == expected
-        said = [f"{path} is {'not ' if status else ''}{kind}" for path, status in zip(paths, expected, strict=True)]
-        assert capsys.readouterr().out.splitlines() == said
-        assert main([verb, *paths]) == 1 and capsys.readouterr().out.splitlines() == said
-
-
-def test_a_file_keeps_its_name_in_a_folder_and_removing_a_link_keeps_its_target(tmp_path: Path) -> None:
-    here = write(tmp_path / "here", FILES)
-    assert main(["cp", f"{here}/a.txt", f"{tmp_path}/new/"]) == 0
-    assert main(["cp", f"{here}/deep/b.bin", f"{tmp_path}/new"]) == 0
-    assert sorted(os.listdir(tmp_path / "new")) == ["a.txt", "b.bin"]
-    (tmp_path / "link").symlink_to(here)
-    assert main(["rm", str(tmp_path / "link")]) == 0 and contents(here) == FILES
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -139,12 +116,6 @@ def test_a_refusal_is_one_sentence(
         main(arguments)
     assert says in str(caught.value) and len(caught.value.problems) == 1
     assert contents(tmp_path) == before
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    said = capsys.readouterr().out
-    assert all(f"\n  {name} " in said for name in VERBS)
 
 
 class Server(ThreadingHTTPServer):

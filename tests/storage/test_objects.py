@@ -1,15 +1,13 @@
 """The objects of a folder that runs write to: read again where they change, listed and refused within the folder."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.storage import objects
-from nlu.storage.bucket import Bucket, Changed
+from nlu.storage.bucket import Bucket
 from nlu.storage.buckets import open_bucket
-from nlu.storage.objects import READ_TRIES, ObjectStore
+from nlu.storage.objects import ObjectStore
 from tests.buckets import Server
 
 
@@ -37,40 +35,6 @@ def test_objects_are_those_below_the_folder_by_their_keys_in_it(url: str, bucket
     assert store.get("copy") == b"run/a/z"
     with pytest.raises(FileNotFoundError):
         store.copy("none", "copy")
-
-
-def test_uploads_of_other_processes_are_listed_by_key_without_own_ones(url: str, bucket: Bucket) -> None:
-    store = ObjectStore(f"{url}/run", "mirror")
-    others = {key: bucket.begin(f"run/{key}") for key in ("a", "deep/b")}
-    store._uploads.add(bucket.begin("run/own"))
-    bucket.begin("runs/c")
-    assert {key: upload.name for key, upload in store.others_uploads()} == others
-
-
-@pytest.mark.parametrize("changes", [0, 1, READ_TRIES - 1, READ_TRIES])
-def test_an_object_that_changes_while_it_is_read_is_read_again_so_often(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int
-) -> None:
-    store = ObjectStore(f"{url}/run", "mirror")
-    store.put("a", b"content")
-    fetch_into, tries = objects.fetch_into, list[int]()
-
-    def changing(*arguments: Any, **named: Any) -> Any:
-        tries.append(1)
-        if len(tries) <= changes:
-            raise Changed("a changed while it was read; try again")
-        return fetch_into(*arguments, **named)
-
-    monkeypatch.setattr(objects, "fetch_into", changing)
-    if changes == READ_TRIES:
-        with pytest.raises(Changed, match="a changed while it was read"):
-            store.get_file("a", tmp_path / "a")
-        assert len(tries) == READ_TRIES and not (tmp_path / "a").exists()
-    else:
-        assert store.get_file("a", tmp_path / "a") is None and (tmp_path / "a").read_bytes() == b"content"
-        assert len(tries) == changes + 1
-    with pytest.raises(FileNotFoundError, match=f"^{url}/run/none$"):
-        store.get_file("none", tmp_path / "none")
 
 
 @pytest.mark.parametrize("there", [[], [b"first\n"], [b"second\n"]])

@@ -1,18 +1,14 @@
 """What commands write into an object store: nothing is written over, also where the folder is written with a slash."""
 
-import errno
-import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nlu.config.errors import UserError
 from nlu.io import main
 from nlu.storage.objects import backend_of
-from nlu.storage.outputs import output_file, output_files, output_folder, require_free
+from nlu.storage.outputs import output_files, output_folder, require_free
 from nlu.storage.places import parse_place
 from tests.buckets import Server, server
 
@@ -54,30 +50,6 @@ def test_a_folder_that_was_left_incomplete_is_written_again(url: str, slash: str
     assert names(url) == ["result.json"]
 
 
-def test_a_folder_that_cannot_be_removed_does_not_fail_a_result_that_was_sent(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def busy(path: Any, **options: Any) -> None:
-        raise OSError(errno.EBUSY, "busy", path)
-
-    for number, output in enumerate([partial(output_folder, last="a"), output_files]):
-        with monkeypatch.context() as refusing, output(f"{url}/{number}", "out") as folder:
-            (folder / "a").write_text("a")
-            refusing.setattr(os, "rmdir", busy)
-        folder.rmdir()
-    with monkeypatch.context() as refusing, output_file(f"{url}/2", "out") as path:
-        path.write_text("a")
-        refusing.setattr(os, "rmdir", busy)
-    path.parent.rmdir()
-    assert names(url) == ["0/a", "1/a", "2"]
-
-
-def test_a_file_needs_a_name(url: str) -> None:
-    with pytest.raises(UserError, match="output is s3://.*/there, a folder; name a file in it"):
-        with output_file(f"{url}/", "output"):
-            pass
-
-
 def test_files_copied_behind_a_slash_are_recognized_and_may_be_moved_there(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,19 +61,8 @@ def test_files_copied_behind_a_slash_are_recognized_and_may_be_moved_there(
     assert names(url) == ["a"] and not (tmp_path / "a").exists()
 
 
-def test_a_bucket_is_created_once_and_may_exist_already(url: str) -> None:
-    bucket = f"{url.rpartition('/')[0]}-new"
-    assert main(["exists", bucket]) == 1
-    assert main(["mkdir", bucket]) == main(["mkdir", bucket]) == main(["exists", bucket]) == 0
-
-
 @pytest.mark.parametrize("out", ["/proc/z", "/proc/y/z"])
 def test_a_folder_that_cannot_be_created_is_refused_before_anything_is_computed(out: str) -> None:
     """Not even root can create a folder in /proc."""
     with pytest.raises(UserError, match=f"out is {out}, but nothing can be created in /proc .*; choose another"):
         require_free(out, "out")
-
-
-def test_checking_whether_a_folder_can_be_created_leaves_nothing_behind(tmp_path: Path) -> None:
-    require_free(tmp_path / "a/b", "out")
-    assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.io import main
 from nlu.storage import parts
 from nlu.storage.backend import Backend, FileInfo
-from nlu.storage.bucket import Bucket, Changed, Unreachable, UploadPart
+from nlu.storage.bucket import Bucket, Unreachable, UploadPart
 from nlu.storage.buckets import S3Bucket, open_bucket
 from nlu.storage.objects import ObjectStore
 from nlu.storage.parts import fetch_into
@@ -112,34 +112,6 @@ def test_writing_an_object_aborts_its_abandoned_uploads(
     store.put_file("model", path)
     assert store.get("model") == CONTENT
     assert bucket.uploads("run/model") == [] and bucket.uploads("run/model-2") == [longer]
-
-
-def test_an_upload_that_may_still_continue_stays(bucket: Bucket, store: ObjectStore, path: Path) -> None:
-    others = _begun(bucket, "run/model")
-    store.put_file("model", path)
-    assert bucket.uploads("run/model") == [others]
-
-
-@pytest.mark.parametrize("left_out", [None, "NextUploadIdMarker"])
-def test_all_uploads_are_listed_however_many(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, left_out: str | None
-) -> None:
-    begun = {bucket.begin(f"many/{number}") for number in range(5)}
-    call = S3Bucket._call
-
-    def paged(self: S3Bucket, action: str, key: str, method: str, **options: Any) -> Any:
-        """Give two at a time, as S3 does by its reference; the server of the tests gives all at once."""
-        if method != "list_multipart_uploads":
-            return call(self, action, key, method, **options)
-        after = options.get("KeyMarker", "")
-        found = [one for one in call(self, action, key, method, Prefix=key)["Uploads"] if one["Key"] > after]
-        answer = {"Uploads": found[:2], "IsTruncated": len(found) > 2}
-        if len(found) > 2:
-            answer |= {"NextKeyMarker": found[1]["Key"], "NextUploadIdMarker": found[1]["UploadId"]}
-        return {name: value for name, value in answer.items() if name != left_out}
-
-    monkeypatch.setattr(S3Bucket, "_call", paged)
-    assert {upload.name for upload in bucket.uploads_below("many/")} == begun
 
 
 def test_the_command_removes_unfinished_uploads_below_a_place_and_no_file(
@@ -245,38 +217,3 @@ def test_the_digest_covers_the_whole_file_even_if_a_part_came_earlier(tmp_path: 
     assert digest == hashlib.sha256(NEW).hexdigest() and (tmp_path / "file").stat().st_mtime == 1e9
     whole = fetch_into(Version(NEW), PLACE, FileInfo(False), tmp_path / "whole", lambda size: None, hashed=True)
     assert whole == digest and fetch_into(Version(NEW), PLACE, found, tmp_path / "x", lambda size: None) is None
-
-
-@pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("left", [b"half lost   ", b"OF THE", OLD + b"and more"])
-def test_a_partial_download_with_a_wrong_digest_is_fetched_again(tmp_path: Path, left: bytes) -> None:
-    found, told = FileInfo(False, 12, etag=hashlib.md5(NEW).hexdigest()), list[int]()
-    with pytest.raises(Unreachable):
-        fetch_into(Version(NEW, parts=0), PLACE, found, tmp_path / "file", lambda size: None)
-    (part,) = tmp_path.iterdir()
-    part.write_bytes(left)
-    digest = fetch_into(Version(NEW), PLACE, found, tmp_path / "file", told.append, hashed=True)
-    assert (tmp_path / "file").read_bytes() == NEW and digest == hashlib.sha256(NEW).hexdigest() and sum(told) == 12
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_a_file_that_another_process_fetches_or_that_was_removed_is_refused(tmp_path: Path) -> None:
-    class Inner(Version):
-        def read_whole(self, place: Place, path: Path) -> None:
-            with pytest.raises(UserError, match="file is being written by another process; wait for it"):
-                fetch_into(Version(NEW), PLACE, FileInfo(False), tmp_path / "file", lambda size: None)
-            super().read_whole(place, path)
-
-        def read(self, place: Place, start: int, stop: int, found: FileInfo) -> bytes:
-            raise FileNotFoundError
-
-    fetch_into(Inner(OLD), PLACE, FileInfo(False), tmp_path / "file", lambda size: None)
-    assert (tmp_path / "file").read_bytes() == OLD
-    with pytest.raises(Changed, match="was removed while it was read; try again"):
-        fetch_into(Inner(OLD), PLACE, FileInfo(False, 12), tmp_path / "other", lambda size: None)
-
-
-@pytest.mark.usefixtures("small_parts")
-def test_a_file_is_fetched_without_locks_too(tmp_path: Path, without_locks: None) -> None:
-    fetch_into(Version(NEW), PLACE, FileInfo(False, 12), tmp_path / "file", lambda size: None)
-    assert (tmp_path / "file").read_bytes() == NEW

@@ -1,6 +1,5 @@
 """Remote addresses are asked for without a download: on real servers of http, S3 and OSS on this machine."""
 
-import socket
 import threading
 import time
 from collections import Counter
@@ -87,11 +86,6 @@ def test_a_server_that_refuses_head_requests_is_asked_for_one_byte(web):
     assert found == [State.THERE, State.THERE, State.ABSENT, State.DENIED, State.THERE]
 
 
-def test_a_pin_is_not_sent(web):
-    assert states(f"{web.address}/200/404#sha256={'0' * 64}") == [State.THERE]
-    assert list(web.requests) == [("HEAD", "/200/404")]
-
-
 def test_a_server_that_does_not_answer_in_time_is_unknown_and_delays_no_other(web, monkeypatch, capfd):
     monkeypatch.setattr(presence, "SHOWN_AFTER_S", 0.1)
     monkeypatch.setattr(presence, "LIMIT_S", 0.5)
@@ -101,13 +95,6 @@ def test_a_server_that_does_not_answer_in_time_is_unknown_and_delays_no_other(we
     assert answers[f"{web.address}/stall", False].said == "no answer within 0.5 s"
     assert [answer.state for answer in answers.values()] == [State.THERE, State.UNKNOWN]
     assert capfd.readouterr().err == "nlu: 1 of 2 addresses have answered so far\n"
-
-
-def test_a_closed_port_is_unknown():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    answer = ask([(f"http://127.0.0.1:{port}/x", False)])[f"http://127.0.0.1:{port}/x", False]
-    assert answer.state is State.UNKNOWN and "refused" in answer.said
 
 
 def test_models_of_the_hub_are_asked_for_there(web, monkeypatch):
@@ -136,13 +123,6 @@ def test_a_place_to_write_is_free_taken_or_without_a_bucket_and_nothing_is_writt
     assert [answers[place, True].state for place in places] == ["free", "there", "free", "there", "absent"]
     listed = client.list_objects_v2(Bucket=url.removeprefix("s3://"))["Contents"]
     assert [one["Key"] for one in listed] == ["begun/.begun", "file", "taken/a"]
-
-
-def test_a_store_that_is_away_is_unknown(s3: Server, monkeypatch):
-    url = s3.bucket(monkeypatch)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
-    assert states(f"{url}/a.csv") == [State.UNKNOWN]
 
 
 def test_wrong_keys_are_denied_by_the_name_of_their_variable(monkeypatch):

@@ -1,6 +1,5 @@
 """Folders that are whole or not there: the order of writes, and a kill after each of them."""
 
-import errno
 import os
 import threading
 from collections.abc import Callable
@@ -125,22 +124,6 @@ def test_a_kill_while_settling_leaves_all_or_nothing_and_the_next_try_succeeds(t
             assert settle(write(folder / "again", "y"), folder / "place") and content(folder / "place") == "y"
 
 
-def test_a_kill_while_replacing_a_broken_folder_leaves_no_half_written_folder(
-    tmp_path: Path,
-) -> None:
-    def work(folder: Path) -> Callable[[], Any]:
-        write(folder / "place", "broken")
-        return lambda: settle(write(folder / "new", "x"), folder / "place")
-
-    for point in range(1, points_of(work(tmp_path / "whole")) + 1):
-        folder = tmp_path / str(point)
-        killed_at(point, work(folder))
-        if is_whole(folder / "place"):
-            assert content(folder / "place") == "x"
-        else:
-            assert settle(write(folder / "again", "y"), folder / "place") and content(folder / "place") == "y"
-
-
 def test_a_kill_while_replacing_leaves_the_old_or_the_new_folder(tmp_path: Path) -> None:
     def work(folder: Path) -> Callable[[], Any]:
         replace(write(aside(folder / "place"), "old"), folder / "place")
@@ -156,39 +139,6 @@ def test_a_kill_while_replacing_leaves_the_old_or_the_new_folder(tmp_path: Path)
         replace(write(aside(folder / "place"), "newest"), folder / "place")
         assert content(folder / "place") == "newest" and [path.name for path in folder.iterdir()] == ["place"]
     assert left == {"old", "new"}
-
-
-def test_the_old_folder_stays_if_the_last_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, real = tmp_path / "place", os.rename
-    replace(write(aside(place), "old"), place)
-    new = write(aside(place), "new")
-
-    def refused(source: Path, target: Path) -> None:
-        if Path(source) == new:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", refused)
-        with pytest.raises(OSError, match="Input/output error"):
-            replace(new, place)
-    assert find_whole(place) == place and content(place) == "old"
-    assert not (tmp_path / ".place.old").exists()
-
-
-def test_the_old_folder_is_removed_mark_first_after_the_new_name_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replace(write(aside(tmp_path / "place"), "old"), tmp_path / "place")
-    write(aside(tmp_path / "place"), "new")
-    with monkeypatch.context() as patch:
-        recorder = Recorder(patch)
-        replace(tmp_path / ".place.new", tmp_path / "place")
-    renamed = recorder.events.index(("rename", "place"))
-    assert recorder.events[renamed - 1] == ("rename", ".place.old")
-    assert recorder.events[renamed + 1 : renamed + 3] == [("fsync", tmp_path.name), ("unlink", MARKER)]
-    removed = recorder.events[renamed + 3 :]
-    assert {("unlink", "a.txt"), ("unlink", "b.txt"), ("rmdir", "deep")} < set(removed) and len(removed) == 4
 
 
 def test_the_first_of_several_writers_settles_a_place_even_over_a_broken_folder(tmp_path: Path) -> None:
@@ -225,56 +175,6 @@ def test_a_marked_folder_that_lost_a_file_is_replaced_if_the_caller_checks_it(tm
     assert not settle(write(tmp_path / "new", "y"), tmp_path / "place")
     assert settle(write(tmp_path / "new", "y"), tmp_path / "place", is_good=lambda path: (path / "a.txt").is_file())
     assert content(tmp_path / "place") == "y"
-
-
-def test_an_incomplete_folder_gives_way_to_its_complete_older_version(tmp_path: Path) -> None:
-    write(tmp_path / "place", "half")
-    mark_whole(write(tmp_path / ".place.old", "old"))
-    aside(tmp_path / "place")
-    assert content(tmp_path / "place") == "old"
-
-
-def test_a_copy_made_during_a_replacement_never_mixes_two_folders(tmp_path: Path) -> None:
-    place, over = tmp_path / "place", threading.Event()
-    replace(write_flat(aside(place), "0"), place)
-
-    def keep_replacing() -> None:
-        number = 0
-        while not over.is_set():
-            number += 1
-            replace(write_flat(aside(place), str(number)), place)
-
-    thread = threading.Thread(target=keep_replacing)
-    thread.start()
-    try:
-        copies = [copy_whole(place, tmp_path / f"copy-{number}") for number in range(100)]
-    finally:
-        over.set()
-        thread.join()
-    assert all(copies)
-    for number in range(100):
-        texts = [(tmp_path / f"copy-{number}" / f"{name}.txt").read_text() for name in range(5)]
-        assert len(set(texts)) == 1 and is_whole(tmp_path / f"copy-{number}")
-
-
-@pytest.mark.parametrize("opened_before", range(1, 8))
-def test_a_replacement_between_two_files_of_a_copy_does_not_mix_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened_before: int
-) -> None:
-    place, opened, real = tmp_path / "place", [], os.open
-    replace(write_flat(aside(place), "old"), place)
-
-    def replaced_meanwhile(path: Any, *arguments: Any, **named: Any) -> int:
-        opened.append(path)
-        if len(opened) == opened_before:
-            replace(write_flat(aside(place), "new"), place)
-        return real(path, *arguments, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", replaced_meanwhile)
-        assert copy_whole(place, tmp_path / "copy")
-    texts = {(tmp_path / "copy" / f"{number}.txt").read_text() for number in range(5)}
-    assert len(texts) == 1 and (opened_before > 1 or texts == {"new"})
 
 
 def test_an_incomplete_folder_is_not_copied_and_its_older_version_is_copied_instead(tmp_path: Path) -> None:

@@ -1,11 +1,8 @@
 """What a transfer leaves out, in which order it copies and removes, and what it refuses."""
 
-import errno
 import hashlib
 import os
 import threading
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +15,12 @@ from nlu.storage.backend import Disk, FileInfo
 from nlu.storage.objects import BucketBackend, backend_of, writable_backend_of
 from nlu.storage.outputs import output_file, output_folder, require_free
 from nlu.storage.places import Place, parse_place
-from nlu.storage.resources import fetch_matching, readable
 from nlu.storage.settle import MARKER
 from nlu.storage.transfer import (
     Item,
     TransferPlan,
-    chunks_of,
     copy_file,
-    disk_errors,
     is_same,
-    md5_of,
     plan_copy,
     plan_move,
     plan_remove,
@@ -35,7 +28,6 @@ from nlu.storage.transfer import (
     run_copies,
     run_move,
     run_remove,
-    size_of,
 )
 from tests.buckets import Server
 from tests.folders import contents, write
@@ -132,53 +124,6 @@ def test_files_go_from_store_to_store_and_marks_come_last(
     assert plan_copy(second, back, recursive=True).copied == []
     copy_file(plan_copy(parse_place(f"{url}/there/a"), parse_place(f"{url}/c"), recursive=False).copied[0], told.append)
     assert objects(url)["c"] == b"first" and told == [5]
-
-
-def test_a_file_is_copied_between_unrelated_stores_through_a_temporary_file(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(url, {"a/file": b"content"})
-    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
-    sent: dict[str, bytes] = {}
-
-    class Far(Disk):
-        def put(self, path: Path, place: Place, advance: Any) -> None:
-            sent[place.shown] = path.read_bytes()
-            advance(len(sent[place.shown]))
-
-    monkeypatch.setattr(transfer, "writable_backend_of", lambda place: Far())
-    source, told = parse_place(f"{url}/a/file"), list[int]()
-    found = backend_of(source).stat(source)
-    assert found is not None
-    copy_file(Item(source, found, Place("oss", "b", "k"), None), told.append)
-    assert sent == {"oss://b/k": b"content"} and told == [7]
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-
-
-def test_two_copies_of_one_file_do_not_take_it_from_each_other(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(url, {"a/file": b"content"})
-    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
-    sent: dict[str, bytes] = {}
-    both = threading.Barrier(2)
-
-    class Far(Disk):
-        def put(self, path: Path, place: Place, advance: Any) -> None:
-            # If both are here at once, the first one returns, and removes its folder, before the second one reads.
-            with suppress(threading.BrokenBarrierError):
-                both.wait(0.2)
-                time.sleep(0.2 * (place.path == "second"))
-            sent[place.path] = path.read_bytes()
-
-    monkeypatch.setattr(transfer, "writable_backend_of", lambda place: Far())
-    source = parse_place(f"{url}/a/file")
-    found = backend_of(source).stat(source)
-    assert found is not None
-    items = [Item(source, found, Place("oss", "b", name), None) for name in ("first", "second")]
-    transfer.in_threads(copy_file, items)
-    assert sent == {"first": b"content", "second": b"content"}
-    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
 def test_a_file_that_differs_from_its_record_is_removed(url: str, tmp_path: Path) -> None:
@@ -279,49 +224,6 @@ def test_a_copy_to_a_path_with_a_slash_keeps_the_folder_name_and_lists_extra_fil
     assert plan_copy(here, parse_place(there), recursive=True).extra == []
     unknown = Item(here, FileInfo(False), here, None)
     assert TransferPlan([unknown], [], []).size is None and TransferPlan([], [unknown], []).size == 0
-
-
-def test_an_error_of_a_disk_is_one_sentence_with_the_file(tmp_path: Path) -> None:
-    place, cases = parse_place(str(tmp_path)), [
-        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "^/x/y: No space left on device; "),
-        (OSError(errno.ENOSPC, "No space left on device"), f"^{tmp_path}: No space left on device; "),
-        (OSError("odd"), f"^{tmp_path}: odd; "),
-        (FileNotFoundError(2, "No such file", "/x/y"), "^/x/y does not exist; correct the path$"),
-        (FileNotFoundError(2, "No such file"), f"^{tmp_path} does not exist; correct the path$"),
-        (UserError("as it is"), "^as it is$"),
-    ]  # fmt: skip
-    for error, said in cases:
-        with pytest.raises(UserError, match=said), disk_errors(place):
-            raise error
-    with pytest.raises(UserError, match="^s3://b does not exist; create it first$"), disk_errors(OBJECT):
-        raise FileNotFoundError(2, "No such file", "/x/y")
-
-
-def test_a_pattern_of_keys_means_the_objects_that_match_up_to_the_next_slash(url: str) -> None:
-    put(url, {f"rows/{name}": name.encode() for name in ("part-2.csv", "part-1.csv", "part-3.tsv", "x/part-4.csv")})
-    put(url, {"top-1": b"1", "top-[1]": b"brackets"})
-
-    def found(pattern: str) -> list[str]:
-        return [path.read_text() for path in fetch_matching(f"{url}/{pattern}", "data")]
-
-    assert found("rows/part-*.csv") == ["part-1.csv", "part-2.csv"] and found("*/*/part-?.csv") == ["x/part-4.csv"]
-    assert found("top-?") == ["1"] and found("top-[1]") == ["brackets"], "a separate key"
-    with pytest.raises(DataError, match=r"data is s3://.*/rows/\*\.json, which no object matches"):
-        found("rows/*.json")
-
-
-def test_the_content_of_a_file_is_read_in_pieces(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(url, {"folder/a": b"0123456789", "folder/b": b"xyz", "empty": b""})
-    monkeypatch.setattr("nlu.storage.transfer.PART_BYTES", 4)
-    place = parse_place(f"{url}/folder/a")
-    assert list(chunks_of(place)) == [b"0123", b"4567", b"89"] and list(chunks_of(parse_place(f"{url}/empty"))) == []
-    assert md5_of(place) == hashlib.md5(b"0123456789").hexdigest()
-    assert (size_of(place), size_of(parse_place(f"{url}/folder"))) == (10, 13)
-    (tmp_path / "pinned").write_bytes(b"abc")
-    pin = hashlib.sha256(b"abc").hexdigest()
-    assert readable(f"{tmp_path}/pinned#sha256={pin}").path == str(tmp_path / "pinned")
-    with pytest.raises(DataError, match="sha256"):
-        readable(f"{tmp_path}/pinned#sha256={'0' * 64}")
 
 
 def test_an_output_in_a_store_is_marked_first_and_completed_by_its_last_file(

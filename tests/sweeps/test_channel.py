@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import optuna
@@ -16,11 +15,10 @@ from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.storage.bucket import CredentialsUnavailable, Denied, Unreachable
 from nlu.storage.ledger import MirrorUnavailable
-from nlu.sweeps import channel, steps
+from nlu.sweeps import channel
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial
 from nlu.sweeps.faults import ProcessLost, StorageUnavailable
-from nlu.sweeps.schedulers.scheduler import Decision
 from nlu.sweeps.steps import PART_ENDS, value_at_end
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.sweeps.summary import read_summary
@@ -90,34 +88,6 @@ def test_the_end_of_a_fold_is_noted_once_with_the_mean_of_the_best_so_far(handed
     assert [value_at_end(found, at) for at in (100, 190)] == [0.9, None]
 
 
-def test_the_end_of_a_fold_that_a_former_version_noted_keeps_its_last_report(handed):
-    job = TrialChannel(**handed(0))
-    job.report(100, 0.6)
-    job._set(PART_ENDS, [100])
-    TrialChannel(**handed(0)).end_part(100, 0.9)
-    TrialChannel(**handed(0)).end_part(190, 0.8)
-    found = frozen(handed, 0)
-    assert found.user_attrs[PART_ENDS] == [100, 190]
-    assert [value_at_end(found, at) for at in (100, 190)] == [0.6, 0.8]
-
-
-def test_a_kill_between_the_value_of_a_fold_and_its_end_keeps_the_value(handed, monkeypatch):
-    killed = TrialChannel(**handed(0))
-    noted = killed._set
-
-    def die_at_the_end(name, value):
-        if name == PART_ENDS:
-            raise KeyboardInterrupt
-        noted(name, value)
-
-    monkeypatch.setattr(killed, "_set", die_at_the_end)
-    with pytest.raises(KeyboardInterrupt):
-        killed.end_part(100, 0.9)
-    TrialChannel(**handed(0)).end_part(100, 0.9)
-    found = frozen(handed, 0)
-    assert found.user_attrs[PART_ENDS] == [100] and value_at_end(found, 100) == 0.9
-
-
 def test_a_trial_that_a_user_stops_after_a_fold_has_the_value_that_is_compared(handed):
     job = TrialChannel(**handed(0))
     job.report(50, 0.9)
@@ -133,12 +103,6 @@ def test_the_job_of_a_closed_trial_is_stopped_and_the_trial_does_not_change(hand
     assert job.is_over and job.report(100, 0.9)
     job.finish(COMPLETE, tmp_path, value=0.9)
     assert frozen(handed, 2).value == 0.5 and OUTCOME not in frozen(handed, 2).user_attrs
-
-
-def test_an_outcome_ends_its_attempt_and_not_the_next(handed, tmp_path):
-    TrialChannel(**handed(0)).finish(FAILED, tmp_path, error="x")
-    assert TrialChannel(**handed(0)).is_over
-    assert not TrialChannel(**handed(0), attempt=1).is_over
 
 
 @pytest.mark.parametrize(
@@ -226,36 +190,6 @@ def test_a_job_that_begins_late_leaves_to_the_later_launch_what_that_has_begun(h
     assert OUTCOME not in frozen(handed, 0).user_attrs
 
 
-def test_the_last_claim_of_two_launches_with_one_number_wins(handed):
-    first, second = job(handed, 0, launch=1), job(handed, 0, launch=1)
-    with pytest.raises(Superseded):
-        first.report(100, 0.5)
-    assert not second.report(100, 0.5)
-
-
-def test_before_a_save_a_job_asks_whether_it_is_the_newest_but_not_each_time(handed, monkeypatch):
-    old = job(handed, 0, launch=1)
-    old.require_newest()
-    job(handed, 0, launch=2)
-    old.require_newest()
-    monkeypatch.setattr(channel, "CHECKED_FOR_S", 0.0)
-    with pytest.raises(Superseded):
-        old.require_newest()
-
-
-def test_the_processes_that_a_job_starts_have_its_claim(handed, tmp_path):
-    def run():
-        workers = TrialChannel(**handed(0), launch=1)
-        assert not workers.report(50, 0.5)
-        job(handed, 0, launch=2)
-        with pytest.raises(Superseded):
-            workers.report(100, 0.5)
-        return 75
-
-    assert run_trial({**handed(0), "launch": 1}, tmp_path / "0", run) == 75
-    assert channel.CLAIM_VARIABLE not in os.environ
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -283,25 +217,6 @@ def test_a_fault_of_the_machine_returns_the_trial_instead_of_failing_it(handed, 
         left = frozen(handed, 0).user_attrs
         assert OUTCOME not in left and left[FAULT]["launch"] == 3 and left[FAULT]["error"].startswith(said)
     assert not TrialChannel(**handed(0), attempt=1).is_over
-
-
-def test_a_full_disk_is_known_from_the_system_itself(handed, tmp_path):
-    def fill():
-        with open("/dev/full", "w") as file:
-            file.write("x")
-        return 0
-
-    assert run_trial(handed(0), tmp_path / "0", fill) == 75
-    assert "No space left on device" in frozen(handed, 0).user_attrs[FAULT]["error"]
-    assert "No space left on device" in (tmp_path / "0/log.txt").read_text()
-
-
-def test_a_job_whose_storage_is_unreachable_leaves_its_trial_to_be_continued(handed, tmp_path):
-    def run():
-        raise StorageUnavailable("it has not answered for 300 s")
-
-    assert run_trial(handed(0), tmp_path / "0", run) == 75
-    assert OUTCOME not in frozen(handed, 0).user_attrs
 
 
 @pytest.mark.parametrize("error", [
@@ -360,41 +275,6 @@ def test_the_time_of_a_continued_trial_is_that_of_all_its_jobs(handed, tmp_path)
     assert told + 20.0 <= frozen(handed, 0).user_attrs[OUTCOME]["wall_s"] < told + 30.0
 
 
-def test_the_time_in_which_a_job_waits_for_an_earlier_one_of_its_trial_counts_once(handed):
-    waits = TrialChannel(**{**handed(0), "launch": 2})
-    waits._began_s -= 1000.0
-    earlier = TrialChannel(**{**handed(0), "launch": 1})
-    earlier._began_s -= 100.0
-    earlier.note_time()
-    waits.claim()
-    assert 100.0 <= waits.wall_s < 110.0
-
-
-@pytest.mark.parametrize("is_here", [True, False])
-def test_the_time_in_which_a_trial_waits_for_a_decision_is_not_its_own(handed, monkeypatch, is_here):
-    def set_attribute(name: str, value: object) -> None:
-        study = optuna.load_study(study_name="s", storage=open_storage(handed(0)["storage"]))
-        study._storage.set_trial_system_attr(study.get_trials()[0]._trial_id, name, value)
-
-    def decide(number: int = 0) -> None:
-        time.sleep(1.0)
-        set_attribute(steps.PAUSED_AT, 50)
-
-    set_attribute(*steps.step_of(Decision(50, 0), 0, answers=True))
-    trial = TrialChannel(**handed(0))
-    trial._began_s -= 100.0
-    monkeypatch.setattr(channel, "answer_here", {os.getpid(): decide} if is_here else {})
-    decides = threading.Timer(0.0, decide)
-    if not is_here:
-        decides.start()
-    began_s, before_s = time.monotonic(), trial.wall_s
-    assert trial.pauses(50)
-    waited_s = time.monotonic() - began_s
-    assert waited_s >= 1.0 and before_s <= trial.wall_s < before_s + waited_s - 0.9
-    if not is_here:
-        decides.join()
-
-
 def test_the_time_of_jobs_that_leave_their_trial_open_is_in_the_table(handed, tmp_path):
     def job(launch: int, seconds: float) -> None:
         mapping = {**handed(0), "launch": launch}
@@ -444,37 +324,10 @@ def test_a_slurm_job_that_is_to_go_stops_with_its_state_saved(handed, tmp_path, 
     assert OUTCOME not in frozen(handed, 0).user_attrs
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_slurm_job_that_is_to_go_before_its_run_can_save_stops_at_once(handed, tmp_path, in_slurm, number):
-    def run():
-        signal.raise_signal(number)
-        pytest.fail("it continued")
-
-    assert run_trial(handed(0), tmp_path / "0", run) == 75
-    assert OUTCOME not in frozen(handed, 0).user_attrs
-
-
 def test_a_signal_to_a_job_in_the_process_of_its_search_stops_the_search_too(handed, tmp_path):
     with pytest.raises(stopping.Stopped):
         run_trial(handed(0), tmp_path / "0", lambda: signal.raise_signal(signal.SIGTERM))
     assert OUTCOME not in frozen(handed, 0).user_attrs
-
-
-def test_a_job_that_slurm_requeues_continues_even_after_it_had_returned(handed, tmp_path, in_slurm, monkeypatch):
-    in_slurm.parent.mkdir()
-    assert run_trial(handed(0), tmp_path / "0", lambda: 75) == 75
-    in_slurm.touch()
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    began = []
-    run_trial(handed(0), tmp_path / "0", lambda: began.append(1) or 75)
-    assert began
-
-
-def test_a_job_that_slurm_requeues_ends_if_its_trial_was_launched_again(handed, tmp_path, in_slurm, monkeypatch):
-    assert run_trial({**handed(0), "launch": 2}, tmp_path / "0", lambda: 75) == 75
-    channel._open.cache_clear()
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert run_trial({**handed(0), "launch": 1}, tmp_path / "0", lambda: pytest.fail("it ran")) == 75
 
 
 @pytest.fixture
@@ -483,15 +336,6 @@ def over_two_nodes(monkeypatch):
     for name, value in (("WORLD_SIZE", "2"), ("MASTER_ADDR", "h"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
     return lambda rank: monkeypatch.setenv("RANK", str(rank))
-
-
-def test_only_the_first_process_of_a_job_has_its_trial(handed, tmp_path, over_two_nodes):
-    over_two_nodes(1)
-    assert run_trial(handed(0), tmp_path / "0", lambda: 7) == 7
-    assert frozen(handed, 0).user_attrs == {} and not (tmp_path / channel.LOCKS).exists()
-    over_two_nodes(0)
-    assert run_trial(handed(0), tmp_path / "0", lambda: 75) == 75
-    assert channel.CLAIM in frozen(handed, 0).user_attrs
 
 
 @pytest.mark.parametrize("error", [

@@ -6,7 +6,7 @@ from optuna.trial import TrialState, create_trial
 
 from nlu.display.decisions import DecisionRow, decisions_note, decisions_table, write_decisions
 from nlu.sweeps import pruning
-from nlu.sweeps.decisions import decision_rows, ordinal, pause_reason, step_reason
+from nlu.sweeps.decisions import decision_rows, pause_reason, step_reason
 from nlu.sweeps.schedulers.scheduler import Decision
 from nlu.sweeps.steps import PART_ENDS, STOP, pause_of, step_of
 
@@ -65,13 +65,6 @@ def test_a_trial_that_a_user_stopped_was_not_stopped_by_the_pruner():
         assert [row.why for row in decision_rows([stopped], maximize=True)] == [why]
 
 
-def test_a_trial_that_breaks_a_constraint_was_not_stopped_by_the_pruner():
-    refused = create_trial(state=TrialState.PRUNED, value=None, system_attrs={"constraints:parameters<=1": 5.0})
-    assert [row.why for row in decision_rows([refused], maximize=True)] == [
-        "it breaks a constraint, so it was not trained"
-    ]
-
-
 @pytest.mark.parametrize(
     ("why", "sentence"),
     [
@@ -119,16 +112,6 @@ def test_the_reason_of_a_pause_is_a_sentence(why, sentence):
     assert pause_reason(why) == sentence
 
 
-def test_a_search_that_minimizes_hopes_to_fall_below_the_goal():
-    assert step_reason(MODEL, maximize=False).startswith("31% likely to fall below 0.5831")
-
-
-def test_ordinals():
-    assert [ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 112)] == [
-        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"
-    ]  # fmt: skip
-
-
 def test_a_trial_that_halving_stops_has_its_place_at_the_rung():
     spec = {"name": "successive_halving", "min_resource": 100, "max_resource": 900, "reduction_factor": 3,
             "bootstrap_count": 0, "min_early_stopping_rate": 0}  # fmt: skip
@@ -148,13 +131,6 @@ def test_a_trial_that_halving_stops_has_its_place_at_the_rung():
         (2, "passed", 100, "1st of 3 so far in the bracket from 100; the best passes"),
         (3, "pruned", 100, "as good as the best of 4 so far in the bracket from 100; only a new best passes"),
     ]
-
-
-def test_a_trial_stopped_by_a_pruner_without_rungs_has_one_row():
-    stopped = create_trial(state=TrialState.PRUNED, intermediate_values={100: 0.5, 200: float("nan")})
-    stopped.number = 4
-    (row,) = decision_rows([stopped], maximize=True)
-    assert (row.trial, row.what, row.start, row.value) == (4, "pruned", 200, None)
 
 
 def rows(count):

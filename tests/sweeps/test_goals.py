@@ -1,10 +1,7 @@
 """Objectives and constraints: how they are written, which trials are on the front, and what samplers see of them."""
 
 import itertools
-import json
 import random
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,13 +11,12 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from nlu.config.errors import UserError
-from nlu.sweeps import channel, optuna_private
+from nlu.sweeps import optuna_private
 from nlu.sweeps.goals import (
     GOALS,
     MEASURED,
     Constraint,
     Goals,
-    best_of,
     front,
     front_of,
     is_infeasible,
@@ -46,19 +42,6 @@ def test_objectives_have_the_direction_of_what_they_name() -> None:
     assert found.objectives == {"latency_ms": False, "examples_per_s": True, "loss": False}, (
         "the metric is there anyway"
     )
-
-
-def test_constraints_are_read_with_spaces_and_powers_of_ten() -> None:
-    found = read(None, ["latency_ms<=5", " parameters <= 10e6 ", "accuracy>=0.8"])
-    assert [each.text for each in found.constraints] == ["latency_ms<=5", "parameters<=10000000", "accuracy>=0.8"]
-    assert found.quantities == ["latency_ms", "parameters", "accuracy"]
-
-
-def test_goals_are_the_same_after_they_were_stored() -> None:
-    goals = read(["size_mb"], ["latency_ms<=5"])
-    study = optuna.create_study()
-    study.set_user_attr(GOALS, goals.to_json())
-    assert Goals.of(study.user_attrs) == goals and Goals.of({}).quantities == []
 
 
 @pytest.mark.parametrize(
@@ -99,19 +82,6 @@ def test_quantities_come_from_what_was_measured_and_from_the_scores_of_the_dev_s
     }  # fmt: skip
     found, lacking = quantities_of(result, ["latency_ms", "f1", "mcc"])
     assert found == {"latency_ms": 2.0, "f1": 0.5} and lacking == ["mcc is None"]
-
-
-@pytest.mark.parametrize(("pruned", "kept"), [(True, {"parameters": 7.0}), (False, {"parameters": 7.0, "f1": 0.4})])
-def test_scores_of_a_pruned_trial_do_not_count_as_those_of_its_end(tmp_path: Path, pruned: bool, kept: Any) -> None:
-    result = {
-        "best": {"metric": "f1", "value": 0.4, "set": "dev"}, "metrics": {"dev": {"f1": 0.4}}, "examples": 64,
-        "measured": {"parameters": 7}, "pruned": pruned,
-    }  # fmt: skip
-    (tmp_path / "result.json").write_text(json.dumps(result))
-    told: dict[str, Any] = {}
-    trial: Any = SimpleNamespace(quantities=["parameters", "f1"], finish=lambda *_, **named: told.update(named))
-    channel._finish_with_result(trial, tmp_path)
-    assert told["measured"] == kept
 
 
 def dominates(one: tuple[float, ...], other: tuple[float, ...], signs: tuple[int, ...]) -> bool:
@@ -163,18 +133,6 @@ def test_the_best_trial_keeps_all_constraints_here_and_for_optuna() -> None:
     assert summary.best is not None and summary.best.number == study.best_trial.number == 1
     assert [trial.number for trial in summary.trials if trial.broken] == [0]
     assert [trial.number for trial in study.get_trials() if is_infeasible(trial)] == [0]
-
-
-def test_of_equal_values_the_same_trial_is_the_best_during_a_search_and_at_its_end() -> None:
-    rows = [(0.9, 8.0, "COMPLETE"), (0.9, 5.0, "COMPLETE"), (0.9, 5.0, "COMPLETE"), (0.8, 1.0, "COMPLETE")]
-    for objectives, expected in (({"latency_ms": False}, 1), ({}, 0)):
-        goals = Goals(objectives, [Constraint("latency_ms", "<=", 9)])
-        study = study_with(goals, rows)
-        summary = read_summary(study)
-        found = best_of(study.get_trials(), goals, maximize=True)
-        assert found is not None and summary.best is not None
-        assert found.number == summary.best.number == expected
-    assert best_of([], goals, maximize=True) is None
 
 
 def test_trials_of_the_front_are_complete_and_within_the_constraints() -> None:
@@ -239,14 +197,3 @@ def test_tpe_keeps_away_from_what_breaks_a_constraint() -> None:
     bound = drawn_by(study_with(Goals({}, [Constraint("latency_ms", "<=", 3)]), curve(30)), tpe)
     assert np.mean(free) > 7, "without a constraint it draws the best values"
     assert np.mean(bound) < 5 and np.mean([x <= 3.5 for x in bound]) > 0.4
-
-
-@pytest.mark.parametrize(
-    ("name", "count"), [("TPESampler", 40), pytest.param("GPSampler", 5, marks=pytest.mark.thorough)]
-)
-def test_samplers_that_see_two_objectives_draw_good_trials_of_both(name: str, count: int) -> None:
-    """x costs as much as it gains up to 5, beyond which it only costs: all of the front lies below."""
-    rows = [(min(x, 5.0), x, "COMPLETE") for x in np.linspace(0.1, 9.9, 30)]
-    build = lambda seed: getattr(optuna.samplers, name)(seed=seed)  # noqa: E731
-    drawn = drawn_by(study_with(Goals({"latency_ms": False}), rows), build, count)
-    assert np.mean([x < 5.5 for x in drawn]) > 0.7

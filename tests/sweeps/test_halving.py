@@ -63,15 +63,6 @@ def test_the_best_so_far_passes_and_so_does_the_best_third_while_few_have_passed
     assert search(HALVING, [0.5, 0.6, 0.7, 0.3, 0.2, 0.1, 0.1, 0.1, 0.65])[-1] == 300
 
 
-def test_less_is_better_where_it_is_minimized():
-    assert search(HALVING, [0.5, 0.6, 0.4], direction="minimize") == [2700, 100, 2700]
-    assert search(HALVING, [0.7, 0.6, 0.5, 0.9, 0.9, 0.55], direction="minimize")[-1] == 100
-
-
-def test_equal_trials_pass_no_more_often_than_others():
-    assert sum(examples > 100 for examples in search(HALVING, [0.69] * 12)) == 12 // 3 + 1
-
-
 def test_trials_with_other_settings_are_compared_at_equal_examples():
     storage = optuna.storages.InMemoryStorage()
     study = optuna.create_study(storage=storage, direction="maximize", pruner=pruning.build(HALVING, storage))
@@ -81,10 +72,6 @@ def test_trials_with_other_settings_are_compared_at_equal_examples():
     study.pruner = pruning.build({**HALVING, "min_resource": 300}, storage)
     second.report(0.8, 300)
     assert not second.should_prune()
-
-
-def test_a_later_first_rung():
-    assert search({**HALVING, "min_early_stopping_rate": 1}, [0.5, 0.4]) == [2700, 300]
 
 
 def test_brackets_judge_their_trials_apart():
@@ -113,19 +100,6 @@ def test_besides_each_new_best_at_most_the_share_and_one_more_pass(values, facto
             passed += 1
 
 
-def test_fewer_improving_trials_pass_than_with_the_pruner_of_optuna():
-    rng = random.Random(0)
-    values = [number / 200 + rng.gauss(0, 0.2) for number in range(100)]
-    study = optuna.create_study(direction="maximize", pruner=optuna.pruners.SuccessiveHalvingPruner(100, 3, 0))
-    theirs = 0
-    for value in values:
-        trial = study.ask()
-        trial.report(value, 100)
-        theirs += not trial.should_prune()
-    ours = sum(examples > 100 for examples in search(HALVING, values))
-    assert ours <= 40 < theirs
-
-
 # Of n trials in no order the k-th is the best so far with probability 1 / k, among the best two with 2 / k. With a
 # factor of 3 trials 1 to 5 pass as the best so far: 1, 1/2, 1/3, 1/4, 1/5. The sixth passes among the best two if no
 # more than two of the five have passed, as in 24 + 50 of 120 orders (as many as have one and two records), else as the
@@ -152,20 +126,6 @@ def test_the_announced_cost_of_one_rung_is_that_by_hand(n_trials):
     assert cost(Bracket(0, (900,), 1), n_trials, HALVING) == pytest.approx(by_hand, abs=0.02)
 
 
-def test_the_announced_cost_of_two_rungs_is_that_by_hand():
-    # Of two trials the first passes both rungs. The second is better with probability 1/2, and then so at both; else it
-    # stops at the first, after 300 of 2,700 examples.
-    by_hand = (1 + (1 / 2 * 1 + 1 / 2 * 300 / 2700)) / 2
-    assert cost(Bracket(0, (300, 900), 1), 2, HALVING) == pytest.approx(by_hand, abs=0.02)
-
-
-def test_the_announced_cost_of_many_trials_keeps_a_third_at_each_rung():
-    # 1/27 of a run for all, 2/27 more for a third, 6/27 for a ninth, 18/27 for the 27th part. The cost of one trial
-    # deviates by 0.2 from its mean, so that of 3,000 by 0.004.
-    by_hand = (1 + 2 / 3 + 6 / 9 + 18 / 27) / 27
-    assert cost(brackets(HALVING)[0], 3000, HALVING) == pytest.approx(by_hand, abs=0.012)
-
-
 def test_the_cost_of_a_search_equals_the_announced_one():
     # By hand as above: of 6 trials in the bracket of one rung, over 60 searches.
     rng = random.Random(0)
@@ -189,10 +149,6 @@ def test_an_evaluation_beyond_several_rungs_is_judged_once():
     assert 80 <= sum(passed(HALVING)) <= 101, "a third, not a third of a third of a third"
 
 
-def test_brackets_are_counted_exactly():
-    assert len(brackets({**SPEC, "min_resource": 1, "max_resource": 243})) == 6
-
-
 def test_the_end_of_a_run_is_never_a_rung_despite_rounding():
     def rungs(low: int, high: int) -> list[tuple[int, ...]]:
         spec = {"name": "hyperband", "min_resource": low, "max_resource": high, "reduction_factor": 3}
@@ -203,7 +159,3 @@ def test_the_end_of_a_run_is_never_a_rung_despite_rounding():
     assert rungs(33, 100) == [(33,), ()]
     single = {**HALVING, "min_resource": 100, "max_resource": 400, "reduction_factor": 2, "min_early_stopping_rate": 1}
     assert [bracket.rungs for bracket in brackets(single)] == [(200,)]
-
-
-def test_pruners_without_rungs_yield_no_brackets():
-    assert brackets({"name": "median"}) == []

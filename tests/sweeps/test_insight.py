@@ -5,17 +5,16 @@ import math
 import numpy as np
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 from scipy.stats import norm
 
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.insight import INTERVAL, effects_of, forecasts_of, surfaces_of, values_at, view_of
 from nlu.sweeps.schedulers.encoding import Encoding
-from nlu.sweeps.schedulers.freeze_thaw import KERNEL, FreezeThaw
-from nlu.sweeps.schedulers.scheduler import Decision, Lengths
-from nlu.sweeps.steps import VALUES, log_of, standings, step_of
-from nlu.sweeps.summary import insight_of
+from nlu.sweeps.schedulers.freeze_thaw import FreezeThaw
+from nlu.sweeps.schedulers.scheduler import Lengths
+from nlu.sweeps.steps import VALUES, log_of, standings
 from tests.sweeps.studies import study_of
 from tests.sweeps.test_schedulers import dense_covariance
 
@@ -138,46 +137,6 @@ def test_predicted_curves_equal_the_posterior_by_the_dense_formula(maximize):
     assert ends == sorted(ends, reverse=True) and len(forecasts) == 8
 
 
-def test_predicted_curves_pass_near_what_the_trials_reported(of_hill):
-    for forecast in forecasts_of(of_hill):
-        points = dict(of_hill.trials[forecast.trial].points)
-        for at, value in points.items():
-            place = int(np.argmin(np.abs(np.array(forecast.examples_E) - at)))
-            assert forecast.examples_E[place] == pytest.approx(at)
-            assert forecast.mean_E[place] == pytest.approx(value, abs=0.02)
-
-
-def test_the_model_of_a_search_has_the_kernel_of_its_last_decisions():
-    found = study(hill, 12, space={"lr": LR, "wide": SPACE["wide"]}, name="freeze_thaw")
-    kernel = [-0.3, -0.4, 0.1, 0.2, -1.5, 0.3, -3.0, 0.4, -2.0, 0.1, -4.0]
-    name, step = step_of(Decision(400, why={"rule": "model", KERNEL: kernel}), 0, answers=True)
-    trials = found.get_trials()
-    trials[0].system_attrs = {name: step}
-    encoding = Encoding({"lr": [LR], "wide": [SPACE["wide"]]})
-    scheduler = FreezeThaw(Lengths(100, 400, 400), encoding, lambda suggest: {}, 0)
-    own = standings(trials, maximize=True)
-    assert (
-        view_of(trials, own, log_of(trials), part=400, maximize=True, scheduler=scheduler).model.kernel.tolist()
-        == kernel
-    )
-    other = view_of(trials, own, log_of(trials), part=400, maximize=True)
-    assert other.model.kernel.tolist() != kernel, "without the scheduler it is fitted to the trials"
-    trials[0].system_attrs = {name: {**step, "why": {**step["why"], KERNEL: kernel[:-3]}}}
-    former = view_of(trials, own, log_of(trials), part=400, maximize=True, scheduler=scheduler)
-    assert len(former.model.kernel) == len(kernel), "that of a former version is fitted again"
-
-
-def test_a_program_without_reports_has_its_values():
-    found = optuna.create_study(direction="minimize")
-    for number in range(8):
-        value = (number / 7 - 0.5) ** 2
-        found.add_trial(create_trial(value=value, params={"wide": number / 7}, distributions={"wide": SPACE["wide"]},
-                                     user_attrs={VALUES: {"wide": number / 7}}))  # fmt: skip
-    own = view_of(found.get_trials(), standings(found.get_trials(), maximize=False), [], part=None, maximize=False)
-    predicted = own.predicted([{"wide": 0.5}, {"wide": 0.0}])
-    assert predicted[0] == pytest.approx(0.0, abs=0.03) and predicted[1] == pytest.approx(0.25, abs=0.03)
-
-
 def test_failed_trials_are_no_base_of_predictions_but_their_neighbors_are_bad():
     def value(values, share):
         return 0.5 + 0.01 * values["wide"] * share
@@ -188,45 +147,3 @@ def test_failed_trials_are_no_base_of_predictions_but_their_neighbors_are_bad():
     failed = [trial.values for trial in own.trials if trial not in own.valued]
     rest = [trial.values for trial in own.valued]
     assert own.predicted(failed).mean() < own.predicted(rest).mean() - 0.001
-
-
-@pytest.mark.parametrize(("states", "count"), [("COMPLETE", 3), ("FAIL", 9), ("WAITING", 3)])
-def test_few_values_predict_nothing_and_say_so(states, count):
-    insight = insight_of(study_of(states, count))
-    assert not insight.surfaces and not insight.forecasts and "four trials with values" in insight.surfaces_note
-
-
-@pytest.mark.parametrize("name", ["freeze_thaw", "asha", "hyperband"])
-def test_equal_values_have_no_importances_and_the_page_says_why(name):
-    def state(number):
-        return "COMPLETE" if number < 3 else "RUNNING" if name != "hyperband" else "PRUNED"
-
-    found = insight_of(study(lambda values, share: 2 / 3, 8, name=name, states=state))
-    assert not found.importances and not found.surfaces
-    assert found.importances_note == "All 8 trials have the same value, 0.6667, so no importance can be computed."
-    assert found.surfaces_note == "The predictions of the model do not differ."
-
-
-def test_equal_values_have_no_importances_but_the_model_learns_from_other_trials():
-    def value(values, share):
-        return 0.5 if share == 1.0 else 0.4 * hill(values, share)
-
-    found = insight_of(study(value, 12, states=lambda number: ("COMPLETE", "PRUNED")[number % 2]))
-    equal = "All 6 complete trials have the same value, 0.5000, so no importance can be computed."
-    assert not found.importances and found.importances_note == equal
-    assert found.surfaces and "largest main effects" in found.surfaces_note
-
-
-def test_values_are_spread_evenly_on_the_scale_of_the_parameter():
-    values, places = values_at(LR, 5)
-    assert values == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0]) and places == [0, 0.25, 0.5, 0.75, 1]
-    assert values_at(IntDistribution(2, 6), 3) == ([2.0, 4.0, 6.0], [0.0, 0.5, 1.0])
-    assert values_at(SPACE["kind"], 9) == (["a", "b", "c"], pytest.approx([1 / 6, 0.5, 5 / 6]))
-    assert values_at(FloatDistribution(3, 3), 9) == ([3.0], [0.5])
-
-
-@pytest.mark.parametrize(("name", "words"), [("freeze_thaw", "main effects of"), ("hyperband", "PED-ANOVA")])
-def test_importances_come_from_the_model_where_few_trials_are_complete(name, words):
-    found = insight_of(study(hill, 20, name=name))
-    assert words in found.importances_note and list(found.importances)[0] == "lr"
-    assert len(found.surfaces) == 3 and {found.surfaces[0].x, found.surfaces[0].y} <= set(SPACE)

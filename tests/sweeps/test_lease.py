@@ -1,7 +1,5 @@
 """Two hosts that share a database and no folder do not run one study, and a dead host's study is taken over."""
 
-import os
-import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +8,8 @@ import optuna
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.sweeps.faults import StorageUnavailable
-from nlu.sweeps.lease import Lease, _sign_key, held
+from nlu.sweeps.lease import Lease, held
 from nlu.sweeps.storage import open_storage
-from tests.sweeps import outages
 
 SILENCE_S = 0.3
 
@@ -69,16 +65,6 @@ def test_a_dead_searchs_study_is_taken_over_once_it_was_silent_for_long(lease):
         assert lease.held()["place"] == "b"
 
 
-def test_a_holder_whose_beat_found_another_ends_even_right_after_a_boot(lease, monkeypatch):
-    monkeypatch.setattr("nlu.sweeps.lease.elapsed_s", lambda: 0.01)
-    first = lease("a").__enter__()
-    die(first)
-    with lease("b"):
-        assert not first._beat(1)
-        with pytest.raises(UserError, match="the study s is run by process"):
-            first.require()
-
-
 def test_a_search_continues_at_once_in_its_folder_on_its_host(lease):
     die(lease("a").__enter__())
     with lease("a"):
@@ -94,40 +80,3 @@ def test_a_search_that_was_silent_and_lives_after_all_finds_the_other_and_ends(l
             sleeper.require()
         sleeper.__exit__(None, None, None)
         assert lease.held()["place"] == "b", "it takes nothing back that is another's"
-
-
-def test_a_search_without_its_storage_ends_without_waiting_for_it_again(tmp_path):
-    storage = outages.journal_file(tmp_path)
-    opened = open_storage(storage.url, patience_s=600)
-    optuna.create_study(study_name="s", storage=opened)
-    holder = Lease(opened, "s", "a", print, beat_s=0.01, silence_s=60).__enter__()
-    with storage.away():
-        holder.__exit__(StorageUnavailable, StorageUnavailable("it has not answered for 300 s"), None)
-    die(holder)
-
-
-def test_a_holder_asks_whose_the_lease_is_where_no_beat_has_done_so_in_time(lease, monkeypatch):
-    now_s, asked = [1000.0], []
-    monkeypatch.setattr("nlu.sweeps.lease.elapsed_s", lambda: now_s[0])
-    holder = lease("a")
-    require_own = holder._require_own
-    with holder:
-        die(holder)
-        monkeypatch.setattr(holder, "_require_own", lambda: asked.append(now_s[0]) or require_own())
-        # Twice the pause between two beats, each of 0.05 s, is still in time.
-        for passed_s, count in ((0.0, 0), (0.09, 0), (0.02, 1), (0.05, 1), (0.1, 2)):
-            now_s[0] += passed_s
-            holder.require()
-            assert len(asked) == count
-
-
-def test_a_lease_is_known_by_its_holder_place_and_host(lease, monkeypatch):
-    with lease("a") as first:
-        assert lease.held()["process"] == os.getpid() and lease.held()["host"] == socket.gethostname()
-    with monkeypatch.context() as there:
-        there.setattr(socket, "gethostname", lambda: "far")
-        elsewhere = lease("a")
-    assert _sign_key(elsewhere._own) != _sign_key(first._own) != _sign_key({**first._own, "place": "b"})
-    die(elsewhere.__enter__())
-    with lease("a"):
-        assert len(lease.said) == 1 and "belongs to a search on far (process" in lease.said[0]

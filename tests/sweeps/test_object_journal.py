@@ -1,6 +1,5 @@
 """The journal of objects over a store in memory: numbers, merged objects, lost replies."""
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from nlu.config.errors import UserError
 from nlu.storage.bucket import Denied, Unreachable
 from nlu.sweeps import object_journal
 from nlu.sweeps.faults import StorageUnavailable
-from nlu.sweeps.object_journal import JournalObjects, ObjectJournalBackend
+from nlu.sweeps.object_journal import ObjectJournalBackend
 
 FAN = 3
 
@@ -81,33 +80,6 @@ def test_a_reader_finds_every_entry_once_in_order_with_few_requests(count: int) 
     assert writer.read_logs(0) == everything and late.read_logs(0) == everything
 
 
-def test_every_few_batches_are_written_again_as_one_object_of_their_lines() -> None:
-    writer = opened()
-    for number in range(2 * FAN**2 + FAN + 1):
-        writer.append_logs(logs(number, number + 1))
-    lines = [Memory.objects[f"batches/{number:010d}.jsonl"] for number in range(22)]
-    merged = {
-        **{f"merged-3/{place:010d}.jsonl": b"".join(lines[3 * place :][:3]) for place in range(7)},
-        **{f"merged-9/{place:010d}.jsonl": b"".join(lines[9 * place :][:9]) for place in range(2)},
-    }
-    assert {key: body for key, body in Memory.objects.items() if not key.startswith("batches/")} == merged
-    # All is read from these, although most batches that they cover are deleted.
-    for number in range(22):
-        if number % FAN and number < 21:
-            del Memory.objects[f"batches/{number:010d}.jsonl"]
-    assert opened().read_logs(0) == logs(0, 22)
-
-
-def test_without_merged_objects_all_is_read_too() -> None:
-    writer = opened()
-    for number in range(20):
-        writer.append_logs(logs(number, number + 1))
-    for key in [key for key in Memory.objects if key.startswith("merged")]:
-        del Memory.objects[key]
-    assert opened().read_logs(0) == logs(0, 20)
-    assert [len(JournalObjects(Memory.shown).batches(first, 7)) for first in (0, 2, 6, 7)] == [7, 5, 1, 0]
-
-
 @pytest.mark.parametrize("failure", ["lost", Unreachable("no answer"), "refused"])
 def test_an_entry_is_stored_once_after_any_failures_of_the_first_tries(failure: Exception | str) -> None:
     writer, other = opened(), opened()
@@ -138,35 +110,3 @@ def test_an_object_that_does_not_belong_to_a_journal_is_refused(body: bytes) -> 
     Memory.objects["batches/0000000000.jsonl"] = body
     with pytest.raises(UserError, match="which is not part of a journal; give the storage of each search a separate"):
         opened().read_logs(0)
-
-
-def test_a_journal_that_cannot_be_read_or_opened_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Memory, *arguments: Any) -> Any:
-        raise Denied("no right")
-
-    with monkeypatch.context() as patched, pytest.raises(StorageUnavailable, match="^no right$"):
-        patched.setattr(Memory, "prove_conditional_put", fails)
-        opened()
-    monkeypatch.setattr(Memory, "get_several", lambda self, keys: [Unreachable("no answer") for _ in keys])
-    with pytest.raises(StorageUnavailable, match="^no answer$"):
-        opened().read_logs(0)
-
-
-def test_a_written_entry_stays_even_if_it_cannot_be_merged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    put_new = Memory.put_new
-
-    def no_merging(self: Memory, key: str, content: bytes) -> bool:
-        if key.startswith("merged"):
-            raise Unreachable("no answer")
-        return put_new(self, key, content)
-
-    monkeypatch.setattr(Memory, "put_new", no_merging)
-    writer = opened()
-    for number in range(4):
-        writer.append_logs(logs(number, number + 1))
-    assert opened().read_logs(0) == logs(0, 4) and json.loads(Memory.objects["batches/0000000003.jsonl"])["logs"]
-    assert [record.getMessage() for record in caplog.records if "unmerged" in record.getMessage()] == [
-        "s3://bucket/journal: batches up to 3 stay unmerged: no answer"
-    ]

@@ -1,8 +1,6 @@
 """The process that writes the page of a search: what it writes, what it is given, and how it ends."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -79,30 +77,6 @@ def test_the_bytes_are_those_that_the_process_of_the_search_would_write(
     assert re.search(rb"the search has not ended; as of</dt><dd>2001-09-0[89] ", found["index.html"])
 
 
-def test_neither_its_command_nor_its_folder_names_the_storage(tmp_path: Path) -> None:
-    process = PageProcess(snapshot_of(study_of(mixed, 12), tmp_path), nice=0)
-    # Empty for an instant, in which the process becomes another program.
-    while not (command := Path(f"/proc/{process.number}/cmdline").read_text()):
-        time.sleep(0.001)
-    given = [each for each in command.split("\0") if each != "-P"]
-    assert given == [sys.executable, "-m", "nlu.sweeps.page_process", str(os.getpid()), "0", ""]
-    process.wait()
-    assert process.result()[1] is None and {path.name for path in tmp_path.iterdir()} == {"summary"}
-
-
-@pytest.mark.parametrize("imports_from_here", [True, False])
-def test_it_imports_from_the_current_folder_only_if_the_search_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imports_from_here: bool
-) -> None:
-    (tmp_path / "optuna.py").write_text("raise RuntimeError('not the library')")
-    monkeypatch.chdir(tmp_path)
-    here = [str(tmp_path)] if imports_from_here else []
-    monkeypatch.setattr(sys, "path", [*here, *(each for each in sys.path if each not in ("", str(tmp_path)))])
-    process = PageProcess(snapshot_of(study_of(mixed, 12), tmp_path), nice=0)
-    process.wait()
-    assert process.result()[1] == ("RuntimeError: not the library" if imports_from_here else None)
-
-
 def test_an_error_is_one_line_and_the_last_page_stays(tmp_path: Path) -> None:
     before = written(snapshot_of(study_of(mixed, 12), tmp_path))
     (tmp_path / "summary" / "index.html").unlink()
@@ -113,21 +87,6 @@ def test_an_error_is_one_line_and_the_last_page_stays(tmp_path: Path) -> None:
     _, error = process.result()
     assert error is not None and error.startswith("IsADirectoryError: ") and "\n" not in error
     assert {path.name for path in tmp_path.glob("summary/*")} == before.keys()
-
-
-def test_a_process_that_is_killed_is_reported_with_its_signal(tmp_path: Path) -> None:
-    process = PageProcess(snapshot_of(study_of(mixed, 12), tmp_path), nice=0)
-    os.kill(process.number, signal.SIGKILL)
-    process.wait()
-    assert process.result() == (0.0, "its process was ended by signal 9 (Killed)")
-
-
-def test_a_process_that_does_not_react_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nlu.sweeps.page_process.END_S", 0.1)
-    process = PageProcess(snapshot_of(study_of(mixed, 12), tmp_path), nice=0)
-    os.kill(process.number, signal.SIGSTOP)
-    process.end()
-    assert process.has_ended() and not Path(f"/proc/{process.number}").exists()
 
 
 SEARCH = """

@@ -1,6 +1,5 @@
 """A storage of any kind may be away in the middle of a search: nothing is lost, and nothing happens twice."""
 
-import time
 import uuid
 from types import SimpleNamespace
 
@@ -57,37 +56,12 @@ def test_every_call_of_a_search_and_its_jobs_succeeds_once_the_storage_is_back(s
     assert [trial.user_attrs[OUTCOME]["value"] for trial in found] == [0.0, 0.1]
 
 
-def test_an_unreachable_storage_of_any_kind_raises_the_same_exception(storage, study):
-    impatient = optuna.load_study(storage=open_storage(storage.url, patience_s=0.2), study_name="s")
-    with storage.away():
-        for call in (impatient.ask, impatient.get_trials, lambda: impatient.set_user_attr("a", 1)):
-            with pytest.raises(StorageUnavailable, match=r"has not answered for \d s: .*; nothing is lost"):
-                call()
-        with pytest.raises(StorageUnavailable):
-            open_storage(storage.url, is_known=True, patience_s=0.2)
-    assert impatient.ask().number == 0 and len(study.get_trials()) == 1
-
-
 def test_a_search_that_is_to_stop_does_not_wait(storage, study):
     held = open_storage(storage.url)
     hurried = optuna.load_study(storage=held, study_name="s")
     held.is_hurried = lambda: True
     with storage.away(), pytest.raises(StorageUnavailable):
         hurried.get_trials()
-
-
-def test_a_search_that_is_to_stop_waits_for_no_single_request_either(monkeypatch):
-    with outages.object_store(monkeypatch, uuid.uuid4().hex) as (store, storage):
-        monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", (1.5, 1.5))
-        held = open_storage(storage.url)
-        study = optuna.create_study(storage=held, study_name="s")
-        held.is_hurried = lambda: True
-        began_s = time.monotonic()
-        with store.away():
-            for call in (study.get_trials, study.ask):
-                with pytest.raises(StorageUnavailable):
-                    call()
-        assert time.monotonic() - began_s < 2.5
 
 
 class Forgetful(optuna.storages.InMemoryStorage):
@@ -132,43 +106,6 @@ def test_a_lost_answer_to_a_close_is_accepted_but_a_close_by_others_is_an_error(
     study.tell(1, state=TrialState.FAIL)
     with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
         study._storage.set_trial_state_values(1, TrialState.COMPLETE, [0.7])
-
-
-def test_a_trial_whose_put_was_carried_out_and_its_reply_lost_is_begun_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.05)
-    with outages.object_store(monkeypatch, uuid.uuid4().hex) as (store, storage):
-        study = optuna.create_study(storage=open_storage(storage.url), study_name="s")
-        store.loses_replies = True
-        opened = study._storage
-
-        def back() -> bool:
-            """Bring the store back when the adapter has heard that it is away."""
-            store.is_away = False
-            return False
-
-        opened.is_hurried = back
-        assert study.ask().number == 0
-        assert len(study.get_trials()) == 1
-
-
-def test_an_error_is_tried_again_and_its_answer_returned(monkeypatch):
-    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
-    answers = iter([OSError("away"), OSError("away"), 7])
-
-    def call():
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert patience.patiently(call, "url", (OSError,), 10.0) == 7
-
-
-def test_a_job_that_opens_a_journal_which_is_gone_for_now_makes_none_in_its_place(tmp_path):
-    url = f"journal://{tmp_path}/mounted/journal.log"
-    with pytest.raises(StorageUnavailable):
-        open_storage(url, is_known=True, patience_s=0.0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_pauses_double_up_to_a_bound_until_patience_is_over(monkeypatch):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.samplers import RandomSampler
 from optuna.trial import TrialState, create_trial
 from scipy.stats import kstest, truncnorm
@@ -31,14 +31,6 @@ def test_numbers_are_truncated_normal_on_their_scale_and_choices_half_the_center
     assert kinds.count("b") / 3000 == pytest.approx(1 / 2 + 1 / 6, abs=0.03)
     found = belief.log_density({"lr": 1e-3, "kind": "a", "other": 1e-3}, {"lr": LR, "kind": KIND, "other": LR})
     assert found == pytest.approx(expected.logpdf(0.5) + math.log(1 / 6), abs=1e-9)
-
-
-def test_a_center_at_an_end_and_an_integer_stay_within_their_bounds():
-    random, layers = np.random.default_rng(1), IntDistribution(2, 12, step=2)
-    belief = Belief({"lr": 1e-1, "layers": 12})
-    assert all(1e-5 <= belief.value("lr", LR, random) <= 1e-1 for _ in range(500))
-    drawn = {belief.value("layers", layers, random) for _ in range(500)}
-    assert {8, 10, 12} <= drawn <= {2, 4, 6, 8, 10, 12}
 
 
 def study_of(*values: tuple[float, float]) -> optuna.Study:
@@ -103,31 +95,6 @@ def test_a_prior_is_read_from_the_command_line_and_is_a_value_that_can_be_drawn(
     space = read_space(None, {"b=x": {"d": "tag(interval(0,1),prior=0.5)"}}, given)
     assert space.priors == {"a": 1e-4, "b": "y z", "c": 5, "d": 0.5}
     assert read_space(None, None, [*given, "a=interval(0,1)", "b=x"]).priors == {"c": 5}
-
-
-def test_a_center_of_another_range_of_the_key_counts_as_none():
-    small, large = IntDistribution(1, 4), IntDistribution(100, 400)
-    belief, random = Belief({"units": 2, "kind": "z"}), np.random.default_rng(0)
-    drawn = [belief.value("units", large, random) for _ in range(400)]
-    assert min(drawn) >= 100 and np.mean(np.array(drawn) < 250) == pytest.approx(0.5, abs=0.1)
-    assert {belief.value("kind", KIND, random) for _ in range(50)} == {"a", "b", "c"}
-    assert belief.log_density({"units": 200}, {"units": large}) == 0.0
-    assert belief.log_density({"units": 2}, {"units": small}) > 0.0
-    assert belief.log_density({"kind": "a"}, {"kind": KIND}) == pytest.approx(math.log(1 / 3))
-    assert Belief({}).log_density({"kind": "a"}, {"kind": KIND}) == pytest.approx(math.log(1 / 3))
-
-
-def test_neighbors_of_the_best_trial_take_no_value_of_another_range():
-    small, large = IntDistribution(1, 4), IntDistribution(100, 400)
-    study = optuna.create_study(direction="maximize", study_name="s")
-    for value in (0.9, 0.2, 0.1):
-        params, distributions = {"kind": "a", "units": 2}, {"kind": KIND, "units": small}
-        study.add_trial(create_trial(params=params, distributions=distributions, value=value))
-    study.sampler = WithPrior(RandomSampler(seed=0), {"units": 3, "kind": "b"}, NONE, 3, 0)
-    for _ in range(60):
-        trial = study.ask({"kind": KIND})
-        assert 100 <= trial.suggest_int("units", large.low, large.high) <= 400
-        study.tell(trial, state=TrialState.FAIL)
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import optuna
 import pytest
-import submitit
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.trial import TrialState
 
-from nlu.config import hydra_private, submitted
+from nlu.config import hydra_private
 from nlu.sweeps import optuna_private
 from nlu.sweeps.space import distribution_of, suggest, values_of
 
@@ -26,18 +25,6 @@ CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 def test_the_version_is_the_one_that_was_read(name):
     assert version(name) == READ_IN[name], f"what is private of {name} is to be read again"
     assert f"{name}=={READ_IN[name]}" in CONSTRAINTS.read_text().splitlines()
-
-
-def database(tmp_path) -> optuna.storages.RDBStorage:
-    return optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/x.db")
-
-
-def test_a_database_is_cached_as_optuna_does_it_and_works_without(tmp_path, monkeypatch):
-    opened = database(tmp_path)
-    wrapped = optuna_private.cached(opened)
-    assert type(wrapped) is type(optuna.create_study(storage=opened)._storage)
-    monkeypatch.delattr(optuna.storages, "_CachedStorage")
-    assert optuna_private.cached(opened) is opened
 
 
 def test_samplers_see_levels_as_long_as_optuna_reads_trials_in_one_place(monkeypatch):
@@ -68,25 +55,6 @@ def test_samplers_read_the_trials_again_once_they_are_forgotten(monkeypatch):
     optuna_private.forget_trials(study)
 
 
-def test_submitits_names_are_what_they_were_and_are_done_without(monkeypatch, tmp_path):
-    from submitit.core import utils
-
-    assert issubclass(utils.UncompletedJobError, Exception) and submitted.LOST == utils.UncompletedJobError.__name__
-    assert submitted.RAISED == utils.FailedJobError.__name__
-    assert submitted.was_lost(utils.FailedJobError("x")) and not submitted.was_lost(RuntimeError("x"))
-    assert submitted.time_signal().name == f"SIG{submitit.JobEnvironment.USR_SIG}" == "SIGUSR2"
-    for name, value in (("EXECUTOR", "slurm"), ("FOLDER", str(tmp_path))):
-        monkeypatch.setenv(f"SUBMITIT_{name}", value)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert submitit.JobEnvironment().paths.folder == tmp_path
-    assert [submitted.was_started_before() for _ in range(2)] == [False, True]
-    monkeypatch.delattr(submitit.JobEnvironment, "paths")
-    monkeypatch.delattr(submitit.JobEnvironment, "USR_SIG")
-    assert not submitted.was_started_before() and submitted.time_signal().name == "SIGUSR2"
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert submitted.was_started_before()
-
-
 OVERRIDES = [
     "x=choice(a,b)", "x=1,2", "x=1,2.5,null", "x=range(1,4)", "x=range(4,0,-2)", "x=range(0,1,0.1)",
     "x=range(1,0,-0.3)", "x=range(0.1,0.35,0.1)", "x=range(5)", "x=float(range(1,4))", "x=sort(3,1,2)",
@@ -103,21 +71,6 @@ def test_sweeps_are_read_as_hydras_own_sweeper_reads_them(text):
     assert found == theirs.create_optuna_distribution_from_override(override)
     if (values := values_of(found)) is not None:
         assert values == list(theirs.OptunaSweeperImpl._to_grid_sampler_choices(found))
-
-
-@pytest.mark.parametrize("text", ["x=range(3,3)", "x=range(1,4,0)"])
-def test_an_empty_range_is_refused(text):
-    (override,) = OverridesParser.create().parse_overrides([text])
-    with pytest.raises(ValueError, match="the range"):
-        distribution_of(override)
-
-
-def test_only_what_can_be_counted_has_values():
-    counted = {
-        text: values_of(distribution_of(OverridesParser.create().parse_overrides([text])[0])) for text in OVERRIDES
-    }
-    assert counted["x=range(4,0,-2)"] == [2, 4] and counted["x=range(0.1,0.35,0.1)"] == [0.1, 0.2, 0.3]
-    assert counted["x=interval(1,2)"] is None and counted["x=tag(log,int(interval(1,8)))"] is None
 
 
 @pytest.mark.parametrize("text", OVERRIDES)

@@ -10,12 +10,6 @@ from nlu.config.errors import UserError
 from nlu.sweeps import pruning
 
 
-def test_a_name_or_a_mapping():
-    assert pruning.read("none") == ("none", {}) == pruning.read(None)
-    assert pruning.read({"name": "median", "n_startup_trials": 2})[1]["n_startup_trials"] == 2
-    assert pruning.read({"name": "median", "n_warmup_steps": "2ep"})[1]["n_warmup_steps"] == "2ep"
-
-
 @pytest.mark.parametrize(
     ("written", "said"),
     [

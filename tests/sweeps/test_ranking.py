@@ -48,11 +48,6 @@ def test_the_end_is_what_five_trials_saw_and_without_it_there_are_only_ranks():
     assert (found.end, found.count) == (200, 6) and found.examples_S == [100, 200, 300]
 
 
-def test_first_evaluations_are_not_compared_with_themselves():
-    found = ranking_of([trial(number, [number, number][: 1 + (number > 3)]) for number in range(6)])
-    assert found.examples_S == [100, 200] and found.end is None
-
-
 def test_trials_of_other_batch_sizes_are_compared_at_the_same_evaluations():
     small = [trial(number, [0.1 * number, 0.5, 0.6]) for number in range(3)]
     large = [trial(number, [0.1 * number, 0.5, 0.6], stride=104) for number in range(3, 6)]
@@ -65,19 +60,3 @@ def test_the_best_value_so_far_counts_and_nan_does_not():
     trials = [trial(0, [0.5, 0.1]), trial(1, [0.2, 0.4]), trial(2, [math.nan, 0.45]), trial(3, [0.9], state=FAILED)]
     found = ranking_of(trials)
     assert found.rank_S_by_trial == {0: [1, 1], 1: [2, 3], 2: [3, 2]}
-
-
-def test_folds_are_compared_in_the_first_one():
-    folds = [trial(number, [0.1 * number, 0.2, 0.3, 0.4], ends=(200, 400)) for number in range(5)]
-    assert ranking_of(folds).examples_S == [100, 200]
-
-
-def test_many_evaluations_are_thinned_and_keep_the_first_and_the_last():
-    found = ranking_of([trial(number, [number + 0.01 * place for place in range(200)]) for number in range(5)])
-    assert len(found.examples_S) <= 8 and (found.examples_S[0], found.examples_S[-1]) == (100, 20_000)
-    assert found.correlation_S == [1.0] * len(found.examples_S)
-
-
-@pytest.mark.parametrize("trials", [[], [trial(0, [0.5, 0.6])], [trial(0, []), trial(1, [])]])
-def test_without_two_trials_there_is_no_order(trials):
-    assert ranking_of(trials) is None

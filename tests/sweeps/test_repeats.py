@@ -10,7 +10,6 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.config.schema import num_repeats
-from nlu.metrics.classes import ClassScorer
 from nlu.metrics.spans import SpanScorer, spans_of
 from nlu.runs.predictions import write_predictions
 from nlu.sweeps.repeats import join_folds, scorer_named, scores_of, summarise
@@ -32,16 +31,6 @@ def test_means_and_sample_deviations_leave_out_no_run() -> None:
     assert [(part["name"], part["fold"], part["value"]) for part in found["parts"]] == [
         ("fold-0", 0, 0.5), ("fold-1", 1, 0.9),
     ]  # fmt: skip
-
-
-def test_the_deviation_of_one_run_is_null_and_pruning_is_recorded() -> None:
-    found = summarise({"fold-0": result(0.5, pruned=True)})
-    assert found["best"]["sd"] is None and found["sd"]["dev"]["accuracy"] is None and found["pruned"]
-
-
-def test_a_loss_that_is_null_in_the_file_is_not_finite() -> None:
-    rows = [{"label": "a", "prediction": "a", "loss": loss} for loss in (0.5, None)]
-    assert math.isnan(scores_of(rows, ClassScorer(["a", "b", "c"]))["loss"])
 
 
 def test_spans_that_were_read_back_give_the_scores_of_the_spans() -> None:

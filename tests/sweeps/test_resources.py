@@ -64,36 +64,6 @@ def test_no_evaluation_that_is_meant_for_a_rung_falls_short_of_it(num_examples, 
         assert rung <= seen[min(3**number, len(seen)) - 1]
 
 
-def test_steps_are_warned_of_where_batches_differ():
-    unlike = [config(size, max_duration="500st") for size in (16, 64)]
-    (warning,) = resources.unlike_lengths(SETTINGS, unlike)
-    assert "differ in trainer.batch_size, so some see 4 times" in warning and "write it in ep or ex" in warning
-    alike = [config(16, max_duration="5st"), config(8, max_duration="5st", accumulation=2)]
-    for configs in (unlike[:1], [config(16), config(64)], alike):
-        assert resources.unlike_lengths(SETTINGS, configs) == []
-
-
-def test_evaluations_in_steps_are_warned_of_where_rungs_compare_them():
-    unlike = [config(size, eval_interval="250st") for size in (16, 32)]
-    (warning,) = resources.unlike_lengths(SETTINGS, unlike)
-    assert "trainer.eval_interval is 250st" in warning and "some are judged after 2 times the examples" in warning
-    assert resources.unlike_lengths({**SETTINGS, "pruner": "none"}, unlike) == []
-    assert resources.unlike_lengths(SETTINGS, [config(size, eval_interval=0) for size in (16, 32)]) == []
-
-
-def test_resources_of_one_unit_are_compared_without_the_data():
-    def told(folds=None, **settings):
-        return resources.order_problems({**SETTINGS, **settings}, [config(folds=folds)])
-
-    assert told(min_resource="3ep") == [
-        "hydra.sweeper.min_resource is 3ep, more than trainer.max_duration, 2ep; set it lower"
-    ]
-    assert "more than hydra.sweeper.max_resource, 50ex" in told(min_resource="60ex", max_resource="50ex")[0]
-    for fine in ({"min_resource": "300st"}, {"min_resource": "2ep"}, {"min_resource": "3ep", "pruner": "median"}, {}):
-        assert told(**fine) == []
-    assert told(folds=2, min_resource="3ep") == []
-
-
 @pytest.mark.parametrize(
     ("max_resource", "num_examples", "warned"),
     [("0.2ep", None, True), ("1ep", None, False), ("1st", None, False), ("1st", 1000, True), ("60st", 1000, False)],
@@ -105,29 +75,11 @@ def test_an_end_before_the_first_score_is_warned_of(max_resource, num_examples, 
     )
 
 
-def test_a_first_decision_before_the_first_score_is_moved_to_it_with_a_remark():
-    assert spec([config()], min_resource="100ex") == spec([config()])
-    (warning,) = resources.raised({**SETTINGS, "min_resource": "100ex"}, [config()], 1000)
-    assert "min_resource is 100ex, but trials are first scored after 500 examples (trainer.eval_interval)" in warning
-    for fine in ({}, {"min_resource": "500ex"}, {"min_resource": "1ep"}, {"min_resource": "1ex", "pruner": "median"}):
-        assert resources.raised({**SETTINGS, **fine}, [config()], 1000) == []
-
-
 def test_the_median_is_taken_at_the_evaluations_as_they_are_meant():
     unlike = [config(size, max_duration="3ep") for size in (10, 48)]
     found = resources.pruner_spec({**SETTINGS, "pruner": "median"}, unlike, 1000)
     assert found["eval_interval"] == 500
     assert resources.pruner_spec({**SETTINGS, "pruner": "median"}, [], None)["eval_interval"] == 1
-
-
-def test_settings_are_checked_without_the_trials():
-    found = resources.setting_problems(
-        {"pruner": "medain", "min_resource": "3", "max_resource": "x", "reduction_factor": 1}
-    )
-    assert [problem.split()[0] for problem in found] == [
-        f"hydra.sweeper.{key}" for key in ("min_resource", "max_resource", "reduction_factor", "pruner")
-    ]
-    assert resources.setting_problems(SETTINGS) == []
 
 
 def test_folds_and_seeds_lengthen_the_trial():
@@ -140,17 +92,6 @@ def test_folds_and_seeds_lengthen_the_trial():
     assert brackets(found)[0].rungs == (1994, 3988, 7976, 15_952)
 
 
-def test_a_trial_scored_only_at_its_end_is_never_stopped():
-    found = spec([config(eval_interval=0)])
-    assert found["min_resource"] == found["max_resource"] == 2000
-    told = "\n".join(resources.announced(found, 5, "tpe"))
-    assert "about 5.0 trials, never stopped; 1.00 full runs each" in told
-    assert "5 trials are few for 1 bracket and TPE, which draws its first 10 at random" in told
-    (warning,) = resources.without_rungs(found)
-    assert "trials are never stopped early, since min_resource and max_resource are both 2,000" in warning
-    assert resources.without_rungs(spec([config()])) == resources.without_rungs({"name": "median"}) == []
-
-
 def test_resources_that_cannot_be_are_refused():
     with pytest.raises(UserError, match="more than max_resource"):
         spec([config()], min_resource="3ep")
@@ -158,19 +99,6 @@ def test_resources_that_cannot_be_are_refused():
         resources.pruner_spec({**SETTINGS, "min_resource": "1ep", "max_resource": "2ep"}, [], None)
     with pytest.raises(UserError, match="are not set"):
         resources.pruner_spec(SETTINGS, [], None)
-
-
-def test_examples_may_be_given_for_any_program():
-    found = resources.pruner_spec({**SETTINGS, "min_resource": "10ex", "max_resource": "90ex"}, [], None)
-    assert (found["min_resource"], found["max_resource"]) == (10, 90)
-
-
-@pytest.mark.parametrize(
-    ("n_trials", "sampler", "warned"), [(10, "tpe", True), (20, "tpe", False), (10, "random", False)]
-)
-def test_tpe_with_too_few_trials_is_warned_of_with_the_number_that_would_do(n_trials, sampler, warned):
-    lines = resources.announced(spec([config()]), n_trials, sampler)
-    assert any("hydra.sweeper.n_trials=20 would do" in line for line in lines) == warned
 
 
 def test_trials_with_batches_by_tokens_are_compared_by_examples():
@@ -199,12 +127,6 @@ def test_the_budget_of_a_search_that_pauses_is_in_examples_and_holds_a_whole_tri
     assert "only asha and freeze_thaw keep to it" in problem
 
 
-def test_trials_that_pause_need_checkpoints():
-    unsaved = {"trainer": {"save": False}}
-    assert "trainer.save=true" in resources.unsaved({"pruner": "asha"}, [unsaved])[0]
-    assert resources.unsaved({"pruner": "hyperband"}, [unsaved]) == []
-
-
 @pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
 def test_a_pruner_that_pauses_trials_takes_max_resource_only_as_their_whole_length(pruner):
     more = {"pruner": pruner, "max_examples": None, "n_trials": 9}
@@ -212,18 +134,3 @@ def test_a_pruner_that_pauses_trials_takes_max_resource_only_as_their_whole_leng
         spec([config()], max_resource="1ep", **more)
     assert spec([config()], max_resource="2000ex", **more)["max_resource"] == 2000
     assert spec([config()], max_resource="1ep")["max_resource"] == 1000
-
-
-def test_a_wrong_max_examples_that_the_pruner_does_not_keep_to_is_one_problem():
-    settings = {**SETTINGS, "pruner": "median", "max_examples": "abc", "max_hours": None, "until_plateau": None}
-    assert resources.setting_problems(settings) == [
-        "hydra.sweeper.max_examples is abc, but only asha and freeze_thaw keep to it; leave it out, or set "
-        "hydra.sweeper.pruner, and a duration such as 30ep"
-    ]
-    (problem,) = resources.setting_problems({**settings, "pruner": "asha"})
-    assert problem.startswith('hydra.sweeper.max_examples is "abc" but must be a duration above 0')
-
-
-def test_a_pruner_that_does_not_exist_is_one_problem():
-    settings = {**SETTINGS, "pruner": "ahsa", "max_examples": "2000ex", "max_hours": None, "until_plateau": None}
-    assert len(resources.setting_problems(settings)) == 1 and not resources.pauses(settings)

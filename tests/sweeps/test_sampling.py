@@ -11,7 +11,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 
 from nlu.config.errors import UserError
 from nlu.sweeps.brackets import PRUNER
-from nlu.sweeps.sampling import SeededByTrial, stable_seed
+from nlu.sweeps.sampling import SeededByTrial
 
 LOG = FloatDistribution(1e-4, 1e-1, log=True)
 SPACE = {"x": FloatDistribution(0, 1), "y": IntDistribution(1, 1000)}
@@ -60,23 +60,6 @@ def test_the_ends_of_a_logarithmic_interval_are_drawn_as_they_are_written():
     assert trial.params == {"alone": 1e-4, "inner": 0.0123, "low": 1e-4} and math.exp(math.log(1e-4)) != 1e-4
 
 
-def test_the_parameters_of_a_trial_are_drawn_apart():
-    space = {name: FloatDistribution(0, 1) for name in "abc"}
-    study = optuna.create_study(sampler=sampler())
-    for _ in range(5):
-        assert len(set(study.ask(space).params.values())) == 3
-
-
-def test_a_quasi_random_sequence_is_one_over_all_trials():
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    independent = lambda own: optuna.samplers.RandomSampler(seed=own)  # noqa: E731
-    study = optuna.create_study(sampler=sampler(optuna.samplers.QMCSampler, one_sequence=True, independent=independent))
-    begun = [study.ask(SPACE).params["x"] for _ in range(3)]
-    # The first trial shows the sampler its space; of the sequence's first 8 points each eighth holds one.
-    points = sorted([*begun[1:], *(params["x"] for params in draw(study, 6))])
-    assert [int(point * 8) for point in points] == list(range(8))
-
-
 @pytest.mark.parametrize(
     "pruner",
     [{"name": "hyperband", "min_resource": 250, "max_resource": 2000, "reduction_factor": 2}, {"name": "median"}],
@@ -101,11 +84,6 @@ def test_a_pruned_trial_that_saw_a_batch_more_does_not_outrank_a_better_one(prun
     drawn = [study.ask(space).params["x"] for _ in range(20)]
     assert sum(x > 0.5 for x in drawn) >= 15, drawn
     assert max(study.trials[5].intermediate_values) == 504, "the study itself keeps what was reported"
-
-
-def test_seeds_are_stable_and_apart():
-    assert stable_seed(1, 2, "x") == 2_819_153_009
-    assert len({stable_seed(seed, number) for seed in range(20) for number in range(50)}) == 1000
 
 
 class Runs:

@@ -12,16 +12,14 @@ from scipy.optimize import approx_fprime
 from nlu.sweeps.schedulers.asha import Asha, rungs
 from nlu.sweeps.schedulers.encoding import (
     Encoding,
-    contains,
-    drawn_anywhere,
     drawn_near,
     drawn_value,
     position,
     value_at,
 )
-from nlu.sweeps.schedulers.freeze_thaw import FIRST_RUNS, FIRST_TRIALS, TIE, FreezeThaw, _chosen, _seen
+from nlu.sweeps.schedulers.freeze_thaw import FIRST_RUNS, TIE, FreezeThaw, _seen
 from nlu.sweeps.schedulers.process import Curves, Posterior, negative_log_posterior, prior
-from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Lengths, Standing
+from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, Lengths, Standing
 
 LENGTHS = Lengths(least=1, end=27, part=27)
 COARSE = Lengths(least=3, end=27, part=27)
@@ -210,18 +208,6 @@ def test_without_a_signal_a_trial_that_trains_is_not_paused_for_an_equal_one(see
     assert len(tiny) > 20 and not turns
 
 
-def test_a_trial_that_asks_continues_only_before_paused_ones_that_are_as_likely():
-    paused = [trial(number, [0.5]) for number in range(3)]
-    asking = [paused[0], replace(paused[1], asks=True), paused[2]]
-    for chances, without, with_one in (
-        ([2e-4, 1e-9, 3e-5], 0, 1), ([0.31, 0.309, 0.1], 0, 0), ([0.31, 0.3095, 0.1], 0, 1), ([0.1, 0.2, 0.3], 2, 2),
-        # The last one is new, and begins whatever its chance.
-        ([1e-5, 1e-5, 1e-6, 2e-5], 3, 3),
-    ):  # fmt: skip
-        chance_M = np.array(chances)
-        assert (_chosen(paused, chance_M, chance_M), _chosen(asking, chance_M, chance_M)) == (without, with_one)
-
-
 def height(lr, at):
     """Best at lr = 0.01, which is also the slowest."""
     away = (math.log10(lr) + 2) ** 2
@@ -235,14 +221,6 @@ def test_freeze_thaw_finds_the_best_height_for_the_price_of_a_few_whole_trials()
     assert best.best > 0.95 * height(0.01, 27)
     assert sum(each.examples > 9 for each in trials) <= len(trials) / 2
     assert len(trials) > 12
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_freeze_thaw_begins_no_configuration_twice(seed):
-    # The best value is at the end of the interval, to which neighbors gather.
-    trials, _ = searched(Lengths(1, 10, 10, 120), lambda lr, at: np.log10(lr) * at, seed=seed, budget=120)
-    rates = [each.values["lr"] for each in trials]
-    assert len(rates) > FIRST_TRIALS and len(set(rates)) == len(rates)
 
 
 def crossing(lr, at):
@@ -266,25 +244,6 @@ def test_freeze_thaw_begins_by_ranks_so_that_it_finds_slow_trials_that_end_best(
 def test_freeze_thaw_decides_alike_from_the_same_trials_and_differently_by_seed():
     one, two, other = (searched(COARSE, height, seed=seed, budget=60)[1] for seed in (0, 0, 1))
     assert one == two != other
-
-
-def test_freeze_thaw_only_continues_trials_when_no_more_may_begin():
-    trials, log = searched(COARSE, height, budget=90, may_begin=lambda count: count < 5)
-    assert len(trials) == 5 and sum(each.number is None for each in log) == 5
-
-
-def test_freeze_thaw_avoids_the_neighbors_of_failed_trials():
-    encoding, draw = Encoding({"lr": [LR]}), lambda suggest: {"lr": suggest("lr", LR)}
-    scheduler = FreezeThaw(LENGTHS, encoding, draw, 0, first_runs=0)
-    failed = [Standing(number, {"lr": 10 ** -(0.2 * number)}, [], 1, FAILED) for number in range(6)]
-    alive = [trial(6 + number, [0.3, 0.4], lr=10 ** -(2.5 + 0.3 * number)) for number in range(5)]
-    begun = [
-        decision.values["lr"]
-        for count in range(12)
-        if (decision := scheduler.decide([*failed, *alive], [None] * 0 + log_of(count), may_begin=True)).number is None
-        and decision.why["rule"] == "model"
-    ]
-    assert begun and not any(lr > 0.1 for lr in begun)
 
 
 def log_of(count):
@@ -319,13 +278,6 @@ def test_a_decision_among_many_trials_sees_the_whole_curves_of_the_best_ones_onl
     assert [len(seen) for seen in _seen(most)] == [0] * 100 + [1] * 600
 
 
-def test_random_configurations_come_from_the_whole_space():
-    found = [
-        drawn_anywhere(lambda suggest: {"lr": suggest("lr", LR)}, np.random.default_rng(n))["lr"] for n in range(99)
-    ]
-    assert min(found) < 3e-4 and max(found) > 0.3 and all(LR.low <= each <= LR.high for each in found)
-
-
 STEPPED = [
     IntDistribution(1, 9), IntDistribution(2, 12, step=5), IntDistribution(1, 64, log=True),
     FloatDistribution(0.0, 1.0, step=0.25),
@@ -344,23 +296,3 @@ def test_a_stepped_value_is_at_its_position_and_each_one_is_drawn_equally_often(
         if distribution.log:
             share = math.log((value + 0.5) / (value - 0.5)) / math.log(64.5 / 0.5)
         assert drawn.count(value) / 4000 == pytest.approx(share, abs=0.03)
-
-
-def test_a_distribution_contains_what_it_may_draw():
-    batch = IntDistribution(2, 12, step=5)
-    assert [value for value in range(15) if contains(batch, value)] == [2, 7, 12]
-    assert not contains(batch, 7.5) and not contains(batch, "7") and not contains(batch, math.nan)
-    choices = CategoricalDistribution([1, "a", None])
-    assert contains(choices, None) and contains(choices, 1) and not contains(choices, True)
-
-
-def test_a_step_always_leads_further_than_the_trial_has_come():
-    lengths, paused = Lengths(1, end=5, part=5), trial(0, [0.1] * 7)
-    chosen = lengths.last_steps([paused])
-    assert (chosen.number, chosen.until) == (0, 8)
-    assert lengths.stop(paused, 1) == 8 and lengths.stop(trial(0, [0.1] * 4), 1) == 5
-
-
-def test_the_last_steps_do_not_wait_for_a_trial_that_a_pruner_stopped():
-    chosen = LENGTHS.last_steps([trial(0, [0.9], STOPPED), trial(1, [0.5])])
-    assert chosen.number == 1

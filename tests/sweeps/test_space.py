@@ -3,11 +3,10 @@
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
-from nlu.sweeps.space import grid_problems, grid_values, overrides_of, read_space, space_differences
+from nlu.sweeps.space import read_space
 
 
 def first(name, distribution):
@@ -25,11 +24,6 @@ def test_the_command_line_wins():
     assert space.described() == {"b": "choice(7, 8)"}
 
 
-def test_values_are_written_as_overrides():
-    drawn = read_space(None, None, ["a=choice(true,false)", "b='x y','z'", "c=1e-4,2", "d=null,3"]).draw(first, nothing)
-    assert overrides_of(drawn) == ["a=true", "b='x y'", "c=0.0001", "d=null"]
-
-
 def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
     when = {
         "b=x": {"c": "choice(1)"},
@@ -40,18 +34,6 @@ def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
     space = read_space({"a": "choice(p,q)"}, when, [])
     assert space.draw(first, nothing) == {"a": "p", "b": "x", "c": 1}
     assert space.draw(first, {"e": "1"}.get)["f"] == 3
-
-
-def test_words_of_any_script_work_in_yaml_on_the_command_line_and_in_conditions():
-    params, when = {"a": "choice(甲,乙)"}, {"a=甲": {"c": "choice(丙)"}, "b=x y": {"d": "choice(1)"}}
-    space = read_space(params, when, ['b=choice("x y",z)'])
-    drawn = space.draw(first, nothing)
-    assert list(drawn) == ["a", "b", "c", "d"]
-    parsed = OverridesParser.create().parse_overrides(overrides_of(drawn))
-    assert [getattr(each.value(), "text", each.value()) for each in parsed] == ["甲", "x y", "丙", 1]
-    # What is not drawn is composed, without quotes.
-    branches = read_space(None, {"a='甲'": {"c": "choice(丙)"}}, []).draw(first, {"a": "甲"}.get)
-    assert list(branches) == ["c"]
 
 
 @pytest.mark.parametrize(
@@ -90,22 +72,6 @@ def test_all_problems_are_reported_together():
     with pytest.raises(UserError) as caught:
         read_space({"a": "interval(2,1)"}, {"b": {"c": 1}}, ["d=tag(log,interval(0,1))"])
     assert len(caught.value.problems) == 3
-
-
-def test_a_grid_counts_its_values():
-    assert grid_values(read_space(None, None, ["a=range(1,4)", "b=x,y"])) == {"a": [1, 2, 3], "b": ["x", "y"]}
-    assert len(grid_problems(read_space({"a": "interval(0.5,1)"}, {"c=1": {"d": "choice(1)"}}, []))) == 2
-
-
-def test_spaces_are_compared_key_by_key():
-    before = read_space({"a": "choice(1,2)", "b": "interval(0,1)"}, None, []).described()
-    now = read_space({"a": "choice(1,3)"}, {"a=1": {"b": "interval(0,1)"}}, []).described()
-    assert space_differences(before, now) == [
-        "a: choice(1, 2) there, choice(1, 3) here",
-        "b: interval(0.0, 1.0) there, not drawn here",
-        "b where a=1: not drawn there, interval(0.0, 1.0) here",
-    ]
-    assert space_differences(before, before) == []
 
 
 def test_a_glob_draws_from_the_choices_of_a_group_and_is_refused_without_a_loader():

@@ -5,7 +5,7 @@ import math
 from optuna.trial import TrialState, create_trial
 
 from nlu.sweeps import steps
-from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, STOPPED, Decision
+from nlu.sweeps.schedulers.scheduler import ENDED, FAILED, PAUSED, RUNNING, Decision
 
 DONE = TrialState.COMPLETE
 
@@ -32,12 +32,6 @@ def test_a_trial_is_paused_until_a_later_step_leads_further():
     assert steps.is_paused(trial(until=[100], paused_at=104))
     assert not steps.is_paused(trial(until=[100, 200], paused_at=104))
     assert not steps.is_paused(trial(until=[100], paused_at=104, state=TrialState.PRUNED))
-
-
-def test_a_trial_without_steps_is_never_paused_and_never_asks():
-    plain = trial(asks=100, paused_at=100)
-    assert steps.until_of(plain) is None and not steps.asks(plain)
-    assert steps.is_waiting(trial())
 
 
 def test_a_job_asks_until_it_is_answered_by_a_step_or_a_pause():
@@ -87,16 +81,3 @@ def test_from_the_end_of_a_fold_on_a_trial_counts_as_the_mean_over_its_folds():
     ]  # fmt: skip
     assert [each.best for each in found] == [0.85, -math.inf, 0.5], "a mean that is not a number is none"
     assert [each.examples for each in found] == [190, 96, 286]
-
-
-def test_a_paused_trial_whose_job_still_saves_counts_as_running_to_where_it_is():
-    saves = trial(0, until=[100], paused_at=104, reports={50: 0.5, 104: 0.6})
-    (found,) = steps.standings([saves], maximize=True, busy={0})
-    assert (found.state, found.until) == (RUNNING, 104)
-    (found,) = steps.standings([saves], maximize=True, asking=0, busy={0})
-    assert found.state == PAUSED
-
-
-def test_a_trial_that_a_pruner_stopped_has_not_ended():
-    (found,) = steps.standings([trial(0, state=TrialState.PRUNED)], maximize=True)
-    assert found.state == STOPPED

@@ -32,12 +32,6 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(url):
     assert ("AWS_SECRET_ACCESS_KEY" if url.startswith("s3") else "PGPASSWORD") in problem and "geheim" not in problem
 
 
-def test_a_user_name_is_not_taken_for_a_password():
-    # The driver is an extra: without it, that is the only problem to report.
-    problems = url_problems("postgresql://me@host/db", 4)
-    assert ["driver is not installed" in problem for problem in problems] == ([] if DRIVER else [True])
-
-
 def test_sqlite_is_for_one_trial_at_a_time():
     assert url_problems("sqlite:///x.db", 1) == []
     (problem,) = url_problems("sqlite:///x.db", 2)
@@ -58,28 +52,3 @@ def test_a_storage_that_is_not_there_is_one_clear_error(url, reason):
     (problem,) = caught.value.problems
     shown = url.removeprefix("journal://")
     assert problem.startswith(f"hydra.sweeper.storage is {shown}, wh") and reason in problem
-
-
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("mysql://", "a journal file (null or a path), postgresql://"),
-        ("mysql://h/d", "whose driver is not installed"),
-        ("postgress://localhost/none", "is not a known kind of storage"),
-        ("journal:///proc/none/journal.log", "cannot be written: No such file"),
-        ("journal:///proc", "cannot be written: Is a directory"),
-    ],
-)
-def test_an_unusable_storage_is_found_without_opening_it(url, reason):
-    (problem,) = url_problems(url, 1)
-    assert reason in problem and ("pip install" not in problem)
-
-
-def test_the_check_that_a_journal_is_writable_leaves_no_trace(tmp_path):
-    (tmp_path / "held.log").write_text("held")
-    assert url_problems(f"journal://{tmp_path}/new/folder/journal.log", 1) == []
-    assert url_problems(f"journal://{tmp_path}/held.log", 1) == []
-    assert [path.name for path in tmp_path.iterdir()] == ["held.log"]
-    assert (tmp_path / "held.log").read_text() == "held"
-    (problem,) = url_problems(f"journal://{tmp_path}/held.log/journal.log", 1)
-    assert "cannot be written" in problem

@@ -1,28 +1,19 @@
 """What a sweep leaves for a reader, for trials in any state."""
 
-import csv
 import json
 import re
-import shutil
 from contextlib import redirect_stdout
-from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
-import numpy as np
 import optuna
 import pytest
 import yaml
 from optuna.distributions import FloatDistribution
-from PIL import Image
 
 from nlu.config.schema import PARTS, flat
-from nlu.display.insight import Insight
-from nlu.display.search import draw_figures
-from nlu.display.search_axes import place_of, ticks_of
-from nlu.display.trials import SearchedKey, write_trials
 from nlu.sweeps.importances import importances_of
 from nlu.sweeps.steps import PART_ENDS, PART_VALUES
 from nlu.sweeps.summary import best_command, read_summary, write_best, write_summary
@@ -79,24 +70,6 @@ def test_a_summary_is_written_for_trials_in_any_state(tmp_path, capsys, states, 
     assert ("experiment=best" in capsys.readouterr().out) == has_best
 
 
-@pytest.mark.thorough
-def test_the_table_names_folders_from_the_place_of_the_search(tmp_path, capsys):
-    for place, named in ((tmp_path, ["0", "1"]), (tmp_path / "another", [f"{tmp_path}/0", f"{tmp_path}/1"])):
-        write_summary(study_of("COMPLETE", 2, folder=str(tmp_path)), place)
-        with (place / "summary" / "trials.tsv").open() as table:
-            assert [row["folder"] for row in csv.DictReader(table, delimiter="\t")] == named
-
-
-def test_a_count_is_an_integer_in_every_row_of_the_table(tmp_path):
-    measured = [{"parameters": 1000}, {"parameters": 2000.0, "latency_ms": 2.0}, {"latency_ms": 2.5}]
-    summary = read_summary(study_of("COMPLETE", 3))
-    rows = [replace(trial, measured=found) for trial, found in zip(summary.trials, measured, strict=True)]
-    write_trials(tmp_path / "trials.tsv", replace(summary, trials=rows), tmp_path)
-    with (tmp_path / "trials.tsv").open() as table:
-        found = [(row["parameters"], row["latency_ms"]) for row in csv.DictReader(table, delimiter="\t")]
-    assert found == [("1000", ""), ("2000", "2.0"), ("", "2.5")]
-
-
 def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
     study = study_of(mixed, 12)
     write_summary(study, tmp_path)
@@ -109,20 +82,6 @@ def test_trials_are_printed_best_first_with_what_they_cost(tmp_path, capsys):
         (line[1] for line in lines[header + 1 : header + 13]),
         key=["complete", "pruned", "failed", "running"].index,
     )
-
-
-@pytest.mark.thorough
-def test_a_second_summary_removes_what_no_longer_holds(tmp_path, capsys, of_18):
-    shutil.copytree(of_18[1], tmp_path, dirs_exist_ok=True)
-    assert figures(tmp_path) == FIGURES
-    write_summary(study_of("FAIL", 2), tmp_path)
-    assert figures(tmp_path) == set() and not (tmp_path / "experiment" / "best.yaml").exists()
-
-
-def test_failures_of_one_kind_are_one_line(tmp_path, capsys):
-    write_summary(study_of("FAIL", 3), tmp_path)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("failed")]
-    assert line == "failed: trials 0, 1, 2: ValueError: </script> & a b"
 
 
 @pytest.mark.parametrize("maximize", [True, False])
@@ -198,29 +157,6 @@ def test_the_page_shows_the_same_figures_and_what_belongs_to_each_trial(of_18):
         fromstring(svg.replace("xlink:", ""))
 
 
-def test_figures_without_anything_to_show_are_a_sentence_in_the_page(tmp_path, capsys):
-    write_summary(study_of("FAIL", 3), tmp_path)
-    text = (tmp_path / "summary" / "index.html").read_text()
-    assert "<svg" not in text and text.count("No trial has reported a value.") == 2
-
-
-def test_a_long_curve_is_thinned_and_keeps_its_end(tmp_path):
-    study = optuna.create_study(direction="maximize")
-    reports = {step: step / 1000 for step in range(1, 1001)}
-    study.add_trial(optuna.trial.create_trial(value=1.0, intermediate_values=reports))
-    (axes,) = draw_figures(read_summary(study), Insight())["intermediate"].axes
-    for line in axes.lines:
-        steps = list(line.get_xdata())
-        assert 150 < len(steps) <= 201 and (steps[0], steps[-1]) == (1, 1000)
-
-
-def test_figures_have_the_size_that_is_promised_and_show_something(of_18):
-    for name in FIGURES:
-        pixels = np.asarray(Image.open(of_18[1] / "summary" / name))
-        assert pixels[..., :3].std() > 5
-        assert pixels.shape[:2] == (600, 1000) or name not in ("history.png", "intermediate.png", "parallel.png")
-
-
 def test_importances_name_the_parameter_that_matters_first():
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
     study.optimize(
@@ -228,21 +164,6 @@ def test_importances_name_the_parameter_that_matters_first():
     )
     found, remark = importances_of(study)
     assert next(iter(found)) == "a" and found["a"] > 0.7 and "40 complete trials" in remark
-
-
-@pytest.mark.parametrize(("states", "trials"), [("COMPLETE", 1), ("PRUNED", 5), ("FAIL", 3)])
-def test_without_two_complete_trials_importances_are_left_out_with_a_sentence(states, trials):
-    assert importances_of(study_of(states, trials)) == ({}, f"Importances need 2 complete trials; there are "
-                                                            f"{trials if states == 'COMPLETE' else 0}.")  # fmt: skip
-
-
-def test_a_value_is_drawn_on_its_axis_by_its_scale():
-    log = SearchedKey("lr", "log", 1e-5, 1e-3)
-    assert place_of(log, {"lr": 1e-4}) == pytest.approx(0.5) and place_of(log, {}) < 0
-    assert [text for _, text in ticks_of(log)] == ["1e-5", "2e-5", "5e-5", "1e-4", "2e-4", "5e-4", "1e-3"]
-    choice = SearchedKey("model", "choice", choices=["a", "b"])
-    assert place_of(choice, {"model": "b"}) == 0.75
-    assert ticks_of(SearchedKey("n", "linear", 3, 3)) == [(0.5, "3")]
 
 
 @pytest.mark.thorough
@@ -287,13 +208,6 @@ def overrides_in_run(summary, *shared):
     folder.mkdir()
     (folder / "overrides").write_text("\n".join(overrides))
     return overrides
-
-
-def test_without_a_run_folder_the_parameters_make_the_experiment(tmp_path):
-    summary = read_summary(study_of("COMPLETE", 3))
-    assert write_best(summary, tmp_path / "best.yaml")
-    content = yaml.safe_load((tmp_path / "best.yaml").read_text())
-    assert content["model"]["dropout"] == summary.best.params["model.dropout"]
 
 
 def test_the_experiment_of_the_best_trial_leaves_out_the_keys_of_its_run(tmp_path):

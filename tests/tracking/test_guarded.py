@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from nlu.runs.records import HISTOGRAM_COLUMNS, SCALAR_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 from nlu.runs.tallies import BOUNDS_B, Histogram
 from nlu.tracking import guarded
 from nlu.tracking.guarded import Guarded
-from nlu.tracking.mlflow import _name
-from nlu.tracking.tensorboard import _as_text, _raw
-from nlu.tracking.tracker import Beginning, Outcome, Point, past_points
+from nlu.tracking.tensorboard import _raw
+from nlu.tracking.tracker import Beginning, Outcome, Point
 from nlu.tracking.wandb import _spread
 
 
@@ -126,29 +124,3 @@ def test_bins_of_a_histogram_are_what_each_library_takes() -> None:
     assert _spread(none) is None and _raw(none)["bucket_counts"] == [0, 0] and _raw(none)["num"] == 0
     far = _raw(histogram((-math.inf, 4)))
     assert (far["min"], far["max"]) == (-1e7, -1e6)
-
-
-def test_names_and_configurations_are_written_in_the_form_of_each_library() -> None:
-    assert [_name(name) for name in ("summary/gate[0]", "/dev/f1@5/", "准确 a.b-c:d")] == [
-        "summary/gate_0_", "dev/f1_5", "准确 a.b-c:d"
-    ]  # fmt: skip
-    assert _as_text({"lr": 0.5, "texts": ["ä"]}) == '    lr: 0.5\n    texts: ["ä"]'
-
-
-def test_the_tables_of_a_run_are_given_again_up_to_a_step_each_step_once(tmp_path: Path) -> None:
-    train, valid = Table(tmp_path / "train.tsv", TRAIN_COLUMNS), Table(tmp_path / "valid.tsv", VALID_COLUMNS)
-    for step in (1, 2, 3):
-        train.append(step=step, epoch=0.5, examples=8 * step, loss=1 / step)
-    for metric, value in (("f1", 0.5), ("loss", 0.25)):
-        valid.append(step=2, epoch=0.5, examples=16, set="dev", metric=metric, value=value)
-    Table(tmp_path / "scalars.tsv", SCALAR_COLUMNS).append(step=1, name="gate", value=0.75)
-    spread = Table(tmp_path / "histograms.tsv", HISTOGRAM_COLUMNS)
-    for step, low, count in ((2, 1.0, 3), (2, 100.0, 4), (3, 1.0, 9)):
-        spread.append(step=step, name="norm", low=low, high=2.0, count=count)
-    first, second = past_points(tmp_path, 2)
-    assert (first.step, second.step) == (1, 2)
-    assert first.values["train/loss"] == 1.0 and first.values["summary/gate"] == 0.75 and not first.histograms
-    assert (second.values["dev/f1"], second.values["dev/loss"], second.values["train/examples"]) == (0.5, 0.25, 16.0)
-    assert "train/step" not in second.values
-    assert [count for _, _, count in second.histograms["summary/norm"].rows()] == [3, 4]
-    assert list(past_points(tmp_path / "none", 2)) == []

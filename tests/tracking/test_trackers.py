@@ -6,21 +6,17 @@ Skipped where the tracker is not installed; make test-thorough installs all thre
 import json
 import math
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nlu.config.errors import UserError
 from nlu.runs.records import read_rows
 from nlu.runs.tallies import BOUNDS_B, Histogram
 from nlu.tracking.tracker import Beginning, Point, Tracker, past_points
 from tests.training.in_process import TINY, killed_in_backward, sets, train
-from tests.training.runs import REPOSITORY, SAME_THREADS, run
+from tests.training.runs import run
 
 pytestmark = pytest.mark.thorough
 Curves = dict[str, dict[int, list[float]]]
@@ -174,26 +170,6 @@ def test_tensorboard_keeps_configuration_histograms_and_results(tmp_path: Path) 
     assert "finished" in events.Tensors("result/text_summary")[0].tensor_proto.string_val[0].decode()
 
 
-def test_tensorboard_does_without_tensorflow_where_it_is_installed(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    if find_spec("tensorflow") is None:
-        pytest.skip("no tensorflow here")
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom nlu.tracking.tensorboard import TensorBoard\n"
-        "from nlu.tracking.tracker import Beginning, Point\ntracker = TensorBoard()\n"
-        "tracker.start(Beginning('a', None, Path('.'), {}, 0, lambda: []))\n"
-        "tracker.log(Point(4, {'dev/f1': 0.25}))\ntracker.end('finished', {'best/dev/f1': 0.5})\n"
-        "print('tensorflow' in sys.modules)"
-    )
-    environment = {**SAME_THREADS, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
-    shown = shown_by_tensorboard(tmp_path)
-    assert shown["dev/f1"] == {4: [0.25]} and shown["best/dev/f1"] == {4: [0.5]}
-
-
 def test_wandb_keeps_names_configuration_histograms_and_results(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     from nlu.tracking.wandb import WandB
@@ -222,10 +198,3 @@ def test_each_trial_of_a_search_has_its_own(tmp_path: Path) -> None:
         run_dir = tmp_path / "search" / number
         shown = shown_by_tensorboard(run_dir / "tracker")
         assert list(shown["train/loss"]) == [point.step for point in past_points(run_dir, 8)]
-
-
-def test_a_database_of_mlflow_elsewhere_is_refused() -> None:
-    from nlu.tracking.mlflow import MLflow
-
-    with pytest.raises(UserError, match="SQLite writes to a local file"):
-        MLflow(database="s3://bucket/mlflow.db")

@@ -35,12 +35,6 @@ def test_the_addresses_of_files_are_found_by_their_keys(tmp_path: Path, monkeypa
     assert elsewhere == {**expected, "data.urls.here.csv": "https://x/here.csv"}
 
 
-def test_the_addresses_of_the_sets_of_a_mixture_are_found():
-    sets = {"one": {"train": "s3://b/a.csv"}, "two": {"train": "no.csv", "urls": {"no.csv": "https://x/no.csv"}}}
-    found = dict(addresses_of({"data": {"sets": sets}}))
-    assert found == {"data.sets.one.train": "s3://b/a.csv", "data.sets.two.urls.no.csv": "https://x/no.csv"}
-
-
 @pytest.fixture
 def answers(monkeypatch) -> dict[str, Answer]:
     """What services say of each address; anything else is there."""

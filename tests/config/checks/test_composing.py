@@ -8,7 +8,6 @@ from hydra import initialize_config_search_path
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
-from nlu.config.checks import composing
 from nlu.config.checks.composing import UNRESOLVED, compose, composing_once, resolve
 from nlu.config.choices import conf_dir
 from nlu.config.entry.app import find_plugins
@@ -30,17 +29,6 @@ def test_a_configuration_is_composed_once_with_or_without_hydras_node():
     assert composed.call_count == 3
 
 
-@pytest.mark.thorough
-def test_a_search_keeps_few_of_the_configurations_that_it_composes(monkeypatch):
-    find_plugins()
-    monkeypatch.setattr(composing, "MOST_KEPT", 4)
-    with composing_once(), initialize_config_search_path([conf_dir().as_uri()]):
-        for seed in (1, 2, 3, 1):
-            assert compose("train", [f"seed={seed}"]).seed == seed
-            assert compose("train", [f"seed={seed}"], with_hydra=True).hydra.job
-            assert len(composing._known.get() or {}) <= 4
-
-
 def test_interpolations_become_values_and_containers_become_plain():
     plain, found = resolve(OmegaConf.create({"a": 1, "b": {"c": "${a}", "d": ["${b.c}"]}, "e": "${b}"}))
     assert plain == {"a": 1, "b": {"c": 1, "d": [1]}, "e": {"c": 1, "d": [1]}}
@@ -52,9 +40,3 @@ def test_every_interpolation_that_fails_is_named_with_its_full_key():
     plain, found = resolve(OmegaConf.create({"a": {"b": ["${x}"]}, "c": "${nope:1}"}))
     assert plain == {"a": {"b": [UNRESOLVED]}, "c": UNRESOLVED}
     assert [problem.split(" but ")[0] for problem in found] == ["a.b[0] is ${x}", "c is ${nope:1}"]
-
-
-def test_a_missing_value_is_named_once_and_not_again_by_its_references():
-    plain, found = resolve(OmegaConf.create({"a": "???", "b": "${a}"}))
-    assert plain == {"a": "???", "b": UNRESOLVED}
-    assert found == []

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from nlu.config.checks.overrides import override_problems
-from nlu.config.choices import EVALUATE, SCHEMAS, conf_dir
 
 VALID = ["name=a", "task=classify"]
 
@@ -25,24 +24,6 @@ def test_a_valid_command_line_passes(find):
 def test_an_unknown_key_is_refused_with_the_nearest_full_key(find):
     (problem,) = find(*VALID, "trainer.batchsize=3")
     assert problem.startswith("trainer.batchsize: unknown key; nearest: trainer.batch_size")
-
-
-def test_a_key_without_its_group_finds_its_full_name(find):
-    (problem,) = find(*VALID, "batch_size=3")
-    assert problem.startswith("batch_size: unknown key; nearest: trainer.batch_size")
-
-
-@pytest.mark.parametrize(
-    ("override", "meant"),
-    [
-        ("trainer.epochs=3", "trainer.max_duration=3ep"),
-        ("n_trials=4", "hydra.sweeper.n_trials"),
-        ("bf16=true", "precision=bf16"),
-    ],
-)
-def test_a_key_name_of_other_programs_is_answered_with_ours(find, override, meant):
-    (problem,) = find(*VALID, override)
-    assert "unknown key; write " in problem and meant in problem
 
 
 @pytest.mark.parametrize(
@@ -72,39 +53,8 @@ def test_the_syntax_of_other_programs_is_answered_with_ours(
     assert expected in problem and "expecting {" not in problem
 
 
-def test_a_group_of_another_command_is_refused(find):
-    # The folder of configurations has the group `model` for other commands.
-    found = override_problems("predict", [f"file://{conf_dir()}"], ["model=mine"], SCHEMAS["predict"])
-    assert found[0] == "model: unknown key; write run=RUN; a trained run has its model"
-    assert not any("Could not override" in problem for problem in found)
-
-
-def test_the_default_data_is_not_held_against_the_evaluation_of_a_run():
-    overrides = ["run=outputs/mine", "data.test=rows.csv", "metric=f1"]
-    (problem,) = override_problems("evaluate", [f"file://{conf_dir()}"], overrides, EVALUATE)
-    assert problem.startswith("metric: unknown key; write trainer.major_metric")
-
-
-def test_a_key_that_only_the_signature_has_can_be_set(find):
-    assert find(*VALID, "model.layers=3") == []
-    assert find(*VALID, "model.layers=0", "seed=[")[-1].startswith("model.layers is 0 but must be an integer >= 1")
-
-
 def test_an_unknown_choice_is_refused_with_the_nearest_and_all_choices(find):
     assert find("name=a", "task=clasify") == ["task=clasify: unknown choice; nearest: classify; all: classify, tag"]
-
-
-def test_an_unknown_choice_of_a_group_without_a_default_is_refused_alike():
-    problems = override_problems("train", [f"file://{conf_dir()}"], ["debug=overfitt"])
-    assert problems == ["debug=overfitt: unknown choice; nearest: overfit; all: anomaly, limit, overfit, watch"]
-
-
-@pytest.mark.parametrize("choice", ["", "null"])
-def test_no_choice_at_all_of_a_group_is_refused_with_all_choices(find, choice):
-    (problem,) = find("name=a", f"task={choice}")
-    assert problem.startswith(f"task={choice}: the choice of a group cannot be empty") and problem.endswith(
-        "all: classify, tag"
-    )
 
 
 def test_an_unknown_group_is_refused_with_the_nearest(find):
@@ -113,10 +63,6 @@ def test_an_unknown_group_is_refused_with_the_nearest(find):
 
 def test_a_group_that_needs_a_choice_is_named_with_its_choices(find):
     assert find("name=a") == ["In 'job': You must specify 'task', e.g, task=<OPTION> Available options: classify tag"]
-
-
-def test_keys_of_a_group_whose_choice_was_refused_are_not_held_against_the_user(find):
-    assert len(find(*VALID, "model=larg", "model.layers=3", "~model.layers")) == 1
 
 
 @pytest.mark.parametrize(

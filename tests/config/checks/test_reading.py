@@ -4,7 +4,6 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nlu.config.checks.reading import quoted, read_override
-from nlu.config.entry.flags import read_command_line
 from nlu.config.errors import UserError
 
 
@@ -36,13 +35,6 @@ def test_the_values_of_a_sweep_stay_several() -> None:
     assert parsed.is_sweep_override() and list(parsed.sweep_string_iterator()) == ['"一.csv"', '"二.csv"', "three.csv"]
 
 
-@pytest.mark.parametrize(
-    "text", ["seed=1", "a={b: [1, 'x y']}", 'a="好"', "a='好'", r"a=\好", "a=${好}", "~a", "a={好: 1}"]
-)
-def test_everything_else_is_not_changed(text: str) -> None:
-    assert quoted(text) == text
-
-
 @pytest.mark.parametrize("written", ['{"head.*": 1e-3}', "{'head.*': 1e-3}", '{a: 1, "head.*": 1}'])
 def test_a_quoted_key_of_a_dictionary_is_answered_with_one_without_quotes(written: str) -> None:
     with pytest.raises(
@@ -60,12 +52,3 @@ def test_an_interval_of_anything_but_two_numbers_is_answered_with_one_of_numbers
         "interval needs two numbers, as in 'optimizer.lr=interval(0.1,0.5)'; for a list of texts write "
         "'optimizer.lr=choice(a,b)'"
     )
-
-
-def test_a_range_of_words_is_answered_with_one_of_numbers() -> None:
-    with pytest.raises(UserError, match=r"range needs numbers, as in 'seed=range\(1,5\)'; for a list of texts"):
-        read_override("seed=range(a,b)")
-
-
-def test_a_command_line_is_read_so() -> None:
-    assert read_command_line(["data.train=数据.csv"]).overrides == ['data.train="数据.csv"']

@@ -37,17 +37,3 @@ def config():
 def test_a_value_of_another_type_names_value_rule_and_remedy(config, override, said):
     key = f"hydra.sweeper.{override.partition('=')[0]}"
     assert type_problem(f"hydra.sweeper.{override}", config) == f"{key} {said}"
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "hydra.sweeper.direction=minimize",
-        "hydra.sweeper.max_hours=2",
-        "hydra.sweeper.pruner=[a]",
-        "hydra.nope=1",
-        "seed=a",
-    ],
-)
-def test_a_value_that_fits_or_a_key_without_a_type_is_no_problem_of_types(config, override):
-    assert type_problem(override, config) is None

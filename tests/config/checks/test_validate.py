@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from nlu.config.checks import validate
-from nlu.config.checks.composing import UNRESOLVED
 from nlu.config.checks.validate import known_keys, problems
 from nlu.config.choices import SCHEMAS, with_defaults
 
@@ -45,10 +44,6 @@ def test_an_unknown_key_is_refused_with_the_nearest_one():
     assert found(seeed=1) == ["seeed: unknown key; nearest: seed"]
 
 
-def test_a_key_name_of_other_programs_is_answered_with_ours_in_a_yaml_too():
-    assert found(learning_rate=1.0) == ["learning_rate: unknown key; write optimizer.lr, such as optimizer.lr=2e-5"]
-
-
 def test_a_key_that_the_program_supplies_itself_is_refused():
     assert "labels is not a keyword-only parameter" in found(model={"_target_": "shop.models.Model", "labels": 3})[0]
 
@@ -58,12 +53,6 @@ def test_a_required_key_that_is_absent_or_not_set_is_named():
     assert found(model=extended) == ["model.width is not set; set it to a number"]
     assert found(model={**extended, "width": "???"}) == found(model=extended)
     assert found(name="???") == ["name is not set; set it to a text"]
-
-
-def test_a_value_that_is_not_set_is_found_at_any_depth():
-    head = {"parts": [{"size": "???"}]}
-    model = {"_target_": "shop.models.Model", "head": head}
-    assert found(model=model) == ["model.head.parts[0].size is not set; set model.head.parts[0].size"]
 
 
 def test_a_target_within_a_target_is_checked_by_its_own_signature():
@@ -104,33 +93,6 @@ def test_all_problems_are_reported_together():
     assert [problem.split()[0] for problem in reported] == [
         "name", "seed", "extra:", "trainer.batch_size", "trainer.max_duration"
     ]  # fmt: skip
-
-
-def test_a_number_without_unit_comes_with_its_own_remedy():
-    (problem,) = found(trainer={"max_duration": 500})
-    assert problem.endswith("; write 500st (steps), 500ep (epochs) or 500ex (examples)")
-
-
-def test_a_value_whose_interpolation_failed_is_passed_over():
-    assert found(name=UNRESOLVED, model=UNRESOLVED, trainer={"batch_size": UNRESOLVED}) == []
-
-
-def test_keywords_that_cannot_be_known_are_let_through():
-    assert found(model={"_target_": "shop.models.Open", "anything": 1}) == []
-
-
-def test_rules_between_groups_add_problems_and_may_fail_on_refused_values(monkeypatch):
-    monkeypatch.setattr(validate, "cross_problems", lambda config: [f"{sorted(config)} do not fit together"])
-    rule = problems({"seed": -1, "hydra": {}})[-1]
-    assert "seed" in rule and "hydra" not in rule and rule.endswith("do not fit together")
-    monkeypatch.setattr(validate, "cross_problems", lambda config: [config["data"]["files"]])
-    assert problems({"seed": -1})[0].startswith("seed is -1")
-
-
-def test_the_keys_that_may_be_set_include_those_with_defaults():
-    keys = known_keys(config(), SCHEMA)
-    assert {"seed", "model.layers", "trainer.clip_norm", "task.labels"} <= keys
-    assert not any(key.endswith("_target_") for key in keys)
 
 
 def test_a_group_with_a_short_form_is_named_by_it_and_its_keys_are_checked():

@@ -13,7 +13,6 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import nlu
-from nlu.config.choices import conf_dir
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 from nlu.storage.ledger import MirrorUnavailable
@@ -114,18 +113,6 @@ def test_an_integer_that_the_task_returns_is_the_exit_code(run):
     assert run("task=tag", "name=metric")[0] == 0
 
 
-@pytest.mark.thorough
-def test_all_jobs_of_a_grid_run_and_the_largest_exit_code_counts(run):
-    code, out, err = run("-m", "task=tag", "name='1',one,fine")
-    assert code == 2
-    assert [line for line in out.splitlines() if line.startswith("ran")] == ["ran 1", "ran one", "ran fine"]
-    assert err.splitlines() == [
-        "nlu: error: job 1 (name=one): one problem", "nlu: 2 of 3 jobs were refused or failed: 0, 1",
-    ]  # fmt: skip
-    assert "nlu.report" not in out, "no job left a run"
-    assert "jobs were" not in run("-m", "task=tag", "name=fine,metric")[2]
-
-
 def test_a_users_error_is_printed_without_a_traceback(run):
     assert run("task=tag", "name=one")[::2] == (2, "nlu: error: one problem\n")
     assert run("task=tag", "name=two")[2] == "nlu: error: 2 problems\n  - first\n  - second\n"
@@ -194,16 +181,6 @@ def test_any_other_error_of_the_task_is_raised_unchanged(
         run_app(task, "job", SCHEMA, tree / "conf")
 
 
-def test_help_is_the_programs_own(run):
-    assert run("--help")[:2] == (0, "The help of this program.\n")
-
-
-def test_the_configuration_is_shown_without_running(run):
-    code, out, _ = run(*VALID, "--cfg", "job")
-    assert code == 0
-    assert "batch_size: 32" in out and "ran" not in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -221,13 +198,6 @@ def test_a_command_line_that_hydra_refuses_exits_with_2(run, arguments: list[str
     assert (code, out) == (2, "")
     assert expected in err
     assert "Traceback" not in err
-
-
-def test_choices_of_a_directory_of_the_users_own_are_known(run, tmp_path: Path):
-    (tmp_path / "mine/task").mkdir(parents=True)
-    (tmp_path / "mine/task/special.yaml").write_text("_target_: shop.models.Task\n")
-    assert run("--config-dir", "mine", "task=special", "name=fine")[0] == 0
-    assert "nearest: special; all: classify, special, tag" in run("--config-dir", "mine", "task=specal", "name=a")[2]
 
 
 def test_a_file_that_is_not_valid_yaml_is_named_with_its_line(run, tmp_path: Path):
@@ -252,8 +222,3 @@ def test_preparing_collects_unresolved_and_invalid_values():
     with pytest.raises(UserError) as caught:
         prepare(config, SCHEMA)
     assert [problem.split()[0] for problem in caught.value.problems] == ["name", "seed", "model.hidden_size"]
-
-
-def test_the_configuration_files_lie_in_the_package_or_beside_it():
-    package = Path(nlu.__file__).resolve().parent
-    assert conf_dir() in (package / "conf", package.parent / "conf")

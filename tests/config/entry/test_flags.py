@@ -35,12 +35,6 @@ def test_hydra_gets_the_arguments_of_the_command_line():
     assert read_command_line(["hydra.mode=MULTIRUN"]).is_multirun
 
 
-def test_a_relative_path_of_configurations_starts_at_the_working_folder(tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert read_command_line(["-cp", "mine"]).config_path == str(tmp_path / "mine")
-    assert read_command_line(["-cp", "pkg://mine"]).config_path == "pkg://mine"
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -101,8 +95,3 @@ def test_a_secret_that_a_run_did_not_record_must_be_given_again(tmp_path: Path):
         read_command_line(["--rerun", str(tmp_path)])
     again = read_command_line(["--rerun", str(tmp_path), "tracker.password=hunter2"])
     assert again.overrides == ["seed=2", "tracker.password=hunter2"]
-
-
-def test_a_file_may_hold_flags(tmp_path: Path):
-    (tmp_path / "a").write_text("--multirun\nseed=1,2\n")
-    assert read_command_line([f"@{tmp_path}/a"]).is_multirun

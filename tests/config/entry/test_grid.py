@@ -1,6 +1,5 @@
 """A grid is each value with each other, in the order in which they are written; jobs go out in batches."""
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig
 
 from nlu.config.entry.app import run_app
-from nlu.config.entry.grid import Grid, job_name, jobs_of, print_end
+from nlu.config.entry.grid import Grid, jobs_of, print_end
 from nlu.config.errors import UserError
 
 SCHEMA = "shop.schema.Job"
@@ -28,19 +27,9 @@ def test_values_are_combined_in_order_and_the_last_key_changes_fastest():
     ]  # fmt: skip
 
 
-def test_the_last_of_several_overrides_of_a_key_wins():
-    assert jobs("a=1,2", "b=x", "a=3") == [["a=3", "b=x"]]
-    assert jobs("++a=1", "b=choice(x,y)") == [["++a=1", "b=x"], ["++a=1", "b=y"]]
-
-
 def test_an_interval_is_for_a_search():
     with pytest.raises(UserError, match="a grid cannot draw from an interval; for a search set hydra/sw"):
         jobs("a=interval(0,1)")
-
-
-def test_a_job_is_named_by_the_overrides_that_distinguish_it():
-    assert job_name(3, ["++a=1", "b=x"], ["++a"]) == "job 3 (a=1)"
-    assert job_name(3, ["a=1"], []) == "job 3"
 
 
 @pytest.fixture
@@ -73,14 +62,6 @@ def test_jobs_run_in_order_for_every_size_of_a_batch(run, size):
 def test_a_batch_of_no_job_is_refused(run):
     code, ran, said = run("name=a,b", "seed=1", "hydra.sweeper.max_batch_size=0")
     assert (code, ran) == (2, []) and "hydra.sweeper.max_batch_size is 0 but must be an integer >= 1 or null" in said
-
-
-@pytest.mark.parametrize(
-    "size", ["null", "2", *(pytest.param(size, marks=pytest.mark.thorough) for size in ("1", "3"))]
-)
-def test_jobs_are_numbered_through_all_batches(run, size):
-    code, ran, said = run("name='job${hydra:job.num}'", "seed=5,6,7,8,9", f"hydra.sweeper.max_batch_size={size}")
-    assert (code, ran) == (0, ["job0 5", "job1 6", "job2 7", "job3 8", "job4 9"]), said
 
 
 def test_values_may_come_from_a_file_and_the_command_line_wins(run):
@@ -127,16 +108,3 @@ def test_jobs_that_stopped_with_their_state_saved_are_not_told_as_failed(tmp_pat
     assert capsys.readouterr().err.splitlines() == [
         "nlu: 1 of 4 jobs were refused or failed: 2", "nlu: 2 of 4 jobs were stopped, to be continued: 1, 3",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("unread", [["stdout"], ["stdout", "stderr"]])
-def test_failed_jobs_are_reported_although_the_reader_of_the_output_has_left(
-    unread: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in unread:
-        reading, writing = os.pipe()
-        os.close(reading)
-        monkeypatch.setattr(sys, name, os.fdopen(writing, "w", buffering=1))
-    print_end(returned(tmp_path, (0, 2, 0, 2)))
-    told = "" if "stderr" in unread else "nlu: 2 of 4 jobs were refused or failed: 1, 3\n"
-    assert capsys.readouterr().err == told
