@@ -88,24 +88,6 @@ def stops(owner: Any, name: str, *, after: bool = False, thread: str = "") -> No
     pytest.MonkeyPatch().setattr(owner, name, call)
 
 
-def lock(path: str, work: str) -> None:
-    """Write to `work` under a lock of the kernel, suspended within."""
-    from nlu.storage.locks import hold_lock
-
-    with hold_lock(path, wait_s=0):
-        stop()
-        Path(work).write_text("the holder's")
-
-
-def run_folder(path: str) -> None:
-    """Write to a run's folder while it is held, suspended within."""
-    from nlu.runs.folder import hold
-
-    with hold(Path(path)):
-        stop()
-        (Path(path) / "config.yaml").write_text("seed: 1")
-
-
 def write_state(folder: Path, step: int, text: str) -> None:
     """Make a folder that of a run whose state was saved at a step."""
     from nlu.storage.settle import aside, replace
@@ -138,48 +120,6 @@ def mirror(url: str, folder: str, verb: str, after: str) -> None:
     kept.close()
 
 
-def lease(url: str, study: str, name: str) -> None:
-    """Run a study, suspended in a beat."""
-    from nlu.sweeps.lease import Lease
-    from nlu.sweeps.storage import open_storage
-
-    storage = open_storage(url)
-    with Lease(storage, study, "the holder's folder", print, beat_s=BEAT_S, silence_s=SILENCE_S) as held:
-        stops(storage, name)
-        while True:
-            held.require()
-            time.sleep(0.005)
-
-
-def trial(handed: str, folder: str, call: str) -> None:
-    """Work on a trial, suspended at a call of its storage while it reports."""
-    from nlu.sweeps import channel
-    from nlu.sweeps.channel import TrialChannel
-
-    given = json.loads(handed)
-    channel.CHECKED_FOR_S = 0.0
-    held = TrialChannel(given["storage"], given["study"], given["number"], launch=1)
-    held.claim()
-    held.report(100, 0.5)
-    stops(held._storage, call)
-    held.report(200, 0.75)
-    held.require_newest()
-    (Path(folder) / "saved").touch()
-
-
-def attended(file: str) -> None:
-    """Beat beside a log, suspended after a while."""
-    from nlu.launching.submitit_jobs import beating
-
-    with beating(Path(file), interval_s=BEAT_S):
-        while not Path(file).exists():
-            time.sleep(0.005)
-        before = Path(file).read_text()
-        stop()
-        while Path(file).read_text() == before:
-            time.sleep(0.005)
-
-
 def submission(folder: str, token: str, attempt: str) -> int:
     """Claim a submission to PAI, suspended just before the request."""
     from nlu.config.entry.app import find_plugins
@@ -192,9 +132,7 @@ def submission(folder: str, token: str, attempt: str) -> int:
     return _claim.main([folder, token, attempt])
 
 
-ROLES: dict[str, Callable[..., int | None]] = {
-    role.__name__: role for role in (lock, run_folder, mirror, lease, trial, attended, submission)
-}
+ROLES: dict[str, Callable[..., int | None]] = {role.__name__: role for role in (mirror, submission)}
 
 
 def main(role: str, *arguments: str) -> int:

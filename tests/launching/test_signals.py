@@ -1,16 +1,14 @@
 """A signal to a job of this machine in any phase, or to the command that submitted it: each ends with its documented
 status, nothing is left running or submitted twice, and the same command comes to the bytes of one that was not stopped.
-
-NLU_EVERY_SIGNAL=1 in the environment adds the other phases, and a grid and a search.
 """
 
 import functools
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,7 +21,6 @@ from tests.training.in_process import sets
 from tests.training.phases import (
     BEFORE_TRAINING,
     CHECKOUT,
-    EVERY,
     KINDS,
     OF_JOBS,
     OPTIONS,
@@ -34,8 +31,6 @@ from tests.training.phases import (
     waiting_at,
     waiting_job,
 )
-
-pytestmark = pytest.mark.thorough
 
 TERM, USR1, INT = (number.name for number in SIGNALS)
 CANCEL = "cancel"
@@ -52,26 +47,28 @@ class Case(NamedTuple):
 
 
 JOBS = [
-    Case("run", "compose", CANCEL), Case("run", "scoring", TIME_IS_UP), Case("run", "test set", INT),
-    Case("run", "upload", USR1),
+    Case("run", "scoring", TIME_IS_UP), Case("run", "compose", CANCEL), Case("run", "test set", INT),
+    Case("run", "upload", USR1), Case("run", "prepare", USR1), Case("run", "saving", TERM),
+    Case("run", "figures", TERM), Case("grid", "step", USR1), Case("folds", "test set", TERM),
 ]  # fmt: skip
-if EVERY:
-    JOBS += [
-        Case("run", "check", TERM), Case("run", "prepare", USR1), Case("run", "step", INT), Case("run", "saving", TERM),
-        Case("run", "last scoring", CANCEL), Case("run", "figures", TERM), Case("run", "step", TIME_IS_UP),
-        Case("grid", "step", USR1), Case("folds", "test set", TERM),
-    ]  # fmt: skip
 INSTANTS = {**OF_JOBS, "upload": UPLOAD}
 COMMANDS = [
     Case("run", "1 nlu.launching.submissions Submissions.submitted", TERM),
     Case("run", "2 nlu.launching.following StatusCache.at", INT),
+    Case("grid", "2 nlu.launching.following StatusCache.at", USR1),
+    Case("search", "2 hydra_plugins.hyperband_sweeper._impl Search._show_progress", TERM),
 ]
-if EVERY:
-    COMMANDS += [
-        Case("grid", "2 nlu.launching.following StatusCache.at", USR1),
-        Case("search", "2 hydra_plugins.hyperband_sweeper._impl Search._show_progress", TERM),
-    ]
 Start = Callable[..., warm.Process]
+
+
+def cases(every: Sequence[Case], count: int) -> list[Any]:
+    """Return the parameters of a test, of which `make test` tries so many."""
+    marks = [[] if place < count else [pytest.mark.thorough] for place in range(len(every))]
+    return [pytest.param(case, marks=of_case) for case, of_case in zip(every, marks, strict=True)]
+
+
+def named(case: Case) -> str:
+    return f"{case.kind}-{case.phase.split('.')[-1]}-{case.asked}".replace(" ", "_")
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +117,7 @@ def assert_same(folder: Path, expected: dict[str, bytes]) -> None:
     assert not [file for file in folder.rglob("*_log.err") if "Traceback" in file.read_text()]
 
 
-@pytest.mark.parametrize(
-    "case",
-    JOBS,
-    ids=lambda case: "-".join(case).replace(" ", "_"),
-)
+@pytest.mark.parametrize("case", cases(JOBS, 1), ids=named)
 def test_a_job_asked_to_stop_in_any_phase_saves_its_state_and_continues(
     case: Case, start: Start, unbroken: Callable[[str], dict[str, bytes]], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest,
@@ -150,7 +143,7 @@ def test_a_job_asked_to_stop_in_any_phase_saves_its_state_and_continues(
     assert_same(folder, unbroken(case.kind))
 
 
-@pytest.mark.parametrize("case", COMMANDS, ids=lambda case: f"{case.kind}-{case.phase.split('.')[-1]}-{case.asked}")
+@pytest.mark.parametrize("case", cases(COMMANDS, 0), ids=named)
 def test_a_stopped_command_leaves_its_jobs_and_the_same_command_collects_them(
     case: Case, start: Start, unbroken: Callable[[str], dict[str, bytes]], tmp_path: Path
 ) -> None:

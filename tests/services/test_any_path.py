@@ -15,10 +15,10 @@ from faulty_proxy import FaultyProxy
 from safetensors.numpy import load_file
 from test_conditional_put import adopt
 
-from nlu import io, visualize
+from nlu import io
 from nlu.storage.objects import backend_of
 from nlu.storage.places import parse_place
-from tests.inference.runs import evaluate, export, predict, trained
+from tests.inference.runs import predict, trained
 from tests.oss_server import BUCKET, OssServer
 from tests.training.in_process import TINY, killed_in_backward, train
 from tests.training.kinds import TASKS
@@ -143,18 +143,6 @@ def test_predicting_continues_after_the_store_was_away(
     predict(*arguments)
     assert "continuing: 1 pieces" in capsys.readouterr().err
     assert names(f"{stored.url}/away") == ["p.jsonl"] and not list((tmp_path / "cache").rglob("*.piece"))
-
-
-@pytest.mark.thorough
-def test_scores_exports_and_figures_are_written_to_a_store(stored: Stored, tmp_path: Path) -> None:
-    evaluate(f"run={stored.run}", f"data.test={stored.url}/dev.jsonl", f"out={stored.url}/scores", "resamples=10")
-    assert {"result.json", "predictions/test.jsonl"} <= set(names(f"{stored.url}/scores"))
-    assert ".begun" not in names(f"{stored.url}/scores")
-    evaluate(f"run={stored.run}", f"data.test={stored.url}/dev.jsonl", f"out={stored.url}/scores", status=2)
-    export(f"run={stored.run}", "format=torchscript", f"out={stored.url}/exported", "max_rows=4")
-    assert "export.json" in names(f"{stored.url}/exported")
-    assert visualize.main([stored.run, "--out", f"{stored.url}/figures"]) == 0
-    assert "index.html" in names(f"{stored.url}/figures")
 
 
 def test_rows_mirror_and_predictions_of_a_run_that_is_killed_lie_on_oss(

@@ -14,7 +14,6 @@ import pytest
 from faulty_proxy import FaultyProxy, at_random
 from test_conditional_put import adopt
 
-from nlu.config.errors import UserError
 from nlu.io import main
 from nlu.storage import parts
 from nlu.storage.objects import backend_of
@@ -112,22 +111,6 @@ def test_sync_makes_a_folder_the_same(url: str, tmp_path: Path) -> None:
     assert contents(tmp_path / "back") == contents(here)
 
 
-@pytest.mark.thorough
-def test_between_stores_of_two_kinds(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None):
-    content = os.urandom(21 << 20)
-    write(tmp_path, {"big": content})
-    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
-    with OssServer() as server:
-        adopt(monkeypatch, server.environment)
-        assert main(["cp", str(tmp_path / "big"), f"{s3_url}/big"]) == 0
-        assert main(["cp", f"{s3_url}/big", f"oss://{BUCKET}/x/big"]) == 0
-        assert main(["cp", f"oss://{BUCKET}/x/big", f"oss://{BUCKET}/y/big"]) == 0
-        assert main(["cp", f"oss://{BUCKET}/y/big", f"{s3_url}/again"]) == 0
-        assert main(["mv", f"{s3_url}/again", str(tmp_path / "back")]) == 0
-    assert (tmp_path / "back").read_bytes() == content
-    assert not list((tmp_path / "cache").rglob("big"))
-
-
 COPY = [sys.executable, "-c", (
     "import sys; from nlu.storage import objects, parts; from nlu.io import main\n"
     "parts.PART_BYTES = 5 << 20; objects.WHOLE_BYTES = 10 << 20\n"
@@ -221,30 +204,3 @@ def test_copies_under_faults_are_complete(
         assert main(["cp", "-r", f"{s3_url}/there", str(tmp_path / "back")]) == 0
         assert sum(proxy.counts.values()) >= 0.05 * proxy.requests
     assert contents(tmp_path / "back") == files
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("scheme", "variable", "value", "says"),
-    [
-        ("s3", "AWS_SECRET_ACCESS_KEY", "wrong", "correct AWS_SECRET_ACCESS_KEY"),
-        ("s3", "AWS_ACCESS_KEY_ID", "nobody", "correct AWS_ACCESS_KEY_ID"),
-        ("s3", "AWS_ENDPOINT_URL", "http://127.0.0.1:9", "check AWS_ENDPOINT_URL"),
-        ("oss", "FSSPEC_OSS_SECRET", "wrong", "correct FSSPEC_OSS_SECRET"),
-        ("oss", "FSSPEC_OSS_KEY", "nobody", "correct FSSPEC_OSS_KEY"),
-        ("oss", "OSS_ENDPOINT", "", "set OSS_ENDPOINT"),
-    ],
-)
-def test_a_wrong_environment_is_one_sentence_that_names_the_variable(
-    scheme: str, variable: str, value: str, says: str, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", (0.01,))
-    with OssServer() as server:
-        adopt(monkeypatch, {**server.environment, variable: value})
-        url = s3_url if scheme == "s3" else f"oss://{BUCKET}/folder"
-        secrets = [os.environ["AWS_SECRET_ACCESS_KEY"], os.environ["FSSPEC_OSS_SECRET"]]
-        for arguments in (["exists", f"{url}/a"], ["cp", __file__, f"{url}/a"]):
-            with pytest.raises(UserError) as caught:
-                main(arguments)
-            assert says in str(caught.value) and len(caught.value.problems) == 1
-            assert value == "wrong" or not any(secret in str(caught.value) for secret in secrets)

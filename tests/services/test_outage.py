@@ -1,13 +1,10 @@
 """A real database and a real object store, away for a minute in the middle of a search: nothing is lost."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,7 +13,6 @@ import pytest
 from gate import Gate
 
 from nlu.storage.objects import ObjectStore
-from nlu.sweeps.channel import COMPLETE, OUTCOME, TrialChannel
 from nlu.sweeps.storage import open_storage
 from tests.training.in_process import TINY
 from tests.training.runs import files
@@ -24,46 +20,6 @@ from tests.training.runs import files
 pytestmark = pytest.mark.services
 
 AWAY_S = 60.0
-
-
-@pytest.fixture
-def gated(storage_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Gate]]:
-    """The URL of a storage behind a gate, and the gate."""
-    is_s3 = storage_url.startswith("s3://")
-    server = urlsplit(os.environ["AWS_ENDPOINT_URL"] if is_s3 else storage_url)
-    assert server.hostname and server.port
-    with Gate((server.hostname, server.port)) as gate:
-        if is_s3:
-            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
-        yield storage_url if is_s3 else storage_url.replace(f":{server.port}/", f":{gate.port}/"), gate
-
-
-@pytest.mark.thorough
-def test_a_minute_without_the_storage_loses_neither_a_trial_nor_a_report(
-    gated: tuple[str, Gate], study_name: str, tmp_path: Path
-) -> None:
-    url, gate = gated
-    study = optuna.create_study(storage=open_storage(url), study_name=study_name, direction="maximize")
-    jobs = [TrialChannel(url, study_name, study.ask().number) for _ in range(2)]
-    for job in jobs:
-        assert not job.report(100, 0.1)
-    shut = contextlib.ExitStack()
-    shut.enter_context(gate.shut())
-    timer = threading.Timer(AWAY_S, shut.close)
-    timer.start()
-    told = [threading.Thread(target=job.report, args=(200, 0.2)) for job in jobs]
-    for thread in told:
-        thread.start()
-    assert study.ask().number == 2, "asked for while it was away"
-    for thread in [timer, *told]:
-        thread.join()
-    for job in jobs:
-        job.finish(COMPLETE, tmp_path, value=0.2)
-        study.tell(job.number, 0.2)
-    found = study.get_trials()
-    assert [trial.state.name for trial in found] == ["COMPLETE", "COMPLETE", "RUNNING"]
-    assert [trial.intermediate_values for trial in found] == [{100: 0.1, 200: 0.2}] * 2 + [{}]
-    assert [trial.user_attrs[OUTCOME]["value"] for trial in found[:2]] == [0.2, 0.2]
 
 
 def test_a_search_whose_mirror_and_journal_are_away_for_a_while_reaches_its_end(

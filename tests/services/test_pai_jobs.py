@@ -5,17 +5,12 @@ The doubles run the submitted command in an empty folder; of this machine a job 
 
 import csv
 import hashlib
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import tarfile
-import threading
-import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import optuna
@@ -243,93 +238,3 @@ def test_a_search_of_four_trials_trains(project, server, s3_url, backend):
     for trial in study.trials:
         result = json.loads((project / f"outputs/search/{trial.number}/result.json").read_text())
         assert result["best"]["value"] == pytest.approx(trial.user_attrs["outcome"]["value"])
-
-
-BROKEN = '''
-import os
-
-from nlu.losses.cross_entropy import CrossEntropy
-
-
-class Broken(CrossEntropy):
-    """Raises an error in which a library would tell an address with its password."""
-
-    def __call__(self, logits_NC, labels_N):
-        keys = [os.environ[name] for name in ("PGPASSWORD", "AWS_SECRET_ACCESS_KEY")]
-        raise RuntimeError(f"no connection to postgresql://me:{keys[0]}@host/db nor s3://id:{keys[1]}@bucket/x")
-'''
-TOKEN = "a-security-token-of-the-account"
-
-
-def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """All files below a folder, with those that archives hold."""
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            yield from unpacked(str(path), path.read_bytes())
-
-
-def unpacked(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
-    """A file, and each file in it where it is an archive."""
-    yield name, content
-    if name.endswith(".zip"):
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            yield from ((f"{name}/{member}", archive.read(member)) for member in archive.namelist())
-    if name.endswith(".tar.gz"):
-        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-            yield from ((f"{name}/{each.name}", archive.extractfile(each).read()) for each in archive if each.isfile())
-
-
-@contextmanager
-def command_lines() -> Iterator[set[bytes]]:
-    """What each process on this machine says of itself while the block runs, looked at every so often."""
-    found: set[bytes] = set()
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.05):
-            for place in Path("/proc").glob("[0-9]*/cmdline"):
-                with suppress(OSError):
-                    found.add(place.read_bytes())
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        thread.join()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
-def test_no_secret_of_the_environment_is_in_anything_that_jobs_leave(project, server, s3_url, monkeypatch, backend):
-    """One of two jobs fails with a traceback; searched are both sides, the store, the requests and the processes."""
-    monkeypatch.setenv("ALIBABA_CLOUD_SECURITY_TOKEN", TOKEN)
-    (project / "mine/loss").mkdir(parents=True)
-    (project / "mine/loss/broken.yaml").write_text("_target_: mine.broken.Broken\nlabel_smoothing: 0.0\n")
-    (project / "mine/__init__.py").touch()
-    (project / "mine/broken.py").write_text(BROKEN)
-    with command_lines() as lines:
-        said = command(
-            project, server, s3_url, backend, "--multirun", "--config-dir=mine", "trusted_packages=[mine]",
-            "loss=cross_entropy,broken", "hydra.sweep.dir=outputs/grid", "hydra.launcher.include=[mine]", status=1,
-        )  # fmt: skip
-    assert (project / "outputs/grid/0/result.json").is_file(), said
-    store = ObjectStore(s3_url, "s3_url")
-    found = [
-        ("console", said.encode()), *contents(project), *contents(server.folder),
-        *(each for key in store.list() for each in unpacked(f"{s3_url}/{key}", store.get(key))),
-        *(each for name, content in server.resources.items() for each in unpacked(name, content)),
-        *((job.id, json.dumps(job.request).encode() + job.xml.encode()) for job in server.jobs.values()),
-        *(("request", " ".join(request).encode()) for request in server.requests),
-        *(("process", line) for line in lines),
-    ]  # fmt: skip
-    told = [(name, line) for name, content in found for line in content.split(b"\n") if b"no connection to" in line]
-    hidden = [name for name, line in told if b"postgresql://***@host/db nor s3://***@" in line]
-    assert hidden, [name for name, _ in told]
-    assert any(b"nlu.train" in line and b"loss=broken" in line for line in lines)
-    assert any(name.endswith("mine/broken.py") and "/work/" not in name for name, _ in found), "the archive was read"
-    secrets = {name: os.environ[name].encode() for name in ("AWS_SECRET_ACCESS_KEY", "PGPASSWORD")}
-    secrets |= {"ALIBABA_CLOUD_ACCESS_KEY_SECRET": SECRET.encode(), "ALIBABA_CLOUD_SECURITY_TOKEN": TOKEN.encode()}
-    leaks = [(secret, name) for name, content in found for secret, value in secrets.items() if value in content]
-    assert leaks == []
