@@ -190,19 +190,6 @@ def test_a_job_whose_time_is_nearly_up_is_requeued_although_its_mirror_is_away(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1", "SIGINT"])
-def test_a_signal_to_a_job_ends_it_as_documented_and_the_same_command_continues(data, unbroken, tmp_path, name):
-    folder = tmp_path / "run"
-    job = submit(folder, *data)
-    has_begun(folder)
-    ask("scancel", f"--signal={name.removeprefix('SIG')}", job)
-    status = 130 if name == "SIGINT" else 75
-    assert "run: stopped" in run(*data, *SLURM, f"hydra.run.dir={folder}", status=status)
-    run(*data, *SLURM, f"hydra.run.dir={folder}", "resume=auto")
-    assert outcome(folder) == unbroken
-
-
-@pytest.mark.thorough
 def test_a_cancelled_job_is_reported_and_resume_continues_to_the_same_bytes(broken, data, unbroken):
     folder, _ = broken["scancel"]
     assert "run: stopped" in run(*data, *SLURM, f"hydra.run.dir={folder}", status=75)

@@ -11,10 +11,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.io import main
-from nlu.storage.backend import FileInfo
-from nlu.storage.objects import backend_of
-from nlu.storage.parts import MIB, fetch_into, is_content, multipart_etag, part_bytes_of
-from nlu.storage.places import parse_place
+from nlu.storage.parts import MIB, is_content, multipart_etag, part_bytes_of
 from tests.folders import contents, write
 
 FILES = {"a.txt": b"a", "deep/b.bin": b"b" * 1000, "COMPLETE": b"yes"}
@@ -168,37 +165,6 @@ def web() -> Iterator[tuple[Server, str]]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-@pytest.mark.parametrize("gives_ranges", [True, False])
-def test_a_file_of_a_web_server_is_copied_whole(
-    web: tuple[Server, str], tmp_path: Path, gives_ranges: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    server, url = web
-    server.gives_ranges = gives_ranges
-    assert main(["cp", url, f"{tmp_path}/"]) == 0
-    assert (tmp_path / "name.bin").read_bytes() == server.content
-    assert main(["size", url]) == 0 and capsys.readouterr().out.split()[0] == str(5 * MIB)
-    assert main(["exists", url, f"{url.removesuffix('name.bin')}other"]) == 1
-
-
-def test_a_broken_download_from_a_web_server_continues_where_it_stopped(
-    web: tuple[Server, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, url = web
-    monkeypatch.setattr("nlu.storage.parts.PART_BYTES", MIB)
-    monkeypatch.setattr("nlu.storage.web.RETRY_DELAYS_S", ())
-    whole, server.content = server.content, server.content[: 3 * MIB]
-    place, found = parse_place(url), FileInfo(False, 5 * MIB, "version-1")
-    with pytest.raises(UserError, match="cannot be read"):
-        fetch_into(backend_of(place), place, found, tmp_path / "to", lambda count: None)
-    (part,) = tmp_path.iterdir()
-    assert part.stat().st_size == 3 * MIB and part.name.startswith(".to.")
-    server.content = whole
-    server.answered.clear()
-    assert main(["cp", url, f"{tmp_path}/to"]) == 0
-    assert (tmp_path / "to").read_bytes() == whole and list(tmp_path.iterdir()) == [tmp_path / "to"]
-    assert server.answered == [1, MIB, MIB]
 
 
 def test_etags_of_objects_in_parts_are_computed(tmp_path: Path) -> None:

@@ -1,12 +1,11 @@
 """The decisions of a search as rows for people: order, examples, and the sentence of each reason."""
 
 import optuna
-import pytest
 from optuna.trial import TrialState, create_trial
 
 from nlu.display.decisions import DecisionRow, decisions_note, decisions_table, write_decisions
 from nlu.sweeps import pruning
-from nlu.sweeps.decisions import decision_rows, pause_reason, step_reason
+from nlu.sweeps.decisions import decision_rows
 from nlu.sweeps.schedulers.scheduler import Decision
 from nlu.sweeps.steps import PART_ENDS, STOP, pause_of, step_of
 
@@ -63,53 +62,6 @@ def test_a_trial_that_a_user_stopped_was_not_stopped_by_the_pruner():
             distributions={},
         )
         assert [row.why for row in decision_rows([stopped], maximize=True)] == [why]
-
-
-@pytest.mark.parametrize(
-    ("why", "sentence"),
-    [
-        (MODEL, "31% likely to exceed 0.5831 by 3,000 examples: 0.57 predicted, 0.55 to 0.59"),
-        ({**MODEL, "chance": 0.0123, "second": 0.01, "second_trial": 4},
-         "1.2% likely to exceed 0.5831 by 3,000 examples: 0.57 predicted, 0.55 to 0.59; next trial 4, 1.0%"),
-        ({**MODEL, "chance": 0.314, "second": 0.3061},
-         "31.4% likely to exceed 0.5831 by 3,000 examples: 0.57 predicted, 0.55 to 0.59; next a new trial, 30.6%"),
-        ({**MODEL, "chance": 0.00003, "second": 0.00001, "second_trial": 4},
-         "under 0.1% likely to exceed 0.5831 by 3,000 examples: 0.57 predicted, 0.55 to 0.59; trial 4 is about as "
-         "likely"),
-        ({**MODEL, "chance": 0.1203, "second": 0.1209, "second_trial": 4},
-         "12% likely to exceed 0.5831 by 3,000 examples: 0.57 predicted, 0.55 to 0.59; trial 4 is about as likely"),
-        ({"rule": "promoted", "rung": 300, "rank": 2, "of": 9, "pass": 3},
-         "2nd of 9 at 300 examples; the best 3 continue"),
-        ({"rule": "promoted", "rung": 300}, "among the best at 300 examples"),
-        ({"rule": "last"}, "the best trial; the rest of the search completes it"),
-        ({}, ""),
-    ],
-)  # fmt: skip
-def test_the_reason_of_a_step_is_a_sentence(why, sentence):
-    assert step_reason(why, maximize=True) == sentence
-
-
-@pytest.mark.parametrize(
-    ("why", "sentence"),
-    [
-        ({"rule": "rung", "rung": 300, "rank": 3, "of": 3, "pass": 1, "by": None},
-         "3rd of 3 at 300 examples; the best continues"),
-        ({"rule": "rung", "rung": 100, "rank": 1, "of": 2, "pass": 0}, "1st of 2 at 100 examples; too few to compare"),
-        ({"rule": "rung", "rung": 100, "rank": 2, "of": 9, "pass": 3, "by": 7},
-         "2nd of 9 at 100 examples; the best 3 continue; trial 7 goes first"),
-        ({"rule": "model", "theirs": 0.4812, "chance": 0.4788, "by": 3},
-         "trial 3 has the better chance, 48.1% against 47.9%"),
-        ({"rule": "model", "theirs": 0.4812, "chance": 0.4811, "by": 3},
-         "trial 3 has about the same chance, 48%, and goes first"),
-        ({"rule": "model", "theirs": 0.0008, "chance": 0.0002, "by": None},
-         "a new trial has about the same chance, under 0.1%, and goes first"),
-        ({"rule": "budget", "left": 1200, "by": 3}, "the 1,200 examples that are left do not complete it"),
-        ({"rule": "last", "by": 3}, "trial 3 is the best trial; the rest of the search completes it"),
-        ({"rule": "waits"}, "other trials still run"),
-    ],
-)  # fmt: skip
-def test_the_reason_of_a_pause_is_a_sentence(why, sentence):
-    assert pause_reason(why) == sentence
 
 
 def test_a_trial_that_halving_stops_has_its_place_at_the_rung():
