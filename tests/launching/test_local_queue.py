@@ -3,7 +3,6 @@
 import os
 import pickle
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from nlu.launching.submissions import Submissions, new_tokens
 from nlu.launching.submitit_jobs import beat_file, failed, read_outcome, to_plain
 from nlu.storage.files import write_json
 from nlu.sweeps.faults import last_line, machine_fault
-from tests.launching.jobs import number_of, sleep, visible_gpus
+from tests.launching.jobs import visible_gpus
 
 SETTINGS = {"timeout_min": 5, "nodes": 1}
 
@@ -54,15 +53,6 @@ def importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
-def test_another_queue_of_the_same_folder_reads_the_result_of_a_job(tmp_path, importable):
-    tickets = queue(tmp_path, number_of).submit(jobs(2))
-    other, ids = queue(tmp_path), [ticket.id for ticket in tickets]
-    assert [look.state for look in until_ended(other, ids).values()] == [JobState.DONE] * 2
-    assert [other.outcome(id) for id in ids] == [0, 1]
-    assert other.find([ticket.job for ticket in tickets]) == tickets
-    assert other.find(jobs(1)) == [None], "another submission"
-
-
 @pytest.mark.parametrize(
     ("named", "count", "seen"),
     [
@@ -78,27 +68,6 @@ def test_a_job_sees_the_gpus_of_its_command_or_the_first_of_them(tmp_path, impor
     (ticket,) = watched.submit(jobs(1))
     until_ended(watched, [ticket.id])
     assert read_outcome(next(tmp_path.glob(".submitit/*/*/*_result.pkl"))) == seen
-
-
-def test_a_cancelled_job_and_a_killed_one_have_different_states(tmp_path, importable, monkeypatch):
-    # This one does not listen, and is killed after a while.
-    monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
-    watched = queue(tmp_path, sleep)
-    first, second = [ticket.id for ticket in watched.submit(jobs(2))]
-    while not watched.log_tail(second):
-        time.sleep(0.05)
-    assert {look.state for look in watched.look([first, second]).values()} == {JobState.RUNNING}
-    os.killpg(int(second.rpartition("/")[2]), signal.SIGKILL)
-    until_ended(watched, [second])
-    assert watched.log_tail(second) == ["sleeps"]
-    other = queue(tmp_path)
-    other.cancel([first, second])
-    found = until_ended(other, [first, second])
-    assert found == {
-        first: Look(JobState.CANCELLED),
-        second: Look(JobState.LOST, reason="its process ended without a result"),
-    }
-    assert other.outcome(first) is other.outcome(second) is None
 
 
 def test_ids_and_queues_that_there_are_not_are_refused(tmp_path):

@@ -39,14 +39,6 @@ def test_a_job_runs_on_a_node_and_leaves_its_result_and_output(tmp_path):
     assert own.log_tail(ticket.id) == ["job 0 has waited"]
 
 
-def test_several_jobs_are_one_array_and_each_returns_its_own(tmp_path):
-    own = queue(tmp_path)
-    tickets = own.submit(jobs(tmp_path, 5))
-    assert len({ticket.id.partition("_")[0] for ticket in tickets}) == 1
-    until(JobState.DONE, own, *tickets)
-    assert [own.outcome(ticket.id).return_value for ticket in tickets] == list(range(5))
-
-
 def test_only_the_cancelled_job_of_an_array_is_cancelled(tmp_path):
     own = queue(tmp_path, wait)
     tickets = own.submit(jobs(tmp_path, 3))
@@ -99,15 +91,6 @@ def test_every_key_reaches_slurm(tmp_path):
         "TimeLimit": "00:07:00", "MinMemoryNode": "1.50G", "TresPerNode": "gres:gpu:1", "Comment": "said",
         "Requeue": "1",
     }  # fmt: skip
-
-
-def test_a_job_whose_process_dies_without_a_word_is_lost(tmp_path):
-    own = queue(tmp_path)
-    (ticket,) = own.submit(jobs(tmp_path, 1, seconds=60))
-    until(JobState.RUNNING, own, ticket)
-    kill_process(own, ticket)
-    (look,) = until(JobState.LOST, own, ticket)
-    assert look.reason in ("NonZeroExitCode", "FAILED", "FAILED, exit 137:0")
 
 
 @pytest.mark.thorough
@@ -167,13 +150,6 @@ def test_while_slurm_does_not_answer_the_beat_tells_who_lives(tmp_path, monkeypa
     assert look.state is JobState.LOST and "no sign of life" in look.reason
     with pytest.raises(OSError):
         own.cancel([ticket.id])
-
-
-def test_a_job_is_found_again_by_its_token_where_its_ticket_was_lost(tmp_path):
-    own = queue(tmp_path)
-    tickets = own.submit(jobs(tmp_path, 3))
-    unknown = jobs(tmp_path, 4)[3]
-    assert queue(tmp_path).find([*jobs(tmp_path, 3), unknown]) == [*tickets, None]
 
 
 @pytest.mark.thorough
