@@ -17,6 +17,7 @@ from nlu.config.schema import PARTS, flat
 from nlu.sweeps.importances import importances_of
 from nlu.sweeps.steps import PART_ENDS, PART_VALUES
 from nlu.sweeps.summary import best_command, read_summary, write_best, write_summary
+from tests.few import first
 from tests.sweeps.studies import study_of
 from tests.training.runs import QUICK, TINY, files, run
 
@@ -50,14 +51,17 @@ def of_18(tmp_path_factory) -> tuple[optuna.Study, Path]:
 
 @pytest.mark.parametrize(
     ("states", "trials", "expected"),
-    [
-        (mixed, 12, FIGURES),
-        ("COMPLETE", 1, FIGURES - {"importances.png", "contour.png", "ranks.png"}),
-        ("PRUNED", 3, FIGURES - {"importances.png", "contour.png"}),
-        ("FAIL", 3, set()),
-        ("WAITING", 2, set()),
-        ("COMPLETE", 0, set()),
-    ],
+    first(
+        2,
+        [
+            (mixed, 12, FIGURES),
+            ("FAIL", 3, set()),
+            ("COMPLETE", 1, FIGURES - {"importances.png", "contour.png", "ranks.png"}),
+            ("PRUNED", 3, FIGURES - {"importances.png", "contour.png"}),
+            ("WAITING", 2, set()),
+            ("COMPLETE", 0, set()),
+        ],
+    ),
 )
 def test_a_summary_is_written_for_trials_in_any_state(tmp_path, capsys, states, trials, expected):
     write_summary(study_of(states, trials), tmp_path)
@@ -187,10 +191,8 @@ def test_the_best_trial_of_a_real_run_composes_to_the_same_configuration(tmp_pat
     assert flat(composed) == flat(ran)
 
 
-@pytest.mark.parametrize(
-    "shared", [("experiment=afqmc", "loss.label_smoothing=0.1"), ("debug=overfit", "trainer.max_duration=7st")]
-)
-def test_the_best_trial_of_a_search_builds_on_what_its_command_chose(tmp_path, shared):
+def test_the_best_trial_of_a_search_builds_on_what_its_command_chose(tmp_path):
+    shared = ("experiment=afqmc", "loss.label_smoothing=0.1")
     summary = read_summary(study_of("COMPLETE", 3, folder=str(tmp_path)))
     overrides = overrides_in_run(summary, *shared)
     assert write_best(summary, tmp_path / "experiment" / "best.yaml")
