@@ -46,7 +46,7 @@ def test_spans_that_were_read_back_give_the_scores_of_the_spans() -> None:
     assert found["span_f1"] == pytest.approx(2 / 5)
 
 
-def test_joined_label_sets_are_scored_as_each_fold_has_decided_unless_the_threshold_is_fixed() -> None:
+def test_joined_label_sets_are_scored_as_each_fold_decided_unless_at_a_threshold() -> None:
     # The first fold has decided at 0.7, the second one at 0.05.
     rows = [
         {"label": ["a"], "probabilities": {"a": 0.8}, "prediction": ["a"], "loss": 0.1},
