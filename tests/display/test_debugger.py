@@ -99,6 +99,7 @@ def test_quit_stops_all_ranks_as_ctrl_c_does(person: Person) -> None:
     assert person.leaves() == EXIT_INTERRUPTED
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("person", [1], indirect=True)
 def test_nothing_is_drawn_while_the_debugger_has_the_terminal(person: Person) -> None:
     person.reads("train 0/10")

@@ -19,6 +19,8 @@ LENGTHS = [1, 2, 3, 3, 7, 12, 12, 30, 31]
 SIZES = {"hidden_size": 24, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 40}
 NARROW = {"embedding_size": 16, "classifier_dropout_prob": 0.0}
 FAMILY: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("Bert", {}),
+    "electra": ("Electra", {"embedding_size": 16}),
     "roberta": ("Roberta", {"type_vocab_size": 1, "pad_token_id": 1, "max_position_embeddings": 66}),
     "roberta with another padding": ("Roberta", {"type_vocab_size": 2, "pad_token_id": 0}),
     "xlm-roberta": ("XLMRoberta", {"type_vocab_size": 1, "pad_token_id": 1}),
