@@ -63,17 +63,12 @@ def _lost_a_peer(error: BaseException) -> bool:
 def run(composed: DictConfig, run_dir: Path) -> int:
     """Validate, then run. Heavy imports come after the validation."""
     hydra: Any = HydraConfig.get()
-    from nlu.config.schema import PARTS, Run
+    from nlu.config.schema import Run
 
     # A refused command must not leave an empty folder, but one that existed before belongs to the user.
     made_by_hydra = run_dir.stat().st_ctime >= BEGAN_S
     try:
         config = prepare(composed)
-        if named := [name for name in PARTS if config["data"].get(name) is not None]:
-            raise UserError(
-                f"data.{named[0]} is {config['data'][named[0]]}, but parts of a store are built by nlu.preprocess; "
-                f"leave out data.{' and data.'.join(named)}: the store is found when all parts are there"
-            )
         if config["trial"] is None and (problem := unnamed_folder_problem(config["resume"], config["mirror"], hydra)):
             raise UserError(problem)
         # Before the dry run, so that it shows the mirror that the run would have.

@@ -106,8 +106,6 @@ class Folds:
     """Column of the training rows, by name or number from 0, whose equal values stay in one fold; null = none."""
 
 
-PARTS = ("part", "parts")
-"""Keys of `data` that only `nlu.preprocess` uses."""
 WITHOUT_EFFECT = (
     "resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
     "inspect", "watch", "trainer.detect_anomaly", "trainer.timeout_min",
@@ -183,10 +181,7 @@ class Run:
 
     def to_config(self) -> dict[str, Any]:
         """Return plain containers, as config.yaml holds them, without the keys of `nlu.preprocess`."""
-        config = asdict(self)
-        # A part is the work of one job, and not a property of the run.
-        config["data"] = {key: value for key, value in config["data"].items() if key not in PARTS}
-        return config
+        return asdict(self)
 
     @property
     def has_adapter(self) -> bool:

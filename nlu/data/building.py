@@ -7,7 +7,6 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,57 +20,47 @@ from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.reader import Mark, Row
 from nlu.data.readers import GROUP
 from nlu.data.reading import Chunk
-from nlu.data.reusing import CUT, Good, Reuse
 from nlu.data.seeds import text_hash, text_hashes
-from nlu.data.sharing import Chunks
 from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoredSet, record_batch
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 
 LISTED_BAD_ROWS = 20
+Good = list[tuple[int, Row, Any]]
+"""index of the file, the row and its target"""
 
 
 class Builder:
     """Writes the sets of a plan in order; train comes first, because it decides the names of the target."""
 
-    def __init__(self, plan: Plan, tokenizer: Tokenizer, chunks: Chunks, folder: Path):
-        """`chunks` holds what other jobs have encoded; `folder` is where the store will be."""
+    def __init__(self, plan: Plan, tokenizer: Tokenizer):
         self.counts: dict[str, dict[str, Any]] = {}
         """of each set: rows, bad_rows, cut, document_marks, listed_bad_rows"""
         self.groups: dict[str, None] = {}
         """the first names of groups, for messages"""
-        self.file_rows: dict[str, list[int]] = {}
-        """of each set: the usable rows of each file"""
-        self.reuse = Reuse(plan, tokenizer.digest, folder)
-        self._plan, self._tokenizer, self._chunks = plan, tokenizer, chunks
+        self._plan, self._tokenizer = plan, tokenizer
         self._reading = plan.reading.by(tokenizer)
-        self._first_file = 0
 
-    def add_set(
-        self, folder: Path, name: str, advance: Callable[[int], None], part: tuple[SetWriter, int] | None = None
-    ) -> None:
-        """Write a set into a new folder. Raises DataError for rows that cannot be used and may not be skipped, and for
-        a set without usable rows.
+    def add_set(self, folder: Path, name: str, advance: Callable[[int], None]) -> None:
+        """Write a set into a folder.
 
-        `part`: the writer of a part of the set, which may be empty, and the number of files before it.
+        Raises DataError for rows that cannot be used and may not be skipped, and for a set without usable rows.
         """
-        writer, self._first_file = part or (SetWriter(folder, self._plan.target.column()), 0)
+        writer = SetWriter(folder, self._plan.target.column())
         skips = self._plan.files.on_bad_row == "skip"
         bad: list[str] = []
         counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
-        cut, rows_F = [np.zeros(0, bool)], np.zeros(len(self._plan.sets[name]), np.int64)
         if (blocks := self._plan.reading.blocks) is not None:
             blocks.left_out.clear()
-        for number, good in self._chunks_of(name, bad, counts, advance):
+        for good in self._chunks_of(name, bad, counts, advance):
             # Once a row has to be corrected, the other rows are only checked.
             if good and (skips or not counts["bad_rows"]):
-                cut.append(self._write(writer, name, number, good, counts))
-                rows_F += np.bincount([file for file, _, _ in good], minlength=len(rows_F))
+                self._write(writer, name, good, counts)
         # All bad rows are counted before the first error, so that a user can correct them in one go.
         writer.close()
         if counts["bad_rows"] and not skips:
             raise _not_usable(bad, counts, name)
-        if not writer.rows and part is None:
+        if not writer.rows:
             where = ", ".join(str(source.path) for source in self._plan.sets[name])
             if blocks is not None and blocks.left_out and not bad:
                 raise DataError(
@@ -86,8 +75,6 @@ class Builder:
                 remedy=f"set {self._plan.files.sources()[name][0]} to a file with rows",
             )
         self._close(name)
-        np.save(folder / CUT, np.packbits(np.concatenate(cut)))
-        self.file_rows[name] = rows_F.tolist()
         self.counts[name] = {"rows": writer.rows, **counts, "listed_bad_rows": bad}
 
     def first(self, name: str, count: int, advance: Callable[[int], None]) -> StoredSet:
@@ -99,9 +86,9 @@ class Builder:
         decides = name == "train" and self._plan.files.labels is None and type(self._plan.target).close != Target.close
         writer, bad = _InMemory(self._plan.target.column()), list[str]()
         counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
-        for number, good in self._chunks_of(name, bad, counts, advance):
+        for good in self._chunks_of(name, bad, counts, advance):
             if some := good[: count - writer.rows]:
-                self._write(writer, name, number, some, counts)
+                self._write(writer, name, some, counts)
             if writer.rows == count and not decides:
                 break
         if counts["bad_rows"] and self._plan.files.on_bad_row != "skip":
@@ -109,30 +96,14 @@ class Builder:
         self._close(name)
         return StoredSet(writer.batches, self._plan.target.remap if name == "train" else None)
 
-    def encode_part(self, name: str, advance: Callable[[int], None], part: int, parts: int) -> set[int]:
-        """Encode and keep every chunk of a set whose number is `part` modulo `parts`.
-
-        Returns the numbers of all chunks that have usable rows. Bad rows are reported by the job that joins the parts.
-        """
-        numbers: set[int] = set()
-        counts = {"read": 0, "bad_rows": 0, "document_marks": 0}
-        for number, good in self._chunks_of(name, [], counts, advance):
-            if good:
-                numbers.add(number)
-                if number % parts == part and not self._chunks.has(name, number):
-                    # Each chunk is kept at once: a job that is killed begins again after its last one.
-                    self._chunks.keep(name, number, self.reuse.encode(name, good, self._encode))
-        self._close(name)
-        return numbers
-
     def _chunks_of(
         self, name: str, bad: list[str], counts: dict[str, int], advance: Callable[[int], None]
-    ) -> Iterator[tuple[int, Good]]:
-        """Yield the number and the usable rows of each chunk of a set."""
+    ) -> Iterator[Good]:
+        """Yield the usable rows of each chunk of a set."""
         # Folds group training rows only; any set can be scored by group.
         with_group = self._plan.is_trained or self._plan.scores_groups or name == "train"
-        for number, chunk in enumerate(self._reading.chunks(self._plan.sets[name], with_group=with_group)):
-            yield number, self._usable(name, chunk, bad, counts)
+        for chunk in self._reading.chunks(self._plan.sets[name], with_group=with_group):
+            yield self._usable(name, chunk, bad, counts)
             advance(len(chunk))
 
     def _close(self, name: str) -> None:
@@ -171,22 +142,16 @@ class Builder:
                 return None, (GROUP, "is not a group (folds.group_by)")
         return self._plan.target.read(values)
 
-    def _encode(self, rows: Sequence[Values]) -> EncodedRows:
-        return self._plan.layout.encode(self._tokenizer, rows, self._plan.files.max_len)
-
-    def _write(
-        self, writer: "SetWriter | _InMemory", name: str, number: int, good: Good, counts: dict[str, int]
-    ) -> np.ndarray:
-        """Encode and write rows; returns which of them were cut, (N,), bool."""
+    def _write(self, writer: "SetWriter | _InMemory", name: str, good: Good, counts: dict[str, int]) -> None:
+        """Encode and write rows, and count those that were cut."""
         rows = [row.values for _, row, _ in good]
-        encode = partial(self.reuse.encode, name, good, self._encode)
-        encoded = self._chunks.encoded(name, number, len(rows), encode)
+        encoded = self._plan.layout.encode(self._tokenizer, rows, self._plan.files.max_len)
         counts["cut"] += int(encoded.cut_N.sum())
         text_hash_N, first_N, second_N = _hashes(self._plan.layout, rows)
         origin = Origin(
             text_hash_N,
             np.array([self._group(values.get(GROUP)) for values in rows], np.int64),
-            np.array([source for source, _, _ in good]) + self._first_file,
+            np.array([source for source, _, _ in good]),
             np.array([row.number for _, row, _ in good], np.int64),
             first_N,
             second_N,
@@ -198,7 +163,6 @@ class Builder:
             source, row, _ = good[error.row]
             path = self._plan.sets[name][source].path
             raise error.described(f"{called(path)}:{row.number}", self._plan.target) from None
-        return encoded.cut_N
 
     def _group(self, value: object) -> int:
         """Return the hash of a group, or 0 without groups."""

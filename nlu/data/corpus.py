@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from nlu.config.errors import UserError
-from nlu.config.types import Fraction, NonNegativeInt, PositiveInt, RowLength
+from nlu.config.types import Fraction, PositiveInt, RowLength
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
 from nlu.data.dialect import PLAIN
@@ -343,18 +343,18 @@ class Corpus(Files):
         exclude_dev_from_train: bool = False,
         max_rows: PositiveInt | None = None,
         urls: dict[str, str] | None = None,
-        parts: PositiveInt | None = None,
-        part: NonNegativeInt | None = None,
         stream: bool = False,
     ):
         """`train`, `dev`, `test`: files as in `Files`. `break_mode`: what a block of at most `max_len` tokens holds.
         `words`: what a whole word is. Blocks with fewer than `min_len` tokens, without special ones, are left out.
-        `max_rows` reads only the first lines of each file."""
+        `max_rows` reads only the first lines of each file. `stream`: a run reads the training rows while nlu.preprocess
+        writes them."""
         super().__init__(
             train=train, dev=dev, test=test, fields={"text": 0}, format="auto", max_len=max_len, on_bad_row=on_bad_row,
             drop_duplicates=drop_duplicates, dev_fraction=dev_fraction, exclude_dev_from_train=exclude_dev_from_train,
-            max_rows=max_rows, urls=urls, parts=parts, part=part, stream=stream,
+            max_rows=max_rows, urls=urls,
         )  # fmt: skip
+        self.stream = stream
         # No other reader has it, and its files may have any suffix.
         self.format = "corpus"
         self.blocks = CorpusBlocks(break_mode, words, max_len, min_len)

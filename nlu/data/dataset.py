@@ -66,9 +66,6 @@ class Files:
         exclude_dev_from_train: bool = False,
         max_rows: PositiveInt | None = None,
         urls: dict[str, str] | None = None,
-        parts: PositiveInt | None = None,
-        part: NonNegativeInt | None = None,
-        stream: bool = False,
     ):
         """`train`, `dev`, `test`: a path, a pattern (`split*`) or URL, or a list of them. For `dev` a mapping names
         several evaluation sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off
@@ -84,10 +81,7 @@ class Files:
         leaves out. `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows`
         reads only the first rows of each file, bad ones included, a header not; a set of three files has up to three
         times as many.
-        `urls`: where to fetch a path that is neither here nor under $NLU_DATA. `parts`, only of nlu.preprocess: how
-        many jobs share its work, and `part` which of them this is, from 0; null: one job does all of it. `stream`: a
-        run reads the training rows while nlu.preprocess writes them."""
-        self.stream = stream
+        `urls`: where to fetch a path that is neither here nor under $NLU_DATA."""
         self.train, self.dev, self.test = train, dev, test
         self.fields = dict(fields or {})
         self.format = format if reader is None else OWN
@@ -105,7 +99,6 @@ class Files:
         self.exclude_dev_from_train = exclude_dev_from_train
         self.max_rows = max_rows
         self.urls = dict(urls or {})
-        self.parts, self.part = parts, part
 
     @cached_property
     def labels(self) -> list[str] | None:

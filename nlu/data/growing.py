@@ -1,242 +1,233 @@
-"""Training rows that are still being written: what `nlu.preprocess` leaves of each part.
+"""Training while preprocessing runs: `nlu.preprocess data.stream=true` writes rows, and runs train on those there.
 
-    CACHE/growing/FINGERPRINT/parts.json      {"parts": 2}: how many jobs write the rows
-    CACHE/growing/FINGERPRINT/head/           all of the store but the training rows: tokenizer, meta.json, other sets
-    CACHE/growing/FINGERPRINT/00000.json      what the first part has written: rows and sha256 of each shard
-    CACHE/growing/FINGERPRINT/00000/          its shards, 00000.arrow, 00001.arrow, ...
-    CACHE/growing/FINGERPRINT/00000.lock      held by the process that writes the first part
+    CACHE/growing/FINGERPRINT/          the store while it is written: the sets that are scored first, then train
+    CACHE/growing/FINGERPRINT/meta.json written before the first row of train
+    CACHE/growing/FINGERPRINT.lock      held by the process that writes
 
-A part is a run of neighboring files, so that the rows of all parts, one after another, are those of one job in its
-order. Rows are only added at the end of a part, and those of a later part count once the earlier ones are complete.
-So the number of a row never changes, whichever part is finished first.
+The folder is renamed to its place among the stores when it is complete, so the store has the bytes of one that is built
+at once. Rows are only added at the end, and a writer that was killed writes the same shards again.
 """
 
+import hashlib
 import logging
 import math
 import shutil
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from signal import SIGTERM
 
+import numpy as np
 import pyarrow as pa
 
+from nlu.config import stopping
 from nlu.config.errors import DataError, UserError
-from nlu.data.growing_shared import SharedGrowth
-from nlu.data.reusing import CUT
-from nlu.data.sharing import SharedStores
-from nlu.data.store import SetWriter
-from nlu.storage.bucket import Unreachable
+from nlu.data.building import Builder, gc_frozen
+from nlu.data.examples import Examples
+from nlu.data.layouts import Layout
+from nlu.data.opening import Store, meta_of, open_sets
+from nlu.data.plan import Plan
+from nlu.data.prepare import ProgressBar, is_good, quiet, refuse_headers, write_meta
+from nlu.data.reading import Texts
+from nlu.data.shards import StoreDamaged, mapped
+from nlu.data.store import StoredSet
+from nlu.data.targets import Target
 from nlu.storage.cache import cache_dir
-from nlu.storage.files import read_digest, read_json, write_json
-from nlu.storage.locks import hold_folder, hold_lock, is_locked
-from nlu.storage.settle import is_whole
+from nlu.storage.locks import Locked, hold_lock, is_locked
+from nlu.storage.settle import is_whole, settle
 
 log = logging.getLogger(__name__)
 
-BEAT_S = 20.0
-"""how often a writer shows that it lives"""
-FETCH_S = 5.0
-"""between two looks into an object store"""
-
-
-@dataclass
-class Manifest:
-    """What a part has written so far, as JSON."""
-
-    rows: list[int] = field(default_factory=list)
-    """of each shard"""
-    sha256: list[str] = field(default_factory=list)
-    is_complete: bool = False
-    beat: int = 0
-    """grows as long as the writer lives"""
-    command: str = ""
-    """the command that continues it"""
-    problems: list[str] = field(default_factory=list)
-    """why the writer has ended, if rows could not be used"""
-    counts: dict[str, Any] = field(default_factory=dict)
-    """of the whole part, as `Builder.counts`"""
-    file_rows: list[int] = field(default_factory=list)
-    groups: list[str] = field(default_factory=list)
+GONE_S = 600.0
+"""after this time without a writer, a run ends"""
+PAUSE_S = 1.0
+"""between two looks at what was written"""
+LOG_S = 60.0
+Vote = Callable[[list[float]], list[float]]
+"""returns the sum of each number over all processes of a run"""
 
 
 class Growth:
-    """The folder of a store whose training rows are being written."""
+    """Where a store is while it is written, and what a waiting process knows of its writer."""
 
-    def __init__(self, name: str, stores: SharedStores | None = None):
-        """`name`: the fingerprint of the store. `stores`: where other machines write it or read it."""
-        self.folder = cache_dir() / "growing" / name
-        self.shared = None if stores is None else SharedGrowth(name, stores)
-        self.beats: dict[int, int] = {}
-        """of each part in the object store"""
-        self._next_fetch_s = -math.inf
-
-    @property
-    def head(self) -> Path:
-        return self.folder / "head"
-
-    def shards_of(self, part: int) -> Path:
-        return self.folder / f"{part:05d}"
+    def __init__(self, plan: Plan):
+        self.final = plan.folder()
+        self.folder = cache_dir() / "growing" / self.final.name
+        self.lock = self.folder.with_name(f"{self.folder.name}.lock")
+        self._rows = -1
+        self._seen_s = time.monotonic()
+        self._logged_s = -math.inf
 
     @property
-    def parts(self) -> int | None:
-        """The number of parts; None before the first writer has begun."""
-        found = read_json(self.folder / "parts.json")
-        return None if found is None else int(found["parts"])
+    def place(self) -> Path | None:
+        """The folder that has the sets that are scored; None if it is not there yet."""
+        if is_whole(self.final):
+            return self.final
+        return self.folder if (self.folder / "meta.json").is_file() else None
 
-    def begin(self, parts: int) -> None:
-        """Set the number of parts. Raises UserError if others write another number of them."""
-        with self._lock("parts", wait_s=60):
-            known = self.parts if self.shared is None else self.shared.begin(parts)
-            if known in (None, parts):
-                write_json(self.folder / "parts.json", {"parts": parts})
-            else:
-                raise UserError(
-                    f"data.parts is {parts}, but {self.folder} is being written in {known}; set data.parts={known}, or "
-                    "remove this folder to begin again"
-                )
+    def expect(self, what: str, rows: int = 0) -> None:
+        """Log now and then what is waited for, given the number of rows that are there.
 
-    def hold(self, part: int) -> AbstractContextManager[None]:
-        """Return a context that excludes other writers of a part. Entering it raises Locked if there is one."""
-        # A process that fetches looks at this lock, and shares it for an instant.
-        return self._lock(f"{part:05d}", wait_s=1)
-
-    def hold_join(self) -> AbstractContextManager[bool]:
-        """Return a context that only one process is in; the folder is created again if the one before removed it."""
-        return hold_folder(self.folder, "join.lock", wait_s=math.inf, optional=True, what=f"the end of {self.folder}")
-
-    def _lock(self, name: str, wait_s: float) -> AbstractContextManager[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return hold_lock(self.folder / f"{name}.lock", wait_s=wait_s, optional=True)
-
-    def manifest(self, part: int) -> Manifest | None:
-        """Return what a part has written; None if it has not begun."""
-        found = read_json(self.folder / f"{part:05d}.json")
-        return None if found is None else Manifest(**found)
-
-    def keep(self, part: int, manifest: Manifest) -> None:
-        write_json(self.folder / f"{part:05d}.json", asdict(manifest))
-
-    def continued(self, part: int) -> Manifest:
-        """Return what a part has written, on this machine or another one, for the process that continues it."""
-        if self.shared is None:
-            return self.manifest(part) or Manifest()
-        # Shards that are only here, since they were written without `stores`, are still to be sent.
-        found = self.shared.manifest(part)
-        return Manifest() if found is None else Manifest(**found)
-
-    def fetch(self, *, all_parts: bool = False) -> None:
-        """Fetch what other machines have written; a service that does not respond is asked again later.
-
-        `all_parts`: also those behind a part that is not complete. Raises DataError for damaged shards.
+        Raises DataError if no process has written for GONE_S.
         """
-        if self.shared is None or (not all_parts and time.monotonic() < self._next_fetch_s):
-            return
-        self._next_fetch_s = time.monotonic() + FETCH_S
-        try:
-            # One process of this machine fetches for the others.
-            with self._lock("fetch", wait_s=math.inf):
-                self._fetch(self.shared, all_parts)
-        except (Unreachable, FileNotFoundError) as error:
-            log.debug("%s", error)
-
-    def _fetch(self, shared: SharedGrowth, all_parts: bool) -> None:
-        if (parts := shared.parts) is None:
-            shared.fetch_store(cache_dir() / "stores" / self.folder.name)
-            return
-        write_json(self.folder / "parts.json", {"parts": parts})
-        if not is_whole(self.head):
-            shared.fetch_head(self.head)
-        counts = True
-        for part in range(parts):
-            there, here = shared.manifest(part), self.manifest(part)
-            self.beats[part] = 0 if there is None else there["beat"]
-            # What is written here is here already.
-            if counts and there is not None and not is_locked(self.folder / f"{part:05d}.lock"):
-                if here is None or there["beat"] > here.beat:
-                    shared.fetch_part(part, there, self.shards_of(part))
-                    self.keep(part, Manifest(**there))
-            counts &= all_parts or (there is not None and there["is_complete"])
-
-    def manifests(self) -> list[Manifest | None]:
-        return [self.manifest(part) for part in range(self.parts or 0)]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all parts are."""
-        found = self.manifests()
-        return bool(found) and all(manifest is not None and manifest.is_complete for manifest in found)
-
-    def remove(self) -> None:
-        """Remove everything, once the store is complete."""
-        if self.shared is not None:
-            self.shared.remove()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def clean(self) -> None:
-        """Remove from this machine what is left once the store is complete, unless a process still writes it."""
-        if not any(is_locked(path) for path in self.folder.glob("*.lock")):
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class PartWriter(SetWriter):
-    """Writes the rows of one part, and adds each shard to the manifest as soon as it is complete.
-
-    A writer that was killed begins again at the first row and writes the same shards; those that are there stay.
-    """
-
-    def __init__(self, growth: Growth, part: int, target: pa.DataType | None, command: str):
-        self._growth, self._part = growth, part
-        before = growth.continued(part)
-        self.manifest = Manifest(before.rows, before.sha256, beat=before.beat + 1, command=command)
-        self._next_beat_s = 0.0
-        super().__init__(growth.shards_of(part), target)
-        self.beat()
-
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    def beat(self) -> None:
-        """Show now and then that this process lives."""
-        if time.monotonic() >= self._next_beat_s:
-            self._keep()
-
-    def _keep(self) -> None:
-        self.manifest.beat += 1
-        if self._growth.shared is not None:
-            self._growth.shared.send_manifest(self._part, asdict(self.manifest))
-        self._growth.keep(self._part, self.manifest)
-        self._next_beat_s = time.monotonic() + BEAT_S
-
-    def _write(self, whole: pa.RecordBatch, path: Path) -> None:
-        number, known = self._shards, self.manifest
-        if number < len(known.rows) and path.is_file() and read_digest(path) == known.sha256[number]:
-            return
-        super()._write(whole, path)
-        rows, digest = len(whole), read_digest(path)
-        if number < len(known.rows) and (known.rows[number], known.sha256[number]) != (rows, digest):
+        now_s, is_written = time.monotonic(), is_locked(self.lock)
+        if is_written or rows != self._rows:
+            self._rows, self._seen_s = rows, now_s
+        command = "python -m nlu.preprocess data.stream=true with the data, task, model and tokenizer keys of this run"
+        if now_s - self._seen_s >= GONE_S:
             raise DataError(
-                f"{path} is not what was written there before: the rows, or what shapes them, have changed; remove "
-                f"{self._growth.folder} and start the runs that read it again"
+                f"waiting for {what}, but no process has written them for {GONE_S / 60:.0f} min; start {command}, and "
+                "continue this run with resume=auto"
             )
-        if number == len(known.rows):
-            if self._growth.shared is not None:
-                self._growth.shared.send_file(self._part, path)
-            known.rows.append(rows)
-            known.sha256.append(digest)
-            self._keep()
+        if now_s - self._logged_s >= LOG_S:
+            self._logged_s = now_s
+            log.info("waiting for %s%s", what, "" if is_written else f"; no process writes them: start {command}")
 
-    def finish(self, counts: dict[str, Any], file_rows: list[int], groups: Sequence[str]) -> None:
-        """Mark the part as complete."""
-        if self._growth.shared is not None:
-            self._growth.shared.send_file(self._part, self.folder / CUT)
-        self.manifest.counts, self.manifest.file_rows, self.manifest.groups = counts, file_rows, list(groups)
-        self.manifest.is_complete = True
-        self._keep()
 
-    def fail(self, error: DataError) -> None:
-        """Let the runs that wait for rows know why there will be no more."""
-        self.manifest.problems = list(error.problems)
-        self._keep()
+class GrowingExamples(Examples):
+    """All training rows that were written so far."""
+
+    is_growing = True
+
+    def __init__(self, growth: Growth, vote: Vote, target: Target, layout: Layout, origin: Texts):
+        super().__init__("train", StoredSet([]), np.zeros(0, np.int64), target, layout, origin)
+        self.is_complete = False
+        """whether there will be no more rows"""
+        self._growth, self._vote = growth, vote
+        self._shards: list[pa.RecordBatch] = []
+        self._agreed: float = 0
+
+    def wait(self, rows: int) -> None:
+        """Wait until so many rows are there, or all are; every process of a run calls this with the same numbers.
+
+        Raises Stopped in all of them if one is asked to stop meanwhile, DataError without a writer, and StoreDamaged
+        for rows that cannot be read.
+        """
+        while rows > self._agreed:
+            if len(self) < rows:
+                self._look()
+            is_missing = len(self) < rows and not self.is_complete
+            # Each process sees rows, and hears of a signal, at a time of its own.
+            missing, growing, asked = self._vote([float(is_missing), float(not self.is_complete), stopping.asked()])
+            if not missing:
+                self._agreed = rows if growing else math.inf
+            elif asked:
+                raise stopping.Stopped(stopping.received() or SIGTERM)
+            else:
+                if is_missing:
+                    self._growth.expect(f"row {rows:,} of the set train: {len(self):,} are ready", len(self))
+                time.sleep(PAUSE_S)
+
+    def _look(self) -> None:
+        """Take the rows that were written since the last look."""
+        while True:
+            is_complete = is_whole(self._growth.final)
+            folder = (self._growth.final if is_complete else self._growth.folder) / "train"
+            known = len(self._shards)
+            try:
+                while (path := folder / f"{len(self._shards):05d}.arrow").is_file():
+                    self._shards.append(mapped(path))
+                break
+            except StoreDamaged:
+                # The folder may have been renamed since.
+                if is_complete or path.is_file():
+                    raise
+        self.is_complete = is_complete
+        if len(self._shards) > known:
+            self.stored = StoredSet(self._shards)
+            self.rows_N, self.lengths_N = np.arange(len(self.stored)), self.stored.lengths_N
+
+
+def write_stream(plan: Plan, progress: ProgressBar = quiet) -> None:
+    """Build the store of a plan, unless it is there, where `open_stream` finds each shard as soon as it is written.
+
+    Raises DataError as `prepare` does, and UserError if another process writes it.
+    """
+    require_streamed(plan)
+    growth, folder = Growth(plan), plan.folder()
+    growth.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        # A process that waits looks at this lock, and shares it for an instant.
+        with hold_lock(growth.lock, wait_s=1, optional=True), gc_frozen():
+            if not is_whole(folder) and not (plan.shared is not None and plan.shared.fetch(folder.name, folder)):
+                _write(plan, growth.folder, progress)
+                settle(growth.folder, folder, is_good=is_good)
+                log.info("data store %s: built", folder)
+            # What is left where the store came from elsewhere.
+            shutil.rmtree(growth.folder, ignore_errors=True)
+            growth.lock.unlink(missing_ok=True)
+    except Locked:
+        raise UserError(
+            f"the data store {folder.name} is being written by another process; it needs no second one"
+        ) from None
+
+
+def _write(plan: Plan, new: Path, progress: ProgressBar) -> None:
+    refuse_headers(plan)
+    plan.target.close()
+    assert plan.tokenizer is not None, "streamed"
+    builder = Builder(plan, plan.tokenizer)
+    for name in [*(name for name in plan.sets if name != "train"), "train"]:
+        if name == "train":
+            plan.tokenizer.save(new)
+            write_meta(new, plan, builder)
+        with progress(f"tokenizing {name}") as advance:
+            builder.add_set(new / name, name, advance)
+    write_meta(new, plan, builder)
+
+
+def require_streamed(plan: Plan) -> None:
+    """Raise UserError for a plan that needs all training rows before the first step."""
+    if not type(plan.target).streams:
+        raise UserError(
+            f"data.stream is true, but {type(plan.target).__name__} needs all training rows before the first step; set "
+            "data.stream=false, or task=mlm"
+        )
+    if plan.tokenizer is None:
+        raise UserError(
+            "data.stream is true, but the vocabulary would be built from all training rows; set tokenizer.vocab to a "
+            "file, or model.pretrained to weights that have one"
+        )
+
+
+def open_stream(plan: Plan, vote: Vote) -> Store:
+    """Open the store of a plan as soon as it has the sets that are scored; its training rows may still be written.
+
+    The result does not depend on how many rows are there. Raises DataError if no process writes it.
+    """
+    require_streamed(plan)
+    growth, folder = Growth(plan), plan.folder()
+    if growth.place is None and plan.shared is not None:
+        plan.shared.fetch(folder.name, folder)
+    while (place := growth.place) is None:
+        growth.expect("the sets that are scored, which nlu.preprocess writes first")
+        time.sleep(PAUSE_S)
+    try:
+        return _opened(plan, growth, place, vote)
+    except StoreDamaged:
+        # The folder may have been renamed since.
+        if place == folder or not is_whole(folder):
+            raise
+        return _opened(plan, growth, folder, vote)
+
+
+def _opened(plan: Plan, growth: Growth, place: Path, vote: Vote) -> Store:
+    meta = meta_of(place)
+    meta["sets"] = {name: counts for name, counts in meta["sets"].items() if name != "train"}
+    meta["dropped_duplicates"] = 0
+    target = type(plan.target).from_meta(meta["target"])
+    tokenizer = plan.tokenizer
+    assert tokenizer is not None, "streamed"
+    reading = plan.reading.by(tokenizer)
+    origins = {name: Texts(reading, plan.sets[name], plan.layout) for name in plan.sets}
+    train = GrowingExamples(growth, vote, target, plan.layout, origins["train"])
+    sets: dict[str, Examples] = {"train": train}
+    for name, stored in open_sets(place, meta).items():
+        sets[name] = Examples(name, stored, np.arange(len(stored)), target, plan.layout, origins[name])
+    target.fit(train.stored, train.rows_N, tokenizer)
+    store = Store(growth.final, sets, target, plan.layout, tokenizer, meta)
+    for name, part in sets.items():
+        rows = b"all rows" if name == "train" else part.rows_N.tobytes()
+        shaped_by = plan.fingerprint({name: plan.sets[name]})
+        store.digests[name] = hashlib.sha256(shaped_by.encode() + rows).hexdigest()[:24]
+    return store

@@ -77,14 +77,6 @@ class MixedOrder:
         member, own = self._place(number)
         return self._orders[member].global_step(own)
 
-    def missing(self, number: int) -> int | None:
-        """Return None: all sets are complete."""
-        return None
-
-    def begins_window(self, number: int) -> bool:
-        """Return False: no window is waited for."""
-        return False
-
     def epoch_of(self, number: int) -> int:
         """Return the epoch of its set, counted from 0, in which a step falls."""
         member, own = self._place(number)

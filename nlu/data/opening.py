@@ -39,8 +39,6 @@ class Meta(TypedDict, total=False):
     groups: list[str]
     layout: str
     fields: dict[str, str | int]
-    encoded: dict[str, Any]
-    """how each file was encoded (`nlu.data.reusing`)"""
     dropped_duplicates: int
     """only of an open store, in which it is computed"""
 

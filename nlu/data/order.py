@@ -4,7 +4,7 @@ Axes: N examples, W examples of a window, B a batch.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,27 +15,16 @@ REMEMBERED = 2
 """windows whose order is kept: the one that steps are taken from, and the one before, which is still asked about"""
 
 
-class NotYet(Exception):
-    """The examples of a step are not there yet; more of them are being written."""
-
-    def __init__(self, step: int, rows: int):
-        super().__init__(f"step {step} needs {rows:,} examples, of which some are still to be written")
-        self.rows = rows
-
-
 class Manifest(Protocol):
     """Examples that may still be written, in a fixed order: more are only added at the end."""
 
-    @property
-    def rows(self) -> int:
-        """How many are there now."""
+    lengths_N: np.ndarray
+    """the number of tokens of each example that is there"""
+    is_complete: bool
+    """whether there will be no more"""
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether there will be no more."""
-
-    def lengths(self, start: int, stop: int) -> np.ndarray:
-        """Return the number of tokens of each example from `start` to `stop`, all of which exist."""
+    def wait(self, rows: int) -> None:
+        """Return once so many examples are there, or all are."""
 
 
 class Whole:
@@ -44,14 +33,10 @@ class Whole:
     is_complete = True
 
     def __init__(self, lengths_N: np.ndarray):
-        self._lengths_N = lengths_N
+        self.lengths_N = lengths_N
 
-    @property
-    def rows(self) -> int:
-        return len(self._lengths_N)
-
-    def lengths(self, start: int, stop: int) -> np.ndarray:
-        return self._lengths_N[start:stop]
+    def wait(self, rows: int) -> None:
+        """Return at once."""
 
 
 class Order:
@@ -74,17 +59,14 @@ class Order:
         window_rows: int | None = None,
         rank: int = 0,
         world_size: int = 1,
-        wait: Callable[[int], None] | None = None,
     ):
-        """`window_rows` is rounded up to whole steps; None: one window, which needs all examples.
-        `wait` is called with the number of examples that a step needs, until they are there; None: NotYet is raised."""
+        """`window_rows` is rounded up to whole steps; None: one window, which needs all examples."""
         self._examples = examples
         self._seed = seed
         self._batch_size = batch_size
         self._accumulation = accumulation
         self._bucket_batches = bucket_batches
         self._rank, self._world_size = rank, world_size
-        self._wait = wait
         self._step_rows = batch_size * accumulation
         self._window_rows = None if window_rows is None else -(-window_rows // self._step_rows) * self._step_rows
         self._known: dict[tuple[int, int], np.ndarray] = {}
@@ -95,7 +77,7 @@ class Order:
         return [batch[self._rank :: self._world_size] for batch in self.global_step(number)]
 
     def global_step(self, number: int) -> list[np.ndarray]:
-        """Return the examples of each micro-batch over all ranks. Raises NotYet if some are still to be written."""
+        """Return the examples of each micro-batch over all ranks, once they are there."""
         epoch, position = self._place(number)
         if self._window_rows is None:
             return step_batches(self._window(epoch, 0), position, self._batch_size, self._accumulation)
@@ -108,50 +90,27 @@ class Order:
     def steps_per_epoch(self) -> int:
         """Steps that take every example once."""
         assert self._examples.is_complete
-        return -(-self._examples.rows // self._step_rows)
+        return -(-len(self._examples.lengths_N) // self._step_rows)
 
     def member_of(self, number: int) -> str:
         """Return the set of a mixture that a step is taken from; empty, since this order has one set."""
         return ""
 
     def epoch_of(self, number: int) -> int:
-        """Return the epoch, counted from 0, in which a step falls. Raises NotYet if that is not known yet."""
+        """Return the epoch, counted from 0, in which a step falls."""
         return self._place(number)[0]
 
     def _place(self, number: int) -> tuple[int, int]:
         """Return the epoch of a step, and the number of steps before it in that epoch."""
-        while (rows := self.missing(number)) is not None:
-            if self._wait is None:
-                raise NotYet(number, rows)
-            self._wait(rows)
-        if not self._examples.is_complete:
-            return 0, number
-        return divmod(number, self.steps_per_epoch)
-
-    def missing(self, number: int) -> int | None:
-        """Return how many examples must be there for a step, None if they are."""
-        if self._examples.is_complete:
-            return None
-        # Only whole windows can be taken as long as the end of the first epoch is unknown.
-        rows = self._rows_for(number)
-        if rows is not None and self._examples.rows >= rows:
-            return None
-        return rows or self._examples.rows + 1
-
-    def begins_window(self, number: int) -> bool:
-        """Whether a step is the first of a window in the first epoch, or would be if that were long enough."""
-        return self._window_rows is not None and number % (self._window_rows // self._step_rows) == 0
-
-    def _rows_for(self, number: int) -> int | None:
-        """Return how many examples a step of the first epoch needs; None: all."""
-        if self._window_rows is None:
-            return None
-        return (number * self._step_rows // self._window_rows + 1) * self._window_rows
+        if self._window_rows is not None:
+            # Only whole windows can be taken as long as the end of the first epoch is unknown.
+            self._examples.wait((number * self._step_rows // self._window_rows + 1) * self._window_rows)
+        return divmod(number, self.steps_per_epoch) if self._examples.is_complete else (0, number)
 
     def _windows_of(self, epoch: int) -> Sequence[int]:
         """Return the windows in the order of an epoch after the first one."""
         assert self._window_rows is not None
-        full = self._examples.rows // self._window_rows
+        full = len(self._examples.lengths_N) // self._window_rows
         return [*generator(self._seed, "windows", epoch).permutation(full).tolist(), full]
 
     def _window(self, epoch: int, window: int) -> np.ndarray:
@@ -161,9 +120,9 @@ class Order:
             while len(self._known) >= REMEMBERED:
                 self._known.pop(next(iter(self._known)))
             begin = 0 if self._window_rows is None else window * self._window_rows
-            end = self._examples.rows if self._window_rows is None else begin + self._window_rows
+            end = len(self._examples.lengths_N) if self._window_rows is None else begin + self._window_rows
             order_W = epoch_order(
-                self._examples.lengths(begin, min(end, self._examples.rows)),
+                self._examples.lengths_N[begin:end],
                 seed=self._seed,
                 epoch=epoch,
                 batch_size=self._batch_size,

@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +83,6 @@ class Plan:
             shaped_by["trained"] = target.meta()
         if own_code := _code_outside_nlu(type(target), type(self.tokenizing), *self._own_classes):
             shaped_by["code"] = own_code
-        return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
-
-    def key_of_encoding(self, source: SourceFile) -> str:
-        """Return 24 hex digits that identify the tokens of a file's rows, apart from the tokenizer."""
-        reading, roles = self.reading, chain.from_iterable(self.layout.alternatives)
-        shaped_by = [
-            FORMAT_VERSION, file_digest(source.path), source.path.suffix, self.files.format, self.files.header,
-            {role: reading.fields[role] for role in sorted(set(roles)) if role in reading.fields},
-            reading.dialect.settings(), self.layout.name, self.files.max_len, WORDS.pattern,
-            _named(reading.dialect.reader) if reading.dialect.reader else None, _named(self.layout),
-            _code_outside_nlu(*self._own_classes),
-        ]  # fmt: skip
         return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()[:24]
 
     def folder(self) -> Path:

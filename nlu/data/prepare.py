@@ -5,9 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,11 +17,11 @@ from nlu.data.opening import Store, meta_of, open_sets, open_store
 from nlu.data.plan import Plan
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
 from nlu.data.shards import StoreDamaged
-from nlu.data.sharing import Chunks
 from nlu.data.shown import Sample
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.storage.cache import staging_folder
+from nlu.storage.files import write_text
 from nlu.storage.settle import is_whole, settle
 
 log = logging.getLogger(__name__)
@@ -34,14 +32,6 @@ ProgressBar = Callable[[str], AbstractContextManager[Callable[[int], None]]]
 def quiet(description: str) -> AbstractContextManager[Callable[[int], None]]:
     """Replace a progress bar without terminal."""
     return nullcontext(lambda rows: None)
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of `count` parts of a store, counted from 0."""
-
-    number: int
-    count: int
 
 
 def prepare(plan: Plan, progress: ProgressBar = quiet, fold: Fold | None = None) -> Store:
@@ -62,26 +52,6 @@ def prepare(plan: Plan, progress: ProgressBar = quiet, fold: Fold | None = None)
     return store
 
 
-def prepare_part(plan: Plan, part: Part, progress: ProgressBar = quiet) -> bool:
-    """Encode one part of the store, which `prepare` then joins; returns whether no part is missing any more."""
-    folder = plan.folder()
-    # Another job may have joined the parts already.
-    if is_whole(folder) or (plan.shared is not None and plan.shared.fetch(folder.name, folder)):
-        return True
-    wanted = []
-    with gc_frozen():
-        builder = Builder(plan, _tokenizer_of(plan, progress), _chunks_of(plan, folder), folder)
-        for name in plan.sets:
-            with progress(f"tokenizing part {part.number + 1} of {part.count} of {name}") as advance:
-                numbers = builder.encode_part(name, advance, part.number, part.count)
-            wanted += [(name, number) for number in numbers]
-    # Listed again, because other jobs may have added chunks in the meantime.
-    there = _chunks_of(plan, folder)
-    missing = sum(not there.has(name, number) for name, number in wanted)
-    log.info("part %d of %d: encoded; %d of %d chunks are missing", part.number, part.count, missing, len(wanted))
-    return not missing
-
-
 def first_rows(plan: Plan, count: int, progress: ProgressBar = quiet) -> list[Sample]:
     """Return the first `count` rows of each set that has files, encoded as in the store of the plan.
 
@@ -95,7 +65,7 @@ def first_rows(plan: Plan, count: int, progress: ProgressBar = quiet) -> list[Sa
         first = {name: store.sets[name].stored for name in plan.sets if name in store.sets}
         known = store.target, store.tokenizer
     else:
-        builder = Builder(plan, plan.tokenizer, Chunks(plan.folder().name, None), plan.folder())
+        builder = Builder(plan, plan.tokenizer)
         first = {}
         for name in plan.sets:
             with progress(f"reading {name}") as advance:
@@ -166,10 +136,6 @@ def _found_or_built(
         return open_it(folder)
 
 
-def _chunks_of(plan: Plan, folder: Path) -> Chunks:
-    return Chunks(folder.name, plan.shared.store if plan.shared else None)
-
-
 def _add_digests(store: Store, plan: Plan, origins: dict[str, str]) -> None:
     """Set the digest of each set: its content and the rows that take part. `origins` names the set of its files."""
     for name, part in store.sets.items():
@@ -179,28 +145,29 @@ def _add_digests(store: Store, plan: Plan, origins: dict[str, str]) -> None:
 
 
 def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
-    for sources in plan.sets.values():
-        for source in sources:
-            labels = plan.target.names if plan.is_trained else plan.files.labels
-            refuse_header_as_row(plan.reading, source, labels)
+    refuse_headers(plan)
     with staging_folder() as staging, gc_frozen():
         new = staging / "store"
         # A vocabulary must be complete before the first row is encoded, so the training rows are read twice.
         new.mkdir()
         tokenizer = _tokenizer_of(plan, progress)
-        chunks = _chunks_of(plan, folder)
-        builder = Builder(plan, tokenizer, chunks, folder)
+        builder = Builder(plan, tokenizer)
         for name in plan.sets:
             with progress(f"tokenizing {name}") as advance:
                 builder.add_set(new / name, name, advance)
         tokenizer.save(new)
-        write_meta(new, plan, builder.counts, list(builder.groups), builder.reuse.meta(builder.file_rows))
+        write_meta(new, plan, builder)
         # `is_good` reads the store at this place, so one with a damaged shard is replaced although it is marked.
         settle(new, folder, is_good=is_good)
-        builder.reuse.log(sum(counts["rows"] for counts in builder.counts.values()))
-        log.info("data store %s: %s", folder, "joined of its parts" if chunks else "built")
-    # Only after the store is settled: until then the parts are the only copy of that work.
-    chunks.clear()
+        log.info("data store %s: built", folder)
+
+
+def refuse_headers(plan: Plan) -> None:
+    """Raise DataError for a file whose header would be read as a row."""
+    labels = plan.target.names if plan.is_trained else plan.files.labels
+    for sources in plan.sets.values():
+        for source in sources:
+            refuse_header_as_row(plan.reading, source, labels)
 
 
 def _tokenizer_of(plan: Plan, progress: ProgressBar) -> Tokenizer:
@@ -212,22 +179,19 @@ def _tokenizer_of(plan: Plan, progress: ProgressBar) -> Tokenizer:
         return plan.tokenizing.build(texts)
 
 
-def write_meta(
-    new: Path, plan: Plan, counts: dict[str, dict[str, Any]], groups: list[str], encoded: dict[str, Any]
-) -> None:
-    """Write meta.json; the arguments are those of `Builder` once the sets are written."""
+def write_meta(new: Path, plan: Plan, builder: Builder) -> None:
+    """Write meta.json about the sets that are written."""
     meta = {
         "target": plan.target.meta(),
         "remap": plan.target.remap,
-        "sets": counts,
+        "sets": {name: builder.counts[name] for name in plan.sets if name in builder.counts},
         "files": {name: [source.name for source in sources] for name, sources in plan.sets.items()},
         "max_len": plan.files.max_len,
-        "groups": groups,
+        "groups": list(builder.groups),
         "layout": plan.layout.name,
         "fields": plan.reading.fields,
-        "encoded": encoded,
     }
-    (new / "meta.json").write_text(json.dumps(meta, ensure_ascii=False, indent=1), encoding="utf-8")
+    write_text(new / "meta.json", json.dumps(meta, ensure_ascii=False, indent=1))
 
 
 def is_good(folder: Path) -> bool:

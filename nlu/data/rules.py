@@ -43,7 +43,6 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
     if data.get("fields", MISSING) != MISSING:
         yield from _fields(data, choice_of("task", config["task"][TARGET]), task, _reads(config))
     yield from _sets(data, folds["count"])
-    yield from stream_problems(config, task)
 
 
 OF_ONE_DOCUMENT = ("complete_doc", "none_doc", "eos")

@@ -1,37 +1,24 @@
-"""Stores that several machines use or build: shared in an object store, or encoded in parts by several jobs.
+"""Stores that several machines use, shared in an object store.
 
     STORES/FINGERPRINT/COMPLETE             {"folder": ..., "files": {name: {"size": ..., "sha256": ...}}}
     STORES/FINGERPRINT/FOLDER/NAME          a file of the store
-    STORES/FINGERPRINT/parts/SET-NUMBER.npz an encoded chunk of a store that is not built yet
 
 A builder uploads all files to a new folder and then writes COMPLETE on the condition that it does not exist yet. If
 several machines build the same store, the first COMPLETE counts and the others delete their folders. Sharing only saves
 time: a machine that cannot reach the object store builds for itself.
-
-A store can be built in parts: each job encodes some of the chunks of rows, and the last one joins them. The result has
-the same bytes as a store that one job has built, because the rows are read again in their order and only the encoding
-is taken from the parts. A chunk that is missing is encoded then, so a part that failed costs only time.
 """
 
-import io
 import json
 import logging
-import shutil
 import uuid
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypedDict
-from zipfile import BadZipFile
-
-import numpy as np
 
 from nlu.config.errors import DataError
-from nlu.data.store import EncodedRows
 from nlu.storage.backend import download_progress
 from nlu.storage.bucket import Unreachable
-from nlu.storage.cache import cache_dir, staging_folder
-from nlu.storage.files import inside, read_digest, write_bytes
+from nlu.storage.cache import staging_folder
+from nlu.storage.files import inside, read_digest
 from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import MARKER, settle
 
@@ -82,10 +69,6 @@ class SharedStores:
         except (Unreachable, ValueError) as error:
             log.warning("the data store %s is not shared: %s", folder, error)
 
-    def has(self, name: str) -> bool:
-        """Return whether the store with this fingerprint is there. Raises Unreachable."""
-        return self._complete(name) is not None
-
     def _complete(self, name: str) -> _Manifest | None:
         try:
             return json.loads(self.store.get(f"{name}/{MARKER}"))
@@ -123,73 +106,3 @@ class SharedStores:
             return
         for file in paths:
             self.store.delete(f"{name}/{own}/{file}")
-
-
-class Chunks:
-    """The encoded chunks of a store that is not built yet, by set and number.
-
-    The chunks that exist are listed once, at the start.
-    """
-
-    def __init__(self, name: str, shared: ObjectStore | None):
-        self._name, self._shared = name, shared
-        self._folder = cache_dir() / "parts" / name
-        self._names = self._listed()
-
-    def __bool__(self) -> bool:
-        return bool(self._names)
-
-    def has(self, set_name: str, number: int) -> bool:
-        """Return whether a chunk was encoded when this object was created."""
-        return _file(set_name, number) in self._names
-
-    def encoded(self, set_name: str, number: int, rows: int, encode: Callable[[], EncodedRows]) -> EncodedRows:
-        """Return a chunk of `rows` rows as some job has encoded it, or the result of `encode`."""
-        if self.has(set_name, number):
-            try:
-                with np.load(io.BytesIO(self._read(_file(set_name, number))), allow_pickle=False) as arrays:
-                    found = EncodedRows(**dict(arrays))
-                # A last check that the part was made of these rows.
-                if len(found.lengths_N) == rows:
-                    return found
-            except (OSError, ValueError, EOFError, TypeError, KeyError, BadZipFile) as error:
-                log.debug("chunk %d of %s is encoded again: %s", number, set_name, error)
-        return encode()
-
-    def keep(self, set_name: str, number: int, encoded: EncodedRows) -> None:
-        """Save a chunk for the job that joins the parts. Raises Unreachable if an object store does not accept it."""
-        content = io.BytesIO()
-        np.savez(content, **{name: array for name, array in asdict(encoded).items() if array is not None})
-        if self._shared is None:
-            write_bytes(self._folder / _file(set_name, number), content.getvalue())
-        else:
-            self._shared.put(f"{self._name}/parts/{_file(set_name, number)}", content.getvalue())
-
-    def clear(self) -> None:
-        """Delete all chunks, once the store is built."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        if self._shared is not None and self._names:
-            try:
-                for name in self._names:
-                    self._shared.delete(f"{self._name}/parts/{name}")
-            except Unreachable as error:
-                log.debug("%s", error)
-
-    def _read(self, name: str) -> bytes:
-        if self._shared is None:
-            return (self._folder / name).read_bytes()
-        return self._shared.get(f"{self._name}/parts/{name}")
-
-    def _listed(self) -> frozenset[str]:
-        if self._shared is None:
-            found = self._folder.glob("*.npz") if self._folder.is_dir() else ()
-            return frozenset(path.name for path in found)
-        try:
-            return frozenset(Path(key).name for key in self._shared.list(f"{self._name}/parts"))
-        except Unreachable as error:
-            log.warning("no parts of the data store are found: %s", error)
-            return frozenset()
-
-
-def _file(set_name: str, number: int) -> str:
-    return f"{set_name}-{number:08d}.npz"

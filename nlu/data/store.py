@@ -203,14 +203,12 @@ class SetWriter:
     _shards: int = 0
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True)
+        # A writer that was killed writes the same shards again.
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, encoded: EncodedRows, targets: Sequence[object], origin: Origin) -> None:
         """Append rows and their targets, in the same order. Raises Misfit for a target of another type."""
-        self.append(record_batch(encoded, targets, self.target, origin))
-
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Append rows that have the columns of this set."""
+        batch = record_batch(encoded, targets, self.target, origin)
         self.rows += len(batch)
         while batch.num_rows:
             room = SHARD_ROWS - self._pending_rows
@@ -227,12 +225,9 @@ class SetWriter:
             self._flush()
 
     def _flush(self) -> None:
-        self._write(pa.concat_batches(self._pending), self.folder / f"{self._shards:05d}.arrow")
+        write_shard(pa.concat_batches(self._pending), self.folder / f"{self._shards:05d}.arrow")
         self._pending, self._pending_rows = [], 0
         self._shards += 1
-
-    def _write(self, whole: pa.RecordBatch, path: Path) -> None:
-        write_shard(whole, path)
 
 
 class StoredSet:

@@ -83,14 +83,6 @@ class TokenOrder:
         """Return the epoch, counted from 0, in which a step falls."""
         return number // self.steps_per_epoch
 
-    def missing(self, number: int) -> int | None:
-        """Return None: all examples are there."""
-        return None
-
-    def begins_window(self, number: int) -> bool:
-        """Return False: no window is waited for."""
-        return False
-
     def seen(self, epoch: int) -> np.ndarray:
         """Return the number of examples that the first 0, 1, ... steps of an epoch take; (steps_per_epoch + 1,)."""
         if epoch not in self._seen:

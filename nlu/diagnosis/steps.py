@@ -10,7 +10,6 @@ from nlu.config.schema import Run
 from nlu.config.targets import TARGET
 from nlu.display.progress import Progress
 from nlu.training.build import build_run
-from nlu.training.loop import rows_are_there
 from nlu.training.parts import Training
 from nlu.training.pending import PendingStep
 from nlu.training.ranks import Ranks
@@ -33,7 +32,5 @@ def take_step(run: Training, number: int) -> PendingStep:
     """
     run.stepper.phases.begin("data")
     run.state.step = number
-    if number == 0 or run.order.begins_window(number):
-        rows_are_there(run)
     part, epoch = run.train_set(number), run.order.epoch_of(number)
     return run.stepper.step(part, run.rank_batches(number), number + 1, False, epoch)

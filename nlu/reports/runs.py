@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from nlu.config.choices import RUN, conf_dir, with_defaults
+from nlu.config.choices import RUN, conf_dir, target_of, with_defaults
 from nlu.config.errors import DataError, UserError
 from nlu.config.members import own_name
 from nlu.config.schema import flat
@@ -255,6 +255,9 @@ def saved_config(run_dir: Path) -> dict[str, Any]:
             raise DataError(
                 f"{path} ends within a line, so a part of it is missing; copy it again, or give another run"
             )
+        if (data := content.get("data", {})).get(TARGET) != target_of("data", "corpus"):
+            # Earlier versions wrote it for all data; it does not decide what the weights compute.
+            data.pop("stream", None)
         return with_defaults(content, RUN)
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not the configuration of a run ({_reason(error)}); give another run") from error

@@ -15,13 +15,13 @@ from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
+from nlu.data.growing import Growth, open_stream, write_stream
 from nlu.data.mixture import MixedStore, mixed
 from nlu.data.opening import Store
 from nlu.data.plan import Plan, plan_of
-from nlu.data.prepare import Part, first_rows, prepare, prepare_part
+from nlu.data.prepare import first_rows, prepare
 from nlu.data.seeds import stable_seed
 from nlu.data.shown import Sample
-from nlu.data.streaming import has_begun, open_stream, write_stream
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
@@ -304,9 +304,9 @@ def build_data(
         if is_trimmed(config, source, whole):
             plans = _trimmed(config, plans, fold, progress, checkpoint)
         if config.data.get("stream"):
-            if not waits and not has_begun(plans[""]):
+            if not waits and Growth(plans[""]).place is None:
                 _prepared(config, plans, fold, progress)
-            store = open_stream(plans[""])
+            store = open_stream(plans[""], ranks.sum_on_host)
         else:
             store = _prepared(config, plans, fold, progress)
     rows_V = None
@@ -354,14 +354,9 @@ def _trimmed(
     }
 
 
-def build_part(config: Run, part: Part, progress: Progress) -> bool:
-    """Encode a part of the data store; returns whether all parts exist, so that `build_data` can join them."""
-    return prepare_part(_planned(config)[2], part, bars(progress))
-
-
-def build_stream(config: Run, part: Part, command: str, progress: Progress) -> bool:
-    """Write a part of the training rows for runs that read them meanwhile; returns whether the store is complete."""
-    return write_stream(_planned(config)[2], part, command, bars(progress))
+def build_stream(config: Run, progress: Progress) -> None:
+    """Write the data store for runs that read its rows meanwhile."""
+    write_stream(_planned(config)[2], bars(progress))
 
 
 def first_samples(config: Run, count: int, progress: Progress) -> Iterator[tuple[str, Sample]]:

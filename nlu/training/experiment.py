@@ -10,7 +10,6 @@ import torch
 from nlu.config import stopping
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
-from nlu.data.prepare import Part
 from nlu.display.encoded import print_encoded
 from nlu.display.progress import Progress
 from nlu.runs import logs
@@ -18,7 +17,7 @@ from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.sweeps.faults import lost_a_peer
 from nlu.training.auto import GROUP, NAME, with_kernel, with_precision
-from nlu.training.build import build_data, build_part, build_stream, first_samples
+from nlu.training.build import build_data, build_stream, first_samples
 from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import repeats_of, run_repeats
@@ -178,18 +177,11 @@ class _OfRankZero:
         raise AssertionError("only rank 0 holds the trial")
 
 
-def encode_part(config: Run, part: tuple[int, int]) -> bool:
-    """Encode a part of the data store, given its number and the number of parts; returns whether all parts exist."""
+def stream_data(config: Run) -> None:
+    """Write the data store of a configuration for runs that read its rows meanwhile."""
     logs.set_up(None, 0)
     with Progress() as progress:
-        return build_part(config, Part(*part), progress)
-
-
-def stream_part(config: Run, part: tuple[int, int], command: str) -> bool:
-    """Write a part of the training rows, which runs read meanwhile; returns whether the data store is complete."""
-    logs.set_up(None, 0)
-    with Progress() as progress:
-        return build_stream(config, Part(*part), command, progress)
+        build_stream(config, progress)
 
 
 def show_data(config: Run, count: int) -> None:

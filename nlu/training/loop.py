@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from nlu.config import stopping
-from nlu.data import growing_set
 from nlu.data.building import gc_frozen
 from nlu.data.examples import Examples
-from nlu.data.growing_set import GrowingSet
 from nlu.optim.adamw import set_learning_rate
 from nlu.runs.records import Cell
 from nlu.runs.state import Best
@@ -45,18 +43,17 @@ def train(run: Training) -> bool:
     run.progress.start(due.total_steps, state.step)
     phases = run.stepper.phases
     phases.start()
-    meter, first = Meter(run), state.step
+    meter = Meter(run)
     # The job before this one may have ended after its save, without an answer.
     if state.step and is_paused(run):
         return True
     while not run.is_complete and not due.is_stage_over(state.step):
         number = state.step + 1
         phases.begin("data")
-        looked_s = time.perf_counter()
-        is_there = not (state.step == first or run.order.begins_window(state.step)) or rows_are_there(run)
-        # The speed of steps does not depend on that of a writer.
-        meter.leave_out(time.perf_counter() - looked_s)
-        if not is_there:
+        try:
+            batches, epoch = run.rank_batches(state.step), run.order.epoch_of(state.step)
+        except stopping.Stopped:
+            # On all ranks, while rows were waited for.
             while pending:
                 meter.count(pending.popleft().result())
             state.train_s = time.perf_counter() - began_s
@@ -67,11 +64,10 @@ def train(run: Training) -> bool:
         run.stepper.ranks.at(f"step {number}")
         # The rate is a function of the step, so no state of a scheduler has to be saved.
         lr = set_learning_rate(run.stepper.optimizer, run.scheduler.factor(number, due.total_steps, run.clock))
-        part, epoch = run.train_set(state.step), run.order.epoch_of(state.step)
         with run.journal.listening():
             # The request to stop is shared with the counts of rows, so that all ranks stop after the same step.
             step = run.stepper.step(
-                part, run.rank_batches(state.step), number, stopping.asked(), epoch,
+                run.train_set(state.step), batches, number, stopping.asked(), epoch,
                 run.inspector if due.logs(number) else None, settles=False,
             )  # fmt: skip
         pending.append(step)
@@ -121,23 +117,6 @@ def train(run: Training) -> bool:
     run.stepper.parallel.settle()
     # Check for a signal since the last step: the ranks must agree, and the end of a run may take long.
     return run.stepper.ranks.from_first(stopping.asked())
-
-
-def rows_are_there(run: Training) -> bool:
-    """Wait until the rows of the next step are written; returns False, on all ranks, if a signal arrives before."""
-    part = run.train_set(run.state.step)
-    if not isinstance(part.stored, GrowingSet):
-        return True
-    while True:
-        missing = run.order.missing(run.state.step)
-        # Each rank sees the rows, and gets the signal, at a time of its own.
-        waiting, asked = run.stepper.ranks.sum_on_host([float(missing is not None), float(stopping.asked())])
-        if asked or not waiting:
-            return not waiting
-        if missing is not None:
-            part.stored.expect(missing)
-        time.sleep(growing_set.PAUSE_S)
-        part.stored.refresh()
 
 
 def evaluate(run: Training) -> None:

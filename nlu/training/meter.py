@@ -30,10 +30,6 @@ class Meter:
         """Start the clock again: the time of evaluations and saves does not belong to a step."""
         self._began_s = time.perf_counter()
 
-    def leave_out(self, seconds: float) -> None:
-        """Leave out time since the end of the last step, such as waiting for rows."""
-        self._began_s += seconds
-
     def count(self, result: StepResult) -> None:
         """Add a step to the window and, unless it is one of the first of this process, to the throughput."""
         run, now_s = self.run, time.perf_counter()

@@ -4,11 +4,10 @@ from nlu.config.durations import Clock
 from nlu.config.errors import DataError, UserError
 from nlu.config.schema import Run
 from nlu.data.examples import Examples
-from nlu.data.growing_set import GrowingSet
+from nlu.data.growing import GrowingExamples
 from nlu.data.mixture import MixedClock, MixedOrder, MixedStore
 from nlu.data.opening import Store
 from nlu.data.order import Order, Whole
-from nlu.data.streaming import StreamClock
 from nlu.data.token_order import TokenClock, TokenOrder
 from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
@@ -36,7 +35,7 @@ def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder:
     trainer = config.trainer
     if trainer.batch_tokens is None:
         return Order(
-            part.stored if isinstance(part.stored, GrowingSet) else Whole(part.lengths_N),
+            part if isinstance(part, GrowingExamples) else Whole(part.lengths_N),
             seed=config.seed,
             batch_size=trainer.batch_rows,
             accumulation=trainer.accumulation,
@@ -44,7 +43,6 @@ def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder:
             window_rows=trainer.window_rows,
             rank=ranks.rank,
             world_size=ranks.world_size,
-            wait=part.stored.wait if isinstance(part.stored, GrowingSet) else None,
         )
     longest = int(part.lengths_N.argmax())
     if (tokens := int(part.lengths_N[longest])) > trainer.batch_tokens:
@@ -78,11 +76,10 @@ def _require_pairs(config: Run, order: TokenOrder, task: Task, ranks: Ranks) -> 
 def clock_of(config: Run, store: Store, order: AnyOrder) -> Clock:
     """Return what counts the examples of an order."""
     step = config.trainer.batch_rows * config.trainer.accumulation
-    if config.data.get("stream"):
-        assert isinstance(order, Order), "a mixture is not streamed"
-        return StreamClock(order, step)
     orders = order.orders if isinstance(order, MixedOrder) else {"": order}
-    sizes = {part.member: len(part) for part in store.of_role("train").values()}
+    # The number of rows that are still written is unknown, so an epoch is counted as one window of whole steps.
+    window = -(-(config.trainer.window_rows or 1) // step) * step
+    sizes = {part.member: window if part.is_growing else len(part) for part in store.of_role("train").values()}
     clocks = {
         name: TokenClock.of(own, config.trainer.accumulation)
         if isinstance(own, TokenOrder)

@@ -74,7 +74,6 @@ PROBLEMS = {
                  ["data.sets.one.max_len is 600, but the model has 512 positions"]),
     "a loss for all": ((*BOTH, *ONE, *OTHER, "loss=focal"), ["loss is focal, but with task=composite each"]),
     "a loss with options": ((*BOTH, *ONE, *OTHER, "loss.label_smoothing=0.1"), ["loss.label_smoothing is 0.1, but"]),
-    "parts": ((*BOTH, *ONE, "data.sets.one.parts=2"), ["data.sets.one.parts is 2, but a mixture is prepared as"]),
 }  # fmt: skip
 
 

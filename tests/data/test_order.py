@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.data import order as order_module
-from nlu.data.order import NotYet, Order, Whole, epoch_order, evaluation_batches
+from nlu.data.order import Order, Whole, epoch_order, evaluation_batches
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=120).map(lambda values: np.array(values, np.int32))
 SIZES = st.integers(1, 17)
@@ -83,18 +83,17 @@ def test_the_order_of_every_version_is_the_same(settings, digest):
 class Growing:
     """Examples of which ever more are there."""
 
-    def __init__(self, lengths_N, rows):
-        self._lengths_N = lengths_N
-        self.rows = rows
-        self.is_complete = rows == len(lengths_N)
-
-    def lengths(self, start, stop):
-        assert stop <= self.rows, "examples are asked for that are not there"
-        return self._lengths_N[start:stop]
+    def __init__(self, lengths_N, more):
+        self._whole_N, self._more = lengths_N, more
+        self.grow(0)
 
     def grow(self, rows):
-        self.rows = min(rows, len(self._lengths_N))
-        self.is_complete = rows >= len(self._lengths_N)
+        self.lengths_N = self._whole_N[:rows]
+        self.is_complete = rows >= len(self._whole_N)
+
+    def wait(self, rows):
+        while len(self.lengths_N) < rows and not self.is_complete:
+            self.grow(len(self.lengths_N) + self._more())
 
 
 def plain(batches):
@@ -106,39 +105,22 @@ def test_steps_once_taken_stay_the_same_while_more_is_written(lengths_N, batch_s
     common = {"seed": 2, "batch_size": batch_size, "accumulation": accumulation, "window_rows": window_rows}
     steps = steps_of(None, lengths_N, batch_size, accumulation)
     wanted = [plain(Order(Whole(lengths_N), **common).global_step(step)) for step in range(2 * steps)]
-    growing = Growing(lengths_N, 0)
-    taken, step = [], 0
+    growing = Growing(lengths_N, lambda: data.draw(st.integers(1, 30)))
     order = Order(growing, **common)
-    while step < 2 * steps:
-        try:
-            taken.append(plain(order.global_step(step)))
-            step += 1
-        except NotYet as later:
-            assert not growing.is_complete and later.rows > growing.rows
-            growing.grow(growing.rows + data.draw(st.integers(1, 30)))
-            order = order if data.draw(st.booleans()) else Order(growing, **common)
-    assert taken == wanted
+    for step in range(2 * steps):
+        order = order if data.draw(st.booleans()) else Order(growing, **common)
+        assert plain(order.global_step(step)) == wanted[step]
+        assert order.epoch_of(step) == step // steps
 
 
-def test_a_step_of_which_examples_are_missing_waits_for_them():
-    lengths_N = np.arange(100) % 7 + 1
-    growing, asked = Growing(lengths_N, 10), []
-
-    def wait(rows):
-        asked.append(rows)
-        growing.grow(growing.rows + 15)
-
-    order = Order(growing, seed=1, batch_size=5, window_rows=18, wait=wait)
+def test_a_step_waits_for_its_own_window_only():
+    asked = []
+    growing = Growing(np.arange(100) % 7 + 1, lambda: asked.append(len(growing.lengths_N)) or 15)
+    order = Order(growing, seed=1, batch_size=5, window_rows=18)
     assert len(np.unique(np.concatenate([order.global_step(step)[0] for step in range(4)]))) == 20
-    assert asked == [20]
-    assert order.epoch_of(4) == 0 and asked == [20, 40]
+    assert asked == [0, 15]
+    assert order.epoch_of(4) == 0 and asked == [0, 15, 30]
     assert order.epoch_of(20) == 1 and growing.is_complete
-
-
-def test_without_windows_all_examples_must_be_there():
-    growing = Growing(np.ones(10, int), 9)
-    with pytest.raises(NotYet, match="step 0 needs 10 examples"):
-        Order(growing, seed=1, batch_size=2).global_step(0)
 
 
 def test_windows_come_as_written_in_the_first_epoch_and_shuffled_after():
@@ -164,13 +146,9 @@ def test_the_order_of_a_window_is_made_once_and_only_some_are_kept(monkeypatch):
 
 
 def test_the_memory_of_windows_does_not_grow_with_the_examples():
-    class Rows:
-        rows, is_complete = 100_000_000, True
-
-        def lengths(self, start, stop):
-            return np.arange(start, stop) % 9
-
-    order = Order(Rows(), seed=1, batch_size=100, window_rows=10_000)
+    # Without memory of their own.
+    lengths_N = np.broadcast_to(np.int32(9), 100_000_000)
+    order = Order(Whole(lengths_N), seed=1, batch_size=100, window_rows=10_000)
     tracemalloc.start()
     try:
         steps = [order.global_step(step)[0] for step in (0, 500_000, 1_999_999)]

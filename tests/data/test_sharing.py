@@ -7,15 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from nlu.data.dataset import Files
 from nlu.data.opening import Store
 from nlu.data.plan import plan_of
-from nlu.data.prepare import Part, prepare, prepare_part
-from nlu.data.sharing import Chunks, SharedStores
-from nlu.data.store import EncodedRows
+from nlu.data.prepare import prepare
+from nlu.data.sharing import SharedStores
 from nlu.data.tokenizing import WordPiece
 from nlu.storage.bucket import Unreachable
 
@@ -64,10 +62,6 @@ class Objects:
         self._ask()
         self.content.pop(key, None)
 
-    def list(self, prefix: str) -> dict[str, bytes]:
-        self._ask()
-        return {key: content for key, content in self.content.items() if key.startswith(f"{prefix}/")}
-
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Objects:
@@ -92,20 +86,18 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
 
 @pytest.fixture
 def on_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Open the store, or encode a part of it, on a machine with a separate cache."""
+    """Open the store on a machine with a separate cache."""
     for name, rows in (("train", 9), ("dev", 3)):
         (tmp_path / f"{name}.tsv").write_text("".join(f"text {n}\t{n % 2}\n" for n in range(rows)))
     monkeypatch.setattr("nlu.data.reading.CHUNK_ROWS", 4)
 
-    def opened(name: str, part: Part | None = None) -> Any:
+    def opened(name: str) -> Any:
         monkeypatch.setenv("NLU_CACHE", str(tmp_path / name))
         files = Files(
             train=str(tmp_path / "train.tsv"), dev=str(tmp_path / "dev.tsv"), fields={"text": 0, "label": 1},
             header=False,
         )  # fmt: skip
         plan = plan_of(files, WordPiece(), TARGET, ["single"], pretrained=None, vocab=None, shared="s3://bucket/stores")
-        if part is not None:
-            return prepare_part(plan, part)
         return prepare(plan)
 
     return opened
@@ -174,7 +166,6 @@ def test_an_unreachable_shared_store_causes_two_warnings(
     built = on_machine("a")
     first, *others = said()
     assert first.endswith("cannot be fetched and is built: the store does not answer")
-    assert "no parts of the data store are found: the store does not answer" in others
     assert others[-1] == f"the data store {built.folder} is not shared: the store does not answer"
     bucket.is_away = False
     on_machine("a")
@@ -213,62 +204,3 @@ def test_one_of_two_concurrent_builds_counts_and_the_other_removes_its_files(
     bucket.before_new = lambda key: pytest.fail("what is shared is not sent again")
     SharedStores("s3://bucket/stores").push("name", tmp_path / "mine")
     assert bucket.content == before
-
-
-def test_machines_join_the_parts_that_they_left_beside_the_store(
-    on_machine: Callable[..., Any], bucket: Objects, said: Callable[[], list[str]]
-) -> None:
-    assert not on_machine("a", Part(0, 2))
-    (name,) = {key.split("/")[0] for key in bucket.content}
-    # The chunks of train are 0, 1 and 2, that of dev is 0.
-    assert set(bucket.content) == {f"{name}/parts/{chunk}.npz" for chunk in (
-        "train-00000000", "train-00000002", "dev-00000000"
-    )}  # fmt: skip
-    assert said() == ["part 0 of 2: encoded; 1 of 4 chunks are missing"]
-    assert on_machine("b", Part(1, 2)) and said() == ["part 1 of 2: encoded; 0 of 4 chunks are missing"]
-    joined = on_machine("c")
-    assert said()[0] == f"data store {joined.folder}: joined of its parts"
-    assert not [key for key in bucket.content if "/parts/" in key]
-    assert on_machine("d", Part(1, 2)) and said()[0].endswith("fetched from s3://bucket/stores")
-    assert on_machine("d", Part(0, 2)) and said() == []
-
-
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_a_chunk_is_encoded_again_only_where_it_is_not_what_was_kept(
-    empty_cache: Path, bucket: Objects, said: Callable[[], list[str]], is_shared: bool
-) -> None:
-    where: Any = bucket if is_shared else None
-    counts_N = np.array([2, 1])
-    kept = EncodedRows(np.arange(3, dtype=np.int32), counts_N, counts_N, np.array([True, False]))
-    encoded: list[int] = []
-
-    def encode() -> EncodedRows:
-        encoded.append(1)
-        return kept
-
-    first = Chunks("store", where)
-    assert not first and not first.has("train", 3)
-    first.keep("train", 3, kept)
-    assert not first.has("train", 3), "it was not there when this was made"
-    chunks = Chunks("store", where)
-    assert chunks and chunks.has("train", 3) and not chunks.has("train", 2) and not chunks.has("dev", 3)
-    found = chunks.encoded("train", 3, 2, encode)
-    assert not encoded and found.words is None
-    for name in ("tokens", "lengths_N", "boundary_N", "cut_N"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(kept, name))
-    assert chunks.encoded("train", 3, 1, encode) is kept and chunks.encoded("dev", 3, 2, encode) is kept
-    (key,) = bucket.content if is_shared else [next((empty_cache / "parts/store").iterdir())]
-    whole = bucket.content[key] if is_shared else key.read_bytes()
-    for damaged in (whole[:100], b"", b"PK\x03\x04" + whole[:50]):
-        if is_shared:
-            bucket.content[key] = damaged
-        else:
-            key.write_bytes(damaged)
-        assert chunks.encoded("train", 3, 2, encode) is kept
-    assert len(encoded) == 5
-    Chunks("store", where).clear()
-    assert not bucket.content and not list(empty_cache.rglob("*.npz")) and not Chunks("store", where)
-    if is_shared:
-        bucket.is_away = True
-        assert not Chunks("store", where) and "no parts of the data store are found" in said()[0]
-        chunks.clear()

@@ -61,19 +61,6 @@ def test_one_builds_and_the_others_fetch(keys: tuple[str, ...], machines: list[M
     assert found == built and "is damaged" in said and ": built" in said
 
 
-def test_parts_on_machines_that_share_nothing_else_become_one_store(
-    keys: tuple[str, ...], machines: list[Machine], s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    whole, _ = Machine(tmp_path / "single", monkeypatch, capsys).preprocess(*keys, "stores=null")
-    for number in range(2):
-        assert machines[number].preprocess(*keys, "data.parts=3", f"data.part={number}")[0] == {}
-    joined, said = machines[2].preprocess(*keys, "data.parts=3", "data.part=2")
-    assert joined == whole and "joined of its parts" in said
-    assert not [key for key in ObjectStore(f"{s3_url}/stores", "stores").list() if "/parts/" in key]
-    assert machines[0].preprocess(*keys)[0] == whole
-
-
 def test_one_of_several_concurrent_builds_counts_and_the_others_are_removed(tmp_path: Path, s3_url: str) -> None:
     folders = [tmp_path / str(number) for number in range(4)]
     for folder in folders:

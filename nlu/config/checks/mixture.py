@@ -18,7 +18,6 @@ from nlu.config.members import (
     own_loss_of,
 )
 from nlu.config.nearest import hint
-from nlu.config.schema import PARTS
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 
@@ -75,9 +74,8 @@ def _groups(config: Mapping[str, Any]) -> Iterator[str]:
             "not built from their rows; set tokenizer.vocab to a vocab.txt"
         )
     for name, node in config["data"]["sets"].items() if names_of(config) else ():
-        for key in (*PARTS, "stream"):
-            if isinstance(node, Mapping) and node.get(key) is not None and node[key] is not False:
-                yield f"data.sets.{name}.{key} is {node[key]}, but a mixture is prepared as a whole; leave it out"
+        if isinstance(node, Mapping) and node.get("stream"):
+            yield f"data.sets.{name}.stream is {node['stream']}, but a mixture is prepared as a whole; leave it out"
 
 
 def _loss(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
