@@ -21,7 +21,6 @@ from nlu.data.shards import StoreDamaged, mapped, values_of, write_shard
 
 SHARD_ROWS = 65_536
 FORMAT_VERSION = 3
-_OF_EVERY_ROW = ("tokens", "lengths_N", "boundary_N", "cut_N")
 CHUNK_ROWS = 8_192
 """rows that are read at a time in a pass over a whole set"""
 
@@ -61,27 +60,6 @@ class EncodedRows:
     rows are lists of units"""
     place_counts_N: np.ndarray | None = None
     """two for each unit"""
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the rows of several chunks of one layout as one chunk."""
-        if len(parts) == 1:
-            return parts[0]
-        whole = cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in _OF_EVERY_ROW))
-        # For rows without units, `words` is None, or empty lists when they come from a store.
-        words = [(part.words, part.word_counts_N) for part in parts]
-        if any(flat is not None for flat, _ in words):
-            nothing = np.zeros(0, np.int32)
-            whole.words = np.concatenate([nothing if flat is None else flat for flat, _ in words])
-            whole.word_counts_N = np.concatenate(
-                [np.zeros(len(part.lengths_N), np.int64) if counts_N is None else counts_N
-                 for part, (_, counts_N) in zip(parts, words, strict=True)]
-            )  # fmt: skip
-        if all(part.places is not None for part in parts):
-            whole.places = np.concatenate([part.places for part in parts if part.places is not None])
-            counts = [part.place_counts_N for part in parts if part.place_counts_N is not None]
-            whole.place_counts_N = np.concatenate(counts)
-        return whole
 
     def ends_of_units(self) -> list[list[list[int]] | None]:
         """Return the first and the last character of each unit by row, or None if all rows are lists of units."""
