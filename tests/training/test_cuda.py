@@ -240,7 +240,7 @@ def test_on_cuda_an_overflow_skips_the_step_and_halves_the_scale(tmp_path: Path,
     assert skipped[0] == 1 and skipped[-1] == 0
 
 
-@pytest.mark.skipif(not apex.has_kernels(), reason="NVIDIA's apex is not installed")
+@pytest.mark.needs(apex.has_kernels, "NVIDIA's apex is not installed")
 @pytest.mark.usefixtures("modes")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_on_cuda_the_kernel_of_apex_updates_as_that_of_torch(tmp_path: Path, precision: str) -> None:
@@ -253,7 +253,7 @@ def test_on_cuda_the_kernel_of_apex_updates_as_that_of_torch(tmp_path: Path, pre
     assert other == pytest.approx(one, rel=1e-3)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one CUDA device")
+@pytest.mark.needs(lambda: torch.cuda.device_count() > 1, "one CUDA device")
 @pytest.mark.parametrize("parallel", [("parallel.reduce_dtype=bfloat16",), ("parallel=bmuf", "parallel.warmup=2")])
 def test_two_cuda_devices_with_a_strategy_give_the_same_bytes_twice_and_after_a_stop(
     tmp_path: Path, parallel: tuple[str, ...]
