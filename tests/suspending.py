@@ -120,19 +120,7 @@ def mirror(url: str, folder: str, verb: str, after: str) -> None:
     kept.close()
 
 
-def submission(folder: str, token: str, attempt: str) -> int:
-    """Claim a submission to PAI, suspended just before the request."""
-    from nlu.config.entry.app import find_plugins
-    from nlu.storage.objects import ObjectStore
-
-    find_plugins()
-    from hydra_plugins.pai_launcher import _claim
-
-    stops(ObjectStore, "put_new")
-    return _claim.main([folder, token, attempt])
-
-
-ROLES: dict[str, Callable[..., int | None]] = {role.__name__: role for role in (mirror, submission)}
+ROLES: dict[str, Callable[..., int | None]] = {role.__name__: role for role in (mirror,)}
 
 
 def main(role: str, *arguments: str) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 from nlu.config.errors import DataError, UserError
 from nlu.storage.backend import download_progress
 from nlu.storage.cache import Entry
-from nlu.storage.environment import ENDPOINT, KEY, PLACE, ROLE_URI, SECRET, RoleKeys, has_role, name_of
+from nlu.storage.environment import ENDPOINT, KEY, PLACE, ROLE_URI, SECRET, TOKEN, RoleKeys, has_role, name_of
 from nlu.storage.places import Reference
 
 VARIABLES = (name_of("alibaba cloud", KEY), name_of("alibaba cloud", SECRET), name_of("maxcompute", ENDPOINT))
@@ -74,20 +74,26 @@ def connected(reference: Reference, address: TableAddress) -> Any:
     by_role = has_role(VARIABLES[0])
     if absent := [name for name in VARIABLES if not (by_role and name in VARIABLES[:2] or os.environ.get(name))]:
         raise UserError(f"{reference.what} {reference.shown} needs {', '.join(absent)} in the environment; set them")
+    tunnel = {"tunnel_endpoint": os.environ[TUNNEL]} if os.environ.get(TUNNEL) else {}
     try:
-        from odps import ODPS
-        from odps.accounts import CloudAccount, CredentialProviderAccount
+        return client_of(address.project, os.environ[VARIABLES[2]], **tunnel)
     except ImportError as error:
         raise UserError(
             f"{reference.what} {reference.shown} needs a package that is missing ({error}); pip install 'nlu[pai]'"
         ) from None
-    tunnel = {"tunnel_endpoint": os.environ[TUNNEL]} if os.environ.get(TUNNEL) else {}
-    account = (
-        CredentialProviderAccount(RoleKeys(os.environ[ROLE_URI]))
-        if by_role
-        else CloudAccount(os.environ[VARIABLES[0]], os.environ[VARIABLES[1]])
-    )
-    return ODPS(account=account, project=address.project, endpoint=os.environ[VARIABLES[2]], **tunnel)
+
+
+def client_of(project: str, endpoint: str, **more: str) -> Any:
+    """Return PyODPS's client of a project, with the keys of the environment or those of a job's role."""
+    from odps import ODPS
+    from odps.accounts import CloudAccount, CredentialProviderAccount, StsAccount
+
+    id, secret, token = (os.environ.get(name_of("alibaba cloud", role)) for role in (KEY, SECRET, TOKEN))
+    if has_role(VARIABLES[0]):
+        account = CredentialProviderAccount(RoleKeys(os.environ[ROLE_URI]))
+    else:
+        account = StsAccount(id, secret, token) if token else CloudAccount(id, secret)
+    return ODPS(account=account, project=project, endpoint=endpoint, **more)
 
 
 def _download(odps: Any, address: TableAddress, folder: Path) -> Path:

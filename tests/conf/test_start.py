@@ -71,6 +71,22 @@ def test_a_dry_run_finds_what_a_submission_to_pai_would_find(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        ("before=[nlu.preprocess]", "nlu.train prepares its data itself"),
+        ("after=[nlu.export]", "submit the next command with run=MIRROR"),
+        ("python=py", "runs the python3 on the PATH of hydra.launcher.image"),
+        ("include=[data]", "git add FILE"),
+        ("code_limit_mb=200", "put data on the store"),
+    ],
+)
+def test_a_key_that_hydra_launcher_pai_had_is_answered_with_its_substitute(given, instead, capsys):
+    program(main, "train", "hydra/launcher=pai", f"hydra.launcher.{given}", status=2)
+    said = capsys.readouterr().err
+    assert f"hydra.launcher.{given.partition('=')[0]}: hydra/launcher=pai has no such key" in said and instead in said
+
+
+@pytest.mark.parametrize(
     ("name", "expected"),
     [("evaluate", "run is not set, and neither are model or data"), ("preprocess", "the rows to encode are not set")],
 )

@@ -1,24 +1,21 @@
 """PAI-DLC, by the SDK alibabacloud_pai_dlc20201203 (read in 1.11.6): version 2020-12-03 of its interface.
 
-A job carries the token of its submission and its attempt as tags, and the service lists jobs by their tags.
+A job carries the token of its submission as a tag, and the service lists jobs by their tags.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nlu.config.errors import UserError
-from nlu.launching.queue import Job, JobState, Look
-from nlu.storage.objects import ObjectStore
+from nlu.launching.queue import Job, JobState, Look, QueueContext
 
 from ._code import CodePackage
-from ._command import Attempt, Program, shell_command
-from ._requests import Credentials, RequestFailure, asked, import_or_say
-from ._service import AmbiguousSubmissions, Created, Service
+from ._command import shell_command
+from ._queue import PaiQueue
+from ._requests import Credentials, import_or_say
 from ._settings import PaiSettings, mount_of, mounts_of, region_endpoint, store_environment
 
 PACKAGE = "alibabacloud_pai_dlc20201203"
-TOKEN_TAG, ATTEMPT_TAG, FOLDER_TAG = "nlu-token", "nlu-attempt", "nlu-folder"
+TOKEN_TAG = "nlu-token"
 IDS_PER_QUESTION = 50
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10, 30
 STATES = {
@@ -30,66 +27,52 @@ STATES = {
 }
 
 
-class DlcQueue(Service):
+class DlcQueue(PaiQueue):
     """The jobs of one workspace."""
 
     name = "PAI-DLC"
-    ambiguous = AmbiguousSubmissions()
 
-    def __init__(
-        self, settings: PaiSettings, keys: Credentials, store: ObjectStore, code: CodePackage, program: Program
-    ):
+    def __init__(self, settings: PaiSettings, keys: Credentials, context: QueueContext):
         import_or_say(f"{PACKAGE}.client", PACKAGE, "backend=dlc")
-        super().__init__(settings, keys, store, code, program)
+        super().__init__(settings, keys, context)
 
-    def upload(self, code: CodePackage) -> None:
-        """See `Service.upload`: the jobs fetch the code from the store."""
-        code.put(self._store)
+    def _upload(self, code: CodePackage) -> None:
+        if self._store.stat(_key(code)) is None:
+            self._store.put(_key(code), code.content)
 
-    def log_tail(self, id: str, lines: int = 1) -> list[str]:
-        """Return the last lines of the output of the first machine of the job."""
-        try:
-            pods = asked(lambda: self._job(id), f"job {id}").pods or []
-            # Rank 0 runs on this machine, and only its log has the progress.
-            pod = next(
-                (pod for pod in pods if (pod.type or "").lower() in ("master", "chief")), pods[0] if pods else None
-            )
-            if pod is None:
-                return []
-            request = self._models.GetPodLogsRequest(max_lines=lines)
-            answer = asked(
-                lambda: self._call(lambda client: client.get_pod_logs(id, pod.pod_id, request).body),
-                f"the log of job {id}",
-            )
-        except RequestFailure:
-            return []
-        text = [line.rstrip("\n") for line in answer.logs or []]
-        return [line for entry in text for line in entry.split("\n")][-lines:]
+    def _create(self, job: Job, arguments: Sequence[str], code: CodePackage) -> str:
+        request = self._request(job, arguments, code)
+        return self._once(f"submitting job {job.number}", lambda client: client.create_job(request).body.job_id)
 
-    def _create(self, job: Job, attempt: Attempt) -> str:
-        request = self._request(job, attempt)
-        return self._call(lambda client: client.create_job(request).body.job_id)
-
-    def _with_token(self, token: str, since_s: float) -> list[Created]:
-        found = self._listed({TOKEN_TAG: token})
-        # The service lists the newest first, and the oldest job of a submission should stay.
-        return [Created(item.job_id, _tags(item).get(ATTEMPT_TAG, "")) for item in reversed(found)]
+    def _with_token(self, token: str) -> str | None:
+        # The service lists the newest first. Of two jobs of one submission, the oldest got its mirror first.
+        return next((item.job_id for item in reversed(self._listed({TOKEN_TAG: token}))), None)
 
     def _stop(self, id: str) -> None:
-        self._call(lambda client: client.stop_job(id))
+        self._asked(f"stopping job {id}", lambda client: client.stop_job(id))
+
+    def look(self, ids: Sequence[str]) -> dict[str, Look]:
+        found: dict[str, Look] = {}
+        for begin in range(0, len(ids), IDS_PER_QUESTION):
+            part = ids[begin : begin + IDS_PER_QUESTION]
+            # For a single job the request for that job tells more.
+            if len(part) > 1:
+                found |= {item.job_id: _look(item) for item in self._listed(job_ids=",".join(part), size=len(part))}
+        return {id: found.get(id) or self._lost_or(self._state_of, id) for id in ids}
 
     def _state_of(self, id: str) -> Look:
         return _look(self._job(id))
 
-    def _states_of(self, ids: Sequence[str]) -> dict[str, Look]:
-        found: dict[str, Look] = {}
-        for begin in range(0, len(ids), IDS_PER_QUESTION):
-            part = ids[begin : begin + IDS_PER_QUESTION]
-            # For a single job the request for that job tells more; `Service.look` sends it for all that are left out
-            # here.
-            if len(part) > 1:
-                found |= {item.job_id: _look(item) for item in self._listed(job_ids=",".join(part), size=len(part))}
-        return found
+    def _output(self, id: str, lines: int) -> list[str]:
+        """Return the last lines of the output of the first machine of the job."""
+        pods = self._job(id).pods or []
+        # Rank 0 runs on this machine, and only its log has the progress.
+        pod = next((pod for pod in pods if (pod.type or "").lower() in ("master", "chief")), pods[0] if pods else None)
+        if pod is None:
+            return []
+        request = self._models.GetPodLogsRequest(max_lines=lines)
+        answer = self._asked(f"the log of job {id}", lambda client: client.get_pod_logs(id, pod.pod_id, request).body)
+        return [line for entry in answer.logs or [] for line in entry.rstrip("\n").split("\n")][-lines:]
 
     def _page(self, id: str) -> str:
         region, workspace = self._settings.region, self._settings.workspace
@@ -97,7 +80,7 @@ class DlcQueue(Service):
 
     def _job(self, id: str) -> Any:
         request = self._models.GetJobRequest()
-        return self._call(lambda client: client.get_job(id, request).body)
+        return self._asked(f"job {id}", lambda client: client.get_job(id, request).body)
 
     def _listed(self, tags: Mapping[str, str] | None = None, job_ids: str | None = None, size: int = 100) -> list[Any]:
         """Return the jobs with these tags or ids, newest first."""
@@ -108,31 +91,24 @@ class DlcQueue(Service):
             page_number=1,
             page_size=size,
         )
-        try:
-            answer = asked(lambda: self._call(lambda client: client.list_jobs(request).body), "the list of jobs")
-        except RequestFailure as failure:
-            raise UserError(f"PAI-DLC does not list the jobs of the workspace: {failure.sentence}") from None
-        return answer.jobs or []
+        return self._asked("the list of jobs", lambda client: client.list_jobs(request).body).jobs or []
 
-    def _request(self, job: Job, attempt: Attempt) -> object:
+    def _request(self, job: Job, arguments: Sequence[str], code: CodePackage) -> object:
         settings, models = self._settings, self._models
+        archive = f"{self._store.reference.location.rstrip('/')}/{_key(code)}"
         return models.CreateJobRequest(
-            display_name=f"nlu-{job.number}-{attempt.token[:8]}",
+            display_name=f"nlu-{job.number}-{job.token[-8:]}",
             job_type="PyTorchJob",
             workspace_id=settings.workspace,
             resource_id=settings.resource_quota,
             priority=settings.priority,
             job_max_running_time_minutes=settings.max_minutes or None,
-            user_command=shell_command(
-                f"{attempt.folder}/{self._code.key}", self._code.archive.digest, job.overrides, self._program, attempt
-            ),
+            user_command=shell_command(archive, code.digest, arguments, code.within),
             envs=store_environment(settings),
             job_specs=self._specs(),
             data_sources=self._data_sources(),
             credential_config=self._credential_config(),
-            settings=models.JobSettings(
-                tags={TOKEN_TAG: attempt.token, ATTEMPT_TAG: attempt.id, FOLDER_TAG: _folder_tag(job)}
-            ),
+            settings=models.JobSettings(tags={TOKEN_TAG: job.token}),
         )
 
     def _specs(self) -> list[object]:
@@ -207,18 +183,19 @@ class DlcQueue(Service):
             )
         )
 
-    def _said(self, error: Exception) -> tuple[str, str]:
+    def _failure(self, what: str, error: Exception) -> Exception:
         code, status = str(getattr(error, "code", None) or ""), getattr(error, "status_code", None)
         if not isinstance(status, int):
-            return code, str(getattr(error, "inner_exception", None) or error)
-        return code, f"{code or status}: {getattr(error, 'message', None) or error}"
+            status, message = None, str(getattr(error, "inner_exception", None) or error)
+        else:
+            message = f"{code or status}: {getattr(error, 'message', None) or error}"
+        is_overload = code.startswith(("Throttling", "TooManyRequests", "ServiceUnavailable"))
+        return self._keys.failure(what, message, code, status, is_overload=is_overload)
 
-    def _means_overload(self, code: str) -> bool:
-        return code.startswith(("Throttling", "TooManyRequests", "ServiceUnavailable"))
 
-
-def _tags(item: Any) -> Mapping[str, str]:
-    return (item.settings.tags if item.settings else None) or {}
+def _key(code: CodePackage) -> str:
+    """Return the name of the code on the store."""
+    return f"code/{code.digest}.tar.gz"
 
 
 def _look(item: Any) -> Look:
@@ -229,8 +206,3 @@ def _look(item: Any) -> Look:
     reason = ": ".join(dict.fromkeys(said)) or (status.lower() if state is not JobState.RUNNING else None)
     nodes = [pod.node_name or pod.ip for pod in item.pods or [] if pod.node_name or pod.ip]
     return Look(state, ",".join(dict.fromkeys(nodes)) or None, reason)
-
-
-def _folder_tag(job: Job) -> str:
-    """Return the folder of a job as a tag, which must be short and of letters and digits."""
-    return hashlib.sha256(job.folder.encode()).hexdigest()[:32]

@@ -3,12 +3,11 @@
 import base64
 import json
 import os
-import subprocess
 import sys
 
 
 def main(arguments: list) -> None:
-    """Run the commands in the argument in the folder of the code, and become the last one."""
+    """Become the program in the argument, in the folder of the code."""
     if sys.version_info < (3, 11):
         sys.exit("this PAI command has Python %d.%d, but nlu needs 3.11 or newer; choose another "
                  "hydra.launcher.framework_version" % sys.version_info[:2])  # fmt: skip
@@ -16,20 +15,10 @@ def main(arguments: list) -> None:
     job = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("utf-8"))
     os.environ.update(job["environment"])
     code = os.path.dirname(os.path.abspath(__file__))
-    if job["within"] != ".":
-        known = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([code] + ([known] if known else []))
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([code] + ([known] if known else []))
     os.chdir(os.path.join(code, job["within"]))
-    status = subprocess.call([sys.executable] + job["claim"])
-    if status:
-        # Another job has the submission, or the store does not answer.
-        sys.exit(0 if status == job["taken"] else status)
-    for command in job["commands"][:-1]:
-        status = subprocess.call([sys.executable] + command)
-        if status:
-            sys.exit("%s ended with %d" % (" ".join(command), status))
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable] + job["commands"][-1])
+    os.execv(sys.executable, [sys.executable] + job["arguments"])
 
 
 if __name__ == "__main__":

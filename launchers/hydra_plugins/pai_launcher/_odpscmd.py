@@ -1,11 +1,12 @@
 """PAI commands by odpscmd, MaxCompute's client: its command line, and the instance that it started.
 
 odpscmd (aliyun/aliyun-odps-console, CommandSplitter and PAICommand) splits a command at blanks, semicolons and `--`
-outside of quotes, undoes Java's escapes inside quotes, and drops a quote at the end of a value. So each value stands in
-quotes, in ASCII, with every special character escaped. The client follows an instance to its end. It is stopped once it
-has printed the number of the instance. If it prints none, the instance is looked for by its token.
+outside of quotes, and undoes Java's escapes inside quotes. So each value stands in quotes, in ASCII. The client follows
+an instance to its end. It is stopped once it has printed the number of the instance. If it prints none, the instance is
+looked for by its token.
 """
 
+import json
 import os
 import re
 import shutil
@@ -18,23 +19,20 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 
-from ._requests import KEYS_REFUSED, TOKEN, Credentials, Fate, RequestFailure
+from ._requests import Credentials, RequestRefused, ServiceAway, keys_refused
 
 PROGRAM = "odpscmd"
 LONGEST_S = 300.0
 """longer than the 130 seconds after which the client repeats a failed submission"""
-PLAIN = re.compile(r"[A-Za-z0-9_./:,={}\[\]]")
 STARTED = re.compile(r"\s*ID\s*=\s*(\w+)\s*")
 REFUSED = re.compile(r"ODPS-0[1-9]\d{5}|Invalid parameters|Bad Command")
 SIGNATURE_REFUSED = re.compile(r"Signature|AccessKey|AccessId|ODPS-0410")
 
 
-def require(keys: Credentials, key: str) -> None:
-    """Raise UserError if the client is not on PATH, or if it does not support the kind of keys."""
+def require(key: str) -> None:
+    """Raise UserError if the client is not on PATH."""
     if shutil.which(PROGRAM) is None:
         raise UserError(f"{key} is {PROGRAM}, which is not on PATH; install it, or set {key}=pyodps")
-    if keys.token:
-        raise UserError(f"{key} is {PROGRAM}, but {TOKEN} is set, which it does not support; set {key}=pyodps")
 
 
 def pai_command(
@@ -42,43 +40,20 @@ def pai_command(
     project: str,
     parameters: Mapping[str, str],
     priority: int | None,
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, str],
 ) -> str:
-    """Return the argument of -e, one line of ASCII; `settings` are further ones of the session.
-
-    Raises RequestFailure for a value that the client would change.
-    """
-    given = []
-    for key, value in parameters.items():
-        if value.endswith('"') or value.lower().startswith("file:"):
-            raise RequestFailure(
-                Fate.REFUSED, f"{PROGRAM} cannot pass on {key}={value}; set hydra.launcher.client=pyodps"
-            )
-        given.append(f"-D{key}={quoted(value)}")
+    """Return the argument of -e, one line of ASCII; `settings` are further ones of the session."""
+    # JSON's escapes are Java's.
+    given = " ".join(f"-D{key}={json.dumps(value)}" for key, value in parameters.items())
     sets = {} if priority is None else {"odps.instance.priority": str(priority)}
-    before = "".join(f"set {key}={value};" for key, value in (sets | dict(settings or {})).items())
-    return f"{before}pai -name {name} -project {project} {' '.join(given)};"
-
-
-def quoted(value: str) -> str:
-    """Return a value in double quotes, with Java's escapes."""
-    return f'"{"".join(map(_escaped, value))}"'
-
-
-def _escaped(letter: str) -> str:
-    if PLAIN.fullmatch(letter):
-        return letter
-    if letter in '"\\':
-        return f"\\{letter}"
-    # Java's escapes are UTF-16 units: a letter beyond the first plane needs two.
-    units = letter.encode("utf-16-be").hex()
-    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
+    before = "".join(f"set {key}={value};" for key, value in (sets | dict(settings)).items())
+    return f"{before}pai -name {name} -project {project} {given};"
 
 
 def submit(command: str, project: str, endpoint: str, keys: Credentials) -> str:
-    """Run a command with the client and return the number of the instance. Raises RequestFailure, without keys.
+    """Run a command with the client and return the number of the instance.
 
-    The keys are in a file that only this user may read, while the client runs.
+    The keys are in a file that only this user may read, while the client runs. Raises RequestRefused, ServiceAway.
     """
     with tempfile.TemporaryDirectory(prefix="nlu-odpscmd-") as folder:
         config = Path(folder, "odps_config.ini")
@@ -93,8 +68,8 @@ def submit(command: str, project: str, endpoint: str, keys: Credentials) -> str:
         return found
     text = keys.hidden(" ".join(" ".join(said).split()))[-500:]
     if SIGNATURE_REFUSED.search(text):
-        raise RequestFailure(Fate.REFUSED, f"{KEYS_REFUSED} ({text})")
-    raise RequestFailure(Fate.REFUSED if REFUSED.search(text) else Fate.UNKNOWN, f"{PROGRAM} said: {text or 'nothing'}")
+        raise RequestRefused(keys_refused(text))
+    raise (RequestRefused if REFUSED.search(text) else ServiceAway)(f"{PROGRAM} said: {text or 'nothing'}")
 
 
 def _followed(command: list[str]) -> tuple[str | None, list[str]]:

@@ -7,35 +7,26 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
-from nlu.config.errors import UserError
-from nlu.config.nearest import nearest
 from nlu.storage.environment import ENDPOINT, PLACE, name_of
-from nlu.storage.redaction import credential_problems, is_secret_name
+from nlu.storage.places import address_problems
+from nlu.storage.redaction import credential_problems
 
 PREFIX = "hydra.launcher"
 DLC, MAXCOMPUTE = "dlc", "maxcompute"
 PYODPS, ODPSCMD = "pyodps", "odpscmd"
-STORES = ("oss", "s3")
 RANGES: dict[str, tuple[float, float]] = {
     "workers": (1, 1000), "gpus": (0, 16), "cpus": (0.1, 1000), "memory_gb": (0.1, 10_000), "priority": (1, 9),
-    "max_minutes": (0, 60 * 24 * 365), "code_limit_mb": (0.1, 5_000),
+    "max_minutes": (0, 60 * 24 * 365),
 }  # fmt: skip
 REQUIRED = {DLC: ("region", "workspace", "image", "oss_folder"), MAXCOMPUTE: ("region", "project", "oss_folder")}
-MEANINGS = {
-    "region": "the region of the service, such as cn-hangzhou",
-    "workspace": "the number of the PAI workspace",
-    "project": "the MaxCompute project",
-    "image": "the container image that has Python and what nlu needs",
-    "oss_folder": "where code and runs are kept, oss://BUCKET/FOLDER",
-    "instance_type": "the machine of a worker, such as ecs.gn6v-c8g1.2xlarge; empty where a quota has it",
-    "resource_quota": "the quota that the job takes its machines from",
+OTHERS_OF = {
+    DLC: ("project", "tables", "client"),
+    MAXCOMPUTE: ("workspace", "image", "instance_type", "resource_quota", "max_minutes", "mounts", "work_folder"),
 }
-"""what a key is, for the question on a terminal"""
+"""the keys that a backend does not use"""
 OF_TABLES = (name_of("maxcompute", ENDPOINT), name_of("maxcompute", PLACE))
 """variables with the addresses of tables, which jobs get from this machine"""
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOUNT = re.compile(r"([A-Za-z0-9][\w-]*|[A-Za-z]\w*://((?!:/)\S)+):(/[^/:\s]+)+/?")
-_ROLE = re.compile(r"default|acs:ram::\d+:role/\S+")
 
 
 @dataclass
@@ -66,43 +57,27 @@ class PaiSettings:
     tables: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     client: str = PYODPS
-    python: str = "python3"
-    before: list[str] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
-    include: list[str] = field(default_factory=list)
-    code_limit_mb: float = 100.0
 
 
 def settings_of(values: Mapping[str, Any]) -> PaiSettings:
-    """Return the settings in a mapping. Raises UserError for unknown keys."""
-    known = {item.name for item in fields(PaiSettings)}
-    problems = [
-        f"{PREFIX}.{name} is not a key of hydra/launcher=pai; did you mean {PREFIX}.{nearest(name, known, 1)[0]}?"
-        for name in values
-        if name not in known
-    ]
-    if problems:
-        raise UserError(*problems)
-    return PaiSettings(**values)
+    """Return the settings in a mapping, which may be the record of an older version with further keys."""
+    return PaiSettings(**{item.name: values[item.name] for item in fields(PaiSettings) if item.name in values})
 
 
-def missing(settings: PaiSettings) -> list[str]:
-    """Return the keys that are null, and that a job of this backend needs."""
+def missing_problems(settings: PaiSettings) -> Iterator[str]:
+    """Yield a problem for each key that is null, and that a job of this backend needs."""
     required = REQUIRED.get(settings.backend, ())
     # An endpoint makes the region unnecessary.
     names = [name for name in required if not getattr(settings, name) and not (name == "region" and settings.endpoint)]
     if settings.backend == DLC and not settings.instance_type and not settings.resource_quota:
-        names.append("instance_type")
-    return names
+        names.append("instance_type (or resource_quota)")
+    yield from (f"{PREFIX}.{name} is not set, but backend={settings.backend} needs it" for name in names)
 
 
 def setting_problems(settings: PaiSettings) -> Iterator[str]:
     """Yield everything that is wrong with the settings, except for missing keys."""
     if settings.backend not in (DLC, MAXCOMPUTE):
-        near = nearest(settings.backend, [DLC, MAXCOMPUTE])
-        yield f"{PREFIX}.backend is {settings.backend}, but must be dlc or maxcompute" + (
-            f"; did you mean {near[0]}?" if near else ""
-        )
+        yield f"{PREFIX}.backend is {settings.backend}, but must be {DLC} or {MAXCOMPUTE}"
     if settings.client not in (PYODPS, ODPSCMD):
         yield f"{PREFIX}.client is {settings.client}, but must be {PYODPS} or {ODPSCMD}"
     for name, (low, high) in RANGES.items():
@@ -110,46 +85,11 @@ def setting_problems(settings: PaiSettings) -> Iterator[str]:
         if value is not None and not low <= value <= high:
             yield f"{PREFIX}.{name} is {value}, but must be from {low:g} to {high:g}"
     if settings.oss_folder:
-        yield from _folder_problems(settings.oss_folder)
-    if settings.role is not None and not _ROLE.fullmatch(settings.role):
-        yield (
-            f"{PREFIX}.role is {settings.role}, but must be acs:ram::UID:role/NAME, default for PAI's own role, or null"
-        )
-    for name, commands in (("before", settings.before), ("after", settings.after)):
-        for text in commands:
-            if not re.fullmatch(r"\w+(\.\w+)*(\s.*)?", text, re.DOTALL):
-                yield (
-                    f"{PREFIX}.{name} holds {text!r}, but a command is written MODULE ARGUMENT ..., as in "
-                    "nlu.preprocess"
-                )
-    if settings.gpu_type is not None and not re.fullmatch(r"[\w.-]+", settings.gpu_type):
-        yield f"{PREFIX}.gpu_type is {settings.gpu_type!r}, but must be the name of a kind of GPU, such as V100"
-    elif settings.gpu_type is not None and settings.gpus == 0:
-        yield f"{PREFIX}.gpu_type is {settings.gpu_type}, but {PREFIX}.gpus is 0; leave out one of them"
-    for table in settings.tables:
-        if not re.fullmatch(r"odps://[^/]+/tables/[^/]+(/[^/]+=[^/]+)*", table):
-            yield f"{PREFIX}.tables holds {table}, but a table is written odps://PROJECT/tables/NAME[/pt=VALUE]"
-    for name, value in settings.environment.items():
-        if not _VARIABLE.fullmatch(name):
-            yield f"{PREFIX}.environment names {name}, which is not a name of a variable"
-        elif is_secret_name(name) or list(credential_problems(str(value))):
-            yield (
-                f"{PREFIX}.environment.{name} has the name of a secret or holds one, which anyone who may see the job "
-                f"could read; leave it out, and give the job a role ({PREFIX}.role)"
-            )
+        yield from address_problems(settings.oss_folder, f"{PREFIX}.oss_folder")
+    # Whoever may see a job can read its variables, also those that an interpolation takes from elsewhere.
+    yield from credential_problems(settings.environment, f"{PREFIX}.environment")
     yield from _mount_problems(settings)
     yield from _backend_problems(settings)
-
-
-def _folder_problems(folder: str) -> Iterator[str]:
-    scheme, separator, rest = folder.partition("://")
-    bucket, _, prefix = rest.partition("/")
-    if not separator or scheme not in STORES or not bucket or not prefix.strip("/"):
-        yield f"{PREFIX}.oss_folder is {folder}, but must be oss://BUCKET/FOLDER, where jobs find it"
-    elif set(prefix) & set("*?[]#\"'`$\\ \n"):
-        yield f"{PREFIX}.oss_folder is {folder}, which holds a special character; choose another"
-    else:
-        yield from credential_problems(folder, f"{PREFIX}.oss_folder")
 
 
 def mounts_of(settings: PaiSettings) -> dict[str, str]:
@@ -163,22 +103,17 @@ def mounts_of(settings: PaiSettings) -> dict[str, str]:
 
 def mount_of(path: str, mounts: Iterable[str]) -> str | None:
     """Return the mount in which an absolute path lies, or None."""
-    if ".." in path.split("/"):
-        return None
     # Of nested mounts the innermost one holds the path.
     return max((mount for mount in mounts if PurePosixPath(path).is_relative_to(mount)), key=len, default=None)
 
 
 def _mount_problems(settings: PaiSettings) -> Iterator[str]:
     for text in settings.mounts:
-        if not _MOUNT.fullmatch(text) or ".." in text.split("/"):
+        if not _MOUNT.fullmatch(text):
             yield (
                 f"{PREFIX}.mounts holds {text}, but a mount is written SOURCE:/PATH, the source being the id of a data "
                 "set (d-...) or an address such as nas://... or oss://..."
             )
-    yield from credential_problems(settings.mounts, f"{PREFIX}.mounts")
-    if len(mounts_of(settings)) < len(settings.mounts):
-        yield f"{PREFIX}.mounts has two sources for one path; give each of them another path"
     folder, known = settings.work_folder, mounts_of(settings)
     if folder is not None and mount_of(folder, known) is None:
         yield (
@@ -186,41 +121,24 @@ def _mount_problems(settings: PaiSettings) -> Iterator[str]:
             f"{', '.join(known) or 'none'}"
         )
     if settings.workers > 1 and not folder:
-        mounted = (
-            f"mount one into all of them and have jobs work there ({PREFIX}.mounts and {PREFIX}.work_folder)"
-            if settings.backend == DLC
-            else f"take {PREFIX}.backend={DLC}, which mounts folders"
-        )
         # All machines of one run must see the same folder; each has only its own disk.
         yield (
             f"{PREFIX}.workers is {settings.workers}, but the machines of a job share no folder, which they need to "
-            f"train one run; {mounted}, or take one machine with several GPUs ({PREFIX}.gpus)"
+            f"train one run; with backend={DLC} mount one into all of them ({PREFIX}.mounts and {PREFIX}.work_folder), "
+            f"or take one machine with several GPUs ({PREFIX}.gpus)"
         )
 
 
 def _backend_problems(settings: PaiSettings) -> Iterator[str]:
-    other = {
-        DLC: ("project", "tables"),
-        MAXCOMPUTE: ("workspace", "image", "instance_type", "resource_quota", "max_minutes", "mounts", "work_folder"),
-    }.get(settings.backend, ())
-    for name in other:
-        if getattr(settings, name):
+    for name in OTHERS_OF.get(settings.backend, ()):
+        if getattr(settings, name) not in (None, 0, [], PYODPS):
             yield (
                 f"{PREFIX}.{name} is set, but backend={settings.backend} does not use it; leave it out, or choose "
                 f"the other backend"
             )
-    if settings.backend == DLC and settings.client == ODPSCMD:
-        yield f"{PREFIX}.client is {ODPSCMD}, but backend={DLC} does not use it; leave it out"
-    if settings.gpu_type and settings.instance_type:
-        yield (
-            f"{PREFIX}.gpu_type is {settings.gpu_type}, but {PREFIX}.instance_type already says which GPUs a machine "
-            "has; leave out gpu_type"
-        )
-    if settings.instance_type and settings.resource_quota:
-        yield (
-            f"{PREFIX}.instance_type and {PREFIX}.resource_quota are both set, but a job takes a machine of public "
-            "resources or a share of a quota; leave one out"
-        )
+    for name in ("resource_quota", "gpu_type") if settings.instance_type else ():
+        if getattr(settings, name):
+            yield f"{PREFIX}.instance_type and {PREFIX}.{name} are both set, but exclude each other; leave one out"
 
 
 def region_endpoint(settings: PaiSettings) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PaiLauncherConf(PaiSettings):
-    """Jobs on Alibaba Cloud's PAI. A terminal asks for keys that are needed and null, and the project keeps them."""
+    """Jobs on Alibaba Cloud's PAI. DLC, or PAI commands of MaxCompute."""
 
     _target_: str = "hydra_plugins.pai_launcher.pai_launcher.PaiLauncher"
     wait: bool = True

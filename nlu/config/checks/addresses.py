@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from glob import has_magic
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +52,11 @@ def require_addresses(configs: Mapping[int, Mapping[str, Any]], *, are_elsewhere
     for text in warnings:
         print(f"nlu: warning: {text}", file=sys.stderr)
     if problems:
-        raise UserError(*(_of_jobs(numbers, len(configs)) + text for text, numbers in problems.items()))
+        raise UserError(*(of_jobs(numbers, len(configs)) + text for text, numbers in problems.items()))
 
 
-def _of_jobs(numbers: list[int], count: int) -> str:
+def of_jobs(numbers: Sequence[int], count: int) -> str:
+    """Return the start of a message about some of `count` jobs, empty if it is about all of them."""
     if len(numbers) == count:
         return ""
     return f"job {numbers[0]}: " if len(numbers) == 1 else f"jobs {', '.join(map(str, numbers))}: "
@@ -91,7 +92,7 @@ def is_output(key: str) -> bool:
 
 def addresses_of(config: Mapping[str, Any], are_elsewhere: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the keys of a configuration that name remote addresses, with these; see `require_addresses`."""
-    for key, text in _texts("", config):
+    for key, text in texts_of(config):
         group = key.partition(".")[0]
         if group in NOT_READ or not _REMOTE.fullmatch(text):
             continue
@@ -106,23 +107,23 @@ def addresses_of(config: Mapping[str, Any], are_elsewhere: bool = False) -> Iter
                 yield from _urls(f"data.sets.{name}", node, are_elsewhere)
 
 
-def _texts(prefix: str, node: Any) -> Iterator[tuple[str, str]]:
+def texts_of(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text in a configuration with its dotted key, without data.urls, whose use depends on other keys."""
     if isinstance(node, str):
         yield prefix, node
     elif isinstance(node, Mapping):
         for key, value in node.items():
-            # Whether an entry of urls is needed depends on other keys.
             if not (key == "urls" and prefix.partition(".")[0] == "data"):
-                yield from _texts(f"{prefix}.{key}" if prefix else str(key), value)
+                yield from texts_of(value, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(node, list | tuple):
         for value in node:
-            yield from _texts(prefix, value)
+            yield from texts_of(value, prefix)
 
 
 def _urls(prefix: str, data: Mapping[str, Any], are_elsewhere: bool) -> Iterator[tuple[str, str]]:
     """Yield the entries of data.urls that a job would fetch: those of the files that it reads and does not see."""
     urls = data.get("urls")
-    named = {text for name in _SETS for _, text in _texts(name, data.get(name))}
+    named = {text for name in _SETS for _, text in texts_of(data.get(name), name)}
     for name, address in urls.items() if isinstance(urls, Mapping) else ():
         if name in named and _REMOTE.fullmatch(str(address)) and (are_elsewhere or named_file(str(name)) is None):
             yield f"{prefix}.urls.{name}", str(address)

@@ -36,7 +36,7 @@ from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.validate import known_keys, problems
 from nlu.config.choices import EVALUATE, RUN
 from nlu.config.errors import UserError
-from nlu.config.foreign import choice_elsewhere, key_elsewhere
+from nlu.config.foreign import choice_elsewhere, key_elsewhere, table
 from nlu.config.nearest import hint
 from nlu.config.schema import flat
 from nlu.config.signature import read_signature
@@ -348,8 +348,9 @@ def _unknown_hydra_key(alternative: _Alternative, composed: DictConfig) -> str:
     whose = f"{group.replace('.', '/')}={choice}" if choice else "Hydra"
     siblings = [name for name in valid if name.rpartition(".")[0] == group] if choice else []
     elsewhere = key_elsewhere(key) or ""
-    close = elsewhere if " hydra" in elsewhere else hint(key, siblings or valid)
-    if not siblings and not close.startswith(("nearest", "write")):
+    is_known = " hydra" in elsewhere or key in table("whole keys")
+    close = elsewhere if is_known else hint(key, siblings or valid)
+    if not is_known and not siblings and not close.startswith(("nearest", "write")):
         close = "see --hydra-help"
     if whose == "hydra/sweeper=basic":
         close += "; a search has more: hydra/sweeper=hyperband"

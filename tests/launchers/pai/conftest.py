@@ -1,59 +1,46 @@
-"""Doubles of PAI on loopback, and keys for them."""
+"""Doubles of PAI and of its store on loopback, keys for them, and queues of each kind."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "services"))  # where the doubles are
 sys.path.append(str(Path(__file__).parents[3] / "launchers"))  # as `find_plugins` does
 
-from hydra_plugins.pai_launcher import _requests, _service
-from hydra_plugins.pai_launcher._code import Archive, CodePackage
-from hydra_plugins.pai_launcher._dlc import DlcQueue
-from hydra_plugins.pai_launcher._maxcompute import MaxComputeQueue
-from hydra_plugins.pai_launcher._requests import Credentials
-
+from nlu.launching.queue import QueueContext
 from nlu.storage.objects import ObjectStore
 from nlu.storage.temporary import Pauses
+from tests.launchers.pai.projects import config, git
 
-
-def wait(monkeypatch: pytest.MonkeyPatch, count: int | None) -> None:
-    """Have requests repeated so often, after short pauses."""
-    for module in (_requests, _service):
-        monkeypatch.setattr(module, "WAITS_S", Pauses(0.01, 0.2, count))
-
-
-@pytest.fixture
-def two_attempts(quick_retries: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    wait(monkeypatch, 1)
+STORE = "oss://bucket/nlu"
+SETTINGS = {
+    "dlc": {"workspace": "1234", "image": "registry/nlu:1", "resource_quota": "quota1"},
+    "maxcompute": {"project": "proj1"},
+    "odpscmd": {"project": "proj1", "client": "odpscmd"},
+}
 
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait(monkeypatch, _requests.WAITS_S.count)
-    monkeypatch.setattr(_service, "SETTLE_S", 0.0)
-    for queue in (DlcQueue, MaxComputeQueue):
-        # Names of jobs come again in other tests, as they never do elsewhere.
-        queue.ambiguous.clear()
+    from hydra_plugins.pai_launcher import _queue
+
+    monkeypatch.setattr(_queue, "PAUSES_S", Pauses(0.01, 0.1, 4))
 
 
 @pytest.fixture
-def code() -> CodePackage:
-    """What the jobs run."""
-    return CodePackage(Archive(b"the code", ".zip"), frozenset(), ".")
-
-
-@pytest.fixture
-def keys() -> Credentials:
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     from pai_server import ID, SECRET
 
-    return Credentials(ID, SECRET)
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_ID", ID)
+    monkeypatch.setenv("ALIBABA_CLOUD_ACCESS_KEY_SECRET", SECRET)
+    monkeypatch.delenv("ALIBABA_CLOUD_SECURITY_TOKEN", raising=False)
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator["PaiServer"]:  # noqa: F821
+def server(tmp_path: Path, keys: None) -> Iterator[Any]:
     """A double that keeps jobs without running them."""
     from pai_server import PaiServer
 
@@ -64,8 +51,8 @@ def server(tmp_path: Path) -> Iterator["PaiServer"]:  # noqa: F821
 
 
 @pytest.fixture
-def claims(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    """The store of OSS_FOLDER, on a double of OSS, where submissions are claimed."""
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """The store of hydra.launcher.oss_folder, on a double of OSS."""
     from fsspec.config import conf
     from oss_emulator import KEY, SECRET, OssEmulator
 
@@ -75,4 +62,57 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
         monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
-        yield ObjectStore("oss://bucket/nlu", "hydra.launcher.oss_folder")
+        yield ObjectStore(STORE, "hydra.launcher.oss_folder")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with rows that git tracks and rows that it does not, in which the command is started."""
+    from hydra_plugins.pai_launcher._code import packed
+
+    top = tmp_path / "project"
+    (top / "rows").mkdir(parents=True)
+    for name in ("rows/train.csv", "untracked.csv"):
+        (top / name).write_text("text,label\n")
+    git(top, "init", "-q")
+    git(top, "add", "rows")
+    monkeypatch.chdir(top)
+    packed.cache_clear()
+    return top
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on PATH with a double of odpscmd, and with what it was called with."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "odpscmd"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom pathlib import Path\nsys.path[:0] = {sys.path!r}\nimport fake_odpscmd\n"
+        "fake_odpscmd.main(sys.argv[1:], Path(__file__).parent)\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+@pytest.fixture
+def opened(server: Any, store: ObjectStore, project: Path, client: Path) -> Callable[..., Any]:
+    """Opens a queue: DLC, MaxCompute by PyODPS or by odpscmd, for a grid in the project."""
+
+    def queue(
+        backend: str = "dlc", compose: Any = None, module: str = "nlu.train", dirs: Any = (), **given: Any
+    ) -> Any:
+        pytest.importorskip("odps", reason="PyODPS comes with the extra pai")
+        pytest.importorskip("alibabacloud_pai_dlc20201203", reason="the SDK of PAI-DLC comes with the extra pai")
+        from hydra_plugins.pai_launcher._queue import open_pai
+
+        is_dlc = backend == "dlc"
+        settings = {
+            "backend": "dlc" if is_dlc else "maxcompute", "region": "cn-hangzhou", "oss_folder": STORE, "gpus": 2,
+            "endpoint": f"http://{server.host}{'' if is_dlc else '/api'}", **SETTINGS[backend], **given,
+        }  # fmt: skip
+        composed = compose or (lambda job: config())
+        return open_pai(QueueContext(settings, project / "outputs/grid", module, None, composed, dirs))
+
+    return queue
