@@ -5,11 +5,13 @@ The doubles run the submitted command in an empty folder; of this machine a job 
 
 import csv
 import hashlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -233,3 +235,56 @@ def test_a_search_of_four_trials_trains(project, server, s3_url, backend):
     for trial in study.trials:
         result = json.loads((project / f"outputs/search/{trial.number}/result.json").read_text())
         assert result["best"]["value"] == pytest.approx(trial.user_attrs["outcome"]["value"])
+
+
+BROKEN = '''
+import os
+
+from nlu.losses.cross_entropy import CrossEntropy
+
+
+class Broken(CrossEntropy):
+    """Raises an error in which a library would tell an address with its password."""
+
+    def __call__(self, logits_NC, labels_N):
+        keys = [os.environ[name] for name in ("PGPASSWORD", "AWS_SECRET_ACCESS_KEY")]
+        raise RuntimeError(f"no connection to postgresql://me:{keys[0]}@host/db nor s3://id:{keys[1]}@bucket/x")
+'''
+TOKEN = "a-security-token-of-the-account"
+
+
+def unpacked(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    """A file, and each file in it if it is an archive."""
+    yield name, content
+    if name.endswith(".tar.gz"):
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            yield from ((f"{name}/{each.name}", archive.extractfile(each).read()) for each in archive if each.isfile())
+
+
+@pytest.mark.parametrize("backend", ["dlc", "maxcompute"])
+def test_no_secret_of_the_environment_is_in_anything_that_jobs_leave(project, server, s3_url, monkeypatch, backend):
+    """One of two jobs fails with a traceback; searched are both sides, the store and the requests."""
+    monkeypatch.setenv("ALIBABA_CLOUD_SECURITY_TOKEN", TOKEN)
+    (project / "mine/loss").mkdir(parents=True)
+    (project / "mine/loss/broken.yaml").write_text("_target_: mine.broken.Broken\nlabel_smoothing: 0.0\n")
+    (project / "mine/__init__.py").touch()
+    (project / "mine/broken.py").write_text(BROKEN)
+    subprocess.run(["git", "-C", str(project), "add", "mine"], check=True)
+    said = command(
+        project, server, s3_url, backend, "--multirun", "--config-dir=mine", "trusted_packages=[mine]",
+        "loss=cross_entropy,broken", "hydra.sweep.dir=outputs/grid", status=1,
+    )  # fmt: skip
+    assert (project / "outputs/grid/0/result.json").is_file(), said
+    store = ObjectStore(s3_url, "s3_url")
+    files = [path for top in (project, server.folder) for path in top.rglob("*") if path.is_file()]
+    left = [(str(path), path.read_bytes()) for path in files] + [(key, store.get(key)) for key in store.list()]
+    left += [("console", said.encode()), *server.resources.items()]
+    left += [(job.id, json.dumps(job.request).encode() + job.xml.encode()) for job in server.jobs.values()]
+    left += [("request", " ".join(request).encode()) for request in server.requests]
+    found = [each for name, content in left for each in unpacked(name, content)]
+    lines = [line for _, content in found for line in content.split(b"\n") if b"no connection to" in line]
+    assert any(b"postgresql://***@host/db nor s3://***@" in line for line in lines)
+    assert any(name.endswith("mine/broken.py") and "/work/" not in name for name, _ in found), "the archive was read"
+    secrets = {name: os.environ[name].encode() for name in ("AWS_SECRET_ACCESS_KEY", "PGPASSWORD")}
+    secrets |= {"ALIBABA_CLOUD_ACCESS_KEY_SECRET": SECRET.encode(), "ALIBABA_CLOUD_SECURITY_TOKEN": TOKEN.encode()}
+    assert [(secret, name) for name, content in found for secret, value in secrets.items() if value in content] == []
