@@ -163,8 +163,9 @@ def size_mb(*paths: Path) -> float:
 
 def size_in_memory_mb(run: str, precision: str) -> float:
     """Return the size of the weights that a run predicts with; those of bf16 stay fp32 beside their copies."""
-    import nlu
     from nlu.models.layers.quantized import QuantizedLinear
+
+    import nlu
 
     model = nlu.load(run, device="cpu", precision=precision).trained.model
     compiled = getattr(model.backbone, "compiled", None)

@@ -29,8 +29,10 @@ from nlu.display.progress import Progress, bars
 from nlu.display.scores import draw_scores, print_beside, print_scores
 from nlu.inference.exported import Exported, digests_of
 from nlu.inference.findings import Findings, find, require_classes
+from nlu.inference.int8.precision import quantize, require_int8
 from nlu.inference.locate import ExportFolder, Located
 from nlu.inference.scores_table import append_scores
+from nlu.inference.side_by_side import may_be_apart, side_by_side
 from nlu.inference.trained import Trained, config_of, load_trained, scores_at
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
@@ -44,7 +46,6 @@ from nlu.tasks.task import Task
 from nlu.training.auto import with_precision
 from nlu.training.build import build_data, build_model, build_task, store_of_run
 from nlu.training.evaluation import Evaluator, keep_predictions, score
-from nlu.training.int8 import quantize, require_int8
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.resuming import changes, machine_as_recorded
@@ -219,7 +220,8 @@ def _score_all(
     found: dict[str, Findings] = {}
     decided = dict(subject.decided)
     into = folder / "predictions"
-    evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, into, by_threads=True)
+    in_turn = side_by_side if may_be_apart(subject.model, subject.task) else None
+    evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, into, in_turn=in_turn)
     for name, whole in subject.sets.items():
         part = whole if config.max_rows is None else sample(whole, config.max_rows, config.seed)
         with progress.task(f"scoring {name}", len(part)) as bar:

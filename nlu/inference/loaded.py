@@ -17,6 +17,7 @@ from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
 from nlu.inference.locate import locate
 from nlu.inference.predictor import Predictor, columns_of
+from nlu.inference.side_by_side import may_be_apart, side_by_side
 from nlu.inference.source import Row, require_none, values_of
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Cell
@@ -101,7 +102,7 @@ class Loaded:
                 self.predictor.precision,
                 self.predictor.batch_size,
                 Path(folder),
-                by_threads=True,
+                in_turn=side_by_side if may_be_apart(trained.model, trained.task) else None,
             )
             scored = score(evaluator, part, trained.decided, lambda count: None)
             scored.spool.close()

@@ -18,6 +18,8 @@ from nlu.data.examples import Examples, in_memory
 from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
 from nlu.data.store import EncodedRows
+from nlu.inference.int8.precision import Int8
+from nlu.inference.side_by_side import is_small, may_be_apart, on_one_thread, side_by_side
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import PROBABILITY, Cell, Holds, Kind
 from nlu.models.heads.pairs import unit_vectors
@@ -25,10 +27,8 @@ from nlu.models.layers.pooling import mean_of_sequences
 from nlu.runs.predictions import Record
 from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
-from nlu.training.int8 import Int8
 from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
-from nlu.training.side_by_side import is_small, may_be_apart, on_one_thread, side_by_side
 
 Result = TypeVar("Result")
 

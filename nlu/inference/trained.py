@@ -20,6 +20,7 @@ from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.mixture import own_sets
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
+from nlu.inference.int8.precision import INT8, quantize
 from nlu.inference.locate import LABELS, Located
 from nlu.metrics.kinds import Kind, kind_named
 from nlu.models.adapter import Adapter
@@ -32,7 +33,6 @@ from nlu.storage.settle import copy_whole
 from nlu.storage.tensors import load_tensors
 from nlu.tasks.task import Task
 from nlu.training.build import assemble
-from nlu.training.int8 import INT8, quantize
 
 AVERAGE = "average.safetensors"
 """the moving average in `last`, which is scored instead of the trained weights"""

@@ -101,18 +101,6 @@ def half_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
         )
 
 
-def int8_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why the command cannot use int8: of those with the keys of a run, only nlu.evaluate predicts."""
-    name = "int8_compiled" if config["precision"].get("compiled") else "int8"
-    if "compare" not in config:
-        yield (
-            f"precision is {name}, which only predicts: rounded weights have no gradient; train with precision=fp32 or "
-            f"bf16, then set precision={name} in nlu.predict, nlu.evaluate or nlu.serve"
-        )
-    elif config["trainer"]["device"] == "cuda":
-        yield f"precision is {name}, which computes on a CPU, but trainer.device is cuda; set one of them otherwise"
-
-
 def pair_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     """Yield why the task does not fit an encoder of pairs, if its class shows that it reads none."""
     layouts = task.get("layouts")

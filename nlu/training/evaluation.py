@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,10 +33,10 @@ from nlu.tasks.task import Task
 from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
-from nlu.training.side_by_side import may_be_apart, side_by_side
 
 log = logging.getLogger(__name__)
 
+InTurn = Callable[..., Iterator[tuple[np.ndarray, Any]]]
 CHUNK_RECORDS = 2048
 NAMED_ROWS = 3
 """rows that a warning names"""
@@ -117,8 +117,8 @@ class Evaluator:
     """the folder of records while a set is scored"""
     divides: bool = True
     """whether a batch is divided if memory runs out, which takes more passes than on other ranks"""
-    by_threads: bool = False
-    """whether threads may compute batches side by side, where that gives the same bits"""
+    in_turn: InTurn | None = None
+    """in place of `nlu.training.memory.by_parts`, if given; then nothing that a user's code records is kept"""
 
 
 @dataclass
@@ -169,9 +169,8 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
 
     bad: list[int] = []
     with _scoring(evaluator.model):
-        # Only code of users records numbers, and none of it may run side by side.
-        if evaluator.by_threads and may_be_apart(evaluator.model, task):
-            found = side_by_side(passed, batches, ranks.device)
+        if evaluator.in_turn is not None:
+            found = evaluator.in_turn(passed, batches, ranks.device)
         else:
             found = by_parts(recorded, batches, ranks.device, divides=evaluator.divides)
         for _, (batch, records) in found:

@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from nlu.inference.int8.encoder import compile_layers, quantize
+from nlu.inference.int8.linear import multiplies_integers
 from nlu.models.adapters.lora import Lora
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import Pretrained
@@ -21,10 +23,9 @@ from nlu.models.heads.mlp import MlpHead
 from nlu.models.heads.pairs import SidesHead
 from nlu.models.heads.words import WordsHead
 from nlu.models.layers.linear import Tied
-from nlu.models.layers.torch_private import multiplies_integers
 from nlu.models.task_model import TaskModel
 from tests.few import first
-from tests.models.layers.compiled.machine import compiles_int8
+from tests.inference.int8.machine import compiles_int8
 from tests.models.parts import ENCODERS, VOCAB_SIZE, Target, labels, task_model
 from tests.sampled import sampled
 
@@ -147,7 +148,7 @@ def test_logits_of_layers_that_lack_heads_have_the_same_bits_among_any_neighbour
 )
 def test_in_int8_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, spread, seed, dtype, layout):
     model = spread(task_model(bert(**EXACT[seed]), layout, 3), seed)
-    model.backbone.quantize(dtype)
+    quantize(model.backbone, dtype)
     assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
 
 
@@ -158,7 +159,7 @@ def test_in_int8_logits_of_bert_have_the_same_bits_among_any_neighbours(corpus, 
 @pytest.mark.parametrize("seed", first(2, range(len(EXACT))))
 def test_in_compiled_int8_logits_have_the_same_bits_among_any_neighbours(corpus, spread, seed, layout, pooling):
     model = spread(task_model(bert(pooling=pooling, **EXACT[seed]), layout, 3), seed)
-    model.backbone.quantize(torch.float32, compiled=True)
+    compile_layers(model.backbone)
     assert spread_of_logits(model, corpus(layout, lengths_of(seed), seed)) == 0.0
 
 
@@ -168,7 +169,7 @@ def test_logits_of_bert_have_the_same_bits_with_one_thread_and_two(corpus, sprea
     if in_int8:
         if not multiplies_integers():
             pytest.skip("no products of integers")
-        model.backbone.quantize(torch.bfloat16)
+        quantize(model.backbone, torch.bfloat16)
     examples = corpus(layout, lengths_of(4)[-9:])
     found = []
     for count, batch_size in [(1, 1), (1, 9), (2, 1), (2, 9)]:

@@ -24,9 +24,8 @@ from nlu.models.encoders.bert_sizes import CONFIG_KEYS, resolve_sizes
 from nlu.models.formats.bert_family import FAMILY, bert_tensors, strange_parts
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.weights_config import bert_config
-from nlu.models.layers.activations import ACTIVATIONS, LOWEST
+from nlu.models.layers.activations import ACTIVATIONS
 from nlu.models.layers.attention import attention_over, attention_weights
-from nlu.models.layers.compiled.int8_layers import Int8Layers, Tables
 from nlu.models.layers.compiled.random_streams import draw_in_c
 from nlu.models.layers.compiled.training_kernels import require_kernels
 from nlu.models.layers.compiled.training_layers import CompiledLayers
@@ -107,7 +106,6 @@ class Bert(nn.Module):
         self.head_dropout, self.gradient_checkpointing = head_dropout, gradient_checkpointing
         self.pooling = pooling
         self.pads = False
-        self.compiled: Int8Layers | None = None
         self.trains_in_c = False
         self.embeddings = Embeddings(vocab_size, sizes)
         embedding_size = sizes["embedding_size"] or self.width
@@ -192,28 +190,6 @@ class Bert(nn.Module):
     def depth(self) -> int:
         return self._groups + 1
 
-    def quantize(self, dtype: torch.dtype, *, compiled: bool = False) -> None:
-        """Hold the linear layers of all layers in int8, for predicting; `dtype` is that of attention's inputs.
-
-        Embeddings and their projection, norms, pooling and the softmax stay as they are. With `compiled`, layers that
-        need no gradient are computed by `nlu.models.layers.compiled`, with attention in float32. Raises UserError if
-        this machine cannot do that, or if the pooling reads the layers in between.
-        """
-        if compiled and self.pooling == "layers":
-            raise UserError(
-                "precision is int8_compiled, which computes all layers at once, but model.pooling is layers; set "
-                "precision=int8"
-            )
-        for layer in self.encoder["layer"].children():
-            assert isinstance(layer, Layer)
-            layer.quantize(LOWEST[self.sizes["activation"]], dtype)
-        if compiled:
-            weights: list[Any] = list(self.encoder["layer"].children())
-            parts = [weights[self.group_of(layer)].parts(self.heads_of(layer)) for layer in range(self.sizes["layers"])]
-            own = self.embeddings
-            tables = Tables(own.position_embeddings, own.token_type_embeddings, own.LayerNorm)
-            self.compiled = Int8Layers(tables, parts, self.sizes["activation"])
-
     def train_in_c(self) -> None:
         """Compute layers by `nlu.models.layers.compiled.training_layers` from now on, in training and on a CPU.
 
@@ -246,18 +222,15 @@ class Bert(nn.Module):
 
     def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool, seen: "_Seen | None" = None) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
-        compiled = None if seen is not None or torch.is_grad_enabled() else self.compiled
         in_c = None
         if self.trains_in_c and self.training and torch.is_grad_enabled():
             draw_in_c()
             # What a method reads inside of a layer has a gradient of its own.
             in_c = CompiledLayers(batch.lengths) if seen is None else None
-        hidden_TD = self.embeddings(x_TD, batch, self.has_segments, compiled)
+        hidden_TD = self.embeddings(x_TD, batch, self.has_segments)
         if self.embeddings_project is not None:
             # Under autocast the projection returns bf16, and so would all residual sums after it.
             hidden_TD = self.embeddings_project(hidden_TD).to(hidden_TD.dtype)
-        if compiled is not None:
-            return compiled(hidden_TD, batch.lengths, first_only=first_only)
         # Rows of zeros are added once for all layers; attention ignores them, and they are cut off at the end.
         tokens = len(hidden_TD)
         hidden_TD = with_rows(hidden_TD, tokens + padding_rows(tokens, hidden_TD.device))

@@ -15,11 +15,9 @@ from nlu.data.collate import Batch
 from nlu.models.encoders.bert_sizes import Sizes
 from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE
 from nlu.models.layers.attention import Attention
-from nlu.models.layers.compiled.int8_layers import Int8Layers, LayerParts
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.layer_in_one_node import Parts, in_one_node
 from nlu.models.layers.linear import Embedding, Linear
-from nlu.models.layers.quantized import QuantizedLinear
 
 See = Callable[[Tensor], None]
 """receives the queries, keys and values of a layer, (T, 3D)"""
@@ -37,15 +35,11 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(width, eps=sizes["layer_norm_eps"])
         self.dropout = Dropout(sizes["dropout"])
 
-    def forward(
-        self, x_TD: Tensor, batch: Batch, has_segments: bool = True, compiled: Int8Layers | None = None
-    ) -> Tensor:
+    def forward(self, x_TD: Tensor, batch: Batch, has_segments: bool = True) -> Tensor:
         """Return (T, D); without `has_segments` all tokens are of segment 0."""
         types = self.token_type_embeddings
         # With a single type, only the separator divides the texts of a pair, as in RoBERTa.
         differ = has_segments and types.num_embeddings > 1
-        if compiled is not None:
-            return compiled.embeddings(x_TD, batch.positions_T, batch.segments_T if differ else None)
         summed_TD = x_TD + self.position_embeddings(batch.positions_T)
         segments_T = batch.segments_T if differ else torch.zeros_like(batch.segments_T)
         return self.dropout(self.LayerNorm(summed_TD + types(segments_T)))
@@ -70,21 +64,6 @@ class Layer(nn.Module):
         # In place where nothing needs the input: clearing new memory would take as long.
         activation = self.activation if torch.is_grad_enabled() else self.in_place
         return self.output(activation(inner), hidden)
-
-    def quantize(self, lowest: float, dtype: torch.dtype) -> None:
-        """Hold the four linear layers in int8; `lowest` is below every result of the activation."""
-        projections, dense = self.attention.self, self.attention.output.dense
-        projections["qkv"] = QuantizedLinear(projections["qkv"], dtype=dtype)
-        self.attention.output.dense = QuantizedLinear(dense)
-        self.intermediate["dense"] = QuantizedLinear(self.intermediate["dense"])
-        self.output.dense = QuantizedLinear(self.output.dense, lowest=lowest)
-
-    def parts(self, heads: int) -> LayerParts:
-        """Return the modules of a layer whose linear layers are in int8."""
-        first, last = self.attention.output, self.output
-        linears = self.attention.self["qkv"], first.dense, self.intermediate["dense"], last.dense
-        qkv, mixing, inner, outer = (each for each in linears if isinstance(each, QuantizedLinear))
-        return LayerParts(qkv, mixing, inner, outer, first.LayerNorm, last.LayerNorm, heads)
 
     def in_one_node(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor | None:
         """Return what `forward` returns, by `nlu.models.layers.layer_in_one_node`; None if it may not compute it."""
@@ -137,7 +116,7 @@ class Output(nn.Module):
 
     def __init__(self, input_size: int, sizes: Sizes):
         super().__init__()
-        self.dense: Linear | QuantizedLinear = Linear(input_size, sizes["hidden_size"])
+        self.dense = Linear(input_size, sizes["hidden_size"])
         self.LayerNorm = nn.LayerNorm(sizes["hidden_size"], eps=sizes["layer_norm_eps"])
         self.dropout = Dropout(sizes["dropout"])
 

@@ -31,5 +31,3 @@ IN_PLACE: dict[str, Activation] = {
     "relu": F.relu_,
 }
 """the same functions, which overwrite their argument"""
-LOWEST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "relu": 0.0}
-"""a number that no result is below"""

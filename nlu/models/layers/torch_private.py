@@ -1,7 +1,6 @@
-"""All uses of private parts of torch, each with a fallback or, for integers, with a question whether they are there.
+"""All uses of private parts of torch, each with a fallback; those for int8 are in `nlu.inference.int8.linear`.
 
 They were read in torch READ_IN. If another version lacks a part, results are the same but slower; a test names it.
-Without the products of integers, precision=int8 is refused.
 
 Axes: R rows, I input features, O output features; T tokens, Q of them with queries, H heads, E width of a head.
 """
@@ -28,8 +27,6 @@ _supports_bf16, _reorder, _linear = map(
     _operator, ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_pointwise")
 )
 _flash_attention = _operator("_flash_attention_forward", torch.ops.aten)
-_pack_integers = _operator("qlinear_prepack", torch.ops.onednn)
-_integer_linear = _operator("qlinear_pointwise", torch.ops.onednn)
 
 
 def absent() -> list[str]:
@@ -37,8 +34,7 @@ def absent() -> list[str]:
     parts = {
         "_softmax_backward_data": _softmax_backward, "_storage_Use_Count": _storage_use_count,
         "_flash_attention_forward": _flash_attention, "_is_mkldnn_bf16_supported": _supports_bf16,
-        "_reorder_linear_weight": _reorder, "_linear_pointwise": _linear, "qlinear_prepack": _pack_integers,
-        "qlinear_pointwise": _integer_linear,
+        "_reorder_linear_weight": _reorder, "_linear_pointwise": _linear,
     }  # fmt: skip
     return [name for name, part in parts.items() if part is None]
 
@@ -119,35 +115,6 @@ def product_of_blocks(rows_RI: Tensor, blocks: Tensor, bias_O: Tensor) -> Tensor
     """Return rows W' + b with a weight from `in_blocks`; (R, O)."""
     assert _linear is not None, "reads_blocks was asked"
     product_RO: Tensor = _linear(rows_RI, blocks, bias_O, "none", [], "")
-    return product_RO
-
-
-def multiplies_integers() -> bool:
-    """Return whether torch has matrix products of integers, as the functions below compute them."""
-    return _pack_integers is not None and _integer_linear is not None and torch.backends.mkldnn.is_available()
-
-
-def packed_integers(weight_OI: Tensor) -> Tensor:
-    """Return an int8 weight in the memory layout of the library's kernels. Requires `multiplies_integers`."""
-    assert _pack_integers is not None, "multiplies_integers was asked"
-    packed: Tensor = _pack_integers(weight_OI.contiguous(), None)
-    return packed
-
-
-def unpacked_integers(packed: Tensor) -> Tensor:
-    """Return the (O, I) weight of a result of `packed_integers`."""
-    return packed.to_dense().t()
-
-
-def product_of_integers(bytes_RI: Tensor, zero: int, packed: Tensor, scale_O: Tensor, zero_O: Tensor) -> Tensor:
-    """Return scale (bytes - zero) W', (R, O), float32: an exact sum of integers, then one rounding by the scale.
-
-    `bytes_RI` are uint8, since the library has no fast kernel for int8 rows; `zero_O` are int64 zeros.
-    """
-    assert _integer_linear is not None, "multiplies_integers was asked"
-    product_RO: Tensor = _integer_linear(
-        bytes_RI, 1.0, zero, packed, scale_O, zero_O, None, 1.0, 0, torch.float32, "none", [], ""
-    )
     return product_RO
 
 

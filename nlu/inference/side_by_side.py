@@ -15,8 +15,9 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from nlu.inference.int8.encoder import CompiledBert
+from nlu.inference.int8.layers import TOKENS_PER_THREAD
 from nlu.models.encoders.bert import Bert
-from nlu.models.layers.compiled.int8_layers import TOKENS_PER_THREAD
 from nlu.models.task_model import TaskModel
 from nlu.training.memory import by_parts, tried
 
@@ -47,7 +48,7 @@ def may_be_apart(model: TaskModel, *others: object) -> bool:
 
 def is_small(encoder: Bert, tokens: int) -> bool:
     """Return whether one thread computes so many tokens about as fast as several."""
-    if encoder.compiled is not None:
+    if isinstance(encoder, CompiledBert):
         return tokens < 2 * TOKENS_PER_THREAD
     sizes = encoder.sizes
     per_layer = sizes["hidden_size"] * (4 * sizes["hidden_size"] + 2 * sizes["intermediate_size"])

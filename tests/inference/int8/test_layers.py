@@ -12,11 +12,11 @@ import torch
 from scipy.special import erf
 
 from nlu.config.errors import UserError
+from nlu.inference.int8 import layers as in_c
+from nlu.inference.int8.encoder import LOWEST, CompiledBert, compile_layers
 from nlu.models.encoders.bert import Bert
-from nlu.models.layers.activations import LOWEST
-from nlu.models.layers.compiled import int8_layers
 from nlu.models.layers.linear import Linear
-from tests.models.layers.compiled.machine import compiles_int8
+from tests.inference.int8.machine import compiles_int8
 
 pytestmark = pytest.mark.needs(compiles_int8, "no compiler, or no AVX-512 VNNI")
 SIZES: list[dict[str, Any]] = [
@@ -90,10 +90,10 @@ def by_hand(layer: Any, hidden_TD: torch.Tensor, lengths: list[int], heads: int,
     return normed(outer_TD + attended_TD, layer.output.LayerNorm)
 
 
-def compiled(bert: Bert) -> int8_layers.Int8Layers:
-    bert.quantize(torch.float32, compiled=True)
-    assert bert.compiled is not None
-    return bert.compiled
+def compiled(bert: Bert) -> in_c.Layers:
+    compile_layers(bert)
+    assert isinstance(bert, CompiledBert)
+    return bert.in_c
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -175,17 +175,17 @@ def test_layers_with_shared_weights_and_fewer_heads_compute_as_torch_does():
 
 
 def test_a_processor_without_the_instructions_is_refused(monkeypatch):
-    monkeypatch.setattr(int8_layers, "has_instructions", lambda name: name != "__AVX512VNNI__")
+    monkeypatch.setattr(in_c, "has_instructions", lambda name: name != "__AVX512VNNI__")
     with pytest.raises(
         UserError, match="^precision is int8_compiled, but this processor, or its compiler, lacks __AVX"
     ):
-        encoder().quantize(torch.float32, compiled=True)
+        compile_layers(encoder())
 
 
 def test_a_pooling_over_layers_is_refused():
     bert = encoder(2, pooling="layers", pooled_layers=[0, 1])
     with pytest.raises(UserError, match="but model.pooling is layers; set precision=int8"):
-        bert.quantize(torch.float32, compiled=True)
+        compile_layers(bert)
 
 
 @pytest.mark.parametrize("first_only", [True, False])
@@ -200,7 +200,7 @@ def test_a_batch_has_the_same_bits_on_any_number_of_threads(first_only):
             found.append(layers(hidden_TD, lengths, first_only=first_only))
     finally:
         torch.set_num_threads(before)
-    assert sum(lengths) > 8 * int8_layers.TOKENS_PER_THREAD
+    assert sum(lengths) > 8 * in_c.TOKENS_PER_THREAD
     assert all(torch.equal(other, found[0]) for other in found[1:])
 
 

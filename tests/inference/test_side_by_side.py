@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import nlu
+from nlu.inference.side_by_side import is_small, may_be_apart, side_by_side
 from nlu.models.encoders.bert import Bert
 from nlu.tasks.classify import Classify
-from nlu.training.side_by_side import is_small, may_be_apart, side_by_side
 from tests.inference.runs import FEW, trained, unlabelled
 from tests.training.kinds import TASKS, few_first, read
 
@@ -129,7 +129,7 @@ def test_a_few_tokens_are_computed_by_one_thread_with_the_same_bits(tmp_path: Pa
     monkeypatch.setattr(Classify, "forward", counted)
     small = [loaded.predict([row], logits=True)[0] for row in rows]
     assert threads == [1] * len(rows) and torch.get_num_threads() == 2
-    monkeypatch.setattr("nlu.training.side_by_side.FEW_PRODUCTS", 0)
+    monkeypatch.setattr("nlu.inference.side_by_side.FEW_PRODUCTS", 0)
     assert loaded.predict(rows, logits=True) == small and threads[len(rows) :] == [2]
 
 

@@ -1,18 +1,18 @@
-/* The layers of a BERT encoder with int8 products, for packed sequences; called by int8_layers.py, which has the names.
+/* The layers of a BERT encoder with int8 products, for packed sequences; called by layers.py, which has the names.
 
-The arithmetic is that of nlu/models/layers/quantized.py: bytes of a row around 0 or from a least number on, exact sums
+The arithmetic is that of linear.py: bytes of a row around 0 or from a least number on, exact sums
 of products, scales in fp32. Attention, softmax, activation and norms are fp32. Every row and every sequence is
 computed by itself in a fixed order, so its result has the same bits in any batch, on any number of threads, and on any
 processor with these instructions: no operation is fused unless it is written so (-ffp-contract=off).
 
 Comments name axes as Python does: T tokens, D width, I inputs, O outputs, L tokens of a sequence, E width of a head. */
 
+#include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "vectors.h"
-
+#define LANES 16       /* numbers of a vector */
 #define PANEL 64       /* outputs whose weights lie together: four vectors */
 #define VECTORS 4      /* vectors of a panel */
 #define TILE 6         /* rows whose sums are in registers at once: TILE * VECTORS, with VECTORS + 1 for operands */
@@ -23,6 +23,7 @@ Comments name axes as Python does: T tokens, D width, I inputs, O outputs, L tok
 #define MIDDLE 128.0f
 #define STEPS 255.0f
 #define TINY 1e-30f
+#define INLINE static inline __attribute__((always_inline))
 
 /* sums += products of unsigned bytes and signed ones, by fours. As an intrinsic, compilers read the weights from memory for
 each row again, and copy sums between registers and memory; it takes half as long again. */
@@ -52,6 +53,73 @@ struct layer {
 };
 
 /* --- vectors ------------------------------------------------------------------------------------------------------ */
+
+INLINE int64_t up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
+INLINE int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+INLINE __mmask16 mask_of(int64_t left) { return left >= LANES ? 0xffff : left <= 0 ? 0 : (__mmask16)((1u << left) - 1); }
+
+/* In a fixed order, which compilers' own reductions do not promise. */
+INLINE float sum_of(__m512 x) {
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+INLINE float max_of(__m512 x) {
+    __m256 a = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_max_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* exp with a relative error of 1e-7: 2^n exp(r) for |r| <= ln(2) / 2; the coefficients are those of Cephes' expf.
+   It needs whole powers of 2 that fp32 can tell apart. exp(-104) rounds to 0. NaN is the second operand, which max keeps. */
+INLINE __m512 exp_of(__m512 x) {
+    x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x);
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)), 8);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
+    return _mm512_scalef_ps(p, n);
+}
+
+/* Transpose 16 rows of 16 numbers, in registers. */
+INLINE void transpose(__m512 x[LANES]) {
+    __m512 y[LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES; i += 2) {
+        y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+        y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < LANES; i += 4)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            const __m512d low = _mm512_castps_pd(y[i + j]), high = _mm512_castps_pd(y[i + j + 2]);
+            x[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+            x[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+        }
+#pragma GCC unroll 2
+    for (int i = 0; i < LANES; i += 8)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+            y[i + j] = _mm512_shuffle_f32x4(x[i + j], x[i + j + 4], 0x88);
+            y[i + j + 4] = _mm512_shuffle_f32x4(x[i + j], x[i + j + 4], 0xdd);
+        }
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) {
+        x[j] = _mm512_shuffle_f32x4(y[j], y[j + 8], 0x88);
+        x[j + 8] = _mm512_shuffle_f32x4(y[j], y[j + 8], 0xdd);
+    }
+}
 
 /* x (1 + erf(x / sqrt(2))) / 2; erf by 7.1.26 of Abramowitz and Stegun, with an absolute error of 1.5e-7. */
 INLINE __m512 gelu_of(__m512 x) {

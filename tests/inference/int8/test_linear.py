@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE, LOWEST
+from nlu.inference.int8.encoder import LOWEST
+from nlu.inference.int8.linear import QuantizedLinear, multiplies_integers
+from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE
 from nlu.models.layers.linear import Linear
-from nlu.models.layers.quantized import QuantizedLinear
-from nlu.models.layers.torch_private import multiplies_integers
 
 pytestmark = pytest.mark.needs(multiplies_integers, "no products of integers")
 

@@ -11,14 +11,12 @@ from torch import nn
 
 import nlu
 from nlu.config.errors import UserError
+from nlu.inference.int8.linear import QuantizedLinear, multiplies_integers
+from nlu.inference.int8.precision import Int8
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import load_trained
-from nlu.models.layers import torch_private
-from nlu.models.layers.quantized import QuantizedLinear
-from nlu.models.layers.torch_private import multiplies_integers
-from nlu.training import int8
+from tests.inference.int8.machine import compiles_int8
 from tests.inference.runs import FEW, evaluate, export, kept, predict, trained, unlabelled
-from tests.models.layers.compiled.machine import compiles_int8
 from tests.serving.servers import serving
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, TEXTCNN, few_first, read, write
@@ -70,12 +68,15 @@ def test_without_a_compiler_int8_compiled_is_refused(run: Path, tmp_path: Path, 
     monkeypatch.delenv("CC", raising=False)
     out = f"output={tmp_path}/out.jsonl"
     predict(f"run={run}", f"input={tmp_path}/new.jsonl", out, "precision=int8_compiled", status=2)
-    assert "compiled kernels need a C compiler, but none of cc, gcc, clang is on the PATH" in capsys.readouterr().err
+    assert (
+        "precision=int8_compiled needs a C compiler, but none of cc, gcc, clang is on the PATH"
+        in capsys.readouterr().err
+    )
 
 
 def test_attention_in_bf16_is_refused_with_compiled_layers() -> None:
     with pytest.raises(UserError, match="^precision.compiled is true and precision.attention is bfloat16, but"):
-        int8.Int8(attention="bfloat16", compiled=True).quantize(nn.Identity())  # type: ignore[arg-type]
+        Int8(attention="bfloat16", compiled=True).quantize(nn.Identity())  # type: ignore[arg-type]
 
 
 def test_nlu_evaluate_scores_in_int8_as_nlu_load_does(run: Path, tmp_path: Path) -> None:
@@ -175,13 +176,13 @@ def test_an_export_is_not_scored_in_int8(run: Path, tmp_path: Path, capsys) -> N
 
 
 def test_without_exact_sums_of_bytes_int8_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(int8, "instruction_sets", lambda: frozenset(["avx2", "avx512f"]))
+    monkeypatch.setattr("nlu.inference.int8.precision.instruction_sets", lambda: frozenset(["avx2", "avx512f"]))
     with pytest.raises(UserError, match="^precision is int8, but this processor has none of avx512_vnni, "):
         nlu.load(run, device="cpu", precision="int8")
 
 
 def test_without_torchs_operators_int8_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_private, "_integer_linear", None)
+    monkeypatch.setattr("nlu.inference.int8.linear._multiply", None)
     with pytest.raises(UserError, match="^precision is int8, but torch .* lacks the operators for its products on a"):
         nlu.load(run, device="cpu", precision="int8")
 

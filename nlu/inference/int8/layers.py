@@ -1,16 +1,20 @@
 """The layers of a BERT encoder in int8 as one call of C for each batch, for predicting on a CPU with AVX-512 VNNI.
 
-The arithmetic is that of `nlu.models.layers.quantized`, with attention in float32; the results differ from those of
+The arithmetic is that of `nlu.inference.int8.linear`, with attention in float32; the results differ from those of
 torch's operators in the last bits. They have the same bits in any batch, on any number of threads and on any processor
-that can compute them (`int8_layers.c`). Calls release Python's lock: parts of a large batch are computed by as many
+that can compute them (`layers.c`). Calls release Python's lock: parts of a large batch are computed by as many
 threads as torch has, and several threads can predict different batches at the same time.
 
 Axes: T tokens of all sequences, S sequences, D width, I inputs, O outputs.
 """
 
 import ctypes
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,17 +22,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.models.layers.compiled.calls import Rooms, address, in_parts
-from nlu.models.layers.compiled.library import has_instructions, load
-from nlu.models.layers.quantized import MIDDLE, QuantizedLinear
+from nlu.inference.int8.library import has_instructions, load
+from nlu.inference.int8.linear import MIDDLE, QuantizedLinear
+from nlu.models.encoders.bert import Bert
 
+SOURCE = Path(__file__).with_name("layers.c")
 INSTRUCTIONS = ("__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__", "__AVX512VNNI__")
 """what the kernels are written for, as compilers name it"""
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "relu": 2}
 TOKENS_PER_THREAD = 128
 """tokens of a batch that are worth the start of another thread, half a millisecond of a small encoder"""
 PANEL = 64
-"""outputs whose weights lie together, as in int8_layers.c"""
+"""outputs whose weights lie together, as in layers.c"""
 
 
 class _Linear(ctypes.Structure):
@@ -51,48 +56,32 @@ class _Layer(ctypes.Structure):
     ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LayerParts:
-    """The modules of a layer, and its number of heads."""
-
-    qkv: QuantizedLinear
-    mixing: QuantizedLinear
-    inner: QuantizedLinear
-    outer: QuantizedLinear
-    first: nn.LayerNorm
-    second: nn.LayerNorm
-    heads: int
-
-
-@dataclass(frozen=True)
-class Tables:
-    """What is added to word vectors, and the norm of the sum."""
-
-    positions: nn.Embedding
-    segments: nn.Embedding
-    norm: nn.LayerNorm
-
-
-class Int8Layers:
+class Layers:
     """Copies of the weights of all layers in the memory layout of the kernels."""
 
-    def __init__(self, tables: Tables, layers: Sequence[LayerParts], activation: str):
-        """`layers` in their order; those that share modules share the copies. Raises UserError if this machine cannot
-        compile the kernels or cannot compute them."""
+    def __init__(self, encoder: Bert):
+        """Copy the weights of an encoder whose linear layers are in int8; those of shared layers once.
+
+        Raises UserError if this machine cannot compile the kernels or cannot compute them.
+        """
         if missing := [name for name in INSTRUCTIONS if not has_instructions(name)]:
             raise UserError(
                 f"precision is int8_compiled, but this processor, or its compiler, lacks {', '.join(missing)}; set "
                 "precision=int8"
             )
-        self._library = load("int8_layers")
+        self._library = load(SOURCE)
         self._library.nlu_int8_room.restype = ctypes.c_int64
         self._kept: list[Tensor] = []
-        self._tables = [self._copy(tables.positions.weight), self._copy(tables.segments.weight)]
-        self._norm_of_sum = self._norm(tables.norm)
-        known = {id(parts.qkv): self._layer(parts, ACTIVATIONS[activation]) for parts in layers}
-        self._layers = (_Layer * len(layers))(*(known[id(parts.qkv)] for parts in layers))
-        self._width = layers[0].mixing.out_features
-        self._rooms = Rooms()
+        own, activation = encoder.embeddings, ACTIVATIONS[encoder.sizes["activation"]]
+        self._tables = [self._copy(each.weight) for each in (own.position_embeddings, own.token_type_embeddings)]
+        self._norm_of_sum = self._norm(own.LayerNorm)
+        weights, numbers = list(encoder.encoder["layer"].children()), range(encoder.sizes["layers"])
+        # Layers that share weights have the same number of heads.
+        known = {encoder.group_of(number): encoder.heads_of(number) for number in numbers}
+        copies = [self._layer(weights[group], heads, activation) for group, heads in known.items()]
+        self._layers = (_Layer * len(numbers))(*(copies[encoder.group_of(number)] for number in numbers))
+        self._width = encoder.width
+        self._rooms = _Rooms()
 
     def size_bytes(self) -> int:
         """Return the bytes of the copies."""
@@ -113,9 +102,9 @@ class Int8Layers:
         out_TD = torch.empty_like(words_TD)
         positions, segments = (table.data_ptr() for table in self._tables)
         self._library.nlu_int8_embeddings(
-            address(words_TD), ctypes.c_void_p(positions), address(positions_T), ctypes.c_void_p(segments),
-            None if segments_T is None else address(segments_T), ctypes.byref(self._norm_of_sum),
-            ctypes.c_int64(len(words_TD)), ctypes.c_int64(words_TD.shape[1]), address(out_TD),
+            _address(words_TD), ctypes.c_void_p(positions), _address(positions_T), ctypes.c_void_p(segments),
+            None if segments_T is None else _address(segments_T), ctypes.byref(self._norm_of_sum),
+            ctypes.c_int64(len(words_TD)), ctypes.c_int64(words_TD.shape[1]), _address(out_TD),
         )  # fmt: skip
         return out_TD
 
@@ -127,39 +116,43 @@ class Int8Layers:
         hidden_TD = hidden_TD.contiguous()
         assert hidden_TD.dtype == torch.float32 and hidden_TD.shape == (tokens, self._width)
         out = torch.empty((len(lengths), self._width) if first_only else hidden_TD.shape)
-        threads = min(torch.get_num_threads(), tokens // TOKENS_PER_THREAD) or 1
-        if threads == 1 and tokens:
-            self._compute(lengths_S, hidden_TD, out, first_only)
+        if not tokens:
             return out
-        # Consecutive sequences, about as many tokens for each thread.
-        cuts = np.searchsorted(ends_S, tokens * np.arange(1, threads) / threads)
-        parts = [
-            (own_S, hidden_TD[first_token:], out[begin if first_only else first_token :], first_only)
-            for begin, own_S in zip([0, *cuts], np.split(lengths_S, cuts), strict=True)
-            if len(own_S)
-            for first_token in [int(ends_S[begin] - lengths_S[begin])]
-        ]
-        in_parts(self._compute, parts)
+        threads = min(torch.get_num_threads(), tokens // TOKENS_PER_THREAD) or 1
+        layers, count = ctypes.byref(self._layers), ctypes.c_int64(len(self._layers))
+        longest = ctypes.c_int64(int(lengths_S.max()))
+        size = self._library.nlu_int8_room(layers, count, longest)
+        room = self._rooms.of(threads * size)
+
+        def compute(number: int, begin: int, end: int) -> None:
+            """Write the result of some sequences."""
+            token = int(ends_S[begin] - lengths_S[begin])
+            self._library.nlu_int8_layers(
+                layers, count, _address(hidden_TD[token:]), _address(out[begin if first_only else token :]),
+                ctypes.c_void_p(lengths_S[begin:].ctypes.data), ctypes.c_int64(end - begin), longest,
+                ctypes.c_int32(first_only), ctypes.c_void_p(room + number * size),
+            )  # fmt: skip
+
+        if threads == 1:
+            compute(0, 0, len(lengths_S))
+            return out
+        # Consecutive sequences, about as many tokens for each thread. All have ended when the block is left, also by
+        # an error: none may write into freed memory.
+        cuts = [0, *np.searchsorted(ends_S, tokens * np.arange(1, threads) / threads).tolist(), len(lengths_S)]
+        with ThreadPoolExecutor(threads) as pool:
+            ranges = [(begin, end) for begin, end in pairwise(cuts) if begin < end]
+            parts = [pool.submit(compute, number, *each) for number, each in enumerate(ranges)]
+        for part in parts:
+            part.result()
         return out
 
-    def _compute(self, lengths_S: np.ndarray, hidden_TD: Tensor, out: Tensor, first_only: bool) -> None:
-        """Write the result of some sequences to the first rows of `out`."""
-        lengths_S = np.ascontiguousarray(lengths_S)
-        longest = int(lengths_S.max())
-        layers, count = ctypes.byref(self._layers), ctypes.c_int64(len(self._layers))
-        size = self._library.nlu_int8_room(layers, count, ctypes.c_int64(longest))
-        self._library.nlu_int8_layers(
-            layers, count, address(hidden_TD), address(out), ctypes.c_void_p(lengths_S.ctypes.data),
-            ctypes.c_int64(len(lengths_S)), ctypes.c_int64(longest), ctypes.c_int32(first_only),
-            ctypes.c_void_p(self._rooms.of(size)),
-        )  # fmt: skip
-
-    def _layer(self, parts: LayerParts, activation: int) -> _Layer:
-        wide = parts.qkv.out_features // 3
+    def _layer(self, layer: Any, heads: int, activation: int) -> _Layer:
+        attention, qkv = layer.attention.output, layer.attention.self["qkv"]
+        wide = qkv.out_features // 3
         return _Layer(
-            self._linear(parts.qkv, slice(wide)), self._linear(parts.qkv, slice(wide, None)),
-            self._linear(parts.mixing), self._linear(parts.inner), self._linear(parts.outer),
-            self._norm(parts.first), self._norm(parts.second), parts.heads, wide // parts.heads, activation,
+            self._linear(qkv, slice(wide)), self._linear(qkv, slice(wide, None)), self._linear(attention.dense),
+            self._linear(layer.intermediate["dense"]), self._linear(layer.output.dense),
+            self._norm(attention.LayerNorm), self._norm(layer.output.LayerNorm), heads, wide // heads, activation,
         )  # fmt: skip
 
     def _linear(self, layer: QuantizedLinear, outputs: slice = slice(None)) -> _Linear:
@@ -182,3 +175,20 @@ class Int8Layers:
     def _copy(self, tensor: Tensor) -> Tensor:
         self._kept.append(tensor.detach().clone(memory_format=torch.contiguous_format))
         return self._kept[-1]
+
+
+class _Rooms(threading.local):
+    """Memory of the last call, of each thread: clearing new pages takes long."""
+
+    _kept: np.ndarray | None = None
+
+    def of(self, size: int) -> int:
+        """Return the address of `size` bytes, until the next call."""
+        if self._kept is None or len(self._kept) < size:
+            self._kept = np.empty(size, np.uint8)
+        return int(self._kept.ctypes.data)
+
+
+def _address(tensor: Tensor) -> ctypes.c_void_p:
+    """Return where the numbers of a tensor begin; it must be contiguous and outlive the call."""
+    return ctypes.c_void_p(tensor.data_ptr())

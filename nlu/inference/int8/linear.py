@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlu.models.layers.linear import up_to_compiled
-from nlu.models.layers.torch_private import packed_integers, product_of_integers, unpacked_integers
+# Private parts of torch, which are there in 2.13; a torch that lacks them is refused.
+_prepack = getattr(torch.ops.onednn, "qlinear_prepack", None)
+_multiply = getattr(torch.ops.onednn, "qlinear_pointwise", None)
 
 LARGEST = 127
 """the largest whole number of a weight or of an activation around 0; the smallest is its negative"""
@@ -27,6 +28,12 @@ STEPS = 255
 """the steps between the least possible activation and the largest one of a row"""
 TINY = 1e-30
 """the least span of a row, so that a row of zeros has a finite scale"""
+LEAST_ROWS, ROW_COUNTS = 16, 32
+
+
+def multiplies_integers() -> bool:
+    """Return whether torch has matrix products of integers."""
+    return _prepack is not None and _multiply is not None and torch.backends.mkldnn.is_available()
 
 
 class QuantizedLinear(nn.Module):
@@ -50,21 +57,20 @@ class QuantizedLinear(nn.Module):
         # The span of a row stands for its scale.
         self._product_scale_O = scale_O / (LARGEST if lowest is None else STEPS)
         self._zero_O = torch.zeros(self.out_features, dtype=torch.int64)
-        self._packed = {(0, self.out_features): packed_integers(whole_OI)}
+        self._packed = {(0, self.out_features): _in_blocks(whole_OI)}
 
     @property
     def weight_OI(self) -> Tensor:
         """The weight that it computes with, (O, I), float32."""
-        return unpacked_integers(self._packed[0, self.out_features]).float() * self._scale_O[:, None]
+        return self._whole_OI().float() * self._scale_O[:, None]
 
     def integers(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the whole weights, (O, I) int8, the scale of a product for an input with a span of 1, (O), and the
         bias, (O), which counts from `lowest`."""
-        return unpacked_integers(self._packed[0, self.out_features]), self._product_scale_O, self._bias_O
+        return self._whole_OI(), self._product_scale_O, self._bias_O
 
-    def size_bytes(self) -> int:
-        """Return the bytes of the weights with their scales and biases."""
-        return self.out_features * (self.in_features + 8)
+    def _whole_OI(self) -> Tensor:
+        return self._packed[0, self.out_features].to_dense().t()
 
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
         """Return (R, O) for (R, I), or only the output features `outputs`.
@@ -80,13 +86,17 @@ class QuantizedLinear(nn.Module):
         """Return `forward` without a gradient."""
         start, stop, _ = (outputs or slice(None)).indices(self.out_features)
         if (start, stop) not in self._packed:
-            whole_OI = unpacked_integers(self._packed[0, self.out_features])
-            self._packed[start, stop] = packed_integers(whole_OI[start:stop])
+            self._packed[start, stop] = _in_blocks(self._whole_OI()[start:stop])
         some = slice(start, stop)
         bytes_RI, span_R1 = self._whole(input.float())
         zero = MIDDLE if self.lowest is None else 0
         packed = self._packed[start, stop]
-        product_RO = product_of_integers(bytes_RI, zero, packed, self._product_scale_O[some], self._zero_O[some])
+        assert _multiply is not None, "multiplies_integers was asked"
+        # scale (bytes - zero) V': an exact sum of integers, then one rounding. Rows of int8 have no fast kernel.
+        scale_O, zero_O = self._product_scale_O[some], self._zero_O[some]
+        product_RO: Tensor = _multiply(
+            bytes_RI, 1.0, zero, packed, scale_O, zero_O, None, 1.0, 0, torch.float32, "none", [], ""
+        )
         result_RO = product_RO[: len(input)]
         # In place, since new memory takes longer than the arithmetic.
         torch.addcmul(self._bias_O[some], result_RO, span_R1, out=result_RO)
@@ -107,13 +117,21 @@ class QuantizedLinear(nn.Module):
             first_R1 = per_step_R1 * -self.lowest - MIDDLE
             steps_RI = torch.addcmul(first_R1, input_RI, per_step_R1, out=_steps(input_RI))
         rows = len(input_RI)
-        # The library compiles its kernel for each new number of rows. Rows do not influence each other, so those that
-        # are added need no content.
-        whole_RI = torch.empty((rows + up_to_compiled(rows), self.in_features), dtype=torch.int8)
+        # The library compiles its kernel for each new number of rows, so only ROW_COUNTS numbers between two powers of
+        # two are used. Rows do not influence each other, so those that are added need no content.
+        added = -rows % max(LEAST_ROWS, 2 ** (rows.bit_length() - 1) // ROW_COUNTS)
+        whole_RI = torch.empty((rows + added, self.in_features), dtype=torch.int8)
         # torch converts to int8 several times as fast as to uint8.
         whole_RI[:rows].copy_(steps_RI.round_())
         # Adds MIDDLE.
         return whole_RI.view(torch.uint8).bitwise_xor_(MIDDLE), span_R1
+
+
+def _in_blocks(whole_OI: Tensor) -> Tensor:
+    """Return an int8 weight in the memory layout of the library's kernels."""
+    assert _prepack is not None, "multiplies_integers was asked"
+    packed: Tensor = _prepack(whole_OI.contiguous(), None)
+    return packed
 
 
 class _Scratch(threading.local):

@@ -1,30 +1,24 @@
-"""int8 for predicting on a CPU: the linear layers of an encoder with int8 weights and activations."""
+"""The choices int8 and int8_compiled of the group `precision`: what they need, and what they refuse."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 
 from nlu.config.errors import UserError
 from nlu.config.targets import build
-from nlu.models.layers.torch_private import multiplies_integers
+from nlu.inference.int8.encoder import compile_layers
+from nlu.inference.int8.encoder import quantize as quantize_encoder
+from nlu.inference.int8.linear import multiplies_integers
+from nlu.models.encoders.bert import Bert
 from nlu.models.task_model import TaskModel
 from nlu.training.hardware import instruction_sets
 from nlu.training.precision import Precision
 
 EXACT = ("avx512_vnni", "avx_vnni", "amx_int8")
 """instruction sets that sum products of bytes in 32 bits, as /proc/cpuinfo names them; older ones clip sums to 16"""
-INT8 = "nlu.training.int8.Int8"
-
-
-@runtime_checkable
-class Quantizable(Protocol):
-    """An encoder whose linear layers can be held in int8."""
-
-    def quantize(self, dtype: torch.dtype, *, compiled: bool = False) -> None:
-        """Replace them by `nlu.models.layers.quantized.QuantizedLinear`, in place and for good; `dtype` is that of the
-        inputs of attention. With `compiled`, layers without a gradient are computed by `nlu.models.layers.compiled`."""
+INT8 = "nlu.inference.int8.precision.Int8"
 
 
 class Int8(Precision):
@@ -34,7 +28,7 @@ class Int8(Precision):
     scales are those of the weights and of the row: no rows are needed to choose them.
     """
 
-    rules_of_config = "nlu.models.rules.int8_problems"
+    rules_of_config = "nlu.inference.int8.rules.int8_problems"
 
     def __init__(self, *, attention: Literal["auto", "bfloat16", "float32"] = "auto", compiled: bool = False):
         """`attention`: the format of its matrix products; auto = bf16 if the processor computes its products.
@@ -72,18 +66,18 @@ class Int8(Precision):
                 "bytes exactly; set precision=bf16 or fp32"
             )
         encoder = model.backbone
-        if not isinstance(encoder, Quantizable):
+        if not isinstance(encoder, Bert):
             raise UserError(
                 f"precision is {self.name}, but {type(encoder).__name__} has no linear layers of nlu to quantize; set "
                 "precision=bf16 or fp32, or export with format=onnx-int8"
             )
-        encoder.quantize(self.dtype_of_attention(), compiled=self.compiled)
+        if self.compiled:
+            compile_layers(encoder)
+        else:
+            quantize_encoder(encoder, self.dtype_of_attention())
 
     def dtype_of_attention(self) -> torch.dtype:
-        """Return the format of the matrix products inside attention."""
-        if self.compiled:
-            # Also for what torch computes then: explanations, which need gradients.
-            return torch.float32
+        """Return the format of the matrix products inside attention, without `compiled`."""
         if self.attention != "auto":
             return torch.bfloat16 if self.attention == "bfloat16" else torch.float32
         is_slow = Precision(dtype="bfloat16").warning(torch.device("cpu")) is not None

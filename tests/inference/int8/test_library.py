@@ -1,0 +1,97 @@
+"""A library of C: built once, kept by what decides their code, and what a user is told who has no compiler."""
+
+import ctypes
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from nlu.config.errors import UserError
+from nlu.inference.int8 import library
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, library.COMPILERS)), reason="no C compiler")
+SOURCE = "int twice(int x) { return 2 * x; }\n"
+
+
+@pytest.fixture(autouse=True)
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a source."""
+    path = tmp_path / "small.c"
+    path.write_text(SOURCE)
+    monkeypatch.setenv("NLU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(library, "_loaded", {})
+    return path
+
+
+def test_a_source_is_compiled_once_and_computes(tmp_path, monkeypatch, source):
+    assert library.load(source).twice(21) == 42
+    (kept,) = (tmp_path / "cache/compiled").iterdir()
+    monkeypatch.setattr(library, "_loaded", {})
+    before = kept.stat().st_mtime_ns
+    assert library.load(source).twice(4) == 8
+    assert list((tmp_path / "cache/compiled").iterdir()) == [kept] and kept.stat().st_mtime_ns == before
+
+
+def test_another_source_gets_another_library(tmp_path, monkeypatch, source):
+    library.load(source)
+    source.write_text(SOURCE.replace("2 *", "3 *"))
+    monkeypatch.setattr(library, "_loaded", {})
+    assert library.load(source).twice(5) == 15
+    assert len(list((tmp_path / "cache/compiled").iterdir())) == 2
+
+
+def test_threads_that_ask_at_once_get_one_library(source):
+    found: list[ctypes.CDLL] = []
+    threads = [threading.Thread(target=lambda: found.append(library.load(source))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and len(set(map(id, found))) == 1
+
+
+def test_processes_that_build_at_once_all_get_a_whole_library(tmp_path, source):
+    program = (
+        "from nlu.inference.int8 import library\n"
+        "from pathlib import Path\n"
+        f"print(library.load(Path({str(source)!r})).twice(3))\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(3)]
+    assert [process.communicate()[0].strip() for process in processes] == [b"6"] * 3
+    assert len(list((tmp_path / "cache/compiled").iterdir())) == 1
+    assert not list((tmp_path / "cache/staging").iterdir())
+
+
+def test_without_a_compiler_the_user_is_told_what_to_install(tmp_path, monkeypatch, source):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        UserError, match="needs a C compiler, but none of cc, gcc, clang is on the PATH; install gcc or clan"
+    ):
+        library.load(source)
+
+
+def test_a_compiler_that_is_named_but_absent_is_refused(monkeypatch, source):
+    monkeypatch.setenv("CC", "no-such-compiler -m64")
+    with pytest.raises(UserError, match="needs a C compiler, but CC=no-such-compiler is not on the PATH; install gcc"):
+        library.load(source)
+
+
+def test_what_the_compiler_says_about_a_wrong_source_is_shown(tmp_path, source):
+    source.write_text("int twice(int x) { return 2 * y; }\n")
+    with pytest.raises(UserError, match="cannot compile small.c: .*'y'.*; set CC to another compiler"):
+        library.load(source)
+    assert not list((tmp_path / "cache/staging").iterdir()) and not (tmp_path / "cache/compiled").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path, source):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    with pytest.raises(UserError, match="set NLU_CACHE to a folder that can"):
+        library.load(source)
+
+
+def test_no_compiler_may_fuse_or_reorder_sums():
+    assert "-ffp-contract=off" in library.FLAGS and not {"-ffast-math", "-Ofast"}.intersection(library.FLAGS)
