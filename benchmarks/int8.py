@@ -163,14 +163,14 @@ def size_mb(*paths: Path) -> float:
 
 def size_in_memory_mb(run: str, precision: str) -> float:
     """Return the size of the weights that a run predicts with; those of bf16 stay fp32 beside their copies."""
-    from nlu.models.layers.quantized import QuantizedLinear
-
     import nlu
+    from nlu.inference.int8.encoder import CompiledBert
+    from nlu.inference.int8.linear import QuantizedLinear
 
     model = nlu.load(run, device="cpu", precision=precision).trained.model
-    compiled = getattr(model.backbone, "compiled", None)
-    rounded = sum(module.size_bytes() for module in model.modules() if isinstance(module, QuantizedLinear))
-    rounded += compiled.size_bytes() if compiled is not None else 0
+    kept = [each.integers() for each in model.modules() if isinstance(each, QuantizedLinear)]
+    rounded = sum(each.numel() * each.element_size() for parts in kept for each in parts)
+    rounded += model.backbone.in_c.size_bytes() if isinstance(model.backbone, CompiledBert) else 0
     return (rounded + sum(each.numel() * each.element_size() for each in model.parameters())) / 1e6
 
 
