@@ -23,23 +23,3 @@ def test_shades_are_shares_of_the_rows_of_a_class_and_numbers_its_rows() -> None
     assert written == {(0, 0): "30", (0, 1): "10", (1, 0): "1", (1, 1): "2", (1, 2): "5"}
     colours = {text.get_text(): text.get_color() for text in axes.texts}
     assert colours["30"] == "white" and colours["2"] == "black"
-
-
-def test_the_most_confused_of_many_classes_are_shown_and_the_rest_is_summed() -> None:
-    rng = np.random.default_rng(3)
-    matrix = np.diag(np.full(150, 50))
-    for line, column in zip(rng.permutation(150)[:40], rng.permutation(150)[:40], strict=True):
-        matrix[line, column] += 9 * (line != column)
-    axes = confusion_figure("test", [str(number) for number in range(150)], matrix).axes[0]
-    across, down = tick_names(axes)
-    assert across == down and len(across) == 60 and across[-1] == "91 others"
-    wrong = matrix.sum(0) + matrix.sum(1) - 2 * matrix.diagonal()
-    threshold = sorted(wrong)[-59]
-    kept = [int(name) for name in across[:-1]]
-    assert kept == sorted(kept) and {place for place in range(150) if wrong[place] > threshold} <= set(kept)
-    others = [place for place in range(150) if place not in kept]
-    shares = np.asarray(axes.images[0].get_array())
-    first = kept[0]
-    assert shares[0, 1:3] == pytest.approx(matrix[first, kept[1:3]] / matrix[first].sum())
-    assert shares[0, -1] == pytest.approx(matrix[first, others].sum() / matrix[first].sum())
-    assert shares[-1, -1] == pytest.approx(matrix[np.ix_(others, others)].sum() / matrix[others].sum())

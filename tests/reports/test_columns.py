@@ -28,14 +28,6 @@ def test_paths_are_called_by_where_they_differ(tmp_path: Path) -> None:
     assert labels(tmp_path) == ["train=lcqmc/train.tsv", "train=afqmc/train.tsv"]
 
 
-def test_values_that_are_alike_at_their_ends_or_in_their_first_digits_stay_apart(tmp_path: Path) -> None:
-    long = "one-long-name-of-a-prompt", "and-the-same-long-end-of-it-for-both"
-    for number, (middle, rate) in enumerate((("x", 0.12345671), ("y", 0.12345672))):
-        a_run(tmp_path / str(number), data__prompt=f"{long[0]}-{middle}-{long[1]}", optimizer__lr=rate)
-    found = labels(tmp_path)
-    assert len(set(found)) == 2
-
-
 def test_the_command_draws_every_configuration_under_the_name_that_it_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,16 +108,6 @@ def test_a_changed_checkout_is_recorded_with_its_diff_less_secret_files(checkout
     assert "hidden value" not in described["diff"] and "secrets.yaml" not in described["diff"]
 
 
-@pytest.mark.thorough
-def test_a_clean_checkout_has_an_empty_diff_and_a_huge_diff_is_cut(checkout):
-    (checkout / ".gitignore").write_text("__pycache__\nrun\n")
-    git(checkout, "commit", "--quiet", "--all", "--message", "second")
-    call(f"{WRITE}; Path('README.md').write_text('ä line\\n' * 100_000); {WRITE}", checkout)
-    clean, huge = (start["git"] for start in starts_of(checkout / "run"))
-    assert (clean["dirty"], clean["diff"], clean["diff_cut"]) == (False, "", False)
-    assert huge["dirty"] and huge["diff_cut"] and 190_000 < len(huge["diff"].encode()) <= 200_000
-
-
 def test_overrides_reach_the_program_again_through_xargs(tmp_path):
     kept = ['+data.query=it\'s "quoted" \\ $HOME', "model.sizes=[1, 2]", "name=zwölf", "note=two\nlines", "empty="]
     dropped = ["hydra.run.dir=/x", "+hydra.sweep.dir=y", "hydra.sweep.subdir=z", "resume=auto", "++dry_run=true"]

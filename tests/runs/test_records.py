@@ -2,18 +2,16 @@
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nlu.config.errors import DataError, UserError
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table, read_rows
-from nlu.storage.files import write_json, write_text
+from nlu.storage.files import write_json
 
 
 def fill(path, steps):
@@ -93,36 +91,6 @@ def test_json_holds_plain_values_and_null_for_numbers_it_lacks(tmp_path):
     )
     read = json.loads((tmp_path / "result.json").read_text())
     assert read == {"f1": 0.5, "steps": 3, "loss": None, "at": str(tmp_path)}
-
-
-def test_replacing_a_file_neither_disturbs_readers_nor_leaves_temporary_files(tmp_path):
-    path = tmp_path / "folder" / "config.yaml"
-    write_text(path, "old")
-    with open(path) as reader:
-        write_text(path, "new")
-        assert reader.read() == "old"
-    assert path.read_text() == "new"
-    assert os.listdir(path.parent) == ["config.yaml"]
-
-
-def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_is_afterwards(tmp_path, monkeypatch):
-    events = []
-    sync, rename = os.fsync, os.replace
-
-    def synced(descriptor):
-        events.append(("on the disk", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
-        sync(descriptor)
-
-    def renamed(source, target):
-        events.append((Path(source).name, Path(target).name))
-        rename(source, target)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", renamed)
-    write_text(tmp_path / "a.txt", "x")
-    (temporary, name) = events[1]
-    assert name == "a.txt" and temporary != name
-    assert events == [("on the disk", temporary), (temporary, name), ("on the disk", tmp_path.name)]
 
 
 def test_a_table_with_fewer_columns_at_its_end_gets_the_others_with_empty_cells(tmp_path):

@@ -11,12 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from nlu.runs.records import COST_COLUMNS
-from tests.training.in_process import MODEL, PLAIN, Killed, at_backward, composed, die, sets, start, train
+from tests.training.in_process import MODEL, PLAIN, composed, sets, start, train
 from tests.training.instants import Instants, listening_to_operations
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
 
@@ -127,98 +126,6 @@ def test_a_run_killed_in_the_midst_of_writing_a_file_continues_to_the_same_bytes
             assert_same(run_dir, expected, f"killed while {name} was written")
             shutil.rmtree(run_dir)
     assert {"valid.tsv", "checkpoints/.last.new/model.safetensors", "checkpoints/.last.new/state.json"} < cut
-
-
-class Syncs:
-    """What was synced: size and time of change of files, names and inodes in folders; and what is not in order."""
-
-    def __init__(self) -> None:
-        self.synced: dict[int, Any] = {}
-        self.problems: list[str] = []
-        self.marked = self.renamed = 0
-        self._held_when_marked: dict[int, list[str]] = {}
-        self._sync = os.fsync
-
-    def fsync(self, descriptor: int) -> None:
-        """Note and do what os.fsync does."""
-        self._sync(descriptor)
-        self.synced[os.fstat(descriptor).st_ino] = self._state(descriptor)
-
-    def look(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Judge the operations on checkpoints: marked COMPLETE once all else is on the disk, renamed once it is too."""
-        if event == "open" and is_marking(arguments):
-            self.marked += 1
-            folder = Path(arguments[0]).parent
-            self._held_when_marked.setdefault(folder.stat().st_ino, sorted(os.listdir(folder)))
-            self._require_synced(folder, "before COMPLETE")
-        if event == "os.rename" and str(arguments[0]).endswith(".new"):
-            self.renamed += 1
-            folder = Path(arguments[0])
-            held = self._held_when_marked.pop(folder.stat().st_ino, [])
-            if sorted([*held, "COMPLETE"]) != sorted(os.listdir(folder)):
-                self.problems.append(f"{folder.name} was marked COMPLETE, if at all, when it held {held}")
-            self._require_synced(folder, "before the rename")
-            if self.synced.get(folder.stat().st_ino) != self._state(folder):
-                self.problems.append(f"the names in {folder.name} were not synced before the rename")
-
-    def _require_synced(self, folder: Path, when: str) -> None:
-        files = [path for path in folder.iterdir() if path.is_file()]
-        late = [path.name for path in files if self.synced.get(path.stat().st_ino) != self._state(path)]
-        if late:
-            self.problems.append(f"{late} of {folder.name} were not synced {when}")
-
-    def is_synced(self, folder: Path) -> bool:
-        """Whether the names in a folder, as they are, were synced."""
-        return self.synced.get(folder.stat().st_ino) == self._state(folder)
-
-    @staticmethod
-    def _state(where: int | Path) -> Any:
-        if os.path.isdir(where):
-            with os.scandir(where) as entries:
-                return sorted((entry.name, entry.inode()) for entry in entries)
-        found = os.stat(where)
-        return found.st_size, found.st_mtime_ns
-
-
-def is_marking(arguments: tuple[Any, ...]) -> bool:
-    """Whether an opening makes the marker of a checkpoint: for writing, by a mode or by flags."""
-    path, mode, flags = arguments
-    if (
-        not isinstance(path, str | os.PathLike)
-        or os.path.basename(path) != "COMPLETE"
-        or "checkpoints" not in str(path)
-    ):
-        return False
-    return any(letter in mode for letter in "wxa") if mode else bool(flags & os.O_CREAT)
-
-
-def test_a_checkpoint_is_synced_before_it_is_marked_and_marked_before_it_is_renamed(
-    data: tuple[str, ...], tmp_path: Path
-) -> None:
-    syncs = Syncs()
-    with listening_to_operations(syncs.look), mock.patch.object(os, "fsync", syncs.fsync):
-        train(*OPTIONS, *data, f"hydra.run.dir={tmp_path}/run")
-    assert not syncs.problems
-    # Two evaluations, each of which wrote one of the best and the last state.
-    assert syncs.marked == syncs.renamed == 4
-    assert syncs.is_synced(tmp_path / "run/checkpoints")
-
-
-@pytest.mark.parametrize("killed_in", [2, 5, *(pytest.param(step, marks=pytest.mark.thorough) for step in (1, 6))])
-def test_a_bf16_run_with_micro_batches_killed_in_a_step_continues_to_the_same_bytes(
-    data: tuple[str, ...], tmp_path: Path, killed_in: int
-) -> None:
-    # Steps of 4 micro-batches of 3 rows: the third step ends the epoch of 27.
-    options = (
-        *OPTIONS, *data, "precision=bf16", "trainer.batch_size=3", "trainer.accumulation=4", "trainer.max_duration=6st",
-        "trainer.eval_interval=3st", "trainer.save_interval=2st", "trainer.log_interval=4st",
-    )  # fmt: skip
-    train(*options, f"hydra.run.dir={tmp_path}/whole")
-    passes_before = [0, 4, 8, 9, 13, 17][killed_in - 1]
-    with at_backward(passes_before + 1, die), pytest.raises(Killed):
-        train(*options, f"hydra.run.dir={tmp_path}/run")
-    train(*options, f"hydra.run.dir={tmp_path}/run")
-    assert_same(tmp_path / "run", outcome(tmp_path / "whole"), f"killed in step {killed_in}")
 
 
 @pytest.mark.thorough

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from nlu.launching.following import progress_of
-from nlu.reports.runs import find_runs, read_run
+from nlu.reports.runs import read_run
 from nlu.runs.records import COST_COLUMNS, read_rows
 from tests.training.in_process import MODEL, PLAIN, Killed, at_backward, column, die, sets, train
 from tests.training.runs import result
@@ -73,19 +72,6 @@ def test_a_run_in_three_stages_has_the_bytes_of_an_unbroken_one(options: tuple[s
     )
     train(*options, f"hydra.run.dir={staged}")
     assert_same(staged, whole)
-
-
-def test_a_report_shows_a_stopped_run_as_unfinished_at_its_position(options: tuple[str, ...], tmp_path: Path) -> None:
-    for name, interval in (("often", "2st"), ("seldom", "50st")):
-        own = ("trainer.stop_after=5st", f"trainer.log_interval={interval}")
-        train(*options, *own, f"hydra.run.dir={tmp_path}/{name}")
-        found = read_run(tmp_path / name)
-        # Four steps of the first epoch, and one of the second.
-        assert (found.state, found.examples, found.best_step) == ("unfinished", 27 + 8, 3)
-        # A launcher that follows the job says the same, instead of its best score.
-        row = progress_of(tmp_path / name)
-        assert row.is_unfinished and row.last_line.startswith("unfinished; the command with hydra.run.dir=")
-    assert len(find_runs([tmp_path])[0]) == 2
 
 
 def test_a_stage_behind_the_end_of_the_run_changes_nothing(options: tuple[str, ...], tmp_path: Path) -> None:

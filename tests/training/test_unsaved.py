@@ -123,19 +123,3 @@ def test_weights_below_save_above_stay_until_the_test_set_is_scored_after_a_kill
     assert (run_dir / "checkpoints" / "best-1").is_dir() and comparable(run_dir) == comparable(ordinary)
     train(*options)
     assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == ["last"]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["trainer.keep_best=2"], "trainer.keep_best is 2, but trainer.save is false"),
-        (["trainer.save_above=0.7"], "trainer.save_above is 0.7, but trainer.save is false"),
-        (["trainer.stop_after=2st"], "trainer.stop_after is 2st, but trainer.save is false"),
-        (["resume=."], "whose state would be copied into this run, but trainer.save is false"),
-    ],
-)
-def test_what_needs_a_checkpoint_is_refused_without_checkpoints(
-    data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], said: str
-) -> None:
-    train(*TINY, *data, "trainer.save=false", f"hydra.run.dir={tmp_path}/run", *overrides, status=2)
-    assert said in capsys.readouterr().err and not (tmp_path / "run").exists()

@@ -15,7 +15,6 @@ from nlu.config.errors import CheckpointError, DataError
 from nlu.data.tokenizing import wordpiece
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
-from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.formats.pretrained import KINDS, load_into, open_pretrained
 from nlu.models.task_model import TaskModel
 from nlu.runs.checkpoint import Checkpoints
@@ -264,20 +263,6 @@ def test_a_former_runs_classifier_is_taken_only_for_its_own_labels(tmp_path, run
         assert same(best, model.state_dict(), but="head")
         assert torch.equal(model.head.linear.weight[:2], best.head.linear.weight) == is_taken
     assert sum("its head is not loaded" in message for message in messages()) == 3
-
-
-def test_a_run_of_textcnn_continues_as_textcnn_and_is_refused_elsewhere(tmp_path, run):
-    sizes: dict[str, Any] = {"embedding_size": 8, "hidden_size": 12}
-    best, _ = run(["no", "yes"], lambda: TextCnn(VOCAB_SIZE, None, pretrained=None, **sizes))
-    source = open_pretrained(str(tmp_path / "run"))
-    again = task_model(TextCnn(VOCAB_SIZE, source, pretrained="run", **sizes), "single", 2)
-    load_into(again, source)
-    assert same(best, again.state_dict())
-    with pytest.raises(CheckpointError, match="model_type textcnn,.* set model=textcnn"):
-        model_of(str(tmp_path / "run"))
-    foreign = open_pretrained(write(tmp_path / "hub", hub_tensors()))
-    with pytest.raises(CheckpointError, match="of the encoder's 5 tensors none can be taken"):
-        load_into(again, foreign)
 
 
 def test_the_tensorflow_checkpoint_that_is_named_is_the_one_that_is_read(tmp_path, monkeypatch):
