@@ -35,6 +35,7 @@ def of_machine(outputs: Path) -> list[Section]:
         "fast paths": [
             ("processor", fast_paths.processor, INSTALL),
             ("CUDA", fast_paths.cuda, "look at nvidia-smi"),
+            ("batches", fast_paths.batches, "set precision=fp32"),
             ("precision", fast_paths.precision, "set precision=fp32"),
             ("apex", software.apex, "pip uninstall apex"),
         ],

@@ -3,19 +3,25 @@
 Axes: M, K and N sides of matrices.
 """
 
+import math
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import torch
 
 from nlu.diagnosis.check import Check, warning
+from nlu.inference.self_check import library_of, sentence, uneven_layers
 from nlu.models.layers import torch_private
 from nlu.models.layers.attention_in_one_kernel import packed_kernel
+from nlu.models.layers.linear import Linear
 from nlu.training.auto import choice_for
 from nlu.training.hardware import instruction_sets
 from nlu.training.precision import Precision
 from nlu.training.ranks import choose_device
 
+SHAPES = (768, 2304), (768, 768), (768, 3072), (3072, 768)
+"""the inputs and outputs of the layers of BERT-base"""
 SIDES = 512, 768, 768
 """the rows of a batch, and the width of layers, of BERT-base: M, K, N"""
 TRIES, ENOUGH_S = 10, 0.3
@@ -48,6 +54,17 @@ def processor() -> Iterator[Check]:
     else:
         yield Check("bf16 kernels", says)
     yield _private_parts()
+
+
+def batches() -> Check:
+    """Check whether the layers of BERT-base give a row the same bits alone and among others, in fp32 and bf16."""
+    contexts = (nullcontext(), torch.autocast("cpu", dtype=torch.bfloat16))
+    layers = [(Linear(*shape), context) for shape in SHAPES for context in contexts]
+    found = list(uneven_layers(layers, both_threads=True, budget_s=math.inf))
+    libraries = ", ".join(map(library_of, ("float32", "bfloat16")))
+    if found:
+        return warning("equal scores in any batch", sentence(found), "compare scores of one batch size only")
+    return Check("equal scores in any batch", f"rows of layers have the same bits alone and among others: {libraries}")
 
 
 def precision() -> Check:

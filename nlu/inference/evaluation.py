@@ -32,6 +32,7 @@ from nlu.inference.findings import Findings, find, require_classes
 from nlu.inference.int8.precision import quantize, require_int8
 from nlu.inference.locate import ExportFolder, Located
 from nlu.inference.scores_table import append_scores
+from nlu.inference.self_check import warn_of_batches
 from nlu.inference.side_by_side import may_be_apart, side_by_side
 from nlu.inference.trained import Trained, config_of, load_trained, scores_at
 from nlu.models.task_model import TaskModel
@@ -222,6 +223,7 @@ def _score_all(
     into = folder / "predictions"
     in_turn = side_by_side if may_be_apart(subject.model, subject.task) else None
     evaluator = Evaluator(subject.model, subject.task, ranks, precision, batch_size, into, in_turn=in_turn)
+    warn_of_batches(subject.model, precision, ranks.device)
     for name, whole in subject.sets.items():
         part = whole if config.max_rows is None else sample(whole, config.max_rows, config.seed)
         with progress.task(f"scoring {name}", len(part)) as bar:

@@ -19,6 +19,7 @@ from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
 from nlu.data.store import EncodedRows
 from nlu.inference.int8.precision import Int8
+from nlu.inference.self_check import warn_of_batches
 from nlu.inference.side_by_side import is_small, may_be_apart, on_one_thread, side_by_side
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import PROBABILITY, Cell, Holds, Kind
@@ -46,6 +47,7 @@ class Predictor:
         # Explanations need gradients of vectors, never of weights, whose gradients would take as much memory again.
         trained.model.to(device).requires_grad_(False)
         self._apart = may_be_apart(trained.model, trained.task)
+        warn_of_batches(trained.model, self.precision, device)
 
     @property
     def runs(self) -> list[Trained]:

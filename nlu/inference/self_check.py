@@ -1,0 +1,125 @@
+"""A short check of the promise that a score does not depend on its batch, for the layers of a model that is loaded.
+
+The promise rests on the matrix libraries of the processor (docs/guarantees.md). Axes: R rows, I input features.
+"""
+
+import logging
+import platform
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nlu.inference.side_by_side import may_be_apart, on_one_thread
+from nlu.models.layers.linear import Linear
+from nlu.models.task_model import TaskModel
+from nlu.runs.provenance import cpu_model
+from nlu.training.precision import NumberFormat
+
+log = logging.getLogger(__name__)
+
+BUDGET_S = 0.035
+"""the time after which no further layer is looked at; with the last one the check takes at most 0.05 s"""
+ROWS, ALONE, START = 320, (17, 1), 50
+"""rows together: libraries divide the sums of up to 300 rows; rows alone, and where they begin among the others"""
+_said: set[str] = set()
+"""warnings of this process, each of which is given once"""
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """A layer that gives a row other bits among a few rows than among many."""
+
+    inputs: int
+    outputs: int
+    dtype: str
+    rows: int
+    threads: int
+    difference: float
+    """the largest one, as a part of the largest output"""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.inputs} to {self.outputs} in {self.dtype}, {self.rows} row{'s' * (self.rows > 1)} on "
+            f"{self.threads} thread{'s' * (self.threads > 1)}, by up to {self.difference:.0e}"
+        )
+
+
+def warn_of_batches(model: TaskModel, precision: NumberFormat, device: torch.device) -> None:
+    """Warn by name, once, of layers on a CPU whose rows depend on the number of rows. Takes at most 0.05 s."""
+    if device.type != "cpu" or not isinstance(model, TaskModel):
+        return
+    # Every head computes in fp32.
+    contexts: dict[str, AbstractContextManager[object]] = {"head": nullcontext()}
+    layers = [
+        (each, contexts.get(name.partition(".")[0], precision.autocast(device)))
+        for name, each in model.named_modules()
+        if type(each) is Linear
+    ]
+    found = list(uneven_layers(layers, both_threads=may_be_apart(model), budget_s=BUDGET_S))
+    if found and (said := sentence(found)) not in _said:
+        _said.add(said)
+        log.warning("%s; compare only scores of one batch size", said)
+
+
+def sentence(found: list[Uneven]) -> str:
+    """Return what to say of uneven layers."""
+    libraries = sorted({library_of(one.dtype) for one in found})
+    return (
+        f"a score may depend on its batch here, in its last digits: {'; '.join(map(str, found))} "
+        f"({' and '.join(libraries)}, {cpu_model()}); docs/guarantees.md names the libraries on which the promise rests"
+    )
+
+
+@torch.inference_mode()
+def uneven_layers(
+    layers: Iterable[tuple[Linear, AbstractContextManager[object]]], *, both_threads: bool, budget_s: float
+) -> Iterator[Uneven]:
+    """Yield the first uneven result of each shape and precision; a layer comes with the context of its forward pass.
+
+    `both_threads`: whether rows are also computed by one thread, as batches side by side are. The rest is left out once
+    `budget_s` is spent.
+    """
+    began, known = time.perf_counter(), set()
+    # A library divides long sums, if any.
+    for layer, context in sorted(layers, key=lambda pair: -pair[0].in_features):
+        with context:
+            dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+            if (shape := (layer.in_features, layer.out_features, dtype)) in known:
+                continue
+            known.add(shape)
+            rows_RI, start_s = _rows(layer.in_features), time.perf_counter()
+            alone = {(rows, torch.get_num_threads()): layer(rows_RI[START : START + rows]) for rows in ALONE}
+            now_s = time.perf_counter()
+            if (left_s := budget_s + began - now_s) < 0:
+                return
+            # As many rows as there is time for: some processors have no kernels for bf16.
+            count = int(min(ROWS, max(START + max(ALONE), sum(ALONE) * left_s / (now_s - start_s))))
+            if both_threads and torch.get_num_threads() > 1:
+                with on_one_thread(True):
+                    alone |= {(rows, 1): layer(rows_RI[START : START + rows]) for rows in ALONE}
+            together = layer(rows_RI[:count])
+        for (rows, threads), found in alone.items():
+            if not torch.equal(found, there := together[START : START + rows]):
+                apart = float((found - there).abs().max() / together.abs().max())
+                yield Uneven(layer.in_features, layer.out_features, str(dtype)[6:], rows, threads, apart)
+                break
+
+
+def _rows(width: int) -> Tensor:
+    # Overlapping pieces of one array: so many random numbers would take as long as the products.
+    numbers = torch.randn(width + 7 * ROWS, generator=torch.Generator().manual_seed(width))
+    return numbers.unfold(0, width, 7)[:ROWS].contiguous()
+
+
+def library_of(dtype: str) -> str:
+    """Return the name and version of the library that multiplies matrices of a type on a CPU, as far as known."""
+    lines = [line.strip(" -") for line in torch.__config__.show().splitlines()]
+    wanted = "Math Kernel Library" if dtype == "float32" else "MKL-DNN"
+    if named := next((line for line in lines if wanted in line), None):
+        return named.partition(" (")[0].partition("-Product")[0].replace("Intel(R) MKL-DNN", "oneDNN")
+    blas = next((line.partition("BLAS_INFO=")[2].partition(",")[0] for line in lines if "BLAS_INFO=" in line), "")
+    return f"{blas or 'an unknown BLAS'} on {platform.machine()}"
