@@ -7,23 +7,18 @@ import torch
 
 from nlu.config.errors import UserError
 
-_NAN = "returned nan values"
-"""in the text of torch's error"""
-
 
 @contextmanager
 def detecting(number: int) -> Iterator[None]:
     """Stop the backward passes of step `number` in the block at the first operation that returns NaN.
 
-    Raises UserError with the name of the operation; torch prints the traceback of the call that ran it in the forward
-    pass. Each operation keeps its traceback and is checked, so a step takes several times as long. Numbers do not
-    change.
+    Raises UserError with its name; torch warns with the traceback of the call that ran it. Numbers do not change.
     """
     try:
         with torch.autograd.set_detect_anomaly(True, check_nan=True):
             yield
     except RuntimeError as error:
-        if _NAN not in str(error):
+        if "returned nan values" not in str(error):
             raise
         raise UserError(
             f"the gradient becomes NaN in the backward pass of step {number}, and nothing was updated: {error} The "

@@ -9,9 +9,10 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from os.path import commonprefix
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +20,13 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.words import counted
-from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.methods.method import Scale
 from nlu.models.layers.recomputing import is_repetition
 from nlu.optim.optimizer import OF_METHOD
 from nlu.tasks.composite import task_of
 from nlu.training.memory import divided, tried
+from nlu.training.parallel import total_norm
 from nlu.training.passes import Passes, Share
 
 SHOWN_ROWS = 8
@@ -39,37 +40,31 @@ class NonFinite(UserError):
     """The loss or the gradient of a step is not finite. Equal on all ranks, with nothing updated."""
 
 
-class Stepper(Protocol):
-    """What is needed of `nlu.training.step.Stepper`."""
-
-    passes: Passes
-    pieces: int
-    max_loss: float | None
-
-
 def explain(
-    stepper: Stepper, part: Examples, micro_batches: list[np.ndarray], number: int, epoch: int, scale: Scale,
+    stepper: Any, part: Examples, micro_batches: list[np.ndarray], number: int, epoch: int, scale: Scale,
     what: str, value: float, loss_scale: float | None,
 ) -> UserError:  # fmt: skip
     """Return the error of step `number`, in which `what`, the loss or the gradient norm, is `value`.
 
     Of a value that is not finite, it names the rows with their texts, the module, the term of the loss and the rank;
-    a loss that is finite is above `trainer.max_loss`, and only the rows are named. `micro_batches` holds the examples
-    of this rank, `scale` the factors that the passes used. All ranks must call it; their weights must be those from
-    before the step. Gradients are lost.
+    a loss that is finite is above `trainer.max_loss`, and only the rows are named. `stepper` is that of the run, with
+    the weights from before the step, `micro_batches` holds the examples of this rank, `scale` the factors that the
+    passes used. All ranks must call it. Gradients are lost.
     """
-    passes = stepper.passes
     nothing = "nothing was updated, and what was saved before stands"
     # In the same pieces, for which memory is enough.
-    search = _Search(passes, part, divided(micro_batches, stepper.pieces), number, epoch, scale)
+    search = _Search(stepper.passes, part, divided(micro_batches, stepper.pieces), number, epoch, scale)
     if math.isfinite(value):
         return UserError(
             f"the loss is {value:g} at step {number}, {search.named([])}, above trainer.max_loss, "
             f"{stepper.max_loss:g}; {nothing}; lower optimizer.lr, lengthen scheduler.warmup, set trainer.clip_norm, "
             "or set trainer.max_loss higher"
         )
+    # What the passes below change besides gradients is put back, since the state may still be saved.
+    stepper.passes.buffers.begin(number)
     rows = search.rows()
     sentences = [search.place(), *search.texts(rows)]
+    stepper.passes.buffers.begin(number)
     at = "" if loss_scale is None else f" at a loss scale of {loss_scale:g}"
     return NonFinite(
         *sentences,
@@ -120,7 +115,6 @@ class _Search:
             return "every micro-batch is finite by itself; only their sum is not"
         (micro, rank), ranks = self.first, self.passes.ranks
         (share,) = self.passes.shares(self.part, [self.micro_batches[micro]], self.epoch)
-        self.passes.forget_gradients()
         said: str | None = None
         if share is not None and ranks.rank == rank:
             # Watching takes a little more memory than the pass.
@@ -154,9 +148,8 @@ class _Search:
         return said
 
     def _numbers(self, examples: Any) -> list[int]:
-        rows = self.part.rows_N[np.asarray(examples, np.int64)]
-        numbers: list[int] = self.part.stored.scalars("number", rows).tolist()
-        return numbers
+        found: list[int] = self.part.stored.scalars("number", self.part.rows_N[np.asarray(examples, np.int64)]).tolist()
+        return found
 
     def _is_finite(self, examples_B: np.ndarray, micro: int) -> bool:
         """Whether these examples of a micro-batch give a finite loss and gradient; True without examples."""
@@ -166,7 +159,8 @@ class _Search:
             return True
         self.passes.forget_gradients()
         sums = self.passes.backward(share, self.scale, self.number, micro)
-        return not share.is_own or bool(torch.isfinite(sums.sum() + self.passes.norm()))
+        norm = total_norm([each.grad for each in self.passes.trained if each.grad is not None])
+        return not share.is_own or bool(torch.isfinite(sums.sum() + norm))
 
     def _watched(self, share: Share, micro: int) -> str:
         """Repeat a pass with hooks and return where its first number is not finite, to follow "first"."""
@@ -187,9 +181,7 @@ class _Search:
             return f"in {loss}{term}"
         if watch.place is not None:
             return f"{watch.place}{term}"
-        if math.isfinite(float(passes.norm())):
-            return "in a place that is not known, since a repeated pass gave finite numbers"
-        return "in the norm of the gradient, which overflows, although each gradient is finite"
+        return "in no module when repeated: the norm of finite gradients overflows, or the pass is not reproducible"
 
 
 @dataclass
@@ -217,10 +209,8 @@ class _Watch:
         self.place: str | None = None
         """None while everything is finite"""
         self._loss, self._method = loss, method
-        self._calls: list[str] = []
-        """in the order in which they began"""
-        self._last: str | None = None
-        """the module that has ended last"""
+        self._calls_begun: list[str] = []
+        self._ended_last: str | None = None
         self._tensors: dict[int, _Tensor] = {}
 
     @contextmanager
@@ -228,10 +218,9 @@ class _Watch:
         """Watch the passes of the block."""
         with ExitStack() as stack:
             for name, module in self.modules.items():
-                if not isinstance(module, torch.jit.ScriptModule):
-                    enter, leave = partial(self._enter, name), partial(self._leave, name)
-                    stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
-                    stack.callback(module.register_forward_hook(leave).remove)
+                enter, leave = partial(self._enter, name), partial(self._leave, name)
+                stack.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(leave).remove)
             for name, parameter in self.parameters.items():
                 if parameter.requires_grad:
                     stack.callback(parameter.register_hook(partial(self._parameter, name)).remove)
@@ -244,8 +233,8 @@ class _Watch:
         if is_repetition():
             return None
         if self.place is None and not all(map(_is_finite, _tensors_in((args, kwargs)))):
-            self.place = self._between("forward", self._last, name)
-        self._calls.append(name)
+            self.place = self._between("forward", self._ended_last, name)
+        self._calls_begun.append(name)
         # A view for each call, so that the gradient of each path is seen by itself.
         viewed = partial(self._viewed, name)
         return tuple(map(viewed, args)), {key: viewed(value) for key, value in kwargs.items()}
@@ -263,10 +252,10 @@ class _Watch:
         found = list(_tensors_in(output))
         if self.place is None and not all(map(_is_finite, found)):
             self.place = f"in the forward pass of {self._named(name)}"
-        self._last = name
+        self._ended_last = name
         for tensor in found:
             if tensor.requires_grad:
-                self._of(tensor).returned.append((name, len(self._calls)))
+                self._of(tensor).returned.append((name, len(self._calls_begun)))
 
     def _of(self, tensor: Tensor) -> _Tensor:
         if id(tensor) not in self._tensors:
@@ -280,7 +269,9 @@ class _Watch:
         if watched.returned:
             # A module gives its gradient to the inside, so it came from outside of the outermost one.
             name, after = watched.returned[-1]
-            self.place = self._between("backward", name, self._calls[after] if after < len(self._calls) else None)
+            self.place = self._between(
+                "backward", name, self._calls_begun[after] if after < len(self._calls_begun) else None
+            )
         elif watched.entered is not None:
             self.place = f"in the backward pass of {self._named(watched.entered)}"
 
@@ -293,12 +284,9 @@ class _Watch:
         """Return the place of code that runs after one module and before another one."""
         if after is None or before is None:
             return f"in the {phase} pass of {self._loss if before is None else self._method}"
-        pairs = zip(after.split("."), before.split("."), strict=False)
-        same = next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
-        parts = after.split(".")[:same]
-        while parts and isinstance(self.modules.get(".".join(parts)), CONTAINERS):
-            parts.pop()
-        inside = ".".join(parts)
+        inside = ".".join(commonprefix([after.split("."), before.split(".")]))
+        while inside and (inside in (after, before) or isinstance(self.modules.get(inside), CONTAINERS)):
+            inside = inside.rpartition(".")[0]
         first, second = (one.removeprefix(f"{inside}.") for one in (after, before))
         return f"in the {phase} pass of {self._named(inside)}, between {first} and {second}"
 
@@ -307,7 +295,7 @@ class _Watch:
 
 
 def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the floating tensors in lists, tuples, mappings and dataclasses. A batch is passed over."""
+    """Yield the floating tensors in lists, tuples and mappings."""
     if isinstance(value, Tensor):
         if value.is_floating_point() and value.layout == torch.strided:
             yield value
@@ -315,8 +303,6 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
         yield from (tensor for each in value.values() for tensor in _tensors_in(each))
     elif isinstance(value, list | tuple):
         yield from (tensor for each in value for tensor in _tensors_in(each))
-    elif is_dataclass(value) and not isinstance(value, type | Batch):
-        yield from (tensor for one in fields(value) for tensor in _tensors_in(getattr(value, one.name, None)))
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -25,7 +25,6 @@ from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task
 from nlu.training.buffers import Buffers
-from nlu.training.parallel import total_norm
 from nlu.training.phases import HostPhases
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
@@ -101,10 +100,6 @@ class Passes:
         """Set all gradients to None."""
         for parameter in self.trained:
             parameter.grad = None
-
-    def norm(self) -> Tensor:
-        """Return the Euclidean norm of the gradients on this rank, on the device."""
-        return total_norm([parameter.grad for parameter in self.trained if parameter.grad is not None])
 
     def run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
         """Compute the gradients of this rank's rows in step `number` from zero, and return the sum of each term.
