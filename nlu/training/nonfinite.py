@@ -127,22 +127,20 @@ class _Search:
 
     def named(self, rows: list[int]) -> str:
         """Return these rows of all ranks by their numbers in the file; all rows of the step if there are none."""
-        ranks = self.passes.ranks
-        own = (self._numbers(rows), self._numbers(np.concatenate(self.micro_batches)))
+        own, ranks = (self._numbers(rows), self._numbers(np.concatenate(self.micro_batches))), self.passes.ranks
         gathered = ranks.gather_to_first(own) or []
         found, every = (sorted(number for one in gathered for number in one[kind]) for kind in (0, 1))
         return f"{ranks.from_first(named(found, every))} of {self.part.name}"
 
     def texts(self, rows: list[int]) -> list[str]:
         """Return a sentence with the text of each of the first rows of all ranks, read from the files again."""
-        shown_B = np.unique(np.array(rows, np.int64))[:SHOWN_TEXTS]
+        shown_B, ranks = np.unique(np.array(rows, np.int64))[:SHOWN_TEXTS], self.passes.ranks
         values = self.part.some(shown_B).texts() if len(shown_B) else []
         own = [
             (number, " ".join(" | ".join(map(_text, row.values())).split())[:SHOWN_CHARACTERS])
             for number, row in zip(self._numbers(shown_B), values, strict=True)
             if row is not None
         ]
-        ranks = self.passes.ranks
         several = sorted(one for each in ranks.gather_to_first(own) or [] for one in each)[:SHOWN_TEXTS]
         said: list[str] = ranks.from_first([f'row {number} of {self.part.name}: "{text}"' for number, text in several])
         return said
