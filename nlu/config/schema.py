@@ -108,7 +108,7 @@ class Folds:
 
 WITHOUT_EFFECT = (
     "resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
-    "inspect", "watch", "trainer.detect_anomaly", "trainer.timeout_min",
+    "inspect", "trainer.detect_anomaly", "trainer.timeout_min",
 )  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
 Node = dict[str, Any]
@@ -138,12 +138,8 @@ class Run:
     """Folder of a bucket where machines share data stores, s3://BUCKET/FOLDER or oss://...; null = none."""
     dry_run: bool = False
     """Print the resolved configuration and the verdict on it, and stop."""
-    inspect: list[Literal["gradients", "updates", "activations"]] | Literal["gradients", "updates", "activations"] = (
-        field(default_factory=list)
-    )
-    """What is recorded of each module in inspect.tsv: gradients, updates, activations; [] = nothing."""
-    watch: list[str] | str = field(default_factory=list)
-    """Patterns of names of parameters and modules whose values are recorded there and logged; [] = none."""
+    inspect: bool = False
+    """Record norms of gradients, weights and updates of each module in inspect.tsv."""
     note: str | None = None
     """A remark about the run, which reports show; a continued run may have another; null = none."""
     trusted_packages: list[str] = field(default_factory=list)

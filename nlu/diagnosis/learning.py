@@ -4,7 +4,6 @@ The thresholds are rules of thumb: each names a common mistake, and none decides
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -13,9 +12,9 @@ from typing import Any
 from nlu.config.choices import target_of
 from nlu.config.words import counted
 from nlu.diagnosis.check import Check, warning
-from nlu.reports.runs import LOG, TRAIN, VALID, RunRecord, metric_of
-from nlu.runs.inside import findings
-from nlu.runs.records import INSPECT, Cell, read_rows
+from nlu.reports.runs import TRAIN, VALID, RunRecord, metric_of
+from nlu.runs.provenance import starts_of
+from nlu.runs.records import Cell, read_rows
 from nlu.storage.files import read_json
 
 Row = dict[str, Cell]
@@ -39,7 +38,6 @@ FEW_EXAMPLES = 16
 FEW_STEPS = 300
 HIGH_DROPOUT = 0.5
 CUT = 0.2
-PARAMETERS = re.compile(r".* model: (?P<all>[\d,]+) parameters, (?P<trained>[\d,]+) of them trained")
 LARGE = 60_000_000
 """parameters from which on a pretrained model takes the learning rates of BERT-base"""
 RATES = {
@@ -58,8 +56,7 @@ def learning(run_dir: Path, run: RunRecord) -> Iterator[Check]:
     yield from labels(run, facts)
     yield from course(run, facts, rows)
     yield from gradient(run.config, rows)
-    yield from inside(_rows(run_dir / INSPECT))
-    yield from rate(run.config, rows, parameters(run_dir / LOG))
+    yield from rate(run.config, rows, starts_of(run_dir)[-1:])
     yield from scores(run, facts, _rows(run_dir / VALID))
     yield from settings(run.config, facts, rows)
 
@@ -156,38 +153,19 @@ def gradient(config: dict[str, Any], rows: Sequence[Row]) -> Iterator[Check]:
             yield Check("skipped steps", says)
 
 
-def inside(rows: Sequence[Row]) -> Iterator[Check]:
-    """Report what is unusual in the rows of inspect.tsv; nothing without any."""
-    found = findings(rows)
-    for finding in found:
-        yield warning("inside the model", finding.says, finding.remedy)
-    if rows and not found:
-        steps, names = len({row["step"] for row in rows}), len({row["name"] for row in rows})
-        yield Check("inside the model", f"nothing unusual in {counted(names, 'name')} at {counted(steps, 'step')}")
-
-
-def parameters(log: Path) -> tuple[int, int] | None:
-    """Return the number of parameters and of trained ones, from the log of a run."""
-    if not log.is_file():
-        return None
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-        if found := PARAMETERS.match(line):
-            return int(found["all"].replace(",", "")), int(found["trained"].replace(",", ""))
-    return None
-
-
-def rate(config: dict[str, Any], rows: Sequence[Row], sizes: tuple[int, int] | None) -> Iterator[Check]:
-    """Check the learning rate against those that usually work for such weights."""
+def rate(config: dict[str, Any], rows: Sequence[Row], starts: Sequence[dict[str, Any]]) -> Iterator[Check]:
+    """Check the learning rate against those that usually work for such weights, by the last start of a run."""
     rates = _numbers(rows, "lr")
     peak = config.get("optimizer.lr") if not rates else max(rates)
-    if not isinstance(peak, float) or peak <= 0 or sizes is None:
+    sizes = starts[0].get("parameters") if starts else None
+    if not isinstance(peak, float) or peak <= 0 or not sizes:
         return
     if config.get("adapter._target_") not in (None, target_of("adapter", "none")):
         kind = "an adapter"
     elif config.get("model.pretrained") is None:
         kind = "random weights"
     else:
-        kind = "large pretrained" if sizes[0] >= LARGE else "small pretrained"
+        kind = "large pretrained" if sizes["all"] >= LARGE else "small pretrained"
     low, high, usual = RATES[kind]
     weights = kind if kind in ("an adapter", "random weights") else f"{kind.split()[0]} pretrained weights"
     says = f"at most {peak:.2g}; usual for {weights}: {usual}"
@@ -197,8 +175,8 @@ def rate(config: dict[str, Any], rows: Sequence[Row], sizes: tuple[int, int] | N
         yield warning("learning rate", says, "raise optimizer.lr")
     else:
         yield Check("learning rate", says)
-    share = sizes[1] / sizes[0]
-    yield Check("trained parameters", f"{sizes[1]:,} of {sizes[0]:,} ({share:.1%})")
+    trained, everything = sizes["trained"], sizes["all"]
+    yield Check("trained parameters", f"{trained:,} of {everything:,} ({trained / everything:.1%})")
 
 
 def scores(run: RunRecord, facts: dict[str, Any], rows: Sequence[Row]) -> Iterator[Check]:

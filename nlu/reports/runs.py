@@ -62,8 +62,6 @@ class RunRecord:
     """the last error of a failed run"""
     no_checkpoint: str | None = None
     """why a finished run kept no best checkpoint"""
-    inside: Sequence[str] = ()
-    """what a finished run found inside its model (`inspect`)"""
 
     @property
     def seed(self) -> int | None:
@@ -212,7 +210,6 @@ def read_run(folder: Path) -> RunRecord:
             examples=result.get("examples"),
             examples_per_s=result.get("examples_per_s"),
             no_checkpoint=best.get("no_checkpoint"),
-            inside=tuple(result.get("inside") or ()),
         )
     state, error = _open_state(folder)
     return RunRecord(**known, state=state, error=error, **_progress(folder, config))

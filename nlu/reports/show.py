@@ -96,8 +96,6 @@ def _print_notes(rows: Sequence[TableRow], columns: KeyColumns) -> None:
         for run in row.runs:
             if run.error:
                 print_table(f"failed: {path_text(run.folder)}: {run.error}", style="red")
-            for sentence in run.inside:
-                print_table(f"inside the model of {path_text(run.folder)}: {sentence}", style="yellow")
 
 
 def _states(row: TableRow) -> str:
@@ -172,9 +170,7 @@ def _fields(spread: Spread | None) -> dict[str, float | None] | None:
 
 def _run_fields(run: RunRecord) -> dict[str, object]:
     names = ("folder", "state", "seed", "fold", "metrics", "best_step", "examples", "examples_per_s", "error")
-    return {name: getattr(run, name) for name in names} | {
-        name: value for name, value in (("note", run.note), ("inside", run.inside)) if value
-    }
+    return {name: getattr(run, name) for name in names} | ({"note": run.note} if run.note else {})
 
 
 def as_csv(tables: Sequence[Sequence[TableRow]]) -> str:

@@ -40,13 +40,18 @@ RUN_FOLDER_FILE = "provenance.json"
 DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|resume|dry_run)")
 
 
-def write_provenance(run_dir: Path, config: Mapping[str, object], *, devices: Sequence[str], world_size: int) -> Path:
+def write_provenance(
+    run_dir: Path, config: Mapping[str, object], *, devices: Sequence[str], world_size: int,
+    parameters: Mapping[str, int] | None = None,
+) -> Path:  # fmt: skip
     """Append this start to `provenance.json`, which is `{"starts": [first start, each resume, ...]}`.
 
+    `parameters`: how many the model has, by `all` and `trained`.
     Earlier entries are not changed. Raises DataError if the file exists but has another form.
     """
     path = run_dir / RUN_FOLDER_FILE
-    starts = [*starts_of(run_dir), _describe_start(config, devices, world_size)]
+    model = {} if parameters is None else {"parameters": dict(parameters)}
+    starts = [*starts_of(run_dir), _describe_start(config, devices, world_size) | model]
     write_json(path, {"starts": starts})
     return path
 

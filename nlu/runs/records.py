@@ -27,13 +27,10 @@ VALID_COLUMNS = ("step", "epoch", "examples", "set", "metric", "value")
 SAMPLE_COLUMNS = ("rows",)
 """also in valid.tsv if only samples are scored while training: the number of scored rows"""
 SCALAR_COLUMNS = ("step", "epoch", "examples", "name", "value", "calls")
-HISTOGRAM_COLUMNS = ("step", "epoch", "examples", "name", "low", "high", "count")
-INSPECT_VALUES = ("gradient", "update", "rms", "largest", "dead", "entropy", "peak", "mean", "std", "norm")
-"""of a module or a parameter, each empty where it was not asked for or does not apply (docs/troubleshooting.md)"""
-INSPECT_COLUMNS = ("step", "epoch", "examples", "kind", "name", *INSPECT_VALUES)
-"""`kind` is module, parameter or attention"""
-TRAIN, VALID, SCALARS, HISTOGRAMS = "train.tsv", "valid.tsv", "scalars.tsv", "histograms.tsv"
-INSPECT = "inspect.tsv"
+INSPECT_VALUES = ("gradient", "weights", "update")
+"""Euclidean norms of a module (docs/troubleshooting.md)"""
+INSPECT_COLUMNS = ("step", "epoch", "examples", "name", *INSPECT_VALUES)
+TRAIN, VALID, SCALARS, INSPECT = "train.tsv", "valid.tsv", "scalars.tsv", "inspect.tsv"
 MEANS = ("loss", "gnorm", "clipped")
 """columns of train.tsv that are means over the steps since the previous row"""
 TEXT_COLUMNS = frozenset({"set", "metric", "name"})

@@ -6,7 +6,7 @@ Random generators and data loaders need no state, since they are functions of th
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from nlu.runs.tallies import Histogram, Mean
+from nlu.runs.summary import Mean
 
 
 @dataclass
@@ -47,23 +47,18 @@ class Window:
     peak_mb: float = 0.0
     recorded: dict[str, Mean] = field(default_factory=dict)
     """values of `nlu.runs.summary.scalar`, over all ranks, on rank 0"""
-    histograms: dict[str, Histogram] = field(default_factory=dict)
-    """values of `nlu.runs.summary.histogram`, over all ranks, on rank 0"""
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """Build from the value in `State.to_json`."""
         window = cls(**values)
         window.recorded = {name: Mean(**each) for name, each in values.get("recorded", {}).items()}
-        window.histograms = {name: Histogram(**each) for name, each in values.get("histograms", {}).items()}
         return window
 
-    def add_recorded(self, means: dict[str, Mean], histograms: dict[str, Histogram]) -> None:
+    def add_recorded(self, means: dict[str, Mean]) -> None:
         """Add the recorded values of one rank."""
         for name, mean in means.items():
             self.recorded.setdefault(name, Mean()).merge(mean)
-        for name, histogram in histograms.items():
-            self.histograms.setdefault(name, Histogram()).merge(histogram)
 
     def add_terms(self, sums: dict[str, float], counts: dict[str, int]) -> None:
         """Add a step's sums."""

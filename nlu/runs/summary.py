@@ -3,31 +3,27 @@
     from nlu.runs import summary
 
     summary.scalar("gate", gate_S.mean())
-    summary.histogram("attention", weights_HTT)
-    summary.over_evaluation("confidence", best_N, reduce="min")
 
-The first two record during training, the last one during evaluations; elsewhere a call costs almost nothing. During
-training, each call in each pass of each micro-batch on each rank counts once; the run reduces them at every row of
-train.tsv (`nlu.training.journal`). Recorded values are detached, and recording draws no random numbers, so weights do
-not change.
+During evaluations and elsewhere a call costs almost nothing. During training, each call in each pass of each
+micro-batch on each rank counts once; the run takes their mean at every row of train.tsv (`nlu.training.journal`).
+Recorded values are detached, and recording draws no random numbers, so weights do not change.
 
 In a region of torch.compile a call breaks the graph, so `fullgraph=True` raises an error.
 """
 
+import math
 import numbers
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 from nlu.config.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import Tensor, device
-
-    from nlu.runs.over_evaluation import Recorder, Reduce
-    from nlu.runs.tallies import Histogram, Mean
+    from torch import Tensor
 
 COMPILER = "torch._dynamo"
 KEPT_ON_DEVICE_MAX = 4096
@@ -43,27 +39,51 @@ def scalar(name: str, value: "Tensor | float") -> None:
         _listener.scalar(name, value)
 
 
-def histogram(name: str, values: "Tensor") -> None:
-    """Record the distribution of the elements of a tensor of any shape.
+@dataclass
+class Mean:
+    """The mean of numbers, whose sum is exact: Shewchuk, Adaptive Precision Floating-Point Arithmetic, 1997."""
 
-    The run's histogram is the sum of the counts over all calls, in the bins of `nlu.runs.tallies`. Raises UserError for
-    a name with a tab or line break, and for anything but a tensor.
-    """
-    if _listener is not None:
-        _listener.histogram(name, values)
+    partials: list[float] = field(default_factory=list)
+    """numbers whose bits do not overlap; their sum is that of all added numbers"""
+    calls: int = 0
+    not_finite: float | None = None
+    """the sum of the infinite numbers and NaNs, None if all were finite"""
 
+    def add(self, value: float) -> None:
+        self.calls += 1
+        self._add(value)
 
-def over_evaluation(name: str, values: "Tensor | Sequence[float] | float", reduce: "Reduce" = "mean") -> None:
-    """Record values of which an evaluation keeps a statistic over all batches and ranks, as the metric summary/NAME.
+    def merge(self, other: Self) -> None:
+        self.calls += other.calls
+        for value in other.partials:
+            self._add(value)
+        if other.not_finite is not None:
+            self._add(other.not_finite)
 
-    `values`: one number, or a tensor or sequence of any shape, of which each element counts once. `reduce` is mean,
-    sum, min, max, or a function that receives all values as a sorted float64 array and returns a number or a dictionary
-    of numbers; for a function, all values of the evaluation are kept in memory. The statistic does not depend on the
-    batch size or the number of ranks if the values do not. Raises UserError for a name with a tab or line break.
-    """
-    if _recorder is not None:
-        _require_name("over_evaluation", name)
-        _recorder.add(name, values, reduce)
+    @property
+    def total(self) -> float:
+        return math.fsum(self.partials) if self.not_finite is None else self.not_finite
+
+    @property
+    def value(self) -> float:
+        return self.total / self.calls if self.not_finite is None else self.not_finite
+
+    def _add(self, value: float) -> None:
+        if not math.isfinite(value):
+            self.not_finite = value if self.not_finite is None else self.not_finite + value
+            return
+        kept = []
+        for partial in self.partials:
+            larger, smaller = (value, partial) if abs(value) >= abs(partial) else (partial, value)
+            value = larger + smaller
+            # The sum overflowed, although all numbers were finite.
+            if math.isinf(value):
+                self.not_finite = value
+                return
+            # The rounding error of the sum, which a float holds exactly.
+            if rest := smaller - (value - larger):
+                kept.append(rest)
+        self.partials = [*kept, value]
 
 
 class Collector:
@@ -71,14 +91,11 @@ class Collector:
 
     def __init__(self) -> None:
         self._means: dict[str, Mean] = {}
-        self._numbers: dict[str, Tensor] = {}
-        """by histogram, see `nlu.runs.tallies.below`"""
         self._waiting: list[tuple[str, Tensor]] = []
-        self._edges: dict[device, Tensor] = {}
         self._is_hidden_from_compiler = False
 
     def scalar(self, name: str, value: Any) -> None:
-        _require_name("scalar", name)
+        _require_name(name)
         if isinstance(value, numbers.Real):
             self._add(name, float(value))
             return
@@ -93,52 +110,34 @@ class Collector:
         if len(self._waiting) >= KEPT_ON_DEVICE_MAX:
             self._settle()
 
-    def histogram(self, name: str, values: "Tensor") -> None:
-        _require_name("histogram", name)
-        if not hasattr(values, "numel"):
-            raise UserError(f"summary.histogram({name!r}) was given a {type(values).__name__}; give a tensor")
-        from nlu.runs.tallies import below, edges_on
-
-        if values.device not in self._edges:
-            self._edges[values.device] = edges_on(values.device)
-        more = below(values.detach(), self._edges[values.device])
-        self._numbers[name] = self._numbers[name] + more if name in self._numbers else more
-
-    def take(self) -> "tuple[dict[str, Mean], dict[str, Histogram]]":
-        """Return all recorded values, and forget them."""
-        from nlu.runs.tallies import histogram_of
-
+    def take(self) -> dict[str, Mean]:
+        """Return the means of all recorded values, and forget them."""
         self._settle()
-        means, counted = self._means, self._numbers
-        self._means, self._numbers = {}, {}
-        return means, {name: histogram_of(each) for name, each in counted.items()}
+        means, self._means = self._means, {}
+        return means
 
     def mark(self) -> Callable[[], None]:
         """Return a function that forgets what is recorded from here on."""
         means = {name: copy(mean) for name, mean in self._means.items()}
-        # Tensors are replaced by others, never changed.
-        counted, waiting = dict(self._numbers), list(self._waiting)
+        waiting = list(self._waiting)
 
         def forget() -> None:
-            self._means, self._numbers, self._waiting = means, counted, waiting
+            self._means, self._waiting = means, waiting
 
         return forget
 
     def hide_from_compiler(self) -> None:
-        """Exclude these methods from torch.compile, if its compiler is loaded; it is not loaded for this.
+        """Exclude `scalar` from torch.compile, if its compiler is loaded; it is not loaded for this.
 
-        Tracing them would recompile a model for each length of the lists in them.
+        Tracing it would recompile a model for each length of the lists in it.
         """
         if not self._is_hidden_from_compiler and COMPILER in sys.modules:
             import torch
 
-            for name in ("scalar", "histogram"):
-                setattr(self, name, torch.compiler.disable(getattr(self, name)))
+            self.scalar = torch.compiler.disable(self.scalar)  # type: ignore[method-assign]
             self._is_hidden_from_compiler = True
 
     def _add(self, name: str, value: float) -> None:
-        from nlu.runs.tallies import Mean
-
         self._means.setdefault(name, Mean()).add(value)
 
     def _settle(self) -> None:
@@ -152,18 +151,6 @@ class Collector:
 
 
 _listener: Collector | None = None
-_recorder: "Recorder | None" = None
-
-
-@contextmanager
-def recording(recorder: "Recorder") -> Iterator[None]:
-    """Record the calls of `over_evaluation` of this process during the block."""
-    global _recorder
-    before, _recorder = _recorder, recorder
-    try:
-        yield
-    finally:
-        _recorder = before
 
 
 @contextmanager
@@ -195,6 +182,6 @@ def unheard() -> Iterator[None]:
         _listener = before
 
 
-def _require_name(what: str, name: object) -> None:
+def _require_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip() or any(mark in name for mark in "\t\n\r"):
-        raise UserError(f"summary.{what} was given the name {name!r}; give a text without tab or line break")
+        raise UserError(f"summary.scalar was given the name {name!r}; give a text without tab or line break")

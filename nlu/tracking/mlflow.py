@@ -1,6 +1,6 @@
 """MLflow: a SQLite database for one run or for many, which `mlflow ui` shows.
 
-This is for MLflow 3, which no longer writes plain files. MLflow does not support histograms; histograms.tsv has them.
+This is for MLflow 3, which no longer writes plain files.
 """
 
 import logging

@@ -1,17 +1,11 @@
 """TensorBoard: event files in RUN/tracker, which `tensorboard --logdir outputs` shows."""
 
 import json
-import math
 import sys
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, TypedDict
 
-from nlu.runs.tallies import Histogram, drawn
 from nlu.tracking.tracker import Beginning, Outcome, Point
-
-if TYPE_CHECKING:
-    pass
 
 OF_END = ".end"
 """the suffix of the file with the results, which is replaced if the run ends again"""
@@ -20,7 +14,7 @@ WITHOUT_TENSORFLOW = "tensorboard.compat.notf"
 
 
 class TensorBoard:
-    """Scalars, histograms, the configuration and the results as text.
+    """Scalars, the configuration and the results as text.
 
     A run that continues writes another file, which replaces the earlier ones from its first step on.
     """
@@ -52,8 +46,6 @@ class TensorBoard:
         self._step = point.step
         for name, value in point.values.items():
             self._writer.add_scalar(name, value, point.step)
-        for name, histogram in point.histograms.items():
-            self._writer.add_histogram_raw(name, **_raw(histogram), global_step=point.step)
 
     def flush(self) -> None:
         self._writer.flush()
@@ -76,39 +68,3 @@ def _as_text(values: Mapping[str, object]) -> str:
     return "\n".join(
         f"    {key}: {json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()
     )
-
-
-class RawHistogram(TypedDict):
-    """Arguments of add_histogram_raw."""
-
-    min: float
-    max: float
-    num: int
-    sum: float
-    sum_squares: float
-    bucket_limits: list[float]
-    bucket_counts: list[int]
-
-
-def _raw(histogram: Histogram) -> RawHistogram:
-    """Return a histogram as arguments of the library, without NaNs; sums use the centers of the bins."""
-    bins = [(drawn(low), drawn(high), count) for low, high, count in histogram.rows() if not math.isnan(low)]
-    middles = [((low + high) / 2, count) for low, high, count in bins]
-    # The format needs at least one bin, also if there are only NaNs.
-    bins = bins or [(0.0, 0.0, 0)]
-    limits, counts = [bins[0][0]], [0]
-    for low, high, count in bins:
-        if low != limits[-1]:
-            limits.append(low)
-            counts.append(0)
-        limits.append(high)
-        counts.append(count)
-    return {
-        "min": bins[0][0],
-        "max": bins[-1][1],
-        "num": sum(counts),
-        "sum": sum(middle * n for middle, n in middles),
-        "sum_squares": sum(middle * middle * n for middle, n in middles),
-        "bucket_limits": limits,
-        "bucket_counts": counts,
-    }

@@ -12,8 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal, Protocol
 
-from nlu.runs.records import HISTOGRAMS, INSPECT, INSPECT_VALUES, SCALARS, TRAIN, VALID, Cell, read_rows
-from nlu.runs.tallies import Histogram
+from nlu.runs.records import INSPECT, INSPECT_VALUES, SCALARS, TRAIN, VALID, Cell, read_rows
 
 Outcome = Literal["finished", "pruned", "stopped", "failed"]
 
@@ -26,12 +25,10 @@ class Point:
     """the number of optimizer steps so far"""
     values: dict[str, float] = field(default_factory=dict)
     """`train/loss`, `dev/accuracy`, `summary/NAME`, ..."""
-    histograms: dict[str, Histogram] = field(default_factory=dict)
 
     def add(self, other: "Point") -> None:
         """Add the numbers of another point of the same step."""
         self.values |= other.values
-        self.histograms |= other.histograms
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ Row = Mapping[str, Cell]
 OF_SUMMARY = "summary"
 """the prefix of names from `nlu.runs.summary`"""
 OF_INSIDE = "inspect"
-"""the prefix of values of modules and parameters"""
+"""the prefix of norms of modules"""
 
 
 def of_train(row: Row) -> Point:
@@ -95,26 +92,14 @@ def of_inside(row: Row) -> Point:
     return _point(row, {f"{OF_INSIDE}/{column}/{row['name']}": row.get(column) for column in INSPECT_VALUES})
 
 
-def of_histograms(rows: Iterable[Row]) -> Point:
-    """Return the point of all rows of a step in histograms.tsv."""
-    histograms: dict[str, Histogram] = {}
-    step = 0
-    for row in rows:
-        step, low, count = int(row["step"] or 0), float(row["low"] or 0), int(row["count"] or 0)
-        histograms.setdefault(f"{OF_SUMMARY}/{row['name']}", Histogram()).put(low, count)
-    return Point(step, histograms=histograms)
-
-
 def past_points(run_dir: Path, step: int) -> Iterator[Point]:
     """Yield one point for each step up to `step`, in order."""
-    tables = {name: _rows(run_dir / name, step) for name in (TRAIN, VALID, SCALARS, INSPECT, HISTOGRAMS)}
-    of_step = groupby(tables[HISTOGRAMS], key=lambda row: row["step"])
+    tables = {name: _rows(run_dir / name, step) for name in (TRAIN, VALID, SCALARS, INSPECT)}
     kinds: list[Iterable[Point]] = [
         map(of_train, tables[TRAIN]),
         map(of_valid, tables[VALID]),
         map(of_scalars, tables[SCALARS]),
         map(of_inside, tables[INSPECT]),
-        (of_histograms(rows) for _, rows in of_step),
     ]
     # Each table is in the order of steps, so merging puts the points of one step side by side.
     for number, points in groupby(heapq.merge(*kinds, key=attrgetter("step")), key=attrgetter("step")):

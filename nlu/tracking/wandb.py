@@ -8,22 +8,15 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from nlu.runs.tallies import BOUNDS_B, Histogram, drawn
 from nlu.storage.files import read_json, write_json
 from nlu.tracking.tracker import Beginning, Outcome, Point
-
-if TYPE_CHECKING:
-    pass
 
 RUN = "wandb.json"
 
 
 class WandB:
-    """Metrics, histograms, the configuration and the results, never over the network."""
+    """Metrics, the configuration and the results, never over the network."""
 
     packages = {"wandb": "wandb"}
     extra = "wandb"
@@ -67,14 +60,7 @@ class WandB:
             self.log(point)
 
     def log(self, point: Point) -> None:
-        import wandb
-
-        histograms = {
-            name: wandb.Histogram(np_histogram=spread)
-            for name, histogram in point.histograms.items()
-            if (spread := _spread(histogram)) is not None
-        }
-        self._run.log({**point.values, **histograms}, step=point.step)
+        self._run.log(dict(point.values), step=point.step)
 
     def flush(self) -> None:
         """Do nothing: the library only writes everything at the end, see above."""
@@ -87,13 +73,3 @@ class WandB:
         self._run.finish(exit_code=status)
         # Wait for the library's writing process, which must not outlive this process or be killed with it.
         wandb.teardown(exit_code=status)
-
-
-def _spread(histogram: Histogram) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return counts and edges of the bins from the first to the last one that is not empty."""
-    filled = [number for number, count in enumerate(histogram.counts_B) if count]
-    if not filled:
-        return None
-    first, last = filled[0], filled[-1]
-    edges = [BOUNDS_B[first][0], *(high for _, high in BOUNDS_B[first : last + 1])]
-    return np.array(histogram.counts_B[first : last + 1]), np.array([drawn(edge) for edge in edges])

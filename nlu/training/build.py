@@ -42,7 +42,7 @@ from nlu.storage.resources import fetch
 from nlu.tasks.composite import task_of
 from nlu.tasks.task import Task
 from nlu.training.batch_search import largest_that_fits, size_of_start
-from nlu.training.inspection import inspector_of
+from nlu.training.inspection import Inspector
 from nlu.training.journal import Journal
 from nlu.training.ordering import clock_of, order_of
 from nlu.training.parallel import strategy
@@ -120,7 +120,7 @@ def build_run(
         Journal(ranks, build(config.tracker, trusted=trusted)),
         trial,
         after_save,
-        inspector_of(config, stepper.passes, stepper.parallel, stepper.own),
+        Inspector(stepper.model, stepper.own) if config.inspect else None,
     )
 
 

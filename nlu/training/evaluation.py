@@ -25,8 +25,6 @@ from nlu.data.order import evaluation_batches, evaluation_passes
 from nlu.data.store import chunks_of
 from nlu.metrics.scores import Scorer, Scores
 from nlu.models.task_model import TaskModel
-from nlu.runs import summary
-from nlu.runs.over_evaluation import Recorder
 from nlu.runs.predictions import write_predictions
 from nlu.tasks.composite import Composite
 from nlu.tasks.task import Task
@@ -144,7 +142,7 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     rows are named in a warning.
     """
     task, ranks = evaluator.task, evaluator.ranks
-    scorer, spool, recorder = task.scorer(decided), Spool(len(part), evaluator.folder), Recorder()
+    scorer, spool = task.scorer(decided), Spool(len(part), evaluator.folder)
     batches = evaluation_batches(
         part.lengths_N, batch_size=evaluator.batch_size, rank=ranks.rank, world_size=ranks.world_size
     )
@@ -158,21 +156,12 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
             outputs = task.forward(evaluator.model, batch.to(ranks.device))
         return batch, task.records(part, batch, evaluator.model, outputs)
 
-    def recorded(examples_B: np.ndarray) -> tuple[Batch, list[dict[str, object]]]:
-        nonlocal recorder
-        own = recorder.copy()
-        with summary.recording(own):
-            found = passed(examples_B)
-        # Not before the pass has succeeded: one that ran out of memory is repeated in parts.
-        recorder = own
-        return found
-
     bad: list[int] = []
     with _scoring(evaluator.model):
         if evaluator.in_turn is not None:
             found = evaluator.in_turn(passed, batches, ranks.device)
         else:
-            found = by_parts(recorded, batches, ranks.device, divides=evaluator.divides)
+            found = by_parts(passed, batches, ranks.device, divides=evaluator.divides)
         for _, (batch, records) in found:
             for example, record in zip(batch.examples_B.tolist(), records, strict=True):
                 if all(math.isfinite(value) for value in record.values() if isinstance(value, float)):
@@ -184,7 +173,6 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
         # The ranks may have different numbers of batches, but never of passes.
         for _ in range(len(batches), passes):
             batch = collate(part, np.zeros(1, np.int64))
-            # Nothing is recorded in a placeholder.
             with evaluator.precision.autocast(ranks.device):
                 task.forward(evaluator.model, batch.to(ranks.device))
     total, not_finite = map(int, ranks.sum_on_host([float(len(spool)), float(len(bad))]))
@@ -192,7 +180,7 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     assert total == len(part), f"{total} of {len(part)} examples were scored"
     if not_finite:
         _name_rows(part, bad, not_finite, ranks)
-    scores = scores_of_all(_NoScore(task, part) if not_finite else scorer, recorder, ranks)
+    scores = scores_of_all(_NoScore(task, part) if not_finite else scorer, ranks)
     return Scored(part, scores, spool, type(scorer), not_finite)
 
 
@@ -224,17 +212,15 @@ class _NoScore:
         return Scores(dict.fromkeys(self._names, math.nan))
 
 
-def scores_of_all(scorer: Scorer, recorder: Recorder, ranks: Ranks) -> Scores:
+def scores_of_all(scorer: Scorer, ranks: Ranks) -> Scores:
     """Return the scores over the records of all ranks, on every rank. Raises the same UserError on all of them."""
     scores, problems = None, None
-    if (gathered := ranks.gather_to_first((scorer, recorder.sent()))) is not None:
+    if (gathered := ranks.gather_to_first(scorer)) is not None:
         try:
             # Scorers add exactly, so neither the order of ranks nor their number changes a bit of the result.
-            for other, recorded in gathered[1:]:
+            for other in gathered[1:]:
                 scorer.merge(other)
-                recorder.merge(recorded)
             scores = scorer.result()
-            scores.metrics |= recorder.results()
         except UserError as error:
             # The other ranks wait for the scores.
             problems = error.sentences

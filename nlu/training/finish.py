@@ -9,12 +9,10 @@ from nlu.config.errors import UserError
 from nlu.data.examples import Examples
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
-from nlu.display.inside import draw_inside
 from nlu.display.results import print_parts, print_result
 from nlu.metrics.classes import commonest
 from nlu.runs import logs
 from nlu.runs.freeing import RESULT, remove_unkept
-from nlu.runs.inside import findings_of
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.sweeps.goals import MEASURED
@@ -63,15 +61,13 @@ def finish(run: Training) -> None:
                 run.trainer.patience,
             )
         draw(run)
-        inside = tell_of_inside(run.run_dir)
         warn_of_a_score_for_nothing(run)
         for message in logs.lasting():
             log.warning("as at the start of the run: %s", message)
         # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
         # this part again.
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)
-        told = {"inside": inside, MEASURED: quantities}
-        told = {name: value for name, value in told.items() if value}
+        told = {MEASURED: quantities} if quantities else {}
         write_json(run.run_dir / RESULT, result_of(run, metrics, last) | told)
         remove_unkept(run.run_dir)
 
@@ -110,14 +106,6 @@ def reason_to_keep_no_best(run: Training, value: float) -> str | None:
         return None
     side = "above" if run.higher_is_better else "below"
     return f"its best {run.metric} of {run.decisive.set_name}, {value:.4g}, is not {side} trainer.save_above, {bound:g}"
-
-
-def tell_of_inside(run_dir: Path) -> list[str]:
-    """Log what is unusual in a run's inspect.tsv, if it has one; returns the sentences."""
-    found = [finding.sentence for finding in findings_of(run_dir)]
-    for sentence in found:
-        log.warning("inside the model: %s", sentence)
-    return found
 
 
 def warn_of_a_score_for_nothing(run: Training) -> None:
@@ -186,7 +174,6 @@ def sample_of(run: Training) -> dict[str, object]:
 
 def draw(run: Training) -> None:
     """Draw the figures of the run into plots/."""
-    draw_inside(run.run_dir)
     draw_run(
         run.run_dir,
         major_metric=run.metric,

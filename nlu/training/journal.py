@@ -12,16 +12,7 @@ from nlu.config.schema import flat, has_effect
 from nlu.config.stopping import Stopped
 from nlu.runs import summary
 from nlu.runs.folder import is_repeat_or_job
-from nlu.runs.records import (
-    HISTOGRAM_COLUMNS,
-    HISTOGRAMS,
-    INSPECT,
-    INSPECT_COLUMNS,
-    SCALAR_COLUMNS,
-    SCALARS,
-    Cell,
-    Table,
-)
+from nlu.runs.records import INSPECT, INSPECT_COLUMNS, SCALAR_COLUMNS, SCALARS, Cell, Table
 from nlu.runs.state import State, Window
 from nlu.storage.redaction import without_secrets
 from nlu.tracking.guarded import Guarded
@@ -30,7 +21,6 @@ from nlu.tracking.tracker import (
     Beginning,
     Outcome,
     Tracker,
-    of_histograms,
     of_inside,
     of_scalars,
     of_train,
@@ -40,7 +30,7 @@ from nlu.tracking.tracker import (
 from nlu.training.ranks import Ranks
 
 FOLDER = "tracker"
-COLUMNS = {SCALARS: SCALAR_COLUMNS, HISTOGRAMS: HISTOGRAM_COLUMNS, INSPECT: INSPECT_COLUMNS}
+COLUMNS = {SCALARS: SCALAR_COLUMNS, INSPECT: INSPECT_COLUMNS}
 
 
 class Journal:
@@ -74,13 +64,13 @@ class Journal:
 
     def gather(self, window: Window) -> None:
         """Add the recordings of all ranks to the window of rank 0. Every rank must call it at the same steps."""
-        means, histograms = self._collector.take()
+        means = self._collector.take()
         # Most runs record nothing; one small sum is then all that this costs. All ranks must agree before the second
         # collective, because only some of them may have recorded something.
-        if self._ranks.sum_on_host([float(bool(means or histograms))])[0] == 0:
+        if self._ranks.sum_on_host([float(bool(means))])[0] == 0:
             return
-        for each in self._ranks.gather_to_first((means, histograms)) or []:
-            window.add_recorded(*each)
+        for each in self._ranks.gather_to_first(means) or []:
+            window.add_recorded(each)
 
     def window(self, row: Mapping[str, Cell], window: Window) -> None:
         """Log a row of train.tsv, and write the recordings since the last row; on rank 0."""
@@ -90,14 +80,6 @@ class Journal:
             scalar: dict[str, Cell] = {**place, "name": name, "value": mean.value, "calls": mean.calls}
             self._table(SCALARS).append(**scalar)
             self._tracker.log(of_scalars(scalar))
-        for name, histogram in sorted(window.histograms.items()):
-            rows: list[dict[str, Cell]] = [
-                {**place, "name": name, "low": low, "high": high, "count": count}
-                for low, high, count in histogram.rows()
-            ]
-            for each in rows:
-                self._table(HISTOGRAMS).append(**each)
-            self._tracker.log(of_histograms(rows))
 
     def inside(self, row: Mapping[str, Cell], rows: Iterable[Mapping[str, Cell]]) -> None:
         """Write what `nlu.training.inspection` saw at the step of a row of train.tsv; on rank 0."""

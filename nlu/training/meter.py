@@ -76,7 +76,7 @@ def log_window(run: Training, lr: float, loss_scale: float | None) -> None:
     # A collective, so before the branch that only rank 0 takes.
     run.journal.gather(window)
     count_costs(run)
-    inside = run.inspector.rows(state.step) if run.inspector is not None else []
+    inside = run.inspector.rows() if run.inspector is not None else []
     if "train" in run.tables:
         means, updates = window.means(), window.updates
         loss = sum(run.stepper.weights[name] * mean for name, mean in means.items())

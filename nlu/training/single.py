@@ -1,7 +1,7 @@
 """One run in one folder, on this rank: from its validated configuration to result.json."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -85,11 +85,7 @@ def run_single(
             if checkpoint is not None and is_taken(checkpoint):
                 take_over(run, checkpoint, config)
             begin_records(run, config, overrides)
-            try:
-                stopped = train(run)
-            except UserError:
-                show_inside(run)
-                raise
+            stopped = train(run)
         if stopped:
             saved = "state saved" if config.trainer.save else "nothing saved (trainer.save=false)"
             log.info("stopped after step %d, %s", run.state.step, saved)
@@ -111,18 +107,6 @@ def run_single(
         with run.journal.closed_on_errors(), stopping.at_once():
             finish(run)
     return 0
-
-
-def show_inside(run: Training) -> None:
-    """Draw and name what was inspected before an error, of which it may be the reason. Never hides that error."""
-    if run.inspector is not None and run.stepper.ranks.is_first:
-        from nlu.training.finish import draw_inside, tell_of_inside
-
-        try:
-            draw_inside(run.run_dir)
-            tell_of_inside(run.run_dir)
-        except (OSError, UserError) as error:
-            log.warning("what was inspected is not drawn: %s", error)
 
 
 def require_shared(run_dir: Path, ranks: Ranks) -> None:
@@ -194,7 +178,16 @@ def begin_records(run: Training, config: Run, overrides: list[str]) -> None:
 
 def _write_records(run: Training, config: Run, overrides: list[str], facts: dict[str, object]) -> None:
     ranks, run_dir = run.stepper.ranks, run.run_dir
-    write_command(run_dir, config, overrides, ranks)
+    stepper = run.stepper
+    everything, trained, beside = (
+        sum(parameter.numel() for parameter in part)
+        for part in (
+            stepper.model.parameters(),
+            stepper.trained_weights,
+            stepper.own.parameters() if stepper.own else (),
+        )
+    )
+    write_command(run_dir, config, overrides, ranks, {"all": everything, "trained": trained})
     write_json(run_dir / "data.json", facts)
     terms = run.stepper.weights
     of_terms = [f"loss_{name}" for name in terms] if len(terms) > 1 else []
@@ -219,20 +212,11 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     log.info("run folder %s", run_dir)
     for line in lines(facts):
         log.info("%s", line)
-    stepper = run.stepper
-    everything, trained, beside = (
-        f"{sum(parameter.numel() for parameter in part):,}"
-        for part in (
-            stepper.model.parameters(),
-            stepper.trained_weights,
-            stepper.own.parameters() if stepper.own else (),
-        )
-    )
     log.info(
         "model: %s parameters, %s of them trained%s; %s steps of %s on %s",
-        everything,
-        trained,
-        f", and {beside} of the method" if beside != "0" else "",
+        f"{everything:,}",
+        f"{trained:,}",
+        f", and {beside:,} of the method" if beside else "",
         f"{run.due.total_steps:,}",
         _size_of_steps(run),
         f"{ranks.world_size} x {ranks.device.type}",
@@ -281,9 +265,14 @@ def _warnings(run: Training) -> Iterator[str]:
         )
 
 
-def write_command(run_dir: Path, config: Run, overrides: list[str], ranks: Ranks) -> None:
+def write_command(
+    run_dir: Path, config: Run, overrides: list[str], ranks: Ranks, parameters: Mapping[str, int] | None = None
+) -> None:
     """Write everything that is needed to run the same again: overrides, provenance.json, code.zip."""
     write_overrides(run_dir, overrides)
     devices = [torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"]
-    write_provenance(run_dir, config.to_config(), devices=devices * ranks.world_size, world_size=ranks.world_size)
+    write_provenance(
+        run_dir, config.to_config(), devices=devices * ranks.world_size, world_size=ranks.world_size,
+        parameters=parameters,
+    )  # fmt: skip
     snapshot_code(run_dir, config.trusted_packages)

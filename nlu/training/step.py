@@ -136,7 +136,7 @@ class Stepper:
             pending.result()
         if inspector is not None:
             with self.phases.within("other"):
-                inspector.before_update(number, shares, loss_scale)
+                inspector.before_update(number, loss_scale)
                 # It has read weights.
                 self.parallel.settle()
         # A larger norm is reduced to clip_norm; the small constant keeps the result below it.
@@ -156,7 +156,7 @@ class Stepper:
                 self.parallel.settle()
         self.phases.begin("other")
         if inspector is not None:
-            inspector.after_update(number)
+            inspector.after_update()
         return pending
 
     def _memories(self, by_name: dict[str, nn.Parameter]) -> dict[str, ReusedMemory]:

@@ -35,7 +35,7 @@ def run_of(
     clipped: float = 0.5,
     lr: float = 2e-4,
     facts: dict[str, Any] | None = None,
-    parameters: str = "6,500,000",
+    parameters: int = 6_500_000,
     skipped: int | None = None,
     **config: Any,
 ) -> Path:
@@ -49,8 +49,8 @@ def run_of(
     for number, value in enumerate([0.5, 0.6] if values is None else values, 1):
         valid.append(step=100 * number, set="dev", metric="accuracy", value=value)
     (folder / "data.json").write_text(json.dumps(FACTS if facts is None else facts))
-    line = f"2026-01-01T00:00:00+0000 INFO model: {parameters} parameters, 1,000 of them trained; 3 steps of 4 examples"
-    (folder / "log.txt").write_text(f"{line}\n")
+    starts = [{"parameters": {"all": 9, "trained": 9}}, {"parameters": {"all": parameters, "trained": 1000}}]
+    (folder / "provenance.json").write_text(json.dumps({"starts": starts}))
     return folder
 
 
@@ -91,7 +91,7 @@ def test_a_run_that_learns_has_no_warning(tmp_path: Path) -> None:
         ("gradient", "it bursts", {"gnorm": [1.0, 1.0, 1.0, 21.0, 1.0, 1.0]}),
         # 11 of each 100 steps.
         ("skipped steps", "66 steps of 600 skipped", {"skipped": 11}),
-        ("learning rate", "at most 0.0002; usual for large", {"parameters": "102,000,000"}),
+        ("learning rate", "at most 0.0002; usual for large", {"parameters": 102_000_000}),
         ("learning rate", "at most 1e-06; usual for small", {"lr": 1e-6}),
         ("learning rate", "at most 0.01; usual for random weights: 1e-3", {"lr": 1e-2, "model__pretrained": None}),
         ("against one class", "accuracy 0.4000; predicting always a has 0.4000", {"values": [0.3, 0.4]}),

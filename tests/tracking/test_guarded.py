@@ -1,6 +1,5 @@
-"""What stands between a run and its tracker, with trackers of the tests' own, and what trackers make of a histogram."""
+"""What stands between a run and its tracker, with trackers of the tests' own."""
 
-import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from nlu.runs.tallies import BOUNDS_B, Histogram
 from nlu.tracking import guarded
 from nlu.tracking.guarded import Guarded
-from nlu.tracking.tensorboard import _raw
 from nlu.tracking.tracker import Beginning, Outcome, Point
-from nlu.tracking.wandb import _spread
 
 
 class Listening:
@@ -94,33 +90,3 @@ def test_a_hanging_tracker_is_abandoned_after_its_limit(
     (record,) = caplog.records
     assert f"the tracker Listening hangs while {what}ing, for 0.05 s, and is now off" in record.getMessage()
     tracker.may_go.set()
-
-
-def histogram(*parts: tuple[float, int]) -> Histogram:
-    found = Histogram()
-    for low, count in parts:
-        found.put(low, count)
-    return found
-
-
-def test_bins_of_a_histogram_are_what_each_library_takes() -> None:
-    lows = [low for low, _ in BOUNDS_B]
-    first, second = lows.index(1.0), lows.index(100.0)
-    one = histogram((1.0, 3), (lows[first + 1], 2), (100.0, 5), (math.nan, 7))
-    found = _raw(one)
-    ends = [BOUNDS_B[first], BOUNDS_B[first + 1], BOUNDS_B[second]]
-    assert (found["min"], found["max"], found["num"]) == (1.0, ends[2][1], 10)
-    assert found["bucket_limits"] == [1.0, ends[0][1], ends[1][1], 100.0, ends[2][1]]
-    assert found["bucket_counts"] == [0, 3, 2, 0, 5]
-    middles = [(sum(each) / 2, count) for each, count in zip(ends, (3, 2, 5), strict=True)]
-    assert found["sum"] == pytest.approx(sum(middle * count for middle, count in middles))
-    assert found["sum_squares"] == pytest.approx(sum(middle**2 * count for middle, count in middles))
-    spread = _spread(one)
-    assert spread is not None
-    counts, edges = spread
-    assert counts.tolist() == [3, 2, *[0] * (second - first - 2), 5]
-    assert edges.tolist() == [*lows[first : second + 1], BOUNDS_B[second][1]]
-    none = histogram((math.nan, 2))
-    assert _spread(none) is None and _raw(none)["bucket_counts"] == [0, 0] and _raw(none)["num"] == 0
-    far = _raw(histogram((-math.inf, 4)))
-    assert (far["min"], far["max"]) == (-1e7, -1e6)

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from nlu.runs.records import read_rows
-from nlu.runs.tallies import BOUNDS_B, Histogram
 from nlu.tracking.tracker import Beginning, Point, Tracker, past_points
 from tests.training.in_process import TINY, killed_in_backward, sets, train
 from tests.training.runs import run
@@ -126,11 +125,6 @@ def started(tracker: Tracker, folder: Path, **changes: Any) -> Tracker:
     return tracker
 
 
-HISTOGRAM = Histogram()
-for _low, _count in ((1.0, 3), (-math.inf, 1), (math.nan, 2)):
-    HISTOGRAM.put(_low, _count)
-
-
 def test_mlflow_keeps_names_parameters_results_and_status(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     from nlu.tracking.mlflow import MLflow
@@ -138,7 +132,7 @@ def test_mlflow_keeps_names_parameters_results_and_status(tmp_path: Path) -> Non
     many = MLflow(experiment="mine", database=str(tmp_path / "all.db"))
     for number in (1, 2):
         one = started(many, tmp_path / f"run-{number}", name=f"run-{number}")
-        one.log(Point(4, {"summary/gate[0]": 1.5, "dev/f1": math.nan}, {"summary/h": HISTOGRAM}))
+        one.log(Point(4, {"summary/gate[0]": 1.5, "dev/f1": math.nan}))
         one.end("pruned" if number == 2 else "finished", {"best/dev/f1": 0.5})
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'all.db'}")
     runs = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
@@ -149,7 +143,7 @@ def test_mlflow_keeps_names_parameters_results_and_status(tmp_path: Path) -> Non
     assert first.data.tags["group"] == "search" and first.data.tags["outcome"] == "finished"
 
 
-def test_tensorboard_keeps_configuration_histograms_and_results(tmp_path: Path) -> None:
+def test_tensorboard_keeps_configuration_and_results(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -157,25 +151,20 @@ def test_tensorboard_keeps_configuration_histograms_and_results(tmp_path: Path) 
 
     for _ in range(2):
         tracker = started(TensorBoard(), tmp_path, step=0)
-        tracker.log(Point(4, {"dev/f1": 0.25}, {"summary/h": HISTOGRAM}))
+        tracker.log(Point(4, {"dev/f1": 0.25}))
         tracker.end("finished", {"best/dev/f1": 0.5})
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("best/dev/f1")] == [(4, 0.5)]
-    (histogram,) = events.Histograms("summary/h")
-    assert histogram.step == 4
-    counted = dict(zip(histogram.histogram_value.bucket_limit, histogram.histogram_value.bucket, strict=True))
-    upper = next(high for low, high in BOUNDS_B if low == 1.0)
-    assert {limit: count for limit, count in counted.items() if count} == {-1e6: 1, upper: 3}
     assert "optimizer.lr: 0.1" in events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "finished" in events.Tensors("result/text_summary")[0].tensor_proto.string_val[0].decode()
 
 
-def test_wandb_keeps_names_configuration_histograms_and_results(tmp_path: Path) -> None:
+def test_wandb_keeps_names_configuration_and_results(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     from nlu.tracking.wandb import WandB
 
     tracker = started(WandB(project="mine"), tmp_path)
-    tracker.log(Point(4, {"dev/f1": 0.25}, {"summary/h": HISTOGRAM}))
+    tracker.log(Point(4, {"dev/f1": 0.25}))
     tracker.end("finished", {"best/dev/f1": 0.5})
     by_kind: dict[str, list[Any]] = {}
     for record in records_of_wandb(tmp_path):
@@ -184,8 +173,7 @@ def test_wandb_keeps_names_configuration_histograms_and_results(tmp_path: Path) 
     assert (run.project, run.display_name, run.run_group) == ("mine", "search/3", "search")
     assert json.loads({item.key: item.value_json for item in run.config.update}["optimizer.lr"]) == 0.1
     (history,) = by_kind["history"]
-    assert values_of(history.history.item)["summary/h/values"][0] == 1
-    assert sum(values_of(history.history.item)["summary/h/values"]) == 4
+    assert values_of(history.history.item)["dev/f1"] == 0.25
     results = values_of(update for each in by_kind["summary"] for update in each.summary.update)
     assert results["best/dev/f1"] == 0.5 and results["outcome"] == "finished"
 

@@ -8,8 +8,6 @@ import yaml
 from nlu.runs.records import read_rows
 from nlu.training.journal import names_of
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, killed_in_backward, sets, train
-from tests.training.kinds import read
-from tests.training.runs import result
 
 MINE = '''
 """A model that records, and trackers that listen, or fail."""
@@ -26,15 +24,6 @@ class Watched(Bert):
     def encode(self, x_TD, batch, **wanted):
         summary.scalar("tokens", len(batch.tokens_T))
         summary.scalar("size", x_TD.mean())
-        summary.histogram("positions", batch.positions_T)
-        return super().encode(x_TD, batch, **wanted)
-
-
-class Measured(Bert):
-    def encode(self, x_TD, batch, **wanted):
-        summary.over_evaluation("tokens", batch.lengths, "sum")
-        summary.over_evaluation("longest", max(batch.lengths), "max")
-        summary.over_evaluation("length", batch.lengths, lambda all_N: {"median": all_N[len(all_N) // 2]})
         return super().encode(x_TD, batch, **wanted)
 
 
@@ -53,7 +42,7 @@ class Told:
             self.write("past", point.step, sorted(point.values))
 
     def log(self, point):
-        self.write("log", point.step, sorted(point.values), sorted(point.histograms))
+        self.write("log", point.step, sorted(point.values))
 
     def flush(self):
         self.write("flush")
@@ -109,23 +98,6 @@ def weights_of(run_dir: Path) -> bytes:
     return (run_dir / "checkpoints/last/model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("batch", [1, 3, 64])
-def test_statistics_over_an_evaluation_are_metrics_for_any_batch_size(batch: int, tmp_path: Path) -> None:
-    overrides = ("model._target_=watched.Measured", f"trainer.eval_batch_size={batch}", "model=bert_tiny")
-    run_dir = run_of(tmp_path, "run", *overrides)
-    # A letter is a token, between [CLS] and [SEP].
-    lengths = sorted(len(row["text"].split()) + 2 for row in read(run_dir / "predictions/dev.jsonl")[1:])
-    expected = {
-        "summary/tokens": sum(lengths), "summary/longest": lengths[-1],
-        "summary/length/median": lengths[len(lengths) // 2],
-    }  # fmt: skip
-    found = result(run_dir)["metrics"]["dev"]
-    assert {name: found[name] for name in found if name.startswith("summary/")} == expected
-    rows = [row for row in read_rows(run_dir / "valid.tsv") if row["metric"] == "summary/tokens"]
-    assert rows and {float(row["value"]) for row in rows} == {sum(lengths)}
-    assert not (run_dir / "scalars.tsv").exists()
-
-
 def test_each_call_of_a_step_counts_alike_and_no_weight_changes(tmp_path: Path) -> None:
     run_dir, other = run_of(tmp_path, "run"), run_of(tmp_path, "other", "model=bert_tiny")
     rows = [row for row in read_rows(run_dir / "scalars.tsv") if row["name"] == "tokens"]
@@ -133,10 +105,6 @@ def test_each_call_of_a_step_counts_alike_and_no_weight_changes(tmp_path: Path) 
     assert [(row["step"], row["calls"]) for row in rows] == [(4, 7), (8, 7), (9, 2)]
     of_epoch = sum(len(line.split("\t")[0].split()) + 2 for line in (tmp_path / "train.tsv").read_text().splitlines())
     assert [row["value"] for row in rows[:2]] == [pytest.approx(of_epoch / 7)] * 2
-    counts = [row["count"] for row in read_rows(run_dir / "histograms.tsv") if row["step"] == 4]
-    assert sum(counts) == of_epoch
-    # Position 0 has its bin, and so has 1, with all between 1 and 10 ** 0.1.
-    assert counts[:2] == [27, 27]
     assert weights_of(run_dir) == weights_of(other)
     assert not (other / "scalars.tsv").exists()
 
@@ -146,7 +114,7 @@ def test_a_killed_run_continues_to_the_same_records(tmp_path: Path) -> None:
     with killed_in_backward(9):
         run_of(tmp_path, "killed")
     killed = run_of(tmp_path, "killed", "resume=auto")
-    for name in ("scalars.tsv", "histograms.tsv", "valid.tsv"):
+    for name in ("scalars.tsv", "valid.tsv"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
     assert weights_of(killed) == weights_of(whole)
 
@@ -159,12 +127,11 @@ def test_a_tracker_gets_each_step_once_and_the_outcome(tmp_path: Path, package: 
     run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=told", "optimizer.lr=1e-3")
     said = told(run_dir)
     assert said[0] == ["start", 0, "run", 0.001]
-    logged = {step: (values, histograms) for kind, step, values, histograms in (one for one in said if one[0] == "log")}
+    logged = {step: values for _, step, values in (one for one in said if one[0] == "log")}
     assert list(logged) == [4, 5, 8, 9]
-    assert {"train/loss", "train/lr", "summary/tokens", "summary/size"} <= set(logged[4][0])
-    assert "dev/accuracy" in logged[5][0] and "train/loss" not in logged[5][0]
-    assert {"train/loss", "dev/accuracy"} <= set(logged[9][0])
-    assert logged[8][1] == ["summary/positions"] and logged[5][1] == []
+    assert {"train/loss", "train/lr", "summary/tokens", "summary/size"} <= set(logged[4])
+    assert "dev/accuracy" in logged[5] and "train/loss" not in logged[5]
+    assert {"train/loss", "dev/accuracy"} <= set(logged[9])
     kinds = [one[0] for one in said if one[0] in ("log", "flush")]
     # Steps 3, 6 and 9 save a state; what was logged before is handed over first.
     assert kinds == ["flush", "log", "log", "flush", "log", "log", "flush"]

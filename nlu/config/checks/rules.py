@@ -240,7 +240,6 @@ def _kernels(config: dict[str, Any], model: dict[str, Any]) -> Iterator[str]:
     if config["model"].get("gradient_checkpointing"):
         yield f"trainer.kernels is compiled, {rule} layers once, but model.gradient_checkpointing is true; {remedy}"
     looks = {
-        "inspect": "activations" in (config.get("inspect") or []), "watch": config.get("watch"),
         "trainer.detect_anomaly": trainer["detect_anomaly"],
     }  # fmt: skip
     if found := [key for key, looks_inside in looks.items() if looks_inside]:
