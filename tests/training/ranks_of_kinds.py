@@ -35,10 +35,10 @@ def slow_down(seconds: float) -> None:
             assert not (run_dir / "finishing.rank1").exists(), "another process did not wait"
         write(run_dir, *arguments, **named)
 
-    def end_noted(run: Any, config: Any) -> None:
+    def end_noted(run: Any) -> None:
         if not is_first:
             (run.run_dir / "finishing.rank1").touch()
-        end(run, config)
+        end(run)
 
     single.write_provenance, finish.finish = write_late, end_noted  # type: ignore[assignment]
 
