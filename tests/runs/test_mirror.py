@@ -145,16 +145,6 @@ def test_a_kill_at_some_instants_of_sending_loses_nothing(
     assert_continues_from(chosen, run, tmp_path, url, digests(tmp_path / "here"))
 
 
-@pytest.mark.thorough
-def test_the_overtaken_one_of_two_folders_fetches_the_mirror(run: Run, tmp_path: Path) -> None:
-    with killed_in_backward(5):
-        run(tmp_path / "here")
-    run(tmp_path / "elsewhere", "resume=auto")
-    assert not (tmp_path / "here" / "result.json").exists()
-    run(tmp_path / "here", "resume=auto")
-    assert digests(tmp_path / "here") == digests(tmp_path / "elsewhere")
-
-
 def test_training_continues_while_the_store_is_unreachable(
     run: Run, tmp_path: Path, s3: Server, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,15 +201,6 @@ def test_a_signal_while_the_rest_is_sent_ends_the_command_and_the_same_one_sends
 
 def _never(self: Mirror, snapshot: object) -> None:
     raise mirrors.Unreachable("no answer")
-
-
-@pytest.mark.thorough
-def test_a_mirror_that_holds_a_run_is_not_written_over(run: Run, tmp_path: Path, url: str) -> None:
-    run(tmp_path / "here")
-    before = objects(url)
-    with pytest.raises(UserError, match="holds a run; nothing was written; set resume=auto"):
-        run(tmp_path / "there", "seed=2")
-    assert objects(url) == before and not (tmp_path / "there").exists()
 
 
 def test_a_prefix_that_holds_something_else_is_refused(run: Run, tmp_path: Path, url: str) -> None:

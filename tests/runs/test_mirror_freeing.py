@@ -7,10 +7,8 @@ import pytest
 
 from nlu.runs.mirror import bring_back
 from nlu.runs.mirror_freeing import free_mirror
-from nlu.storage.bucket import Unreachable
 from nlu.storage.ledger import CLAIM, RELEASE, Ledger
 from nlu.storage.objects import ObjectStore
-from nlu.storage.temporary import Pauses
 from tests.buckets import Server
 from tests.few import first
 from tests.training.in_process import TINY, composed, sets, start
@@ -82,23 +80,6 @@ def test_a_removal_that_was_killed_is_completed_and_misleads_no_reader(url: str,
     ):
         assert free_mirror(url, keeps_best=False)
     assert there(url) == {"": before[""]}
-
-
-@pytest.mark.thorough
-def test_a_claim_whose_response_was_lost_is_released_by_the_next_try(url: str) -> None:
-    put_new = ObjectStore.put_new
-
-    def lost(self: ObjectStore, key: str, content: bytes) -> bool:
-        written = put_new(self, key, content)
-        if key.rpartition("/")[2].startswith("00"):
-            raise Unreachable("the response is lost")
-        return written
-
-    once = mock.patch("nlu.storage.ledger.CLAIM_AGAIN_S", Pauses(0, 0, count=0))
-    with mock.patch.object(ObjectStore, "put_new", lost), once, pytest.raises(Unreachable):
-        free_mirror(url, keeps_best=False)
-    assert newest(url) == CLAIM
-    assert free_mirror(url, keeps_best=False) and newest(url) == RELEASE
 
 
 def test_a_mirror_that_a_process_holds_is_left_as_it_is(url: str) -> None:

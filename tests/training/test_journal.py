@@ -10,10 +10,9 @@ from nlu.training.journal import names_of
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, killed_in_backward, sets, train
 
 MINE = '''
-"""A model that records, and trackers that listen, or fail."""
+"""A model that records, and trackers."""
 
 import json
-import time
 from pathlib import Path
 
 from nlu.models.encoders.bert import Bert
@@ -51,21 +50,6 @@ class Told:
         self.write("end", outcome, dict(results))
 
 
-class Failing(Told):
-    def __init__(self, *, at: str = "log"):
-        self.at = at
-
-    def write(self, *said):
-        if said[0] == self.at:
-            raise OSError("no\\nspace")
-
-
-class Hanging(Told):
-    def write(self, *said):
-        if said[0] == "log":
-            time.sleep(60)
-
-
 class Absent(Told):
     packages = {"no_such_package": "no-such-package"}
     extra = "no-such"
@@ -79,7 +63,7 @@ def package(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("package")
     (folder / "watched.py").write_text(MINE)
     (folder / "my/tracker").mkdir(parents=True)
-    for name in ("Told", "Failing", "Hanging", "Absent"):
+    for name in ("Told", "Absent"):
         (folder / f"my/tracker/{name.lower()}.yaml").write_text(f"_target_: watched.{name}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
@@ -136,29 +120,6 @@ def test_a_tracker_gets_each_step_once_and_the_outcome(tmp_path: Path, package: 
     # Steps 3, 6 and 9 save a state; what was logged before is handed over first.
     assert kinds == ["flush", "log", "log", "flush", "log", "log", "flush"]
     assert said[-1][:2] == ["end", "finished"] and "best/dev/accuracy" in said[-1][2]
-
-
-@pytest.mark.parametrize(
-    "at", ["log", *(pytest.param(at, marks=pytest.mark.thorough) for at in ("start", "flush", "end"))]
-)
-def test_a_failing_tracker_is_reported_once_and_the_run_continues(tmp_path: Path, package: Path, at: str) -> None:
-    run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=failing", f"+tracker.at={at}")
-    warnings = [line for line in (run_dir / "log.txt").read_text().splitlines() if "the tracker" in line]
-    what = {"start": "starting", "log": "logging", "flush": "flushing", "end": "ending"}[at]
-    assert len(warnings) == 1
-    assert f"the tracker Failing failed while {what} (OSError: no space) and is now off" in warnings[0]
-    assert (run_dir / "result.json").is_file()
-
-
-@pytest.mark.thorough
-def test_a_hanging_tracker_is_switched_off_and_the_run_continues(
-    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nlu.tracking.guarded.LIMIT_S", 1.0)
-    run_dir = run_of(tmp_path, "run", f"--config-dir={package}/my", "tracker=hanging")
-    (warning,) = (line for line in (run_dir / "log.txt").read_text().splitlines() if "the tracker" in line)
-    assert "the tracker Hanging hangs while logging, for 1 s, and is now off" in warning
-    assert (run_dir / "result.json").is_file()
 
 
 def test_a_tracker_whose_package_is_missing_is_named_with_what_installs_it(

@@ -1,7 +1,6 @@
-"""What is said where a number format costs more than it saves."""
+"""What `precision=auto` chooses, and what is said where a number format costs more than it saves."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -14,7 +13,6 @@ from nlu.training import auto
 from nlu.training.auto import choice_for
 from nlu.training.fp16 import Fp16
 from nlu.training.precision import Precision
-from nlu.training.ranks import choose_device
 from tests.training.in_process import TINY, sets, tensors, train
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -36,14 +34,6 @@ def test_bf16_is_called_slow_where_the_processor_has_no_such_products(
 ) -> None:
     with mock.patch.object(torch.backends.cpu, "get_cpu_capability", return_value=capability):
         assert bool(Precision(dtype=dtype).warning(device)) == is_slow  # type: ignore[arg-type]
-
-
-def test_on_cuda_convolutions_in_fp32_are_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert choose_device("auto", 0) == torch.device("cuda", 0)
-    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
 
 
 @pytest.mark.parametrize(("sets_of_cpu", "is_slow"), [({"avx2"}, True), ({"avx512_fp16"}, False), (set(), True)])
@@ -70,24 +60,6 @@ def test_on_a_cpu_auto_is_bf16_where_it_has_such_products_and_else_fp32(
     assert found == choice and reason.startswith("this processor ")
     said = precision()
     assert (said.name, said.says) == ("precision=auto", f"{choice}: {reason}")
-
-
-@pytest.mark.parametrize(
-    ("capability", "choice"), [((7, 0), "fp16"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16")]
-)
-def test_on_cuda_auto_is_bf16_from_capability_8_on_and_else_fp16(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], choice: str
-) -> None:
-    # What torch asks the driver for; its own rule is not replaced.
-    monkeypatch.setattr(torch.cuda, "device", lambda device: mock.MagicMock())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla")
-    monkeypatch.setattr(torch.version, "cuda", "12.4")
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=capability[0], minor=capability[1])
-    )
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choice_for(CUDA) == (choice, f"Tesla {'computes' if choice == 'bf16' else 'lacks'} bf16 products")
 
 
 def test_a_run_with_auto_records_its_choice_and_keeps_it_on_other_hardware(

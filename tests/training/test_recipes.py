@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import nlu
-from nlu import report, visualize
 from nlu.config.schema import Run
 from nlu.reports.cleaning import plan_of
 from nlu.reports.runs import read_run
@@ -133,47 +132,6 @@ def test_bad_rows_of_ones_own_format_are_named_by_file_and_number(
 def test_an_encoder_and_a_head_for_units_can_tag(package: Path) -> None:
     train(*SHOP[:2], "data=files", "data.train=spans.jsonl", "task=tag", "model=bag", "head=deep", "loss=hinge", *SHORT)
     assert "span_f1" in json.loads((package / "run" / "result.json").read_text())["metrics"]["dev"]
-
-
-@pytest.mark.thorough
-def test_a_scorer_of_ones_own_scores_joined_folds(package: Path) -> None:
-    train(*SHOP, "task=grade", "model=bag", "folds=2")
-    result = json.loads((package / "run" / "result.json").read_text())
-    off_by = [
-        abs(int(record["label"]) - int(record["prediction"]))
-        for record in predictions_of(package / "run", "out-of-fold")
-    ]
-    assert len(off_by) == 48
-    assert result["out_of_fold"]["1"]["off_by"] == pytest.approx(sum(off_by) / 48)
-
-
-@pytest.mark.thorough
-def test_a_kind_of_ones_own_has_reports_and_figures(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(*SHOP, "task=grade", "model=bag", "data.dev_fraction=0.5", "optimizer.lr=1e-30")
-    records = list(predictions_of(package / "run", "dev"))
-    off_by = [abs(int(record["label"]) - int(record["prediction"])) for record in records]
-    assert any(off_by), "the test needs mistakes"
-    capsys.readouterr()
-    report.main(["errors", "run", "--json"])
-    errors = json.loads(capsys.readouterr().out)
-    assert errors["kind"] == "grades" and errors["whole"]["value"] == pytest.approx(np.mean(off_by))
-    assert {one["name"]: one["value"] for one in errors["by"]["class"]} == {
-        grade: pytest.approx(
-            np.mean([off for off, record in zip(off_by, records, strict=True) if record["label"] == grade])
-        )
-        for grade in {record["label"] for record in records}
-    }
-    assert [one["distance"] for one in errors["mistakes"]] == sorted(filter(None, off_by), reverse=True)[:20]
-    report.main(["errors", "run"])
-    assert "mistakes, the largest distance first" in capsys.readouterr().out
-    report.main(["diff", "run", "run"])
-    assert "those of dev are neither right nor wrong by themselves" in capsys.readouterr().out
-    evaluate("run=run", "data.test=shop.csv", "out=scores")
-    result = json.loads((package / "scores" / "result.json").read_text())["sets"]["test"]
-    assert np.array(result["confusion"]).sum() == result["rows"] == 48
-    assert (package / "scores" / "plots" / "confusion_test.png").is_file()
-    visualize.main(["run", "--out", "figures"])
-    assert (package / "figures" / "dev_off_by.png").is_file()
 
 
 HINT = {"_target_": "mypkg.hint.Hint", "weight": 0.5}
