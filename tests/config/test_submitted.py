@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 
 import pytest
 from submitit.core.utils import FailedJobError, UncompletedJobError
@@ -68,26 +67,6 @@ def test_submitit_is_asked_as_soon_as_the_state_is_saved_and_once(asked_again):
         return stopping.exit_code()
 
     assert run_while_time_lasts(run) == 75 and asked_again == [signal.SIGUSR2]
-
-
-def test_a_requeued_job_exits_like_submitit_only_after_it_has_ended(monkeypatch):
-    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
-    ended = []
-
-    def run():
-        with stopping.polled():
-            signal.raise_signal(signal.SIGUSR2)
-        stopping.tell_saved()
-        ended.append(True)
-        return stopping.exit_code()
-
-    before = signal.signal(signal.SIGUSR2, lambda *_: sys.exit(-1))
-    try:
-        with pytest.raises(SystemExit) as left:
-            run_while_time_lasts(run)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
-    assert ended and left.value.code == -1
 
 
 def test_a_job_that_another_signal_stopped_is_not_queued_again_by_submitit(asked_again):

@@ -5,14 +5,8 @@ import re
 import signal
 import time
 
-import optuna
 import pytest
-from hydra_plugins.hyperband_sweeper._identity import changes, without_means
-from optuna.trial import create_trial
 
-from nlu.sweeps.lease import Lease
-from nlu.sweeps.steps import PART_ENDS, PART_VALUES
-from nlu.sweeps.storage import open_storage, storage_url
 from tests.launchers.searches import LOCAL, runs, search, start, states, study, trials
 
 ARGUMENTS = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=5", "step_s=0.2")
@@ -81,17 +75,6 @@ def test_another_space_is_refused_with_the_difference(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_second_search_in_the_same_folder_is_refused(tmp_path):
-    folder = tmp_path / "s"
-    first = start(folder, *ARGUMENTS, "step_s=20", "hydra.sweeper.n_trials=1")
-    wait_until((folder / "0" / "runs.txt").exists)
-    assert "another search is running in it" in search(folder, *ARGUMENTS, status=1)
-    assert first.poll() is None
-    first.kill()
-    first.communicate()
-
-
-@pytest.mark.thorough
 def test_a_folder_that_holds_a_search_refuses_a_second_one(tmp_path):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", "hydra.sweeper.study_name=k2")
@@ -114,14 +97,6 @@ def test_a_search_continues_in_the_folder_that_it_was_moved_to(tmp_path, unbroke
     # Its study keeps the name of the folder in which it began.
     (tmp_path / "moved").rename(tmp_path / "s")
     assert [trial.params["lr"] for trial in trials(tmp_path / "s")] == unbroken[0]
-
-
-@pytest.mark.thorough
-def test_the_same_study_from_another_folder_is_refused(tmp_path):
-    shared = (f"hydra.sweeper.storage={tmp_path}/journal.log", "hydra.sweeper.study_name=one")
-    search(tmp_path / "a", *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", *shared)
-    said = search(tmp_path / "b", *ARGUMENTS, "step_s=0", *shared, status=1)
-    assert f"belongs to the sweep folder {tmp_path}/a" in said
 
 
 @pytest.mark.thorough
@@ -152,46 +127,6 @@ def test_ctrl_c_at_a_terminal_is_for_the_search_which_ends_its_jobs(tmp_path):
 
 
 @pytest.mark.thorough
-def test_another_sampler_or_pruner_is_reported_when_a_search_continues(tmp_path):
-    folder = tmp_path / "s"
-    search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")
-    median = "hydra.sweeper.pruner={name: median, n_startup_trials: "
-    said = search(
-        folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=2", "hydra/sweeper/sampler=tpe", f"{median}3}}"
-    )
-    assert "warning: the search had another sampler: random so far, tpe from now on" in said
-    assert "warning: the search had another pruner: none so far, median from now on" in said
-    options = ("hydra.sweeper.n_trials=3", "hydra/sweeper/sampler=tpe")
-    said = search(folder, *ARGUMENTS, "step_s=0", *options, f"{median}2}}")
-    assert "pruner: median (n_startup_trials=3) so far, median (n_startup_trials=2) from now on" in said
-    assert "another sampler" not in said
-
-
-def test_a_sampler_that_a_former_version_stored_with_its_long_name_is_the_same():
-    pruner = {"name": "none"}
-    before = {"sampler": {"name": "create_nsgaii_sampler", "seed": 7}, "pruner": pruner}
-    assert changes(before, {"sampler": {"name": "nsgaii", "seed": 7}, "pruner": pruner}) == []
-    (found,) = changes(before, {"sampler": {"name": "nsgaiii", "seed": 7}, "pruner": pruner})
-    assert found == "the search had another sampler: nsgaii so far, nsgaiii from now on"
-
-
-def test_a_search_whose_folds_ended_under_a_former_version_warns_once(tmp_path):
-    folder = tmp_path / "s"
-    search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")
-    done = study(folder).trials[0]
-    noted = [{PART_ENDS: [100, 200]}, {PART_ENDS: [100, 200], PART_VALUES: {"100": 0.5, "200": None}}, {}]
-    with_ends = [
-        create_trial(value=0.5, params=done.params, distributions=done.distributions, user_attrs=attributes)
-        for attributes in noted
-    ]
-    assert without_means(with_ends[1:]) == []
-    for trial in with_ends:
-        study(folder).add_trial(trial)
-    said = " ".join(search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=4").split())
-    assert said.count("warning: 1 trial ended folds under a former version of nlu; there the search compares") == 1
-
-
-@pytest.mark.thorough
 def test_a_search_killed_between_asking_and_drawing_draws_the_same(tmp_path, unbroken):
     folder = tmp_path / "s"
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1")
@@ -199,27 +134,3 @@ def test_a_search_killed_between_asking_and_drawing_draws_the_same(tmp_path, unb
     search(folder, *ARGUMENTS, "step_s=0")
     assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
     assert (folder / "1").is_dir()
-
-
-def test_a_study_that_was_killed_half_created_is_completed(tmp_path, unbroken):
-    folder = tmp_path / "s"
-    folder.mkdir()
-    half = optuna.create_study(study_name="s", storage=open_storage(storage_url(None, folder)), direction="maximize")
-    half.set_user_attr("space", {"lr": "interval(0.001, 1.0)"})
-    search(folder, *ARGUMENTS, "step_s=0")
-    assert [trial.params["lr"] for trial in trials(folder)] == unbroken[0]
-    # The one attribute that says that all is there is the last to be written.
-    written = list(study(folder).user_attrs)
-    assert written.index("shared") < written.index("pruner") < written.index("id")
-
-
-@pytest.mark.thorough
-def test_a_study_that_another_host_runs_is_refused_even_from_a_folder_of_that_name(tmp_path):
-    shared = (f"hydra.sweeper.storage={tmp_path}/journal.log", "hydra.sweeper.study_name=one", "step_s=0")
-    search(tmp_path / "s", *ARGUMENTS, *shared, "hydra.sweeper.n_trials=1")
-    storage = open_storage(storage_url(f"{tmp_path}/journal.log", tmp_path))
-    with Lease(storage, "one", "its own folder", print, beat_s=0.2):
-        said = search(tmp_path / "s", *ARGUMENTS, *shared, status=1)
-    assert "the study one belongs to a search on" in said and "the study one is run by process" in said
-    assert "started" not in said
-    search(tmp_path / "s", *ARGUMENTS, *shared)

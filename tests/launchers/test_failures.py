@@ -8,9 +8,8 @@ import optuna
 import pytest
 
 from nlu.sweeps.storage import open_storage, storage_url
-from tests import warm
 from tests.launchers import searches
-from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states, trials
+from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states
 
 DRAWN = "lr=choice(0.1,0.2,0.3,0.4)"
 SOME_FAIL = ("hydra.sweeper.n_trials=4", "fail=choice(true,false)", "hydra/sweeper/sampler=grid", "lr=choice(0.1,0.2)")
@@ -24,13 +23,6 @@ def test_a_failed_trial_is_reported_and_the_others_continue(tmp_path):
         assert "RuntimeError: lr 0." in outcome["error"] and outcome["log"] in said
         log = Path(outcome["log"]).read_text()
         assert "Traceback (most recent call last)" in log and "is too high" in log
-
-
-@pytest.mark.thorough
-def test_on_failure_stop_stops(tmp_path):
-    said = search(tmp_path / "s", *SOME_FAIL, "hydra.sweeper.on_failure=stop", status=1)
-    assert states(tmp_path / "s")[-1] == "FAIL" and states(tmp_path / "s").count("FAIL") == 1
-    assert "hydra.sweeper.on_failure is stop" in said
 
 
 def test_a_failed_trial_is_tried_again_under_its_number(tmp_path):
@@ -47,18 +39,6 @@ def test_the_same_failure_of_all_first_trials_ends_the_search(tmp_path):
     assert said.count("RuntimeError: lr 0.1 is too high") == 2
     assert said.count("the same as trial 0") == 2
     assert "failed: trials 0, 1, 2: " in said and (tmp_path / "s/summary/trials.tsv").read_text().count("failed") >= 3
-
-
-@pytest.mark.thorough
-def test_the_same_failure_again_and_again_ends_a_search_that_had_begun_well(tmp_path):
-    folder, all_fail = tmp_path / "s", ("lr=interval(0.001,1)", "fail_from=1", "hydra.sweeper.n_trials=9")
-    said = search(folder, *all_fail, status=1)
-    assert states(folder) == ["COMPLETE", "FAIL", "FAIL", "FAIL"]
-    ending = f"correct it, and the same command with hydra.sweep.dir={folder} continues with the rest"
-    assert f"trials 1, 2, 3 failed one after another with the same error, shown above; {ending}" in said
-    # The user who continues has corrected something, so earlier failures do not count.
-    search(folder, *all_fail, "hydra.sweeper.stop_after_same_failures=2", status=1)
-    assert states(folder)[4:] == ["FAIL", "FAIL"]
 
 
 def test_only_repeated_failures_for_the_same_reason_end_a_search(tmp_path):
@@ -128,34 +108,6 @@ def test_a_lost_storage_ends_a_search_with_one_sentence_and_fails_no_trial(tmp_p
 
 
 @pytest.mark.thorough
-def test_a_trial_that_is_under_way_when_failures_end_the_search_is_named(tmp_path):
-    said = search(
-        tmp_path / "s", "fail=choice(false,true)", "hydra/sweeper/sampler=grid", *LOCAL, "step_s=1.5",
-        "hydra.sweeper.on_failure=stop", status=1,
-    )  # fmt: skip
-    (failed,) = [trial.number for trial in trials(tmp_path / "s") if trial.state.name == "FAIL"]
-    assert f"trial {1 - failed} is under way: it saves its state and ends" in said
-    assert "hydra.sweeper.on_failure is stop" in said and (tmp_path / "s/summary/trials.tsv").is_file()
-
-
-@pytest.mark.thorough
-def test_a_search_without_any_value_ends_with_1_and_says_so(tmp_path):
-    drawn = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
-    said = search(tmp_path / "s", *drawn, "fail=true", status=1)
-    assert said.rstrip().endswith("of 2 trials none completed; a best trial needs one")
-    search(tmp_path / "s", *drawn, "fail=true", status=1)
-    search(tmp_path / "t", "lr=choice(0.1)", "hydra/sweeper/sampler=grid", "fail=choice(true,false)")
-
-
-def test_a_search_with_only_pruned_trials_ends_without_a_best_one(tmp_path):
-    said = search(
-        tmp_path / "s", DRAWN, "hydra.sweeper.pruner={name: threshold, lower: 2}", "hydra.sweeper.n_trials=2", status=1
-    )
-    assert said.rstrip().endswith("of 2 trials none completed (2 pruned); a best trial needs one")
-    assert states(tmp_path / "s") == ["PRUNED"] * 2 and not (tmp_path / "s/experiment").exists()
-
-
-@pytest.mark.thorough
 def test_a_job_that_dies_continues_from_its_checkpoint(tmp_path):
     said = search(tmp_path / "s", DRAWN, *LOCAL, "die_once=true", "hydra.sweeper.n_trials=2")
     assert states(tmp_path / "s") == ["COMPLETE", "COMPLETE"]
@@ -185,13 +137,3 @@ def test_a_job_that_slurm_refuses_is_one_error_and_the_same_command_continues(tm
     assert "under way" not in told and "failed:" not in told and states(folder) == ["RUNNING", "RUNNING"]
     search(folder, *drawn)
     assert states(folder) == ["COMPLETE", "COMPLETE"]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("jobs", [("--multirun", "seed=1,2", "hydra.sweep.dir=g"), ("hydra.run.dir=g",)])
-def test_a_refusal_of_slurm_is_one_error_without_a_traceback_or_files(tmp_path, refusing_slurm, jobs):
-    command = ["-m", "nlu.train", "hydra/launcher=submitit_slurm", *jobs]
-    done = warm.run(command, env=searches.ENVIRONMENT, cwd=tmp_path)
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert "nlu: error: Slurm refused the jobs: Batch job submission failed; correct what" in done.stderr
-    assert not (tmp_path / "g").exists()

@@ -3,13 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
-from hydra_plugins.hyperband_sweeper._first import centers, first_trials
+from hydra_plugins.hyperband_sweeper._first import first_trials
 from hydra_plugins.hyperband_sweeper._identity import refuse_another
 
 from nlu.config.errors import UserError
 from nlu.sweeps.schedulers.scheduler import PAUSING
-from nlu.sweeps.space import grid_problems, read_space
-from tests.launchers.searches import runs, search, study, trials
+from nlu.sweeps.space import read_space
+from tests.launchers.searches import runs, search, trials
 
 LR, KIND = "lr=tag(log,interval(0.001,1))", "kind=choice(a,b)"
 
@@ -52,14 +52,6 @@ def test_a_warm_start_tries_the_best_of_former_searches_also_after_these_are_gon
     assert found[:3] == [trial.params["lr"] for trial in ranked[:3]] and found[3] not in found[:3]
 
 
-def test_half_of_the_trials_come_from_the_prior_which_a_better_trial_replaces(tmp_path):
-    search(tmp_path / "own", "lr=tag(log,'prior=1e-8',interval(1e-9,1))", "hydra.sweeper.n_trials=40")
-    found = [each["lr"] for each in values(tmp_path / "own")]
-    # Within a quarter of the interval below 1e-6: half of the first trials, but a third of an even draw.
-    assert study(tmp_path / "own").user_attrs["sampler"]["prior"] == {"lr": 1e-8}
-    assert sum(lr > 1e-4 for lr in found[20:]) > 10
-
-
 WHEN = {"kind=a": {"units": "int(interval(1,4))"}, "kind=b": {"units": "int(interval(100,400))"}}
 NO_FIRST = {"use_defaults": False, "enqueue": None, "warm_start": None}
 
@@ -79,27 +71,6 @@ def test_a_conditional_key_is_given_with_its_condition_and_from_its_range():
             first(given)
     # A condition on a key that is not drawn holds or does not.
     assert first({"units": 3}, composed=lambda key: "a", arguments=(LR,)) == [{"units": 3}]
-
-
-def test_defaults_without_an_active_parameter_are_no_trial_and_no_center():
-    space = read_space(None, WHEN, ["lr=0.1"])
-    settings = {**NO_FIRST, "use_defaults": True, "enqueue": [{"units": 2}]}
-    assert first(arguments=["lr=0.1"], use_defaults=True) == []
-    assert centers(settings, space, lambda key: None) == {}
-
-
-def test_a_former_folder_whose_storage_lacks_its_study_is_refused(tmp_path):
-    folder = tmp_path / "former"
-    search(folder, LR, "hydra.sweeper.n_trials=1")
-    held = folder / "search.json"
-    held.write_text(held.read_text().replace('"former"', '"other"'))
-    with pytest.raises(UserError, match="names the study other, which its storage lacks"):
-        first(warm_start=[folder], arguments=[LR], when=None)
-
-
-def test_a_grid_takes_no_prior():
-    (problem,) = grid_problems(read_space(None, None, ["lr=tag('prior=0.1',choice(0.1,0.2))"]))
-    assert problem.startswith("lr has a prior, but a grid tries every combination")
 
 
 @pytest.mark.parametrize(("old", "new"), [("asha", "hyperband"), ("none", "freeze_thaw"), ("asha", "freeze_thaw")])

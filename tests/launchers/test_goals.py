@@ -7,17 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from hydra_plugins.hyperband_sweeper._failures import Failures, FailuresEndSearch
-from hydra_plugins.hyperband_sweeper._goals import goals_of
-from hydra_plugins.hyperband_sweeper._slots import BASIC
-from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from nlu.config.errors import UserError
-from nlu.sweeps.goals import MEASURED, Constraint, Goals
-from nlu.sweeps.steps import PAUSED_AT
+from nlu.sweeps.goals import MEASURED
 from tests.launchers.searches import search, start, states, trials
-from tests.training.in_process import composed
-from tests.training.kinds import KINDS
 
 DRAWN = ("lr=choice(0.05,0.1)", "latency_ms=choice(2,4,8)", "parameters=choice(1000,5000)")
 GOALS = ("hydra.sweeper.objectives=[latency_ms]", 'hydra.sweeper.constraints=["latency_ms<=5","parameters<=2e3"]')
@@ -80,43 +72,6 @@ def test_a_search_of_which_no_trial_can_train_ends_after_some(tmp_path) -> None:
     assert set(states(tmp_path / "t")) == {"PRUNED", "COMPLETE"}
 
 
-def trial_of(number: int, state: TrialState, parameters: int | None = None, reports: int = 0) -> FrozenTrial:
-    """A trial that has `reports` reports; with several it is paused if it is open."""
-    made = create_trial(
-        state=state, value=0.5 if state == TrialState.COMPLETE else None,
-        user_attrs={} if parameters is None else {MEASURED: {"parameters": parameters}},
-        intermediate_values={100 * (at + 1): 0.5 for at in range(reports)},
-        system_attrs={PAUSED_AT: 100 * reports} if reports > 1 else {},
-    )  # fmt: skip
-    made.number = number
-    return made
-
-
-REFUSED = [trial_of(number, TrialState.PRUNED, 5000 + number) for number in range(11)]
-
-
-@pytest.mark.parametrize(
-    ("others", "may_begin"),
-    [
-        ([trial_of(3, TrialState.RUNNING, reports=1)], True),
-        ([trial_of(3, TrialState.RUNNING, reports=2), trial_of(5, TrialState.RUNNING, reports=2)], True),
-        ([trial_of(11, TrialState.RUNNING, reports=2)], True),
-        ([trial_of(11, TrialState.COMPLETE, 1000)], True),
-        ([trial_of(11, TrialState.FAIL)], True),
-        # Nothing is known of these yet.
-        ([trial_of(3, TrialState.RUNNING)], True),
-        ([trial_of(11, TrialState.RUNNING)], False),
-    ],
-)  # fmt: skip
-def test_refused_trials_do_not_end_a_search_while_another_one_trains_or_may(tmp_path, others, may_begin) -> None:
-    goals, failures = Goals({}, [Constraint("parameters", "<=", 2000)]), Failures(tmp_path, 3)
-    found = sorted({t.number: t for t in [*REFUSED, *others]}.values(), key=lambda trial: trial.number)
-    failures.untrained(found, goals)
-    assert failures.are_refused(found, goals) == (not may_begin)
-    with pytest.raises(FailuresEndSearch, match="none of the first 11 trials was trained: .* nearest: 5,000"):
-        failures.untrained(REFUSED, goals)
-
-
 def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_grid) -> None:
     folder, said = of_grid
     front = expected_front(folder)
@@ -133,13 +88,6 @@ def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_
     assert {path.stem for path in (folder / "experiment").glob("trial_*.yaml")} == {f"trial_{each}" for each in front}
     page = (folder / "summary/index.html").read_text()
     assert '<section id="front"' in page and (folder / "summary/front.png").is_file()
-
-
-def test_the_best_trial_is_within_the_constraints(of_grid) -> None:
-    folder, _ = of_grid
-    good = [t for t in trials(folder) if t.params["latency_ms"] <= 4 and t.params["parameters"] <= 2000]
-    best = max(good, key=lambda trial: (trial.value, -trial.user_attrs[MEASURED]["latency_ms"]))
-    assert f"trial {best.number}, height" in (folder / "experiment/best.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -181,13 +129,6 @@ def test_a_search_whose_trials_all_break_a_constraint_has_no_best_one(tmp_path) 
     assert not (tmp_path / "s/experiment/best.yaml").exists()
 
 
-def test_a_search_keeps_its_goals(tmp_path) -> None:
-    arguments = ("lr=choice(0.1,0.2)", "hydra/sweeper/sampler=grid")
-    search(tmp_path / "s", *arguments, "hydra.sweeper.objectives=[latency_ms]")
-    said = search(tmp_path / "s", *arguments, status=1)
-    assert "has the objectives [latency_ms] and the constraints [], this search the objectives []" in said
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -202,23 +143,3 @@ def test_a_search_keeps_its_goals(tmp_path) -> None:
 def test_goals_that_do_not_fit_are_refused_before_the_first_trial(tmp_path, overrides, said) -> None:
     assert said in search(tmp_path / "s", "lr=interval(0.1,0.2)", *overrides, status=1)
     assert not (tmp_path / "s/0").exists()
-
-
-def test_a_size_of_weights_that_no_trial_saves_is_refused(tmp_path) -> None:
-    settings = {"objectives": ["size_mb"], "constraints": None, "pruner": "none", "sampler": None}
-    saved, unsaved = (
-        composed(*KINDS["classify"].overrides(tmp_path), f"trainer.save={save}").to_config()
-        for save in ("true", "false")
-    )
-    assert list(goals_of(settings, [saved], BASIC, hands_trial=True).quantities) == ["size_mb"]
-    with pytest.raises(UserError, match="size_mb is that of the weights that a trial saves, but trainer.save is"):
-        goals_of(settings, [saved, unsaved], BASIC, hands_trial=True)
-
-
-def test_a_pruner_that_sees_only_the_metric_is_named(tmp_path) -> None:
-    said = search(
-        tmp_path / "s", "lr=interval(0.1,0.2)", "hydra.sweeper.objectives=[latency_ms]", "hydra.sweeper.n_trials=1",
-        "hydra.sweeper.pruner=median",
-    )  # fmt: skip
-    assert "warning: hydra.sweeper.pruner=median stops trials by the metric only" in said
-    assert states(tmp_path / "s") == ["COMPLETE"]

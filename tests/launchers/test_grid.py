@@ -32,14 +32,6 @@ def test_refused_jobs_are_counted_at_the_end_and_the_report_is_named(tmp_path, l
     assert f"job 1 (data.dev={tmp_path}/neither.tsv): " in said and "'neither' is not one of the labels" in said
 
 
-@pytest.mark.thorough
-def test_runs_of_an_earlier_command_are_not_counted(tmp_path):
-    own = (tmp_path / "grid", *files(tmp_path), "trainer.max_duration=2st", "seed=1,2")
-    assert "2 of 2 jobs left a run" in grid(*own)
-    again = grid(*own, status=2)
-    assert "nlu: 2 of 2 jobs were refused or failed: 0, 1" in again and "left a run" not in again
-
-
 def test_jobs_that_would_share_a_folder_are_refused_before_the_first_one_starts(tmp_path):
     folder = tmp_path / "grid"
     said = grid(folder, *files(tmp_path), "seed=1,2", "hydra.sweep.subdir=same", status=2)
@@ -57,17 +49,6 @@ def test_every_job_is_checked_before_the_first_one_starts(tmp_path):
     assert not folder.exists()
     assert "job 1 (seed=-2): seed is -2 but" in grid(folder, *files(tmp_path), "seed=1,-2", status=2)
     assert "set hydra.sweep.dir=mine" in grid(folder, *files(tmp_path), "seed=1,2", "hydra.run.dir=mine", status=2)
-
-
-def test_a_value_that_a_job_gets_from_hydra_is_known_when_it_is_checked(tmp_path):
-    own = ("seed='${hydra:job.num}'", "optimizer.lr=1e-3,2e-3", "dry_run=true")
-    assert "holds" in grid(tmp_path / "grid", *files(tmp_path), *own)
-
-
-def test_a_glob_makes_a_job_of_each_choice_of_a_group(tmp_path):
-    said = grid(tmp_path / "grid", *files(tmp_path), "scheduler=glob(*)", "dry_run=true").splitlines()
-    names = ("constant", "exponential", "one_cycle")
-    assert said[:3] == [f"# job {number} (scheduler={name})" for number, name in enumerate(names)]
 
 
 def test_a_grid_that_only_checks_has_a_line_for_each_job_and_names_no_report(tmp_path):

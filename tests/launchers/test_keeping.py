@@ -4,17 +4,12 @@ import json
 import os
 import re
 import shutil
-from types import SimpleNamespace
 
 import pytest
-from hydra_plugins.hyperband_sweeper import _keeping
-from optuna.trial import TrialState, create_trial
 
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
-from nlu.storage.bucket import Unreachable
 from nlu.storage.objects import ObjectStore
-from nlu.sweeps.goals import NO_GOALS
 from tests.launchers import test_runs
 from tests.launchers.searches import search as search_program
 from tests.launchers.searches import states, study
@@ -84,47 +79,3 @@ def test_the_mirrors_of_trials_lose_the_same_also_if_the_search_continues_elsewh
 def test_a_wrong_choice_of_what_to_keep_is_refused_before_the_first_trial(tmp_path, override, said):
     assert said in search_program(tmp_path / "s", "lr=interval(0.001,1)", override, status=1)
     assert not (tmp_path / "s").exists()
-
-
-def keeper_of_three(folder, mirror=None):
-    """Return a keeper, three complete trials, and the list of what it says."""
-    said = []
-    plan = SimpleNamespace(
-        settings={"keep": "best"},
-        folder=folder,
-        is_run=True,
-        saves=False,
-        mirror=mirror,
-        direction="maximize",
-        goals=NO_GOALS,
-    )
-    trials = [create_trial(state=TrialState.COMPLETE, value=0.5) for _ in range(3)]
-    for number, trial in enumerate(trials):
-        trial.number = number
-    return _keeping.Keeper(plan, lambda text, **_: said.append(text)), trials, said
-
-
-def test_a_search_waits_once_for_a_bucket_that_does_not_respond(tmp_path, monkeypatch):
-    asked = []
-
-    def free_mirror(url, *, keeps_best):
-        asked.append(url)
-        raise Unreachable("it does not respond")
-
-    monkeypatch.setattr(_keeping, "free_mirror", free_mirror)
-    keeper, trials, said = keeper_of_three(tmp_path, "s3://b/s")
-    keeper.update(trials)
-    keeper.update(trials)
-    assert asked == ["s3://b/s/0"] and said == ["checkpoints of trial 0 stay for now: it does not respond"]
-    keeper.end(trials)
-    assert asked == ["s3://b/s/0"] * 2, "at the end it is tried again"
-
-
-def test_checkpoints_that_cannot_be_removed_do_not_keep_a_search_from_its_end(tmp_path):
-    # A folder in the place of the lock.
-    (tmp_path / "1" / ".lock").mkdir(parents=True)
-    (tmp_path / "2" / "checkpoints" / "last").mkdir(parents=True)
-    keeper, trials, said = keeper_of_three(tmp_path)
-    keeper.end(trials)
-    assert len(said) == 1 and said[0].startswith("checkpoints of trial 1 stay for now: ")
-    assert not (tmp_path / "2" / "checkpoints").exists()

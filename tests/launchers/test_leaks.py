@@ -139,17 +139,3 @@ def test_a_pickled_job_has_no_loader_with_files_that_it_read(
     for path in pickles:
         pickle.loads(path.read_bytes())
     assert pickles and loaders and all(loader._active_repository is None for loader in loaders)
-
-
-@pytest.mark.thorough
-def test_lines_of_a_launcher_are_in_the_script_of_the_job_only(
-    project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    lines = f"hydra.launcher.setup=['login --with {SECRET}']"
-    command(*sets(project), *SMALL, *KINDS["submission"], lines, "hydra.launcher.wait=false")
-    said = capfd.readouterr()
-    assert "1 job continues" in said.err and SECRET not in said.out + said.err
-    found = holding(project)
-    assert found and all(name.endswith(".sh") for name in found), f"its job could not run them otherwise: {found}"
-    names = {path.name for path in (project / "s/.submitit").rglob("*")}
-    assert "57_submitted.pkl" in names and (project / "s/.submitted/jobs.jsonl").is_file()

@@ -1,10 +1,9 @@
 """A plateau is seen in the values of trials, of which those with folds are means."""
 
-import math
 from types import SimpleNamespace
 
 import optuna
-from hydra_plugins.hyperband_sweeper._limits import USED, Limits
+from hydra_plugins.hyperband_sweeper._limits import Limits
 from optuna.trial import TrialState, create_trial
 
 from nlu.sweeps.goals import NO_GOALS
@@ -48,20 +47,7 @@ def test_a_single_report_within_a_later_fold_is_no_progress():
     assert limits.reached([BETTER, WORSE, WORSE, passing]) is not None
 
 
-def test_a_better_first_fold_is_progress():
-    limits = Limits(plan_of(optuna.create_study(direction="maximize")))
-    assert limits.reached([WORSE]) is None
-    assert limits.reached([WORSE, WORSE, WORSE, of_folds({50: 0.6})]) is None
-
-
 def test_the_best_values_are_known_again_after_a_kill():
     study = optuna.create_study(direction="maximize")
     assert Limits(plan_of(study)).reached([LUCKY]) is None
     assert Limits(plan_of(study)).reached([LUCKY, WORSE, WORSE]) is not None
-
-
-def test_what_a_former_version_kept_is_the_best_value_of_trials_without_folds():
-    study = optuna.create_study(direction="maximize")
-    study.set_user_attr(USED, {"seconds": 1.0, "best": 0.5, "cost": 0.0})
-    whole = create_trial(state=TrialState.COMPLETE, value=0.5, intermediate_values={100: math.nan, 600: 0.5})
-    assert Limits(plan_of(study)).reached([whole]) is not None

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,31 +93,6 @@ def test_the_page_and_the_tables_are_there_while_a_search_runs(
     assert not any(line.startswith("the page") for line in said)
 
 
-def test_a_page_that_cannot_be_written_is_reported_once_and_ends_no_search(
-    tmp_path: Path, said: list[str], begun: list[PageProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = world_of(tmp_path / "s", n_trials=4)
-    (world.folder / "summary").write_text("a file")
-    after_each_page(monkeypatch, lambda: None)
-    world.search()
-    told = [line for line in said if line.startswith("the page")]
-    assert len(told) == len(begun) == 1
-    assert told[0].startswith("the page of the search is written only at its end: FileExistsError: ")
-    assert "COMPLETE" in [trial.state.name for trial in world.trials()]
-
-
-def test_a_process_that_cannot_be_started_is_reported_once_and_ends_no_search(
-    tmp_path: Path, said: list[str], begun: list[PageProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    world = world_of(tmp_path / "s", n_trials=4)
-    world.search()
-    told = [line for line in said if line.startswith("the page")]
-    assert told == [f"the page of the search is written only at its end: FileNotFoundError: [Errno 2] No such file or "
-                    f"directory: '{tmp_path}/python'"]  # fmt: skip
-    assert not begun and "COMPLETE" in [trial.state.name for trial in world.trials()]
-
-
 @pytest.mark.parametrize("steps_later", [0, 3])
 def test_ctrl_c_leaves_a_page_of_the_last_state_and_no_process(
     tmp_path: Path, said: list[str], begun: list[PageProcess], monkeypatch: pytest.MonkeyPatch, steps_later: int
@@ -141,15 +115,3 @@ def test_ctrl_c_leaves_a_page_of_the_last_state_and_no_process(
     table = (world.folder / "summary" / "trials.tsv").read_text().splitlines()[1:]
     examples = [int(line.split("\t")[4]) for line in table if line.split("\t")[4]]
     assert sum(examples) == sum(trial.last_step or 0 for trial in world.trials())
-
-
-def test_the_time_between_pages_is_at_least_a_twentieth_of_what_they_take(
-    tmp_path: Path, begun: list[PageProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("EVERY_S", 0), ("SHARE", 1000), ("NICE", 0)):
-        monkeypatch.setattr(_pages, name, value)
-    world = world_of(tmp_path / "s", n_trials=4)
-    after_each_page(monkeypatch, lambda: None)
-    began_s = time.monotonic()
-    world.search()
-    assert time.monotonic() - began_s < 300 and len(begun) == 1

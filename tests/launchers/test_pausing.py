@@ -1,6 +1,5 @@
 """Searches that pause trials: the loop of a search with jobs in this process, killed at any write and continued."""
 
-import itertools
 import math
 import re
 import threading
@@ -10,14 +9,12 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from hydra_plugins.hyperband_sweeper import _board, _limits
 from hydra_plugins.hyperband_sweeper._impl import Search
 from hydra_plugins.hyperband_sweeper._slots import BASIC, LOCAL, Ended, Gpus, Need
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.samplers import RandomSampler, TPESampler
 
 from nlu.config.errors import UserError
-from nlu.storage.locks import hold_lock
 from nlu.sweeps import channel, steps
 from nlu.sweeps.decisions import decision_rows
 from nlu.sweeps.faults import last_line
@@ -251,28 +248,6 @@ def test_a_search_that_is_killed_at_any_write_decides_alike(
         assert world.outcome() == whole.outcome(), f"killed at write {write}"
 
 
-@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
-def test_a_trial_that_waits_for_its_next_job_keeps_its_slot(tmp_path, pruner):
-    options = {"pruner": pruner, "n_trials": 12, "max_examples": 4000}
-    whole = unbroken(tmp_path / "whole", **options)
-    assert unbroken(tmp_path / "interrupted", stops=(3, 7, 9), **options).outcome() == whole.outcome()
-
-
-def test_tpe_learns_from_the_trials_that_a_search_paused(tmp_path):
-    drawn = [
-        [trial.params["lr"] for trial in unbroken(tmp_path / name, n_trials=12, sampler=sampler).trials()]
-        for name, sampler in (("tpe", tpe), ("unlearned", lambda seed: TPESampler(n_startup_trials=99, seed=seed)))
-    ]
-    assert drawn[0][:3] == drawn[1][:3] and not set(drawn[0][3:]) & set(drawn[1][3:])
-
-
-@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
-def test_a_trial_that_is_longer_than_max_resource_runs_to_its_end(tmp_path, pruner):
-    world = unbroken(tmp_path, pruner=pruner, n_trials=9, max_examples=4000, length=LENGTH + 3)
-    complete = [trial for trial in world.trials() if trial.state.name == "COMPLETE"]
-    assert complete and all(trial.last_step == (LENGTH + 3) * STEP_EXAMPLES for trial in complete)
-
-
 def test_a_paused_trial_continues_only_once_its_job_has_saved_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(channel, "ANSWER_POLL_S", 0.002)
     monkeypatch.delenv(channel.CLAIM_VARIABLE, raising=False)
@@ -366,21 +341,6 @@ def test_each_pause_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path):
     )
 
 
-def test_freeze_thaw_starts_no_process_for_a_trial_with_as_tiny_a_chance(tmp_path, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.value_of", without_signal)
-    world = unbroken(tmp_path, pruner="freeze_thaw", n_trials=12, max_examples=6000)
-    decided = [(name, step["why"], trial) for trial in world.trials() for name, step in steps.steps_of(trial)]
-    decided.sort(key=lambda each: each[0])
-    tiny = kept = 0
-    for (_, _, before), (_, why, trial) in itertools.pairwise(decided):
-        if why["rule"] == "model" and max(why["chance"], why.get("second", 0)) < TIE and "second_trial" in why:
-            tiny += 1
-            # The trial before has ended, if another one got this step.
-            kept += trial.number == before.number
-            assert trial.number == before.number or before.state.name == "COMPLETE"
-    assert tiny > 10 and kept > 10
-
-
 def test_freeze_thaw_pauses_a_trial_for_one_that_more_probably_improves(tmp_path):
     world = unbroken(tmp_path, pruner="freeze_thaw", n_trials=12, max_examples=4000)
     found = world.trials()
@@ -397,88 +357,9 @@ def test_freeze_thaw_pauses_a_trial_for_one_that_more_probably_improves(tmp_path
         assert why.get("second", 0) < why.get("chance", 0) + TIE
 
 
-def test_a_search_says_why_it_paused_and_continued_a_trial(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(_board.Board, "say", lambda self, text, style=None: said.append(text))
-    world = unbroken(tmp_path)
-    first = [trial.intermediate_values[100] for trial in world.trials()[:3]]
-    place = ["1st", "2nd", "3rd"][sorted(first, reverse=True).index(first[2])]
-    paused = [line for line in said if re.match(r"trial \d paused", line)]
-    reason = f"{place} of 3 at 100 examples; the best continues"
-    assert paused[2] == f"trial 2 paused: {first[2]:.6g} after 100 examples; {reason}"
-    continued = [line for line in said if re.match(r"trial \d continues: lr", line)]
-    reasons = [line.partition(";")[2] for line in continued]
-    assert reasons and all("continue" in reason or "completes it" in reason for reason in reasons)
-
-
-def test_a_search_says_that_it_waits_for_the_job_of_an_earlier_command(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(_board.Board, "say", lambda self, text, style=None: said.append(text))
-    world = World(tmp_path, n_trials=2)
-    (lock := channel.lock_of(tmp_path / "1")).parent.mkdir()
-    with hold_lock(lock, wait_s=0):
-        world.search()
-    lines = [line for line in said if "earlier" in line]
-    assert lines == [
-        "trial 1: an earlier job of it still runs; its next job waits for that, until it pauses or ends the trial at "
-        "the latest"
-    ]
-    assert said.index(lines[0]) == 1 + next(at for at, line in enumerate(said) if line.startswith("trial 1 started"))
-
-
-def test_a_search_that_saw_more_than_its_limit_says_how_much_and_why(tmp_path, monkeypatch):
-    said = []
-    monkeypatch.setattr(_board.Board, "say", lambda self, text, style=None: said.append(text))
-    world = unbroken(tmp_path, max_examples=4000)
-    seen = sum(trial.last_step for trial in world.trials())
-    limit = "(hydra.sweeper.max_examples)"
-    assert said[-1] == f"examples seen by all trials: {seen:,} of 4,000 {limit}"
-    world.spec["max_examples"] = 1000
-    world.search()
-    before = f"{seen:,} were seen before this command, and the best trial is completed"
-    assert said[-1] == f"examples seen by all trials: {seen:,} of 1,000 {limit}, {seen - 1000:,} more: {before}"
-
-
 def test_a_failed_trial_is_not_continued_and_the_search_ends(tmp_path):
     world = unbroken(tmp_path, pruner="freeze_thaw", max_examples=4000, fails=(0, 3))
     names = [trial.state.name for trial in world.trials()]
     assert names[0] == names[3] == "FAIL" or (3, 2) not in world.trained
     assert "COMPLETE" in names
     assert (0, 2) not in world.trained
-
-
-def test_a_conditional_parameter_is_drawn_only_under_its_condition(tmp_path):
-    world = unbroken(tmp_path, pruner="freeze_thaw", n_trials=20, max_examples=3000)
-    kinds = {trial.params["model"] for trial in world.trials()}
-    assert kinds == {"cnn", "bert"}
-    for trial in world.trials():
-        assert ("dropout" in trial.params) == (trial.params["model"] == "bert")
-
-
-@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw", "none"])
-def test_a_given_value_of_another_range_of_its_key_is_drawn_instead(tmp_path, pruner):
-    ranges = {"cnn": IntDistribution(1, 4), "bert": IntDistribution(100, 400)}
-    branches = [Branch("model", model, {"units": units}) for model, units in ranges.items()]
-    world = unbroken(
-        tmp_path, pruner=pruner, n_trials=10, max_examples=4000, space=Space(SPACE.params, branches),
-        first=[{"units": 2}, {"units": 200}] * 4 + [{"lr": 0.01, "model": "bert", "units": 3}],
-    )  # fmt: skip
-    found = [trial.params for trial in world.trials()[:9]]
-    assert all(ranges[each["model"]]._contains(each["units"]) for each in found)
-    assert sum(each["units"] in (2, 200) for each in found) >= 2
-    assert found[8]["lr"] == 0.01 and found[8]["model"] == "bert"
-
-
-def test_the_time_of_a_command_is_written_when_it_ends_and_counts_for_the_next_one(tmp_path, monkeypatch):
-    def used():
-        study = optuna.load_study(study_name="s", storage=open_storage(storage_url(None, world.folder)))
-        return study.user_attrs["used"]["seconds"]
-
-    # A second for each look at the clock.
-    clock = itertools.count()
-    monkeypatch.setattr(_limits, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    world = unbroken(tmp_path, n_trials=2, max_hours=1)
-    first_s, now_s = used(), next(clock)
-    assert first_s == now_s - 1
-    world.search()
-    assert used() - first_s == next(clock) - 1 - (now_s + 1) > 0

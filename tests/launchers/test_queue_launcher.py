@@ -2,10 +2,7 @@
 
 import json
 import os
-import pty
 import re
-import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -16,14 +13,11 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.jobs import main as jobs_main
-from nlu.launching import local_queue, waiting
-from nlu.launching import queue as queues
+from nlu.launching import local_queue
 from nlu.launching.listing import follow, latest, listed
-from nlu.launching.local_queue import LocalQueue
-from nlu.launching.queue import Job, QueueAway, QueueFull
+from nlu.launching.queue import Job
 from nlu.launching.submissions import Submissions, new_tokens
 from nlu.reports.runs import read_overrides
-from nlu.storage.temporary import Pauses
 from tests.training.in_process import MODEL, PLAIN, command, sets, tensors, train
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
 
@@ -71,18 +65,6 @@ def test_one_run_left_to_a_launcher_and_collected_later_equals_a_run_here(projec
     assert not (project / "there/multirun.yaml").exists()
     assert jobs_main(["there"]) == 0 and "done" in capfd.readouterr().out
     assert jobs_main(["--history"]) == 0 and capfd.readouterr().out.count("hydra.run.dir=there") == 1
-
-
-@pytest.mark.thorough
-def test_a_grid_with_an_address_that_does_not_exist_submits_nothing(project, s3, monkeypatch, capfd):
-    url = s3.bucket(monkeypatch)
-    own = (*sets(project), *SMALL, "--multirun", LOCAL, "hydra.sweep.dir=grid", f"model.pretrained=null,{url}/none")
-    command(*own, status=2)
-    assert f"nlu: error: job 1: model.pretrained is {url}/none, which does not exist" in capfd.readouterr().err
-    assert not (project / "grid").exists()
-    command(*own, "dry_run=true", status=2)
-    said = capfd.readouterr()
-    assert "job 1: model.pretrained is" in said.err and not said.out
 
 
 @pytest.mark.thorough
@@ -140,38 +122,6 @@ def test_a_queue_is_asked_for_a_job_whose_submission_was_interrupted(project, ca
     assert [job.ended for job in submitted(project / "run")] == ["done"]
 
 
-class Elsewhere(LocalQueue):
-    """A second cluster, whose settings lead to other folders."""
-
-    name = "elsewhere"
-
-
-@pytest.mark.thorough
-def test_a_job_of_another_queue_is_not_submitted_a_second_time_here(project, capfd, monkeypatch):
-    monkeypatch.setitem(queues.OWN, "elsewhere", f"{Elsewhere.__module__}.Elsewhere")
-    own = (*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
-    command(*own, LONG, LEFT, "hydra.launcher.submitit_folder=there")
-    file = project / "run/.submitted/jobs.jsonl"
-    file.write_text(file.read_text().replace('"queue": "local"', '"queue": "elsewhere"'))
-    until_steps(project / "run")
-    command(*own, LONG, status=2)
-    said = capfd.readouterr().err
-    assert "job 0 of" in said and "was submitted to another queue (elsewhere" in said and "--cancel 0" in said
-    assert jobs_main(["run", "--cancel", "0"]) == 0
-    command(*own, LONG, status=75)
-    assert "1 job of an earlier command found again" in capfd.readouterr().err
-    assert [job.ended for job in submitted(project / "run")] == ["cancelled"]
-
-
-@pytest.mark.thorough
-def test_a_job_is_found_again_where_other_settings_have_put_it(project, capfd):
-    own = (*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
-    command(*own, LEFT, "hydra.launcher.submitit_folder=there")
-    command(*own)
-    said = capfd.readouterr().err
-    assert "1 job of an earlier command found again" in said and "run: done" in said
-
-
 @pytest.mark.thorough
 def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(project, capfd, monkeypatch):
     own = (*sets(project), *SMALL, LOCAL, LONG, "hydra.run.dir=run", "resume=auto")
@@ -199,88 +149,6 @@ def test_a_living_job_is_neither_lost_nor_begun_again_from_another_machine(proje
     assert jobs_main(["--forget", "0", "run"]) == 0
     assert "1 job of another machine taken for lost" in capfd.readouterr().out
     assert [job.ended for job in submitted(project / "run")] == ["lost"]
-
-
-class LosesItsAnswer(LocalQueue):
-    """A queue whose first answer is lost on its way, after it has taken the jobs."""
-
-    answers = 0
-
-    def submit(self, jobs):
-        tickets = super().submit(jobs)
-        type(self).answers += 1
-        if self.answers == 1:
-            raise OSError("connection reset")
-        return tickets
-
-
-@pytest.mark.thorough
-def test_a_job_whose_answer_was_lost_is_found_instead_of_submitted_again(project, capfd, monkeypatch):
-    monkeypatch.setitem(queues.OWN, "local", f"{LosesItsAnswer.__module__}.LosesItsAnswer")
-    command(*sets(project), *SMALL, LOCAL, "hydra.run.dir=run")
-    said = capfd.readouterr().err
-    assert re.search(r"local does not answer: connection reset; it is asked again in [01]\.\d s", said)
-    assert "run: done" in said
-    assert LosesItsAnswer.answers == 1 and len(list((project / "run/.submitit").glob("*/[0-9]*"))) == 1
-
-
-class RefusesAtFirst(LocalQueue):
-    """A queue that takes a job after so many questions, more than a queue is asked that does not answer."""
-
-    questions, refusals = 0, 12
-    error: OSError = QueueFull("Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit")
-
-    def submit(self, jobs):
-        type(self).questions += 1
-        if self.questions <= self.refusals:
-            raise self.error
-        return super().submit(jobs)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            QueueFull("Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit"),
-            "QOSMaxSubmitJobPerUserLimit; trials wait until jobs of yours have left the queue, and this search",
-        ),
-        (QueueAway("Socket timed out"), "local does not answer: Socket timed out; trials wait until it does, and this"),
-    ],
-)
-def test_a_trial_waits_until_its_queue_takes_it(project, capfd, monkeypatch, error, said):
-    monkeypatch.setitem(queues.OWN, "local", f"{RefusesAtFirst.__module__}.RefusesAtFirst")
-    monkeypatch.setattr(RefusesAtFirst, "error", error)
-    monkeypatch.setattr(RefusesAtFirst, "questions", 0)
-    monkeypatch.setattr(waiting, "FULL", Pauses(0.01, 0.01))
-    monkeypatch.setattr("hydra_plugins.queue_launcher._impl.AGAIN_S", Pauses(0.01, 0.01))
-    # Figures are blank here, and it draws some.
-    monkeypatch.setattr("nlu.sweeps.summary.write_summary", lambda study, folder, scheduler: None)
-    search = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.n_trials=1", "hydra.sweeper.pruner=none")
-    command(*sets(project), *SMALL, LOCAL, *search, "optimizer.lr=choice(1e-3)", "hydra.sweep.dir=s")
-    told = capfd.readouterr().err
-    assert told.count(said) == 1
-    assert RefusesAtFirst.questions == 13 and "trial 0 finished" in told
-    (job,) = submitted(project / "s")
-    assert job.ticket is not None
-
-
-def test_jobs_says_what_it_cannot_do(project, capfd):
-    (project / "empty").mkdir()
-    for arguments, told in (
-        (["--cancel"], "jobs are numbered within a folder; name it"),
-        (["absent"], "absent is not a folder"),
-        (["empty"], "nothing was submitted in empty"),
-        (["--history"], "nothing was submitted from this project yet"),
-        (["empty", "--cancel", "-1"], "argument --cancel: is '-1' but must be a whole number >= 0"),
-        (["--cancel", "3", "absent"], "absent is not a folder"),
-        (["--forget", "empty"], "nothing was submitted in empty"),
-        (["--forget", "empty", "3x"], "argument --forget: is '3x' but must be a whole number >= 0"),
-        (["--cancle"], "--cancle: unknown flag; nearest: --cancel"),
-    ):
-        with pytest.raises(Exception, match=re.escape(told)):
-            jobs_main(arguments)
-    assert jobs_main([]) == 0 and "no job of this project waits or runs" in capfd.readouterr().err
 
 
 def grid(project: Path, *overrides: str, status: int = 0) -> str:
@@ -340,17 +208,6 @@ def test_a_lost_job_does_not_affect_other_jobs_of_a_grid_and_runs_again_on_resum
 
 
 @pytest.mark.thorough
-def test_a_job_that_has_not_ended_is_not_submitted_again_with_other_values(project, capfd):
-    grid(project, LEFT, LONG)
-    said = grid(project, LEFT, "optimizer.lr=1e-4", LONG, status=2)
-    assert "job 0 of" in said and "was submitted with other values" in said and "--cancel 0" in said
-    assert jobs_main([str(project / "grid"), "--cancel"]) == 0
-    assert "cancelled 2 jobs: 0, 1" in capfd.readouterr().out
-    assert jobs_main([str(project / "grid"), "--cancel"]) == 0
-    assert "none of these jobs waits or runs" in capfd.readouterr().err
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_a_signal_without_a_terminal_leaves_the_jobs_and_says_how_to_cancel_them(project, capfd, number, status):
     own = [*sets(project), *SMALL, LONG, LOCAL, "hydra.run.dir=run"]
@@ -365,31 +222,6 @@ def test_a_signal_without_a_terminal_leaves_the_jobs_and_says_how_to_cancel_them
     assert jobs_main([]) == 0 and "running" in capfd.readouterr().out
     assert jobs_main(["run", "--cancel"]) == 0
     assert jobs_main(["run"]) == 0 and "cancelled" in capfd.readouterr().out
-
-
-@pytest.mark.thorough
-def test_on_a_terminal_a_table_is_drawn_and_ctrl_c_asks_about_the_jobs(project):
-    own = [*sets(project), *SMALL, LONG, LOCAL, "hydra.run.dir=run"]
-    line = shlex.join([sys.executable, "-m", "nlu.train", *own])
-    process, terminal = pty.fork()
-    if process == 0:
-        os.environ.update({**SAME_THREADS, "TERM": "xterm", "COLUMNS": "150", "LINES": "30"})
-        os.execvp("sh", ["sh", "-c", f"exec {line}"])
-    drawn, asked = r"run +running +\S+ +[\d,]+ +dev accuracy [01]\.\d+ ", r"go on\?"
-    said, shown, answers = b"", "", [(drawn, b"\x03"), (asked, b"c\n")]
-    deadline_s = time.monotonic() + 150
-    while time.monotonic() < deadline_s:
-        if select.select([terminal], [], [], 0.2)[0]:
-            try:
-                said += os.read(terminal, 65536)
-            except OSError:
-                break
-        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said.decode(errors="replace"))
-        if answers and re.search(answers[0][0], shown):
-            os.write(terminal, answers.pop(0)[1])
-    assert not answers, shown[-2000:]
-    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 75
-    assert "1 job has not ended: c = cancel" in shown and "cancelling 1 job" in shown and "run: cancelled" in shown
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 75), ("SIGUSR1", 75), ("SIGINT", 130)])

@@ -7,7 +7,7 @@ import pytest
 from tests import warm
 from tests.few import first
 from tests.launchers.searches import REPOSITORY
-from tests.training.runs import QUICK, SAME_THREADS, TINY, files
+from tests.training.runs import SAME_THREADS, TINY, files
 
 LR = "optimizer.lr=tag(log,interval(1e-4,1e-1))"
 
@@ -153,16 +153,6 @@ def test_a_search_stays_out_of_a_folder_of_runs(tmp_path, place):
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.thorough
-def test_every_swept_group_is_tried_with_every_other(tmp_path):
-    told = refused(
-        tmp_path / "s", *files(tmp_path), "model=bert_tiny", "optimizer=choice(adamw,adamw_base)",
-        "scheduler=choice(one_cycle,constant)", "scheduler.anneal=choice(linear,cosine)",
-    )  # fmt: skip
-    assert "scheduler.anneal: unknown key" in told
-    assert "scheduler=constant" in told and "belong under hydra.sweeper.when" in told
-
-
 def test_a_dry_run_of_a_search_reads_nothing_and_says_what_is_worth_a_thought(tmp_path):
     drawn = ("trainer.batch_size=choice(8,32)", "trainer.max_duration=90st", "dry_run=true", "hydra.sweeper.n_jobs=2")
     done = started(tmp_path / "s", *files(tmp_path), *TINY[:1], *drawn, "hydra.sweeper.max_resource=1st")
@@ -173,31 +163,3 @@ def test_a_dry_run_of_a_search_reads_nothing_and_says_what_is_worth_a_thought(tm
     assert "data store" not in done.stderr
     assert "whether the storage answers" in done.stdout
     assert "# warning: hydra.sweeper.max_resource is 1st, but trials are first scored after" in done.stdout
-
-
-def test_a_dry_run_warns_of_objectives_that_the_pruner_does_not_see(tmp_path):
-    more = ("hydra.sweeper.objectives=[latency_ms]", "dry_run=true")
-    done = started(tmp_path / "s", *files(tmp_path), *TINY[:1], LR, *more)
-    assert done.returncode == 0, done.stderr
-    assert "# warning: hydra.sweeper.pruner=hyperband stops trials by the metric only" in done.stdout
-
-
-def test_a_dry_run_says_what_the_search_in_its_folder_has_and_this_one_has_not(tmp_path):
-    folder = tmp_path / "s"
-    data = (*files(tmp_path), *TINY, *(option for option in QUICK if not option.startswith("optimizer.lr")))
-    done = started(folder, *data, LR, "hydra.sweeper.n_trials=1")
-    assert done.returncode == 0, done.stderr
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    done = started(folder, *data, "optimizer.lr=interval(0.1,0.2)", "dry_run=true")
-    assert done.returncode == 2 and "draws from another space" in done.stderr
-    assert "optimizer.lr: tag(log, interval(0.0001, 0.1)) there, interval(0.1, 0.2) here" in done.stderr
-    done = started(folder, *data, LR, "hydra/sweeper/sampler=random", "hydra.sweeper.pruner=none", "dry_run=true")
-    assert done.returncode == 0, done.stderr
-    assert f"# {folder} has this search, with 1 trial; without dry_run the command continues it." in done.stdout
-    assert "# warning: the search had another sampler: tpe so far, random from now on" in done.stdout
-    assert "# warning: the search had another pruner: hyperband so far, none from now on" in done.stdout
-    assert "another pruner" not in started(folder, *data, LR, "dry_run=true").stdout
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    (folder / "journal.log").unlink()
-    done = started(folder, *data, LR, "dry_run=true")
-    assert done.returncode == 2 and f"{folder} holds the search s, which is no longer in" in done.stderr

@@ -108,29 +108,6 @@ def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp
     assert log.count("nothing was updated, and what was saved before stands") == 2
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        pytest.param((), id="one process", marks=pytest.mark.thorough),
-        pytest.param(("trainer.devices=2",), id="two processes", marks=pytest.mark.thorough),
-        pytest.param(("folds.count=2",), id="folds", marks=pytest.mark.thorough),
-    ],
-)
-def test_the_console_has_a_line_for_each_event_and_a_trials_words_are_in_its_log(tmp_path, more):
-    folder = tmp_path / "s"
-    said = search(
-        folder, *files(tmp_path), "optimizer.lr=choice(3e-3,1e-3)", "hydra.sweeper.pruner=none", *more
-    )  # fmt: skip
-    events = said[said.index("trial 0 started") :].splitlines()
-    assert [line[:14] for line in events if line.startswith("trial ")][:4] == [
-        "trial 0 starte", "trial 0 finish", "trial 1 starte", "trial 1 finish",
-    ]  # fmt: skip
-    assert "run folder" not in said and "best dev accuracy" not in said and "mean best" not in said
-    for number in (0, 1):
-        log = (folder / f"{number}/{'fold-0/' * ('folds.count=2' in more)}log.txt").read_text()
-        assert log.count("run folder") == 1 and "parameters" in log and "data store" in log
-
-
 def test_a_run_measures_itself_once_for_the_objectives_of_its_search(tmp_path):
     """One of three is too large to train; the others are measured, and a search that continues measures no more."""
     folder, data = tmp_path / "s", files(tmp_path)
@@ -161,15 +138,3 @@ def test_a_run_measures_itself_once_for_the_objectives_of_its_search(tmp_path):
     search(folder, *arguments)
     assert [(trial.state, trial.values, trial.user_attrs) for trial in trials(folder)] == before
     assert {number: result(folder, number)["measured"] for number in told} == told
-
-
-@pytest.mark.thorough
-def test_folds_of_a_trial_are_measured_and_their_mean_counts(tmp_path):
-    folder = tmp_path / "s"
-    search(
-        folder, *files(tmp_path, 40), "folds.count=2", "optimizer.lr=choice(3e-3)", "hydra.sweeper.pruner=none",
-        "hydra.sweeper.objectives=[latency_ms]", 'hydra.sweeper.constraints=["parameters<=100e3"]',
-    )  # fmt: skip
-    parts = [json.loads((folder / f"0/fold-{fold}/result.json").read_text())["measured"] for fold in (0, 1)]
-    for name, value in trials(folder)[0].user_attrs["measured"].items():
-        assert value == result(folder, 0)["measured"][name] == pytest.approx((parts[0][name] + parts[1][name]) / 2)

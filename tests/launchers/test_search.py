@@ -3,10 +3,8 @@
 import os
 import re
 import statistics
-from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from tests.launchers.searches import ENVIRONMENT, LOCAL, REPOSITORY, outcomes, runs, search, states, trials
 
@@ -70,46 +68,6 @@ def test_every_sampler_draws(tmp_path, sampler):
 
 
 @pytest.mark.thorough
-def test_a_grid_is_every_combination_once(tmp_path):
-    search(tmp_path / "s", "lr=choice(0.1,0.2)", "steps=range(1,4)", "hydra/sweeper/sampler=grid")
-    drawn = sorted((trial.params["lr"], trial.params["steps"]) for trial in trials(tmp_path / "s"))
-    assert drawn == [(lr, steps) for lr in (0.1, 0.2) for steps in (1, 2, 3)]
-
-
-def test_words_of_any_script_are_drawn_and_reach_the_trial(tmp_path):
-    said = search(tmp_path / "s", 'kind=choice("甲","乙")', "hydra/sweeper/sampler=grid")
-    assert sorted(trial.params["kind"] for trial in trials(tmp_path / "s")) == ["乙", "甲"]
-    assert states(tmp_path / "s") == ["COMPLETE"] * 2 and "kind=甲" in said
-    assert yaml.safe_load((tmp_path / "s/experiment/best.yaml").read_text())["kind"] in "甲乙"
-
-
-SPACE = """
-# @package _global_
-hydra:
-  sweeper:
-    params:
-      kind: choice(a, b)
-    when:
-      kind=a:
-        lr: interval(0.2, 0.3)
-      kind=b:
-        steps: range(2, 4)
-"""
-
-
-@pytest.mark.thorough
-def test_conditional_values_are_drawn_only_with_their_choice(tmp_path):
-    (tmp_path / "conf/space").mkdir(parents=True)
-    (tmp_path / "conf/space/mine.yaml").write_text(SPACE)
-    search(
-        tmp_path / "s", f"--config-dir={tmp_path}/conf", "+space=mine", "hydra.sweeper.n_trials=8"
-    )  # fmt: skip
-    drawn = [trial.params for trial in trials(tmp_path / "s")]
-    assert {params["kind"] for params in drawn} == {"a", "b"}
-    assert all(set(params) == {"kind", "lr" if params["kind"] == "a" else "steps"} for params in drawn)
-
-
-@pytest.mark.thorough
 def test_jobs_in_separate_processes_keep_the_slots_filled(tmp_path):
     said = search(tmp_path / "s", DRAWN, *LOCAL, "hydra.sweeper.n_trials=5", "step_s=0.1")
     assert states(tmp_path / "s") == ["COMPLETE"] * 5
@@ -136,11 +94,6 @@ def test_jobs_share_the_cores(tmp_path, monkeypatch):
     assert (tmp_path / "s/0/runs.txt").read_text().split()[3] == str(max(1, len(os.sched_getaffinity(0)) // 2))
 
 
-def test_a_launcher_that_runs_jobs_here_runs_one_at_a_time_and_says_so(tmp_path):
-    said = search(tmp_path / "s", DRAWN, "hydra.sweeper.n_jobs=3", "hydra.sweeper.n_trials=2")
-    assert "BasicLauncher runs jobs in this process, so trials run one at a time" in said
-
-
 OTHER = f"""
 import sys
 import hydra
@@ -163,26 +116,6 @@ def test_another_programs_number_is_the_value(tmp_path):
     assert sorted(trial.value for trial in trials(tmp_path / "s")) == [2.0, 4.0]
 
 
-def test_an_infinite_number_of_another_program_is_a_failure(tmp_path):
-    (tmp_path / "other.py").write_text(OTHER.replace("config.x * 2", "float(config.x)"))
-    said = search(
-        tmp_path / "s", "x=choice(1.0,inf)", "hydra/sweeper/sampler=grid", program=[str(tmp_path / "other.py")]
-    )  # fmt: skip
-    assert sorted(states(tmp_path / "s")) == ["COMPLETE", "FAIL"] and "its value is inf" in said
-
-
-def test_the_remaining_trials_are_the_waiting_and_the_unasked_ones():
-    from hydra_plugins.hyperband_sweeper._impl import Search
-
-    for waiting, n_trials, asked, remaining in (([4, 5], 9, 6, 5), ([4], 6, 6, 1), ([], 6, 8, 0)):
-        plan, steps = (
-            SimpleNamespace(n_trials=n_trials),
-            SimpleNamespace(pauses=False, limits=SimpleNamespace(is_over=False)),
-        )
-        one = SimpleNamespace(waiting=waiting, plan=plan, asked=asked, steps=steps)
-        assert Search._remaining(one) == remaining
-
-
 def test_a_search_ends_on_a_plateau_and_its_continuation_counts_on(tmp_path):
     more = ("lr=tag(log,interval(0.001,1))", "hydra.sweeper.n_trials=60", "hydra.sweeper.until_plateau=4")
     said = search(tmp_path / "s", *more)
@@ -199,54 +132,6 @@ def test_a_search_ends_after_its_hours_with_what_it_has(tmp_path):
     said = search(tmp_path / "s", *more)
     assert 1 <= len(trials(tmp_path / "s")) < 10 and "hydra.sweeper.max_hours=0.0003 is over" in said
     assert set(states(tmp_path / "s")) == {"COMPLETE"}
-
-
-def test_slots_for_which_no_trial_remains_are_not_idle(monkeypatch):
-    from hydra_plugins.hyperband_sweeper import _board
-
-    moments_s = [0.0]
-    monkeypatch.setattr(_board.time, "time", lambda: moments_s[-1])
-    idle = _board.Idle(2)
-    for now_s, running, remaining in ((0.0, 2, 1), (10.0, 1, 1), (14.0, 2, 0), (20.0, 1, 0), (50.0, 0, 0)):
-        moments_s.append(now_s)
-        idle.changed(running, remaining)
-    # Of 2 x 20 seconds with work for both, and 30 with work for only one, one slot had none for 4.
-    assert idle.share == pytest.approx(4 / 70)
-
-
-@pytest.mark.thorough
-def test_local_trials_have_as_many_gpus_as_devices_and_no_gpu_in_common(tmp_path, monkeypatch):
-    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,5,7")
-    folder = tmp_path / "s"
-    search(
-        folder, "hydra/launcher=submitit_local", "hydra.sweeper.n_jobs=3", "hydra/sweeper/sampler=grid",
-        "trainer.devices=choice(1,2,3)",
-    )  # fmt: skip
-    held = {
-        trial.number: (folder / f"{trial.number}/runs.txt").read_text().split()[2].split(",")
-        for trial in trials(folder)
-    }
-    assert all(len(held[trial.number]) == trial.params["trainer.devices"] for trial in trials(folder))
-    free = {"4", "5", "7"}
-    for line in (folder / "sweep.log").read_text().splitlines():
-        if event := re.search(r" trial (\d+) (started|finished)", line):
-            own = set(held[int(event[1])])
-            assert event[2] == "finished" or own <= free, f"{line}: of {own} only {free} are free"
-            free = free - own if event[2] == "started" else free | own
-    assert free == {"4", "5", "7"}
-
-
-@pytest.mark.thorough
-def test_trials_with_automatic_devices_have_the_gpus_that_the_search_gives_each(tmp_path, monkeypatch):
-    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,5,7,GPU-8,9")
-    monkeypatch.delitem(ENVIRONMENT, "OMP_NUM_THREADS")
-    devices = ("hydra/launcher=submitit_local", "trainer.devices=auto", "hydra.sweeper.gpus_per_trial=2")
-    own = ("hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=3", "step_s=0.5")
-    said = search(tmp_path / "s", DRAWN, *devices, *own)
-    held = [(tmp_path / f"s/{number}/runs.txt").read_text().split()[2:] for number in (0, 1)]
-    cores = str(max(1, len(os.sched_getaffinity(0)) // 4))
-    assert sorted(held) == [["4,5", cores], ["7,GPU-8", cores]]
-    assert "n_jobs is 3, but trials take at least 2 GPUs each, of which there are 5, so 2 run at a time" in said
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """How long a local job may take, and by which folder a search is held: what does not show before it goes wrong."""
 
 import multiprocessing
-import os
-import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +16,6 @@ from nlu.config.errors import UserError
 
 LOCAL = "hydra/launcher=submitit_local"
 TIMEOUT = "hydra.launcher.timeout_min"
-DAYS_60 = 60 * 24 * 60
 
 
 def slots_of(tmp_path: Path, count: int, *overrides: str) -> Any:
@@ -90,20 +87,6 @@ def primary(tmp_path):
     return (tmp_path / "conf/mine.yaml").write_text
 
 
-def test_a_local_job_runs_without_a_time_limit_unless_one_is_set(tmp_path, primary):
-    assert timeout_min(tmp_path) == DAYS_60
-    assert timeout_min(tmp_path, f"{TIMEOUT}=90") == 90
-
-
-def test_a_configured_hour_is_an_hour(tmp_path, primary):
-    assert timeout_min(tmp_path, f"{TIMEOUT}=60") == 60
-    primary("x: 1\nhydra:\n  launcher:\n    timeout_min: 60\n")
-    assert timeout_min(tmp_path) == 60
-    # The checks before did not change submitit's own default.
-    primary("x: 1\n")
-    assert timeout_min(tmp_path) == DAYS_60
-
-
 class OfAnotherPackage(BasicLauncher):
     """Stands for launchers that may not be thread-safe."""
 
@@ -129,57 +112,6 @@ def test_a_launcher_of_another_package_gets_one_trial_at_a_time(tmp_path, primar
     assert slots.next_ended().never_began
     assert OfAnotherPackage.launches == [(3, 1), (1, 1), (7, 1)]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.isdigit()) == ["1", "3"]
-
-
-def test_a_launcher_that_exits_in_its_thread_gives_its_slot_back(tmp_path, primary):
-    primary("x: 1\n")
-
-    class Exiting:
-        def launch(self, job_overrides, initial_job_idx):
-            raise SystemExit(3)
-
-    slots = slots_of(tmp_path, 2)
-    slots._launcher = Exiting
-    slots.launch(4, 1, [])
-    ended = slots.next_ended(30)
-    assert (ended.number, ended.launch, ended.never_began, ended.reason) == (4, 1, True, "SystemExit: 3")
-
-
-def test_two_processes_that_arrive_as_a_third_leaves_do_not_both_hold_the_folder(tmp_path):
-    """The second opens the lock before the first removes it, and locks what is no longer there."""
-    from hydra_plugins.hyperband_sweeper import _folder
-
-    folder = tmp_path / "s"
-    opened, removed = threading.Event(), threading.Event()
-    open_lock = os.open
-
-    def slowly(path, *arguments, **named):
-        descriptor = open_lock(path, *arguments, **named)
-        if threading.current_thread().name == "second":
-            opened.set()
-            removed.wait(10)
-        return descriptor
-
-    refused = []
-
-    def second():
-        with _folder.hold(folder):
-            try:
-                with _folder.hold(folder):
-                    refused.append(False)
-            except UserError:
-                refused.append(True)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "open", slowly)
-        with _folder.hold(folder):
-            thread = threading.Thread(target=second, name="second")
-            thread.start()
-            assert opened.wait(10)
-        assert not folder.exists()
-        removed.set()
-        thread.join(10)
-    assert refused == [True], "the second's lock is of a file that a third finds"
 
 
 def hold_in_another_process(folder: Path, answers) -> None:

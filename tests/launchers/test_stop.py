@@ -67,20 +67,6 @@ def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(e
     assert ended(Slots([]), {7}).said == ["trial 7 is under way elsewhere, and continues there"]
 
 
-def test_jobs_that_end_and_those_of_this_process_are_not_mentioned(ended):
-    assert ended(Slots([1, 3, 2]), {1, 2, 3}).said == []
-    assert ended(Slots([], is_threaded=False), {1}).said == []
-
-
-def test_a_search_that_is_told_to_stop_waits_shorter_for_jobs_that_are_refused(ended):
-    from hydra_plugins.hyperband_sweeper._failures import AGAIN_S, REFUSED_S
-
-    for number, wait_s in ((None, REFUSED_S), (signal.SIGTERM, AGAIN_S)):
-        slots = Slots([1])
-        ended(slots, {1, 2}, number)
-        assert slots.waits_s == [wait_s, wait_s]
-
-
 @pytest.mark.parametrize(("answer", "said"), [("c", "cancelled 1 job"), ("l", "trial 4 is under way elsewhere")])
 def test_ctrl_c_asks_what_becomes_of_jobs_elsewhere(ended, tmp_path, monkeypatch, answer, said):
     from hydra_plugins.hyperband_sweeper import _failures
@@ -100,15 +86,6 @@ def test_jobs_of_this_machine_are_told_to_save_their_state_until_all_have_ended(
     slots = Slots([5, 2, 8], is_local=True)
     assert ended(slots, {2, 5, 8}).said == ["trials 2, 5, 8 are under way: they save their state and end"]
     assert len(_failures.terminated) == 3 and slots.ends == []
-
-
-def test_jobs_of_this_machine_that_do_not_end_are_waited_for_a_minute(ended, monkeypatch):
-    from hydra_plugins.hyperband_sweeper import _failures
-
-    seconds = iter(range(0, 1000, 20))
-    monkeypatch.setattr(_failures, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(seconds))}))
-    assert ended(Slots([], is_local=True), {2}).said == ["trial 2 is under way: it saves its state and ends"]
-    assert len(_failures.terminated) == 2
 
 
 def test_only_jobs_are_terminated_among_the_processes_that_were_started_here():

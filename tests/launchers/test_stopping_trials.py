@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from nlu.config.errors import UserError
 from nlu.jobs import main as jobs_main
 from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states, trials
 
@@ -94,24 +93,3 @@ def test_a_trial_that_runs_in_the_process_of_its_search_ends_at_its_next_report(
         process.kill()
     assert states(folder) == ["PRUNED"] * 2 and process.returncode == 1, said
     assert all(trial.last_step < 10_000 for trial in trials(folder))
-
-
-def test_what_cannot_be_stopped_is_said(tmp_path, capsys):
-    folder = tmp_path / "s"
-    (tmp_path / "grid").mkdir()
-    with pytest.raises(UserError, match="holds no search; --stop ends trials of one, and --cancel jobs of a grid"):
-        jobs_main([str(tmp_path / "grid"), "--stop", "0"])
-    with pytest.raises(UserError, match="jobs are numbered within a folder; name it"):
-        jobs_main(["--stop", "0"])
-    search(folder, DRAWN, "hydra.sweeper.n_trials=2")
-    with pytest.raises(UserError, match="has no trials 2 and 7; its trials are 0 to 1"):
-        jobs_main(["--stop", "7", "2", "1", str(folder)])
-    capsys.readouterr()
-    for given, said in (
-        (["1"], "trial 1 had ended; it stays as it is"),
-        (["1", "1"], "trial 1 had ended; it stays as it is"),
-        (["1", "0", "1"], "trials 1 and 0 had ended; they stay as they are"),
-    ):
-        assert jobs_main([str(folder), "--stop", *given]) == 0
-        assert capsys.readouterr().err == f"nlu: {said}\n"
-    assert states(folder) == ["COMPLETE"] * 2

@@ -14,7 +14,6 @@ from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job, JobState, Look, QueueContext, Ticket
 from nlu.launching.slurm import SlurmQueue
 from nlu.launching.submissions import new_tokens
-from nlu.launching.submitit_jobs import beat_file
 from tests.launching.jobs import number_of, sleep
 
 PATIENCE_S = 120.0
@@ -34,12 +33,9 @@ class Kind:
         """Return the process of a job that works."""
         if isinstance(queue, LocalQueue):
             return int(ticket.id.rpartition("/")[2])
-        file = beat_file(queue._folder(ticket.id), ticket.id)
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not (file.exists() and len(words := file.read_text().split()) > 2):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
-        return int(words[2])
+        from tests.slurm.works import process_of
+
+        return process_of(queue, ticket)
 
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])

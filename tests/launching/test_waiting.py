@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from nlu.config import stopping
 from nlu.launching import waiting
 from nlu.launching.queue import JobRefused, QueueFull
 from nlu.storage.temporary import Pauses
@@ -86,19 +85,3 @@ def test_a_full_queue_is_asked_by_one_trial_for_all_and_said_to_be_full_once(tri
     queue.room = 6
     until(lambda: len(ends) == 6)
     assert sorted(ends) == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("stop", [waiting.give_up, lambda: stopping.note(15)], ids=["ends", "is stopped"])
-def test_a_search_that_ends_submits_nothing_more(trials, stop, monkeypatch):
-    monkeypatch.setattr(waiting, "FULL", Pauses(1000.0, 1000.0))
-    queue = Queue(room=0)
-    ends = trials(3, queue)
-    until(lambda: len(queue.askers) == 3)
-    try:
-        stop()
-        queue.room = 3
-        until(lambda: len(ends) == 3)
-    finally:
-        stopping._signals.forget()
-    assert all("the search was stopped while this job waited" in str(end) for end in ends)
-    assert queue.taken == 0

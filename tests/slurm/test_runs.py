@@ -169,27 +169,6 @@ def test_a_job_with_this_event_is_requeued_and_reaches_the_same_bytes(broken, da
 
 
 @pytest.mark.thorough
-def test_a_job_whose_time_is_nearly_up_is_requeued_although_its_mirror_is_away(
-    data, unbroken, tmp_path, s3, monkeypatch
-):
-    folder, mirror = tmp_path / "run", f"mirror={s3.bucket(monkeypatch)}/run"
-    job = submit(folder, *data, mirror)
-    has_begun(folder)
-    s3.stop()
-    try:
-        ask("scancel", "--signal=USR2", job)
-        deadline_s = time.monotonic() + PATIENCE_S
-        # The end of a run waits for its mirror for half an hour.
-        while not restarts(job):
-            assert time.monotonic() < deadline_s, logs()
-            time.sleep(0.2)
-    finally:
-        s3.start()
-    run(*data, *SLURM, mirror, f"hydra.run.dir={folder}", patience_s=6 * PATIENCE_S)
-    assert outcome(folder) == unbroken
-
-
-@pytest.mark.thorough
 def test_a_cancelled_job_is_reported_and_resume_continues_to_the_same_bytes(broken, data, unbroken):
     folder, _ = broken["scancel"]
     assert "run: stopped" in run(*data, *SLURM, f"hydra.run.dir={folder}", status=75)
@@ -253,16 +232,3 @@ def test_a_run_over_two_nodes_with_this_event_reaches_the_same_bytes(data, unbro
         ask(*EVENTS[event], job)
     run(*data, *SLURM, f"hydra.run.dir={folder}", "hydra.launcher.nodes=2")
     assert restarts(job) == 1 and outcome(folder) == unbroken_in_two
-
-
-@pytest.mark.thorough
-def test_a_lost_node_ends_the_processes_of_the_other_and_both_start_again(data, tmp_path):
-    folder = tmp_path / "run"
-    two_each = (*data, "trainer.max_duration=200st", "trainer.eval_interval=100st", "trainer.save_interval=20st")
-    on_both = ("hydra.launcher.nodes=2", "trainer.devices=2")
-    job = submit(folder, *two_each, *on_both)
-    has_begun(folder)
-    lose_for_a_while("n2")
-    run(*two_each, *SLURM, f"hydra.run.dir={folder}", *on_both)
-    run(*two_each, f"hydra.run.dir={tmp_path}/here", "trainer.devices=4")
-    assert restarts(job) == 1 and outcome(folder) == outcome(tmp_path / "here")

@@ -62,25 +62,6 @@ def let_end(*tickets: Ticket, start: int = 0) -> None:
             file.write(f"{start}\n")
 
 
-def fail(job: Job) -> JobReturn:
-    """Raise an error."""
-    raise ValueError(f"job {job.number} is wrong")
-
-
-def environment(job: Job) -> JobReturn:
-    """Return the environment of this job."""
-    return returned(dict(os.environ))
-
-
-def submit_another(job: Job) -> JobReturn:
-    """Submit a job from within this one, as a search does that is a job, and return both environments."""
-    os.environ |= {"RANK": "1", "MASTER_ADDR": "nowhere", "SLURM_OF_THE_OUTER": "1", "OF_THE_USER": "1"}
-    own = queue(Path(job.folder), environment)
-    (ticket,) = own.submit(jobs(Path(job.folder), 1))
-    until(JobState.DONE, own, ticket)
-    return returned([dict(os.environ), own.outcome(ticket.id).return_value])
-
-
 def jobs(folder: Path, count: int, seconds: float = 0.0) -> list[Job]:
     return [Job(number, str(folder / str(number)), (str(seconds),), f"token-{number}") for number in range(count)]
 

@@ -75,13 +75,6 @@ def test_an_end_before_the_first_score_is_warned_of(max_resource, num_examples, 
     )
 
 
-def test_the_median_is_taken_at_the_evaluations_as_they_are_meant():
-    unlike = [config(size, max_duration="3ep") for size in (10, 48)]
-    found = resources.pruner_spec({**SETTINGS, "pruner": "median"}, unlike, 1000)
-    assert found["eval_interval"] == 500
-    assert resources.pruner_spec({**SETTINGS, "pruner": "median"}, [], None)["eval_interval"] == 1
-
-
 def test_folds_and_seeds_lengthen_the_trial():
     found = spec([config(folds=5, seeds=2)])
     assert (found["min_resource"], found["max_resource"]) == (500, 20_000)

@@ -93,20 +93,6 @@ def test_a_wrong_command_line_exits_with_2_and_no_traceback(tree: Path, tmp_path
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_leaves_early_does_not_cause_an_error(tree: Path, tmp_path: Path):
-    # A pipe without a reader fails on flush; unbuffered output makes that happen inside the command.
-    reading, writing = os.pipe()
-    os.close(reading)
-    imports = "from nlu.config.entry.app import run_app; from pathlib import Path"
-    body = f"{imports}; run_app(print, 'job', {SCHEMA!r}, Path('conf'))"
-    environment = {**os.environ, "PYTHONPATH": str(Path(nlu.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", body, "--help"], cwd=tree, env=environment, stdout=writing, stderr=subprocess.PIPE
-    )
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 def test_an_integer_that_the_task_returns_is_the_exit_code(run):
     assert run("task=tag", "name='3'")[0] == 3
     assert run(*VALID)[0] == 0
@@ -169,16 +155,6 @@ def test_a_full_disk_and_a_read_only_one_name_the_file_and_the_remedy(run, name,
     code, _, err = run("task=tag", f"name={name}")
     assert code == 2
     assert err == f"nlu: error: runs/weights.bin cannot be used: {remedy}\n"
-
-
-@pytest.mark.parametrize(("name", "kind"), [("bug", RuntimeError), ("value", ValueError), ("unreadable", OSError)])
-def test_any_other_error_of_the_task_is_raised_unchanged(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[Exception]
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["job", "task=tag", f"name={name}"])
-    with pytest.raises(kind):
-        run_app(task, "job", SCHEMA, tree / "conf")
 
 
 @pytest.mark.parametrize(
