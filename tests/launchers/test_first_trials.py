@@ -9,6 +9,7 @@ from hydra_plugins.hyperband_sweeper._identity import refuse_another
 from nlu.config.errors import UserError
 from nlu.sweeps.schedulers.scheduler import PAUSING
 from nlu.sweeps.space import read_space
+from tests.few import first
 from tests.launchers.searches import runs, search, trials
 
 LR, KIND = "lr=tag(log,interval(0.001,1))", "kind=choice(a,b)"
@@ -18,7 +19,7 @@ def values(folder):
     return [trial.params for trial in trials(folder)]
 
 
-@pytest.mark.parametrize("pruner", ["none", "hyperband", "asha", "freeze_thaw"])
+@pytest.mark.parametrize("pruner", first(2, ["hyperband", "freeze_thaw", "none", "asha"]))
 def test_the_defaults_come_first_then_what_is_given_then_what_is_drawn(tmp_path, pruner):
     enough = ["hydra.sweeper.max_examples=2000ex"] if pruner in PAUSING else []
     search(

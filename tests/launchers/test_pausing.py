@@ -24,6 +24,7 @@ from nlu.sweeps.sampling import SeededByTrial
 from nlu.sweeps.schedulers.freeze_thaw import TIE
 from nlu.sweeps.space import Branch, Space
 from nlu.sweeps.storage import open_storage, storage_url
+from tests.few import first
 
 LENGTH, STEP_EXAMPLES = 9, 100
 SPACE = Space(
@@ -221,10 +222,10 @@ def without_signal(values, step: int) -> float:
 
 @pytest.mark.parametrize(
     ("pruner", "stride", "sampler", "curve"),
-    [
-        ("asha", 11, RandomSampler, value_of), ("asha", 31, tpe, value_of),
-        ("freeze_thaw", 23, RandomSampler, value_of), ("freeze_thaw", 61, RandomSampler, without_signal),
-    ],
+    first(2, [
+        ("asha", 31, tpe, value_of), ("freeze_thaw", 61, RandomSampler, without_signal),
+        ("asha", 11, RandomSampler, value_of), ("freeze_thaw", 23, RandomSampler, value_of),
+    ]),
 )  # fmt: skip
 def test_a_search_that_is_killed_at_any_write_decides_alike(
     tmp_path, monkeypatch, killed_at, pruner, stride, sampler, curve

