@@ -84,21 +84,6 @@ def test_marks_of_documents_are_left_out_and_counted(write, open_files):
     assert "data: train: 3 lines -DOCSTART- left out" in lines(facts)
 
 
-def test_the_scheme_of_the_tags_is_named(write, open_files):
-    train = write("train.conll", "a B-X\nb E-X\nc S-Y\n")
-    facts = describe(open_files("units", train=train, dev=train, fields={"tokens": 0, "tags": 1}))
-    assert facts["target"] == {"kind": "tags", "scheme": "BIOES", "begun_without_B": 0}
-    assert facts["labels"] == ["O", "B-X", "I-X", "B-Y", "I-Y"]
-
-
-def test_an_unknown_scheme_is_refused_at_its_row_with_what_is_known(write, open_files):
-    train = write("train.conll", "a B-X\nb I-X\n\nc PER\n")
-    refused(
-        open_files, f"{train}:4: field tags (column 1)", "is a tag of no known scheme", "BIOES (B I E S)",
-        layout="units", train=train, dev=train, fields={"tokens": 0, "tags": 1},
-    )  # fmt: skip
-
-
 def test_all_bad_rows_are_counted_and_the_first_listed(write, open_files):
     train = write("train.tsv", "good\t1\n" * 5000 + "\t0\n" * 3000 + "bad\t0\n" * 2000)
     error = refused(open_files, train=train, dev=train)

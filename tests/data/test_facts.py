@@ -84,16 +84,6 @@ def test_the_balance_of_tagged_rows_counts_units_and_their_conflicts_are_of_tags
     assert (train_facts["duplicates"], train_facts["conflicts"]) == (2, 1)
 
 
-@pytest.mark.parametrize(("labels", "more"), [(12, ""), (13, ", and 1 more label"), (15, ", and 3 more labels")])
-def test_a_long_list_of_labels_is_shortened_in_the_log(facts_of, labels, more):
-    rows = "".join(f"text\t{label}\n" for label in range(labels))
-    first = lines(facts_of(rows, rows))[1]
-    assert first == "data: train: " + ", ".join(f"{n}: 1 ({1 / labels:.1%})" for n in range(12)) + more
-    absent = lines(facts_of(rows, rows, labels=[str(n) for n in range(2 * labels)]))[2]
-    assert absent.endswith(f"no row has the label {', '.join(str(n + labels) for n in range(12))}" + (
-        f" and {labels - 12} more" if more else "") + ", so it cannot be learned")  # fmt: skip
-
-
 def test_lengths_are_counted_by_number_of_tokens(write, open_files):
     store = open_files(train=write("train.tsv", "a\t1\na b\t0\nb\t1\n"), dev=write("dev.tsv", "a b b\t1\n"))
     assert length_histograms(store) == {"train": [0, 0, 0, 2, 1], "dev": [0, 0, 0, 0, 0, 1]}

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlu.config.durations import Clock, Duration
-from nlu.data.mixture import MixedClock, MixedOrder, quotas
+from nlu.data.mixture import MixedOrder, quotas
 from nlu.data.order import Order, Whole
 
 SETS = st.lists(st.integers(1, 30), min_size=1, max_size=4)
@@ -64,19 +63,6 @@ def test_the_quotas_of_a_round_are_the_exact_shares_rounded_up_or_down(sizes, al
     assert found.min() >= 1
 
 
-@given(SETS, SIZES, st.integers(1, 3))
-def test_with_an_alpha_of_one_every_round_has_each_example_of_each_set_once(sizes, batch_size, accumulation):
-    order, _ = mixture(sizes, batch_size=batch_size, accumulation=accumulation)
-    for number in range(2):
-        seen = Counter()
-        for step in range(number * order.steps_per_round, (number + 1) * order.steps_per_round):
-            assert order.epoch_of(step) == number
-            for batch in order.global_step(step):
-                seen.update((order.member_of(step), example) for example in batch.tolist())
-        assert set(seen.values()) == {1}
-        assert len(seen) == sum(sizes)
-
-
 @given(SETS, ALPHAS, SIZES)
 def test_the_steps_of_a_set_follow_its_order_one_after_another(sizes, alpha, batch_size):
     order, orders = mixture(sizes, alpha=alpha, batch_size=batch_size)
@@ -89,72 +75,9 @@ def test_the_steps_of_a_set_follow_its_order_one_after_another(sizes, alpha, bat
         taken[name] += 1
 
 
-@given(SETS, ALPHAS, st.integers(0, 400), st.data())
-def test_a_step_does_not_depend_on_earlier_calls(sizes, alpha, step, data):
-    order, _ = mixture(sizes, alpha=alpha)
-    for other in data.draw(st.lists(st.integers(0, 400), max_size=5)):
-        order.step(other)
-    fresh, _ = mixture(sizes, alpha=alpha)
-    assert fresh.member_of(step) == order.member_of(step)
-    assert plain(fresh.global_step(step)) == plain(order.global_step(step))
-
-
-@given(SETS, ALPHAS, st.integers(1, 3), st.integers(1, 4))
-def test_all_ranks_take_the_same_set_and_their_shares_make_the_step(sizes, alpha, accumulation, world_size):
-    ranks = [
-        mixture(sizes, alpha=alpha, accumulation=accumulation, rank=rank, world_size=world_size)[0]
-        for rank in range(world_size)
-    ]
-    for step in range(ranks[0].steps_per_round + 3):
-        assert len({order.member_of(step) for order in ranks}) == 1
-        shares = [order.step(step) for order in ranks]
-        for whole, *parts in zip(ranks[0].global_step(step), *shares, strict=True):
-            assert max(map(len, parts)) - min(map(len, parts)) <= 1
-            assert sorted(whole.tolist()) == sorted(np.concatenate(parts).tolist())
-
-
 @given(st.integers(1, 60), ALPHAS, SIZES, st.integers(1, 3))
 def test_a_mixture_of_one_set_is_its_order(size, alpha, batch_size, accumulation):
     order, orders = mixture([size], alpha=alpha, batch_size=batch_size, accumulation=accumulation)
     for step in range(2 * order.steps_per_round + 1):
         assert plain(order.step(step)) == plain(orders["set0"].step(step))
         assert order.epoch_of(step) == orders["set0"].epoch_of(step)
-
-
-def test_the_order_depends_on_the_seed_and_on_the_round():
-    sizes = [120, 120]
-
-    def members(seed, number):
-        order, _ = mixture(sizes, seed=seed)
-        return [order.member_of(number * order.steps_per_round + step) for step in range(order.steps_per_round)]
-
-    assert members(1, 0) == members(1, 0)
-    assert members(1, 0) != members(2, 0)
-    assert members(1, 0) != members(1, 1)
-
-
-@given(SETS, ALPHAS, SIZES)
-def test_the_clock_counts_the_examples_that_the_steps_take(sizes, alpha, batch_size):
-    order, orders = mixture(sizes, alpha=alpha, batch_size=batch_size)
-    clock = MixedClock.of(order, {name: Clock(size, batch_size) for name, size in zip(orders, sizes, strict=True)})
-    seen = [0]
-    for step in range(2 * order.steps_per_round):
-        seen.append(seen[-1] + sum(map(len, order.global_step(step))))
-    assert [clock.examples(step) for step in range(len(seen))] == seen
-    assert [clock.epoch(step) for step in range(len(seen))] == [count / sum(sizes) for count in seen]
-    for examples in {1, sum(sizes), 2 * sum(sizes) - 1, seen[-1]}:
-        if examples <= seen[-1]:
-            assert clock.steps(Duration(examples, "ex")) == next(n for n, count in enumerate(seen) if count >= examples)
-    if alpha == 1:
-        assert clock.steps(Duration(2, "ep")) == 2 * order.steps_per_round == 2 * clock.steps_per_epoch
-
-
-@given(st.integers(1, 60), SIZES, st.integers(1, 200))
-def test_the_clock_of_a_mixture_of_one_set_is_that_of_the_set(size, batch_size, examples):
-    order, _ = mixture([size], batch_size=batch_size)
-    own = Clock(size, batch_size)
-    mixed = MixedClock.of(order, {"set0": own})
-    for duration in (Duration(examples, "ex"), Duration(examples / 8, "ep"), Duration(examples, "st")):
-        assert mixed.steps(duration) == own.steps(duration)
-        assert [mixed.is_time(duration, step) for step in range(30)] == [own.is_time(duration, n) for n in range(30)]
-    assert mixed.steps_per_epoch == own.steps_per_epoch

@@ -24,40 +24,8 @@ def padding(lengths_N, order_N, batch_size):
     return sum(int(batch.max() * len(batch) - batch.sum()) for batch in batches)
 
 
-@given(LENGTHS, SIZES, st.integers(1, 5), st.integers(0, 3))
-def test_an_epoch_uses_every_example_exactly_once(lengths_N, batch_size, bucket_batches, epoch):
-    order_N = order_of(lengths_N, batch_size, bucket_batches, epoch=epoch)
-    assert sorted(order_N.tolist()) == list(range(len(lengths_N)))
-
-
 def steps_of(order, lengths_N, batch_size, accumulation):
     return -(-len(lengths_N) // (batch_size * accumulation))
-
-
-@given(LENGTHS, SIZES, st.integers(1, 4), st.integers(1, 5), st.sampled_from([None, 1, 20, 64]))
-def test_the_shares_of_all_ranks_and_steps_make_up_each_epoch(
-    lengths_N, batch_size, accumulation, world_size, window_rows
-):
-    common = {"seed": 1, "batch_size": batch_size, "accumulation": accumulation, "bucket_batches": 4}
-    orders = [
-        Order(Whole(lengths_N), **common, window_rows=window_rows, rank=rank, world_size=world_size)
-        for rank in range(world_size)
-    ]
-    steps = steps_of(orders[0], lengths_N, batch_size, accumulation)
-    for epoch in range(3):
-        sizes, seen = [], []
-        for step in range(epoch * steps, (epoch + 1) * steps):
-            assert orders[0].epoch_of(step) == epoch
-            shares = [order.step(step) for order in orders]
-            assert len({len(share) for share in shares}) == 1
-            for whole, *parts in zip(orders[0].global_step(step), *shares, strict=True):
-                joined = np.concatenate(parts)
-                assert max(map(len, parts)) - min(map(len, parts)) <= 1
-                assert sorted(whole.tolist()) == sorted(joined.tolist())
-                sizes.append(len(joined))
-                seen.extend(joined.tolist())
-        assert sorted(seen) == list(range(len(lengths_N)))
-        assert all(size == batch_size for size in sizes[:-1]) and 0 < sizes[-1] <= batch_size
 
 
 @given(LENGTHS, SIZES, st.integers(1, 3), st.integers(0, 2))
@@ -157,17 +125,6 @@ def test_the_memory_of_windows_does_not_grow_with_the_examples():
         tracemalloc.stop()
     assert [len(np.unique(rows)) for rows in steps] == [100] * 3 and steps[1].min() // 10_000 == 5_000
     assert most < 2_000_000, f"{most:,} bytes"
-
-
-@given(LENGTHS, SIZES)
-def test_the_order_is_a_pure_function_of_seed_and_epoch(lengths_N, batch_size):
-    assert order_of(lengths_N, batch_size).tolist() == order_of(lengths_N.copy(), batch_size).tolist()
-
-
-def test_the_order_differs_from_epoch_to_epoch_and_seed_to_seed():
-    lengths_N = np.arange(100) % 9 + 1
-    orders = {tuple(order_of(lengths_N, 8, seed=seed, epoch=epoch)) for seed in (1, 2) for epoch in range(3)}
-    assert len(orders) == 6
 
 
 def test_bucketing_pads_far_less_than_none():

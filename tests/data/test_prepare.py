@@ -90,18 +90,6 @@ def test_a_store_is_found_again_and_not_built_again(write, open_files):
     assert {path: path.stat().st_mtime_ns for path in second.folder.rglob("*")} == files
 
 
-def test_the_log_says_whether_a_store_was_found_or_built(write, open_files, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("nlu"), "propagate", True)
-    caplog.set_level(logging.INFO, "nlu")
-    settings = {"train": write("train.tsv", TRAIN + "once more\t1\n"), "dev": write("dev.tsv", DEV)}
-    for word in ("built", "found"):
-        caplog.clear()
-        folder = open_files(**settings).folder
-        assert [one.getMessage() for one in caplog.records if one.name == "nlu.data.prepare"] == [
-            f"data store {folder}: {word}"
-        ]
-
-
 def test_bars_count_every_row_of_the_vocabulary_and_of_each_set(write, monkeypatch):
     monkeypatch.setattr(reading_module, "CHUNK_ROWS", 2)
     shown = {}
@@ -176,24 +164,6 @@ def test_bad_rows_are_all_listed_by_file_row_field_and_value_and_leave_no_store(
     assert stores() == [] and list((empty_cache / "staging").iterdir()) == []
 
 
-def test_skipped_rows_are_counted_and_listed(write, open_files):
-    train = write("train.tsv", "good\t1\n \t0\nbad\t0\nx\t0\t0\n")
-    store = open_files(train=train, dev=write("dev.tsv", DEV), on_bad_row="skip")
-    assert store.sets["train"].stored.number_N.tolist() == [1, 3]
-    counts = store.meta["sets"]["train"]
-    assert (counts["rows"], counts["bad_rows"]) == (2, 2)
-    assert [line.split(": ")[0] for line in counts["listed_bad_rows"]] == [f"{train}:2", f"{train}:4"]
-    assert store.meta["sets"]["dev"]["bad_rows"] == 0
-
-
-def test_an_unknown_label_in_dev_is_refused_at_its_row(write, open_files):
-    dev = write("dev.tsv", "bad\t0\ngood\t2\n")
-    refused(
-        open_files, f"{dev}:2: field label (column 1): '2' is not one of the labels ['0', '1']", dev=dev,
-        train=write("train.tsv", TRAIN),
-    )  # fmt: skip
-
-
 def test_a_label_that_max_rows_removed_from_the_training_set_is_explained(write, open_files):
     train, dev = write("train.tsv", "a\t0\nb\t1\nc\t2\n"), write("dev.tsv", "c\t2\n")
     refused(open_files, f"{dev}:1: field label", "data.max_rows=2 keeps", train=train, dev=dev, max_rows=2)
@@ -225,10 +195,6 @@ def test_a_set_without_a_usable_row_is_refused(write, open_files, empty):
     refused(open_files, f"the set {empty} is empty", f"{empty}.tsv", f"set data.{empty} to a file", **sets)
 
 
-def test_a_training_set_of_one_class_is_refused(write, open_files):
-    refused(open_files, "the labels ['1']", train=write("train.tsv", "a\t1\nb\t1\n"), dev=write("dev.tsv", "a\t1\n"))
-
-
 def test_exact_duplicates_are_dropped_and_counted_while_other_labels_stay(write, open_files):
     train = write("train.tsv", "a\t1\nb\t0\na\t1\na\t0\nb\t0\nb\t0\n")
     store = open_files(train=train, dev=write("dev.tsv", "a\t1\na\t1\n"), drop_duplicates=True)
@@ -244,23 +210,6 @@ def test_tagged_duplicates_are_those_of_equal_text_and_tags(write, open_files):
     store = open_files("units", train=train, dev=train, fields=fields, drop_duplicates=True)
     part = store.sets["train"]
     assert part.stored.number_N[part.rows_N].tolist() == [1, 4, 10]
-
-
-def test_the_dev_split_goes_by_text_for_any_order_of_rows(write, open_files):
-    lines = [f"text {i % 150}\t{i % 2}" for i in range(400)]
-    sides = []
-    for seed in (1, 2):
-        random.Random(seed).shuffle(lines)
-        train = write(f"train{seed}.tsv", "\n".join(lines))
-        store = open_files(train=train, dev_fraction=0.2)
-        sides.append({name: set(texts_of(train, store.sets[name])) for name in ("train", "dev")})
-        assert not sides[-1]["train"] & sides[-1]["dev"]
-        assert len(store.sets["train"]) + len(store.sets["dev"]) == 400
-        assert labels_of(store, "dev") == [
-            lines[number - 1].split("\t")[1] for number in store.sets["dev"].stored.number_N[store.sets["dev"].rows_N]
-        ]
-    assert sides[0] == sides[1]
-    assert 0.1 < len(sides[0]["dev"]) / 150 < 0.3
 
 
 def test_duplicates_at_the_start_of_the_file_move_no_text_to_the_other_side(write, open_files):
@@ -281,24 +230,8 @@ def test_duplicates_at_the_start_of_the_file_move_no_text_to_the_other_side(writ
     assert sides[1][1] == {text for text in texts if numbers[text] // 2 % 1_000_003 / 1_000_003 < 0.3}
 
 
-def test_the_same_text_with_two_labels_stays_on_one_side(write, open_files):
-    train = write("train.tsv", "".join(f"text {i}\t0\ntext {i}\t1\n" for i in range(100)))
-    store = open_files(train=train, dev_fraction=0.3)
-    assert len(store.sets["dev"]) == 2 * len(set(texts_of(train, store.sets["dev"])))
-
-
 QUERIES = "".join(f"question {i % 50}\tanswer {i}\t{i % 2}\n" for i in range(200))
 PAIR_FIELDS = {"text_a": 0, "text_b": 1, "label": 2}
-
-
-@pytest.mark.parametrize("layout", ["pair", "sides"])
-@pytest.mark.parametrize("fold", [None, Fold(1, 4, 1)], ids=["split", "fold"])
-def test_a_query_with_several_candidates_stays_on_one_side(write, open_files, layout, fold):
-    train = write("train.tsv", QUERIES)
-    store = open_files(layout, train=train, fields=PAIR_FIELDS, dev_fraction=0.3, fold=fold)
-    sides = [texts_of(train, store.sets[name]) for name in ("train", "dev")]
-    assert len(sides[0]) + len(sides[1]) == 200 and min(map(len, sides)) >= 20
-    assert not set(sides[0]) & set(sides[1])
 
 
 @pytest.mark.parametrize("layout", ["pair", "sides"])
@@ -402,12 +335,6 @@ def test_max_rows_keeps_the_first_rows_of_each_file(write, open_files):
     assert words_of(store, "dev") == ["a", "b"]
 
 
-def test_rows_cut_to_max_len_are_counted(write, open_files):
-    store = open_files(train=write("train.tsv", f"{'a ' * 20}\t1\nb\t0\n"), dev=write("dev.tsv", "a\t1\n"), max_len=8)
-    assert store.meta["sets"]["train"]["cut"] == 1 and store.meta["sets"]["dev"]["cut"] == 0
-    assert store.sets["train"].lengths_N.tolist() == [8, 3]
-
-
 def test_chunks_and_shards_change_nothing_that_is_seen(write, open_files, empty_cache, monkeypatch):
     lines = [f"{'word ' * (i % 7)}number {i}\t{i % 3}" for i in range(50)]
     # Words and number, between two special tokens: those with five and six words are too long.
@@ -494,13 +421,6 @@ def test_a_row_of_tokens_that_cannot_be_used_is_refused_at_its_row(write, open_f
             dev=train, fields={"tokens": "t", "tags": "g"})  # fmt: skip
 
 
-def test_files_of_a_killed_build_do_not_hinder_the_next_one(write, open_files, empty_cache):
-    left = empty_cache / "staging" / "left"
-    (left / "store" / "train").mkdir(parents=True)
-    store = open_files(train=write("train.tsv", TRAIN), dev=write("dev.tsv", DEV))
-    assert stores() == [store.folder.name] and left.is_dir()
-
-
 def table(rows, columns="text,label"):
     return "\n".join([columns, *rows]) + "\n"
 
@@ -532,15 +452,6 @@ def test_declared_dev_sets_are_left_out_of_folds_and_a_test_set_is_not(write, op
     assert [(name, len(part)) for name, part in store.sets.items()] == [("train", 10), ("dev", 10), ("test", 3)]
     assert store.sets["dev"].stored is store.sets["train"].stored
     assert list(store.meta["sets"]) == ["train", "test"]
-
-
-def test_equal_texts_are_in_one_fold_and_dropped_ones_in_none(write, open_files):
-    rows = "".join(f"text {i // 2}\t{i % 3}\n" for i in range(40))
-    train = write("train.tsv", rows + rows)
-    store = open_files(train=train, fold=Fold(1, 4, 1), drop_duplicates=True)
-    assert len(store.sets["train"]) + len(store.sets["dev"]) == 40
-    texts = [set(texts_of(train, store.sets[name])) for name in ("train", "dev")]
-    assert not texts[0] & texts[1]
 
 
 def test_more_folds_than_texts_or_groups_are_refused(write, open_files):
@@ -639,12 +550,6 @@ def test_a_file_of_labels_is_the_same_as_a_list_of_them(write, open_files):
     refused(open_files, "labels.txt: data.labels names this file, which holds no label", train=train,
             labels=write("labels.txt", " \n"))  # fmt: skip
     refused(open_files, "data.labels is 'none.txt', which does not exist", train=train, labels="none.txt")
-
-
-def test_a_table_with_another_separator_is_refused_with_the_key_to_set(write, open_files):
-    train = write("train.csv", "text;label\ngood;1\nbad;0\n")
-    refused(open_files, "train.csv:1: has one column", "set data.separator to ';'", train=train, fields=None)
-    assert open_files(train=train, dev=train, fields=None, separator=";").labels == ["0", "1"]
 
 
 def test_rows_are_scored_without_the_file_that_listed_the_labels_of_training(write, open_files, tmp_path):

@@ -125,16 +125,6 @@ def test_texts_come_without_a_list_of_all_rows(write, open_files):
     assert most < 70 * rows, f"{most / rows:.0f} bytes a row"
 
 
-@pytest.mark.parametrize(("columns", "end"), [(12, "c11"), (13, "c11, ...")])
-def test_a_dozen_columns_and_forty_characters_of_each_are_shown(write, open_files, columns, end):
-    names = ["n" * 40, "n" * 41, *(f"c{number}" for number in range(2, columns))]
-    train = write("t.csv", ",".join(names) + "\n" + ",".join("x" * columns) + "\n")
-    with pytest.raises(DataError, match="no column is called like a field") as refused:
-        open_files(train=train, dev=train, fields=None)
-    shown = ", ".join(["n" * 40, "n" * 37 + "...", *names[2:11], end])
-    assert f"the file has {shown}; set data.fields" in str(refused.value)
-
-
 def test_a_field_that_no_column_is_called_like_is_named_with_the_columns_of_the_file(write, open_files):
     train = write("t.csv", "text_a,sentence,label\na,b,1\nc,d,0\n")
     with pytest.raises(DataError, match=r"needs text_b as well; set data\.fields to .* \(text_a, sentence, label\)$"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nlu.data import store
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.shards import StoreDamaged, mapped
-from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoredSet, chunks_of
+from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoredSet
 
 NUMBER_ROWS = 40
 
@@ -157,12 +157,6 @@ def test_a_set_that_lost_rows_is_not_opened(rows, tmp_path, monkeypatch, harm):
         shards[1].write_bytes({"cut short": content[: len(content) // 2], "emptied": b""}.get(harm, b"x" * 4096))
     with pytest.raises(StoreDamaged, match=str(folder)):
         StoredSet.open(folder, NUMBER_ROWS)
-
-
-def test_rows_are_gone_through_in_chunks_that_do_not_grow():
-    chunks = list(chunks_of(np.arange(20_000)))
-    assert np.concatenate(chunks).tolist() == list(range(20_000))
-    assert max(map(len, chunks)) == store.CHUNK_ROWS
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))

@@ -86,14 +86,6 @@ def test_rare_words_train_the_unknown_token_by_default():
     ]  # fmt: skip
 
 
-def test_a_word_outside_the_vocabulary_becomes_the_unknown_token():
-    assert words_of(built(["Good day"]), "GOOD night, day") == ["good", "[UNK]", "[UNK]", "day"]
-
-
-def test_case_is_kept_if_configured():
-    assert words_of(built(["Good day"], lowercase=False), "Good good") == ["Good", "[UNK]"]
-
-
 def test_special_tokens_written_in_a_text_are_plain_text():
     tokenizer = built(["a [SEP] b"])
     assert "[SEP]" not in words_of(tokenizer, "a [SEP] b")
@@ -211,12 +203,6 @@ def test_the_case_setting_also_reaches_a_tokenizer_file_or_is_refused_there(tmp_
 def test_pretrained_weights_without_a_vocabulary_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"neither tokenizer\.json nor vocab\.txt.*set tokenizer\.vocab"):
         WordPiece().given(None, tmp_path)
-
-
-def test_a_built_vocabulary_normalizes_as_the_tokenizer_does():
-    text = "Ünïcode CAFÉ ﬁn"
-    assert "[UNK]" not in words_of(built([text]), text)
-    assert isinstance(built([text]).backend.normalizer, normalizers.BertNormalizer)
 
 
 @pytest.mark.skipif(

@@ -121,15 +121,6 @@ def test_files_of_one_label_each_are_one_set(capsys: pytest.CaptureFixture[str])
     assert "'data.train={negative: bad.txt, positive: good.txt}'" in said
 
 
-def test_counts_of_one_are_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("one.csv").write_text("text,label\nfine thing,1\n")
-    Path("bad.csv").write_text("text,label\n,1\nfine thing,0\n")
-    assert main(["train=one.csv", "dev=bad.csv", "--fields", "text=text", "label=label", "--out", "page.html"]) == 0
-    said = capsys.readouterr().out
-    assert "dev: 1 row cannot be used" in said and "1 row of dev has a text that train has too" in said
-    assert not re.search(r"\b1 (rows|texts|examples|labels|tokens|columns)\b", said + Path("page.html").read_text())
-
-
 def test_a_named_data_set_is_read_as_its_yaml_says(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "data/AFQMC").mkdir(parents=True)
     for name in ("train", "dev"):

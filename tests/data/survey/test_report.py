@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from nlu.data.__main__ import main
-from nlu.data.survey.letters import Letters
 from nlu.data.survey.walk import shown_label
-from nlu.data.tokenizing import wordpiece
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 
@@ -96,15 +94,6 @@ def test_duplicates_conflicts_and_overlap_are_those_of_the_rows(counted: Any) ->
             assert rows[place["set"]][line - 2] == (shown["text"], place["label"])
 
 
-def test_lengths_of_pairs_are_those_that_a_run_reads(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("pairs.jsonl").write_text('{"text_a": "a b c", "text_b": "d e", "label": 1}\n' * 3)
-    Path("vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB))
-    found = survey(capsys, "pairs.jsonl", "--tokenizer", "vocab.txt")
-    tokenizer = wordpiece(VOCAB, True, "a test")
-    assert found["sets"]["pairs"]["lengths"] == [5 + tokenizer.pair.size] * 3
-    assert found["command"].startswith("python -m nlu.train task=match ")
-
-
 def test_without_a_tokenizer_words_are_counted_with_a_remark(capsys: pytest.CaptureFixture[str]) -> None:
     write_rows("few.csv", [("我 love it", "a"), ("不好！", "b")] * 4)
     assert main(["few.csv", "--out", "page.html"]) == 0
@@ -140,34 +129,6 @@ def test_spans_and_several_labels_are_counted_one_by_one(capsys: pytest.CaptureF
     Path("topics.jsonl").write_text('{"text": "a", "topics": ["x", "y"]}\n{"text": "b", "topics": ["x"]}\n')
     found = survey(capsys, "topics.jsonl")
     assert found["sets"]["topics"]["labels"] == {"x": 2, "y": 1} and "task=multilabel" in found["command"]
-
-
-@pytest.mark.parametrize(
-    ("texts", "language"),
-    [
-        (["这个酒店的房间很大，服务也好"], "Chinese, simplified"),
-        (["這個飯店的房間很大，服務也好"], "Chinese, traditional"),
-        (["これは本です、とても面白い"], "Japanese"),
-        (["이 호텔은 좋아요"], "Korean"),
-        (["the room was large and it is in the old part of the town"], "English"),
-        (["das Zimmer war groß und die Lage ist gut für uns"], "German"),
-        (["zxq vbn"], "in Latin letters"),
-        (["гостиница"], "in Cyrillic letters"),
-        (["123 !"], "no letters"),
-    ],
-)
-def test_languages_are_recognized_by_script_and_common_words(texts: list[str], language: str) -> None:
-    letters = Letters()
-    letters.add([texts])
-    assert letters.language() == language
-
-
-def test_every_character_is_in_one_class() -> None:
-    letters = Letters()
-    letters.add([["好a1Ａ!！ 😀\u200b\ufffdかД"]])
-    counts = {name: round(share * 12) for name, share in letters.shares().items()}
-    assert sum(counts.values()) == 12 and set(counts.values()) == {1}
-    assert {"damaged or private characters", "invisible and control characters", "kana"} <= counts.keys()
 
 
 def test_rows_that_cannot_be_used_are_counted_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
