@@ -7,8 +7,6 @@ import pytest
 from nlu.config.errors import DataError
 from nlu.data.facts import describe, lines
 
-FIELDS = {"text": 0, "label": 1}
-
 
 def refused(open_files, *match, **settings):
     with pytest.raises(DataError) as caught:

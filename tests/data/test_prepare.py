@@ -230,7 +230,6 @@ def test_duplicates_at_the_start_of_the_file_move_no_text_to_the_other_side(writ
     assert sides[1][1] == {text for text in texts if numbers[text] // 2 % 1_000_003 / 1_000_003 < 0.3}
 
 
-QUERIES = "".join(f"question {i % 50}\tanswer {i}\t{i % 2}\n" for i in range(200))
 PAIR_FIELDS = {"text_a": 0, "text_b": 1, "label": 2}
 
 

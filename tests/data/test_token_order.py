@@ -14,7 +14,6 @@ from nlu.data.token_order import TokenClock, TokenOrder
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(lambda values: np.array(values, np.int32))
 TOKENS = st.integers(30, 100)
-ACCUMULATIONS = st.integers(1, 4)
 
 
 def order_of(lengths_N, tokens, accumulation=1, *, seed=1, bucket_batches=4, **of_rank):
@@ -25,10 +24,6 @@ def order_of(lengths_N, tokens, accumulation=1, *, seed=1, bucket_batches=4, **o
 
 def steps_of(order, epochs=1):
     return [order.global_step(step) for step in range(epochs * order.steps_per_epoch)]
-
-
-def plain(batches):
-    return [batch.tolist() for batch in batches]
 
 
 @given(LENGTHS, TOKENS)
