@@ -63,7 +63,7 @@ def _create(server: PaiServer, request: dict[str, Any]) -> Answer:
     if (request.get("CredentialConfig") or {}).get("EnableCredentialInject"):
         environment |= server.role_environment
     command = ["sh", "-c", request["UserCommand"]]
-    if server.program is None and server.runs:
+    if server.runs:
         for rank in range(1, count):
             server.start(request, command, {**environment, "RANK": str(rank)}, f"{id}-{rank}")
     server.start(request, command, environment, id)

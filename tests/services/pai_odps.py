@@ -236,7 +236,7 @@ def _started(server: PaiServer, path: str, body: bytes) -> Answer:
     assert set(worker) == {"gpu", "cpu", "memory"} and all(isinstance(value, int) for value in worker.values())
     id = new_id("2026")
     files = {}
-    if server.runs and server.program is None:
+    if server.runs:
         with tarfile.open(fileobj=io.BytesIO(server.resources[name])) as archive:
             files = {member.name: archive.extractfile(member).read() for member in archive if member.isfile()}  # type: ignore[union-attr]
     # The service splits at spaces, as a shell would; nothing of ours holds one.

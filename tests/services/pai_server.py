@@ -5,9 +5,8 @@ Signatures are computed independently, after Alibaba's description of ACS3-HMAC-
 Nothing here has ever been compared with the real services.
 
 `fault(method, path)` says of each request what becomes of it: None, or "403", "429", "500", "reset" (nothing
-is done), "lost" (it is done, and the connection breaks instead of the answer), "cut" (half of the
-answer), "late" (done only after the client has given up) or "slow". A job is a process that runs the very command it
-was given, in an empty folder.
+is done), "lost" (it is done, and the connection breaks instead of the answer), "cut" (half of the answer). A job is a
+process that runs the very command it was given, in an empty folder.
 """
 
 import collections
@@ -30,7 +29,6 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 ID, SECRET = "LTAI-of-the-double", "secret/of+the=double"
-LATE_S = 2.0
 
 Fault = Callable[[str, str], str | None]
 
@@ -57,8 +55,7 @@ class Started:
 class PaiServer(ThreadingHTTPServer):
     """A context that serves on a free port of 127.0.0.1.
 
-    `environment` is what the image of the jobs defines; `program` runs instead of the submitted command where
-    it is given, with the request as its argument.
+    `environment` is what the image of the jobs defines. Jobs run unless `runs` is False.
     """
 
     daemon_threads = True
@@ -66,10 +63,10 @@ class PaiServer(ThreadingHTTPServer):
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str] | None = None, *, runs: bool = True,
-        fault: Fault = lambda method, path: None, program: Callable[[Started], None] | None = None,
+        fault: Fault = lambda method, path: None,
     ):  # fmt: skip
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.folder, self.image, self.runs, self.fault, self.program = folder, environment or {}, runs, fault, program
+        self.folder, self.image, self.runs, self.fault = folder, environment or {}, runs, fault
         self.jobs: dict[str, Started] = {}
         self.resources: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
@@ -141,9 +138,7 @@ class PaiServer(ThreadingHTTPServer):
             (work / name).write_bytes(content)
         with self.lock:
             self.jobs[id] = started
-        if self.program is not None:
-            self.program(started)
-        elif self.runs:
+        if self.runs:
             with started.log.open("wb") as log:
                 started.process = subprocess.Popen(
                     command, cwd=work, env=started.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -187,20 +182,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif not (self._is_signed_odps() if is_odps else self._is_signed_acs()):
             self.server.refused.append(self.path)
             self._fail(403, "SignatureDoesNotMatch", f"the signature of {ID} is not the one computed here", is_odps)
-        elif fate == "late":
-            body = self.body
-            threading.Timer(LATE_S, lambda: self._late(body, is_odps)).start()
-            self._hang_up()
         else:
-            if fate == "slow":
-                time.sleep(LATE_S)
             (self._odps if is_odps else self._dlc)()
 
     do_GET = do_POST = do_PUT = do_DELETE = _serve
-
-    def _late(self, body: bytes, is_odps: bool) -> None:
-        self.body = body
-        (self._odps if is_odps else self._dlc)()
 
     def _chunks(self) -> bytes:
         parts = []
@@ -270,8 +255,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, json.dumps(value).encode(), {"Content-Type": "application/json;charset=utf-8"})
 
     def _answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-        if self._fate == "late":
-            return
         if self._fate == "lost":
             self._hang_up()
             return
