@@ -14,12 +14,10 @@ from omegaconf import DictConfig
 from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
-from nlu.config.waiting import let_threads_spin
 
 
 def main(composed: DictConfig) -> int:
     """Validate, then profile in this process."""
-    let_threads_spin()
     plain = prepare(composed, SCHEMAS["profile"])
     if problems := list(_cross(plain)):
         raise UserError(*problems)

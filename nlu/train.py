@@ -26,7 +26,6 @@ from nlu.config.entry.app import prepare, run_app
 from nlu.config.entry.guard import occupied_folder_problem, unnamed_folder_problem
 from nlu.config.errors import UserError
 from nlu.config.submitted import is_submitted, run_while_time_lasts, was_started_before
-from nlu.config.waiting import let_threads_spin
 
 BEGAN_S = time.time()
 """before Hydra creates the folder of the run, which `run` removes again if it stays empty"""
@@ -34,8 +33,6 @@ BEGAN_S = time.time()
 
 def main(composed: DictConfig) -> int:
     """Run one configuration. The job of a search also writes its outcome to the storage of the search."""
-    # Here, since jobs of a cluster begin here too.
-    let_threads_spin()
     run_dir = Path(HydraConfig.get().runtime.output_dir)
     if not isinstance(trial := composed.get("trial"), DictConfig):
         try:

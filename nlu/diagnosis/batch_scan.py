@@ -19,7 +19,7 @@ from nlu.training.memory import peak_mb, release
 from nlu.training.meter import size_of_step
 from nlu.training.ordering import order_of
 from nlu.training.parts import Training
-from nlu.training.pending import PendingStep
+from nlu.training.result import Step
 
 WARMUP = 2
 """steps of each size before the measured ones"""
@@ -153,12 +153,12 @@ def _measured(run: Training, config: Scan, batch_size: int, on_host: host_memory
     stepper, trainer = run.stepper, replace(config.trainer, batch_size=batch_size, accumulation=1)
     run.order = order_of(replace(config, trainer=trainer), run.store, run.task, stepper.ranks)
     for number in range(WARMUP):
-        take_step(run, number).result()
+        stepper.read(take_step(run, number))
     # Only now, since the first steps of a size make memory that the others use again.
     is_known = on_host is None or on_host.restart()
     if on_host is None:
         peak_mb(stepper.device)
-    pending: deque[PendingStep] = deque()
+    pending: deque[Step] = deque()
     began_s, number = time.perf_counter(), WARMUP
     while (done := number - WARMUP) < config.num_steps or time.perf_counter() - began_s < LEAST_S:
         if done >= LEAST_STEPS and time.perf_counter() - began_s > MOST_S:
@@ -167,9 +167,9 @@ def _measured(run: Training, config: Scan, batch_size: int, on_host: host_memory
         number += 1
         # As in the training loop, an accelerator runs one step ahead of the host.
         while len(pending) > stepper.is_asynchronous:
-            pending.popleft().result()
+            stepper.read(pending.popleft())
     while pending:
-        pending.popleft().result()
+        stepper.read(pending.popleft())
     elapsed_s = time.perf_counter() - began_s
     if stepper.pieces > 1:
         return None

@@ -31,10 +31,10 @@ from nlu.training.experiment import choose_kernels
 from nlu.training.memory import peak_mb
 from nlu.training.meter import size_of_step
 from nlu.training.parts import Training
-from nlu.training.pending import PendingStep
 from nlu.training.phases import HostPhases
 from nlu.training.ranks import Ranks, process_group
-from nlu.training.spinning import spinning_on_idle_cores
+from nlu.training.result import Step
+from nlu.training.saving import trained_parts
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def run_profile(config: Profile, located: Located | None) -> int:
     """Profile the training of a configuration, or the prediction of rows with a run; returns the exit status."""
     logs.set_up(None, 0)
     joined = process_group(config.trainer.device)
-    with joined as ranks, spinning_on_idle_cores(ranks.device), Progress() as progress:
+    with joined as ranks, Progress() as progress:
         choose_kernels(ranks.device)
         config = with_precision(config, ranks)
         work = profile_run if located is None else partial(profile_prediction, located)
@@ -96,7 +96,7 @@ def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | 
     return profiled, traced
 
 
-def _step(run: Training, number: int) -> PendingStep:
+def _step(run: Training, number: int) -> Step:
     """Do the step with this number, counted from 0, as the training loop does."""
     total = run.due.total_steps
     # A short run may have fewer steps than are profiled.
@@ -106,27 +106,27 @@ def _step(run: Training, number: int) -> PendingStep:
 
 def _traced_step(run: Training, number: int, phases: HostPhases) -> None:
     run.stepper.phases = run.stepper.passes.phases = phases
-    _step(run, number).result()
+    run.stepper.read(_step(run, number))
 
 
 def _measured_steps(run: Training, config: Profile, advance: Callable[[], None]) -> Profiled:
     stepper = run.stepper
     stepper.model.train()
     for number in range(config.warmup):
-        _step(run, number).result()
+        stepper.read(_step(run, number))
     stepper.phases.catch_up()
     stepper.phases.start()
     peak_mb(stepper.device)
-    pending: deque[PendingStep] = deque()
+    pending: deque[Step] = deque()
     began_s = time.perf_counter()
     for number in range(config.warmup, config.warmup + config.steps):
         pending.append(_step(run, number))
         # As in the training loop, an accelerator runs one step ahead of the host.
         while len(pending) > stepper.is_asynchronous:
-            pending.popleft().result()
+            stepper.read(pending.popleft())
         advance()
     while pending:
-        pending.popleft().result()
+        stepper.read(pending.popleft())
     stepper.phases.catch_up()
     elapsed_s = time.perf_counter() - began_s
     seconds = {phase: value / config.steps for phase, value in stepper.phases.take().items()}
@@ -161,7 +161,7 @@ def _add_costs_between_steps(run: Training, profiled: Profiled) -> None:
         profiled.evaluation_s += (time.perf_counter() - began_s) * len(part) / max(1, len(sample))
     began_s = time.perf_counter()
     if run.trainer.save:
-        run.checkpoints.save_last(run.stepper.saved.gather(), run.state, run.order_key)
+        run.checkpoints.save_last(trained_parts(run.stepper).gather(), run.state, run.order_key)
     profiled.checkpoint_s = time.perf_counter() - began_s
     profiled.measured = replace(
         profiled.measured,
@@ -173,6 +173,6 @@ def _add_costs_between_steps(run: Training, profiled: Profiled) -> None:
 def _gflops(run: Training, number: int, profiled: Profiled) -> float:
     """Return the rate of a step in 10^9 operations per second, by the operations of one step for each token."""
     with FlopCounterMode(display=False) as counter:
-        _step(run, number).result()
+        run.stepper.read(_step(run, number))
     _, _, tokens = size_of_step(run, number)
     return counter.get_total_flops() / max(1, tokens) * profiled.computed_tokens_per_s / 1e9

@@ -195,7 +195,7 @@ def run_range_test(run: Training, config: Scan, advance: Callable[[], None]) -> 
             # As in a run with another optimizer.lr.
             group["lr"] = group["base_lr"]
         try:
-            result = take_step(run, number).result()
+            result = run.stepper.read(take_step(run, number))
         except NonFinite:
             losses.append(math.nan)
             has_diverged = True

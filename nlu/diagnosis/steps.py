@@ -11,8 +11,8 @@ from nlu.config.targets import TARGET
 from nlu.display.progress import Progress
 from nlu.training.build import build_run
 from nlu.training.parts import Training
-from nlu.training.pending import PendingStep
 from nlu.training.ranks import Ranks
+from nlu.training.result import Step
 
 
 @contextmanager
@@ -25,12 +25,12 @@ def built(config: Run, ranks: Ranks, progress: Progress) -> Iterator[Training]:
         yield build_run(single, Path(scratch), ranks, progress, None)
 
 
-def take_step(run: Training, number: int) -> PendingStep:
+def take_step(run: Training, number: int) -> Step:
     """Do the step with this number, counted from 0, as the training loop does, at the learning rates of the optimizer.
 
     The number may be beyond the end of the run.
     """
     run.stepper.phases.begin("data")
     run.state.step = number
-    part, epoch = run.train_set(number), run.order.epoch_of(number)
-    return run.stepper.step(part, run.rank_batches(number), number + 1, False, epoch)
+    part, micro_batches, epoch = run.rows(number + 1)
+    return run.stepper.step(part, micro_batches, number + 1, False, epoch)

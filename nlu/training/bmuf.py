@@ -59,13 +59,14 @@ class Bmuf(Replicated):
         self.ranks.add_up(totals)
         return totals
 
-    def norm_over_ranks(self, norm: Tensor, number: int) -> Tensor:
+    def norm(self, gradients: list[Tensor], number: int) -> tuple[Tensor, Tensor]:
+        own, _ = super().norm(gradients, number)
         if self.sums_gradients(number):
-            return norm
+            return own, own
         # Not finite on all ranks if it is not on one. In fp64, since the norm of a scaled gradient may be large.
-        mean = norm.double() / self.ranks.world_size
+        mean = own.double() / self.ranks.world_size
         self.ranks.add_up(mean)
-        return mean.to(norm.dtype)
+        return own, mean.to(own.dtype)
 
     @torch.no_grad()
     def synchronize(self, parameters: list[nn.Parameter], followers: Sequence[Tensor]) -> None:

@@ -118,6 +118,7 @@ def build_run(
         run_dir,
         progress,
         Journal(ranks, build(config.tracker, trusted=trusted)),
+        config.trial is not None,
         trial,
         after_save,
         Inspector(stepper.model, stepper.own) if config.inspect else None,
@@ -233,16 +234,12 @@ def assemble(
 def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks: Ranks, progress: Progress) -> Stepper:
     """Build the parts of a step: optimizer, method, precision and, if configured, the moving average of the weights."""
     trainer, trusted = config.trainer, config.trusted_packages
-    if trainer.kernels == "compiled":
-        _compile_kernels(model, ranks)
     method: Method = build(config.method, trusted=trusted)
     # Seed again, since ranks may have drawn different amounts for the initial weights.
     torch.manual_seed(stable_seed(config.seed, "method"))
     # Before strategy and precision, so that a method that copies the model, as a teacher, copies whole fp32 weights.
     own = method.prepare(model, Context(task, store, config.seed, ranks.device, progress))
     parallel = strategy(ranks, config.parallel, trusted)
-    if trainer.kernels == "compiled":
-        parallel.compile_update()
     precision = precision_for(model, config.precision, trusted)
     model = parallel.prepare(model)
     own = None if own is None else parallel.prepare(own)
@@ -267,20 +264,6 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
         trainer.max_loss,
         detect_anomaly=trainer.detect_anomaly,
     )
-
-
-def _compile_kernels(model: TaskModel, ranks: Ranks) -> None:
-    """Make the encoder train by kernels in C. Raises UserError if it cannot, or not on this machine."""
-    if ranks.device.type != "cpu":
-        raise UserError(
-            f"trainer.kernels is compiled, which computes on a CPU, but trainer.device is auto, which is "
-            f"{ranks.device.type} here; set trainer.kernels=torch, or trainer.device=cpu"
-        )
-    # Validation has asked the class whether it can.
-    encoder: Any = model.backbone
-    # The first process of a machine builds the library; the others find it.
-    with ranks.leaders_go_first():
-        encoder.train_in_c()
 
 
 def build_data(

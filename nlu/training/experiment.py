@@ -1,7 +1,7 @@
 """The experiment of a command on this rank: one run, or one for each fold and seed."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import repeats_of, run_repeats
 from nlu.training.single import run_single
-from nlu.training.spinning import spinning_on_idle_cores
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ def _say_how_to_continue(run_dir: Path, is_saved: bool) -> None:
 
 def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
     joined = process_group(config.trainer.device, timeout_min=config.trainer.timeout_min)
-    with joined as ranks, spinning_on_idle_cores(ranks.device):
+    with joined as ranks:
         # Rank 0 decides: the folder's name may contain the time, which the ranks read at different moments.
         run_dir = Path(ranks.from_first(str(run_dir)))
         # What a run kept that this process has refused before does not belong to this one.
@@ -144,37 +143,12 @@ def mirrored(config: Run, run_dir: Path, ranks: Ranks) -> Iterator[Callable[[], 
 
 
 def trial_of(config: Run, ranks: Ranks) -> Trial | None:
-    """Return the trial of a search to which evaluations are reported, on every rank; None outside of a search."""
-    if config.trial is None:
+    """Return the trial of a search to which evaluations are reported, on rank 0; None elsewhere."""
+    if config.trial is None or not ranks.is_first:
         return None
-    if not ranks.is_first:
-        return _OfRankZero()
     from nlu.sweeps.channel import open_trial
 
     return open_trial(config.trial)
-
-
-class _OfRankZero:
-    """A placeholder for the trial on the other ranks, which never call it."""
-
-    def report(self, examples: int, value: float) -> bool:
-        raise AssertionError("only rank 0 holds the trial")
-
-    def pauses(self, examples: int) -> bool:
-        raise AssertionError("only rank 0 holds the trial")
-
-    def end_part(self, examples: int, value: float) -> None:
-        raise AssertionError("only rank 0 holds the trial")
-
-    @property
-    def quantities(self) -> Sequence[str]:
-        raise AssertionError("only rank 0 holds the trial")
-
-    def refuses(self, measured: Mapping[str, float], folder: Path) -> bool:
-        raise AssertionError("only rank 0 holds the trial")
-
-    def require_newest(self) -> None:
-        raise AssertionError("only rank 0 holds the trial")
 
 
 def stream_data(config: Run) -> None:

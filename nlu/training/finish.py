@@ -5,7 +5,6 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from nlu.config.errors import UserError
 from nlu.data.examples import Examples
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
@@ -17,9 +16,11 @@ from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.sweeps.goals import MEASURED
 from nlu.tasks.composite import task_of
+from nlu.training.average import averaged
+from nlu.training.best import last_resort, score_set
 from nlu.training.evaluation import Metrics, decided_for, keep_predictions, with_summary
-from nlu.training.loop import averaged_weights, score_set
 from nlu.training.measuring import asked_for, measured
+from nlu.training.parallel import load_weights
 from nlu.training.parts import Training
 
 log = logging.getLogger(__name__)
@@ -32,17 +33,19 @@ def finish(run: Training) -> None:
     the best weights. Thresholds stay those of the sample, with which the checkpoint predicts.
     """
     require_trained(run)
-    if not run.state.best:
-        raise UserError(f"{run.metric} was never a number, so no checkpoint is the best; set trainer.major_metric")
+    has_best = bool(run.state.best)
+    if not has_best:
+        run.state.best = [last_resort(run)]
     best = run.state.best[0]
     metrics, last = dict(best.metrics), run.state.last_metrics
-    dev = run.store.of_role("dev") if run.sampled_rows else {}
+    # Without a best evaluation, the predictions of the last one were not kept.
+    dev = run.store.of_role("dev") if run.sampled_rows or not has_best else {}
     if dev and best.step != run.state.step:
-        with averaged_weights(run.stepper):
+        with averaged(run.stepper.model, run.stepper.average):
             last = with_summary(run.task, run.store, scores_of(run, dev, last, kept_step=None))
     if whole := dev | run.store.of_role("test"):
         # Every rank reads all of them, because a strategy may let each rank keep another part of every tensor.
-        run.stepper.parallel.load(run.stepper.model, run.checkpoints.best_weights())
+        load_weights(run.stepper.parallel, run.stepper.model, run.checkpoints.best_weights())
         metrics |= scores_of(run, whole, metrics, kept_step=best.step)
         if dev:
             summed = with_summary(run.task, run.store, {name: metrics[name] for name in dev})

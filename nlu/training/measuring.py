@@ -26,9 +26,9 @@ WARM_UP, TIMED = 8, 64
 
 def asked_for(run: Training) -> list[str]:
     """Return on all ranks which quantities are to be measured."""
-    if run.trial is None:
+    if not run.is_trial:
         return []
-    found = run.trial.quantities if run.stepper.ranks.is_first else None
+    found = run.trial.quantities if run.trial is not None else None
     return [name for name in run.stepper.ranks.from_first(found) if name in QUANTITIES]
 
 
@@ -37,7 +37,7 @@ def is_refused(run: Training) -> bool:
     if "parameters" not in asked_for(run):
         return False
     ranks, known = run.stepper.ranks, {"parameters": parameters_of(run)}
-    refused: bool = ranks.from_first(run.trial.refuses(known, run.run_dir) if run.trial and ranks.is_first else None)
+    refused: bool = ranks.from_first(run.trial.refuses(known, run.run_dir) if run.trial is not None else None)
     return refused
 
 

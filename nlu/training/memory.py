@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from nlu.config.errors import OutOfMemory
+from nlu.tasks.task import Task, comparing_loss
+from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,30 @@ def divided(micro_batches: list[np.ndarray], pieces: int) -> list[np.ndarray]:
     if pieces == 1:
         return micro_batches
     return [piece for examples_B in micro_batches for piece in np.array_split(examples_B, pieces)]
+
+
+def more_pieces(micro_batches: list[np.ndarray], pieces: int, ranks: Ranks, task: Task, number: int) -> int:
+    """Return twice as many pieces, after memory ran out in step `number` on a rank.
+
+    Raises the same OutOfMemory on all ranks if a micro-batch cannot be divided further.
+    """
+    largest = int(max(ranks.all_on_host(float(max(map(len, micro_batches))))))
+    before = -(-largest // pieces)
+    where = "" if ranks.world_size == 1 else " of a rank"
+    said = f"memory ran out in step {number}, in a micro-batch{where} of {before} example{'s' * (before > 1)}"
+    if (loss := comparing_loss(task)) is not None:
+        raise OutOfMemory(
+            f"{said}, which is not divided, because {loss} compares its examples with one another; "
+            f"set trainer.batch_size (or trainer.batch_tokens) lower; or {REMEDY}"
+        )
+    if before == 1:
+        raise OutOfMemory(f"{said}, which cannot be divided; {REMEDY}")
+    log.warning(
+        "%s; from here on it is computed in parts of %d, which changes the update by no more than rounding",
+        said,
+        -(-largest // (2 * pieces)),
+    )
+    return 2 * pieces
 
 
 def by_parts(

@@ -8,7 +8,7 @@ from nlu.runs.records import PEAK_COLUMN, TIME_COLUMNS, Cell
 from nlu.runs.state import Window
 from nlu.training.memory import peak_mb
 from nlu.training.parts import Training
-from nlu.training.pending import StepResult
+from nlu.training.result import StepResult
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,12 @@ class Meter:
         self._began_s = time.perf_counter()
 
     def count(self, result: StepResult) -> None:
-        """Add a step to the window and, unless it is one of the first of this process, to the throughput."""
+        """Note that a step is done: add it to the window and, unless it is one of the first of this process, to the
+        throughput."""
         run, now_s = self.run, time.perf_counter()
         elapsed_s, self._began_s = now_s - self._began_s, now_s
         self._steps += 1
+        run.state.step = result.number
         window, throughput = run.state.window, run.state.throughput
         examples, tokens, computed_tokens = size_of_step(run, result.number - 1)
         window.steps += 1

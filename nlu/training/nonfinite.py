@@ -40,6 +40,10 @@ class NonFinite(UserError):
     """The loss or the gradient of a step is not finite. Equal on all ranks, with nothing updated."""
 
 
+class AboveMaxLoss(UserError):
+    """The loss of a step is above `trainer.max_loss`. Equal on all ranks, with nothing updated."""
+
+
 def explain(
     stepper: Any, part: Examples, micro_batches: list[np.ndarray], number: int, epoch: int, scale: Scale,
     what: str, value: float, loss_scale: float | None,
@@ -55,7 +59,7 @@ def explain(
     # In the same pieces, for which memory is enough.
     search = _Search(stepper.passes, part, divided(micro_batches, stepper.pieces), number, epoch, scale)
     if math.isfinite(value):
-        return UserError(
+        return AboveMaxLoss(
             f"the loss is {value:g} at step {number}, {search.named([])}, above trainer.max_loss, "
             f"{stepper.max_loss:g}; {nothing}; lower optimizer.lr, lengthen scheduler.warmup, set trainer.clip_norm, "
             "or set trainer.max_loss higher"

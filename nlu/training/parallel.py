@@ -2,13 +2,13 @@
 
 Every rank runs the same passes in the same order, in training and in scoring: a rank without rows runs a placeholder
 that contributes nothing. Every rank also makes each call below. So a strategy may communicate anywhere;
-tests/training/strategies.py has one that shards every tensor. The strategies here only communicate in `reduce`. With
-others, a rank for which memory runs out cannot divide its batch, since the others do not know of it.
+tests/training/strategies.py has one that shards every tensor. The strategies here only communicate in `reduce` and
+`synchronize`. With others, a rank for which memory runs out cannot divide its batch, since the others do not know of
+it.
 """
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -16,9 +16,6 @@ from torch import Tensor, nn
 
 from nlu.config.choices import choice_of, target_of
 from nlu.config.targets import TARGET, build
-from nlu.models.layers.linear import Linear
-from nlu.models.layers.reused import ReusedMemory
-from nlu.optim.fused import update
 from nlu.optim.half import has_half
 from nlu.training.ranks import Ranks
 
@@ -53,50 +50,9 @@ class Parallel(Protocol):
         A parameter without a gradient on all ranks gets none, so that the optimizer does not change it.
         """
 
-    def reduce_if_all_fit(
-        self, parameters: list[nn.Parameter], totals: Tensor, number: int, fits: bool
-    ) -> Tensor | None:
-        """As `reduce` if `fits` on all ranks, that is, if memory was enough for their passes; else return None on all
-        of them. `totals` are as long on all ranks. Called if `passes_are_local`."""
-
-    def norm(self, gradients: list[Tensor]) -> Tensor:
-        """Return the Euclidean norm of the whole gradient by which this rank updates, on the device."""
-
-    def norm_over_ranks(self, norm: Tensor, number: int) -> Tensor:
-        """Return the norm that records have, from the norm of each rank: equal on all ranks, and finite only if all
-        are."""
-
-    def share(
-        self,
-        trained: Mapping[str, nn.Parameter],
-        optimizer: torch.optim.Optimizer,
-        average: dict[str, Tensor] | None,
-        memories: Mapping[str, ReusedMemory],
-        linears: Sequence[Linear],
-    ) -> None:
-        """Take notice of the trained parameters by name, their optimizer, and the moving average of the model's, once
-        all exist; `memories`: those into which gradients are written; `linears`: layers that multiply by copies of
-        their weights in bf16. Their memory may be replaced, and `average` get other tensors."""
-
-    def compile_update(self) -> None:
-        """Update by a kernel in C from now on, if the strategy has one. Called before `share`."""
-
-    def update(
-        self, optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None
-    ) -> None:
-        """Divide the gradients and run the optimizer's step, as `nlu.optim.fused.update`. Ranks may share weights, so
-        whoever reads them between `reduce` and this calls `settle` then. The parameters are marked as changed before
-        (`torch.autograd.graph.increment_version`)."""
-
-    def follow(self, average: list[Tensor], weights: list[Tensor], amount: float | Tensor) -> None:
-        """Move the averages towards the weights by `amount`, a share of the distance; both are float32."""
-
-    def settle(self) -> None:
-        """Wait until all ranks are here, if they share weights. Called before weights or averages are read after an
-        update, unless the ranks have exchanged something since."""
-
-    def averaged(self, model: nn.Module, average: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-        """Return a block in which the trained parameters of a model have the values of their moving average."""
+    def norm(self, gradients: list[Tensor], number: int) -> tuple[Tensor, Tensor]:
+        """Return, on the device, the Euclidean norm of the whole gradient by which this rank updates, and the norm that
+        records have: equal on all ranks, and finite only if all are."""
 
     def is_whole(self, number: int) -> bool:
         """Return whether all ranks hold the same weights after step `number` and `synchronize`. Only then is the run
@@ -112,18 +68,13 @@ class Parallel(Protocol):
     def load_state(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
         """Continue from a result of `state`, which every rank has read, or {}."""
 
-    def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
-        """Return the whole weights and buffers of a module on rank 0. Every rank must call it."""
-
-    def load(self, module: nn.Module, weights: dict[str, Tensor]) -> None:
-        """Load whole weights, which every rank has read. Every rank must call it."""
-
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return tensors that are distributed like the parameters, such as moments and averages, whole on rank 0. Every
-        rank must call it with the same names in the same order; the result of the others is not used."""
+        """Return tensors that are distributed like the parameters, such as weights, moments and averages, whole on rank
+        0. Every rank must call it with the same names in the same order; the result of the others is not used."""
 
     def place(self, whole: Tensor, like: Tensor) -> Tensor:
-        """Return this rank's part of a tensor that every rank has read, on the device; `like` is its parameter."""
+        """Return this rank's part of a tensor that every rank has read, on the device; `like` is the tensor whose value
+        it becomes, or the parameter that it follows."""
 
 
 class SingleProcess:
@@ -143,59 +94,9 @@ class SingleProcess:
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
         return totals
 
-    def reduce_if_all_fit(
-        self, parameters: list[nn.Parameter], totals: Tensor, number: int, fits: bool
-    ) -> Tensor | None:
-        if self.ranks.sum_on_host([float(not fits)])[0]:
-            return None
-        return self.reduce(parameters, totals, number)
-
-    def norm(self, gradients: list[Tensor]) -> Tensor:
-        return total_norm(gradients)
-
-    def norm_over_ranks(self, norm: Tensor, number: int) -> Tensor:
-        return norm
-
-    def share(
-        self,
-        trained: Mapping[str, nn.Parameter],
-        optimizer: torch.optim.Optimizer,
-        average: dict[str, Tensor] | None,
-        memories: Mapping[str, ReusedMemory],
-        linears: Sequence[Linear],
-    ) -> None:
-        """Do nothing: each rank has its own memory."""
-
-    def compile_update(self) -> None:
-        """Do nothing: torch updates."""
-
-    def update(
-        self, optimizer: torch.optim.Optimizer, gradients: list[Tensor], divisor: Tensor, failed: Tensor | None
-    ) -> None:
-        update(optimizer, gradients, divisor, failed)
-
-    def follow(self, average: list[Tensor], weights: list[Tensor], amount: float | Tensor) -> None:
-        torch._foreach_lerp_(average, weights, [amount] * len(average) if isinstance(amount, Tensor) else amount)
-
-    def settle(self) -> None:
-        """Do nothing: what this rank holds is updated."""
-
-    @contextmanager
-    def averaged(self, model: nn.Module, average: Mapping[str, Tensor]) -> Iterator[None]:
-        own: dict[str, Tensor] = {}
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if name in average:
-                    # Copied, so that exactly the same weights come back.
-                    own[name] = parameter.detach().clone()
-                    parameter.copy_(average[name])
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    if name in own:
-                        parameter.copy_(own[name])
+    def norm(self, gradients: list[Tensor], number: int) -> tuple[Tensor, Tensor]:
+        norm = total_norm(gradients)
+        return norm, norm
 
     def is_whole(self, number: int) -> bool:
         return True
@@ -208,12 +109,6 @@ class SingleProcess:
 
     def load_state(self, names: Sequence[str], tensors: Mapping[str, Tensor]) -> None:
         """Do nothing: the state is empty, or that of another strategy."""
-
-    def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
-        return module.state_dict()
-
-    def load(self, module: nn.Module, weights: dict[str, Tensor]) -> None:
-        module.load_state_dict(weights)
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(tensors)
@@ -297,17 +192,26 @@ def total_norm(gradients: Sequence[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack(norms))
 
 
+def whole_weights(parallel: Parallel, module: nn.Module) -> dict[str, Tensor]:
+    """Return the whole weights and buffers of a module on rank 0. Every rank must call it."""
+    return parallel.gather(module.state_dict())
+
+
+@torch.no_grad()
+def load_weights(parallel: Parallel, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load whole weights, which every rank has read. Every rank must call it. Raises KeyError for a missing one."""
+    for name, own in module.state_dict().items():
+        own.copy_(parallel.place(weights[name], own))
+
+
 def strategy(ranks: Ranks, node: Mapping[str, Any], trusted: Sequence[str] = ()) -> Parallel:
     """Return the strategy for these ranks; `node` is the choice of the group `parallel`."""
-    if ranks.world_size == 1:
-        if node[TARGET] not in (target_of("parallel", "replicated"), target_of("parallel", "shared")):
-            log.warning(
-                "parallel=%s does nothing in a run of one process; set trainer.devices",
-                choice_of("parallel", node[TARGET]),
-            )
-        if ranks.device.type != "cpu":
-            return SingleProcess(ranks)
-        # It shares nothing, but updates all weights in one call.
-        node = {TARGET: target_of("parallel", "shared")}
-    chosen: Parallel = build(node, ranks, trusted=trusted)
-    return chosen
+    if ranks.world_size > 1:
+        chosen: Parallel = build(node, ranks, trusted=trusted)
+        return chosen
+    if node[TARGET] != target_of("parallel", "replicated"):
+        log.warning(
+            "parallel=%s does nothing in a run of one process; set trainer.devices",
+            choice_of("parallel", node[TARGET]),
+        )
+    return SingleProcess(ranks)

@@ -75,8 +75,10 @@ class Training:
     progress: Progress
     journal: Journal
     """gets every row of the tables, on all ranks"""
+    is_trial: bool = False
+    """whether this is a run of a search's trial"""
     trial: Trial | None = None
-    """set on all ranks or on none"""
+    """that trial, on rank 0"""
     after_save: Callable[[], None] = lambda: None
     """called on rank 0 each time the last state was saved"""
     inspector: Inspector | None = None
@@ -107,6 +109,12 @@ class Training:
     def is_out_of_patience(self) -> bool:
         """Whether the evaluations have not improved for `trainer.patience`; can become true only at an evaluation."""
         return self.due.is_out_of_patience(self.state.evaluated_at, self.state.improved_at)
+
+    def rows(self, number: int) -> tuple[Examples, list[np.ndarray], int]:
+        """Return what step `number`, from 1, is taken from: the set, this rank's share of each micro-batch, and the
+        epoch, from 0."""
+        step = number - 1
+        return self._train_sets[self.order.member_of(step)], self.order.step(step), self.order.epoch_of(step)
 
     def train_set(self, step: int) -> Examples:
         """Return the set that the step with this number, counted from 0, is taken from."""
@@ -139,7 +147,3 @@ class Training:
     def global_batches(self, step: int) -> list[np.ndarray]:
         """Return the examples, over all ranks, of each micro-batch of the step with this number, counted from 0."""
         return self.order.global_step(step)
-
-    def rank_batches(self, step: int) -> list[np.ndarray]:
-        """Return the share of this rank of `global_batches`."""
-        return self.order.step(step)

@@ -25,9 +25,10 @@ from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task
 from nlu.training.buffers import Buffers
+from nlu.training.memory import is_out_of_memory, refused, release
+from nlu.training.parallel import Parallel
 from nlu.training.phases import HostPhases
 from nlu.training.precision import NumberFormat
-from nlu.training.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Passes:
     task: Task
     method: Method
     precision: NumberFormat
-    ranks: Ranks
+    parallel: Parallel
     seed: int
     trained: list[nn.Parameter]
     """of the model and of what the method trains in addition to it"""
@@ -56,6 +57,7 @@ class Passes:
     """a module that the method trains in addition to the model"""
 
     def __post_init__(self) -> None:
+        self.ranks = self.parallel.ranks
         self.device = self.ranks.device
         self.weights = self.method.weights(self.task)
         """the weights of all terms of the loss, equal on all ranks, also on one without rows"""
@@ -89,32 +91,54 @@ class Passes:
             if share is not None and share.is_own:
                 for name, count in self.method.counts(self.task, share.batch).items():
                     own[name] = own.get(name, 0) + count
+        own = {name: own.get(name, 0) for name in self.weights}
+        if self.ranks.world_size == 1:
+            return own, own, stop
         self.phases.begin("reduce")
         # One message carries the counts and the request to stop. So all ranks stop after the same step, no matter
         # which of them got the signal. Counts are exact in float64.
-        *totals, stops = self.ranks.sum_on_host([*(float(own.get(name, 0)) for name in self.weights), float(stop)])
-        counts = {name: int(total) for name, total in zip(self.weights, totals, strict=True)}
-        return counts, {name: own.get(name, 0) for name in self.weights}, stops > 0
+        *totals, stops = self.ranks.sum_on_host([*map(float, own.values()), float(stop)])
+        return {name: int(total) for name, total in zip(own, totals, strict=True)}, own, stops > 0
 
     def forget_gradients(self) -> None:
         """Set all gradients to None."""
         for parameter in self.trained:
             parameter.grad = None
 
-    def run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor:
-        """Compute the gradients of this rank's rows in step `number` from zero, and return the sum of each term.
+    def run(self, shares: list[Share | None], scale: Scale, number: int) -> Tensor | None:
+        """Compute the gradients of this rank's rows in step `number` from zero, and sum them over ranks; return the sum
+        of each term over the rows of all ranks, or None on all of them if memory ran out on any.
 
         It can be called again with the same rows in other micro-batches, as long as all ranks have the same number of
         micro-batches. `scale` is that of the whole step.
         """
         self.forget_gradients()
         self.buffers.begin(number)
+        forget, fits = summary.mark(), True
         # float64, so that the reported sum hardly depends on the division into micro-batches.
         totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)
-        for micro, share in enumerate(shares):
-            if share is not None:
-                totals += self.backward(share, scale, number, micro)
-        return totals
+        try:
+            for micro, share in enumerate(shares):
+                if share is not None:
+                    totals += self.backward(share, scale, number, micro)
+        except (RuntimeError, MemoryError) as error:
+            # Under other strategies ranks wait for one another within a pass, so they cannot agree below.
+            if not (self.parallel.passes_are_local and is_out_of_memory(error)):
+                raise
+            fits = False
+        self.phases.begin("reduce")
+        if self.ranks.world_size > 1 and self.parallel.passes_are_local:
+            fits = not self.ranks.sum_on_host([float(not fits)])[0]
+        if not fits:
+            self.forget_gradients()
+            # What these passes have recorded is recorded again.
+            forget()
+            # Outside of `except`, since the traceback of the error keeps the tensors of the pass.
+            release(self.device)
+            return None
+        self.buffers.make_equal()
+        with refused(f"memory ran out in step {number}, where gradients are summed over ranks"):
+            return self.parallel.reduce(self.trained, totals, number)
 
     def backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
         """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""

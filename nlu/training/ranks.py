@@ -1,8 +1,7 @@
 """The ranks of a run, and their communication on the host.
 
 Each device has one process. Messages on the host use gloo, so they need no memory of an accelerator and never wait for
-one. Gradients on CUDA devices use nccl. If all ranks compute on the CPUs of one machine, numbers go through memory that
-they share, which takes microseconds instead of milliseconds.
+one. Gradients on CUDA devices use nccl.
 """
 
 import ctypes
@@ -24,7 +23,6 @@ from nlu.display.breakpoints import breakpoints
 from nlu.runs.provenance import usable_cores
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
 from nlu.training.presence import Presence
-from nlu.training.shared_memory import Room, room_for
 
 Value = TypeVar("Value")
 
@@ -49,8 +47,6 @@ class Ranks:
     nodes: int = 1
     presence: Presence | None = field(default=None, compare=False)
     """tells the others where this rank is; None in a single process"""
-    room: Room | None = field(default=None, compare=False)
-    """the memory that all ranks share; None if they do not all compute on the CPUs of one machine"""
 
     @property
     def is_first(self) -> bool:
@@ -82,10 +78,7 @@ class Ranks:
     def barrier(self) -> None:
         if self.world_size > 1:
             with self.exchanging():
-                if self.room is not None:
-                    self.room.meet()
-                else:
-                    dist.barrier(group=self.host_group)
+                dist.barrier(group=self.host_group)
 
     def add_up(self, tensor: torch.Tensor) -> None:
         """Replace a tensor on the device by its sum over all ranks."""
@@ -102,9 +95,6 @@ class Ranks:
         """Return the sum of each number over all ranks, in float64, on every rank."""
         if self.world_size == 1:
             return numbers
-        if self.room is not None:
-            with self.exchanging():
-                return self.room.sum(numbers)
         # float64 holds counts and flags exactly.
         summed = torch.tensor(numbers, dtype=torch.float64)
         with self.exchanging():
@@ -191,12 +181,7 @@ def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float
     host_group = dist.new_group(backend="gloo", timeout=timeout) if device.type == "cuda" else None
     presence = Presence(store, rank, world_size)
     try:
-        # On other machines a rank that has ended could not be seen.
-        is_local = device.type == "cpu" and world_size == place.local_world_size
-        ranks = Ranks(
-            rank, world_size, device, host_group, place.local_rank, place.node, place.nodes, presence,
-            room_for(store, rank, world_size, timeout.total_seconds()) if is_local else None,
-        )  # fmt: skip
+        ranks = Ranks(rank, world_size, device, host_group, place.local_rank, place.node, place.nodes, presence)
         with breakpoints(rank, world_size), _named(presence):
             yield ranks
             # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.

@@ -57,7 +57,8 @@ def repeats_of(config: Run, overrides: list[str]) -> list[Repeat]:
 class RunningMean:
     """Reports to a trial the mean over its repeats: the best values of finished ones and the current value."""
 
-    def __init__(self, trial: Trial):
+    def __init__(self, trial: Trial | None):
+        """`trial`: on rank 0. The others only count, and never ask it."""
         self.asked_to_prune = False
         self.is_refused = False
         self._trial = trial
@@ -65,20 +66,25 @@ class RunningMean:
         self._values: list[float] = []
         self._examples = 0
 
+    @property
+    def _of_first(self) -> Trial:
+        assert self._trial is not None, "only rank 0 asks the trial"
+        return self._trial
+
     def report(self, examples: int, value: float) -> bool:
         """Report an evaluation of the running repeat; returns whether the trial should be pruned."""
         mean = statistics.fmean([*self._values, value])
-        self.asked_to_prune, self._heard = self._trial.report(self._examples + examples, mean), True
+        self.asked_to_prune, self._heard = self._of_first.report(self._examples + examples, mean), True
         return self.asked_to_prune
 
     def pauses(self, examples: int) -> bool:
         """Return whether the trial is paused; after the first repeat this is only decided between two of them."""
-        return not self._values and self._trial.pauses(examples)
+        return not self._values and self._of_first.pauses(examples)
 
     def pauses_between(self) -> bool:
         """Return whether the trial is paused after the last repeat that was added. Called on rank 0."""
-        self._trial.end_part(self._examples, statistics.fmean(self._values))
-        return self._trial.pauses(self._examples)
+        self._of_first.end_part(self._examples, statistics.fmean(self._values))
+        return self._of_first.pauses(self._examples)
 
     def end_part(self, examples: int, value: float) -> None:
         """Belongs to `pauses_between`: a run does not contain several repeats."""
@@ -91,16 +97,16 @@ class RunningMean:
 
     @property
     def quantities(self) -> Sequence[str]:
-        return self._trial.quantities
+        return self._of_first.quantities
 
     def refuses(self, measured: Mapping[str, float], folder: Path) -> bool:
         """Close the trial if a repeat breaks a constraint; returns whether it did."""
         # A fold may have a larger vocabulary than the first one, which was trained.
-        self.is_refused = self._trial.refuses(measured, folder.parent)
+        self.is_refused = self._of_first.refuses(measured, folder.parent)
         return self.is_refused
 
     def require_newest(self) -> None:
-        self._trial.require_newest()
+        self._of_first.require_newest()
 
     def add(self, result: dict[str, Any]) -> None:
         """Add a finished repeat, from its result.json."""
@@ -131,7 +137,7 @@ def run_repeats(
     A pruned trial keeps its finished repeats, without joined predictions. With `trainer.stop_after` each repeat is
     trained to the end of this stage, and the joint result is written once all are finished.
     """
-    mean = RunningMean(trial) if trial else None
+    mean = RunningMean(trial) if config.trial is not None else None
     with hold(run_dir) if ranks.is_first else nullcontext():
         # Called for its checks: the folder must be empty or belong to this command. A repeat finds its own checkpoint.
         ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
@@ -197,7 +203,8 @@ def run_repeats(
 def _line(repeat: Repeat, result: dict[str, Any]) -> str:
     best = result["best"]
     pruned = ", pruned" if result["pruned"] else ""
-    return f"{repeat.name}: {best['set']} {best['metric']} {best['value']:.4f} at step {best['step']:,}{pruned}"
+    value = "not a number" if best["value"] is None else f"{best['value']:.4f}"
+    return f"{repeat.name}: {best['set']} {best['metric']} {value} at step {best['step']:,}{pruned}"
 
 
 def _result(run_dir: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.runs.checkpoint import OrderKey, damaged, read_order, source_of
 from nlu.runs.state import State
 from nlu.training.ranks import Ranks
+from nlu.training.saving import trained_parts
 from nlu.training.step import Stepper
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
         "batch_size": None if trainer.batch_tokens else trainer.batch_rows, "batch_tokens": trainer.batch_tokens,
         "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "window_rows": trainer.window_rows, "world_size": ranks.world_size,
-        "machine": machine_as_recorded(ranks) | versions_of(model) | _strategy_of(config, ranks) | _kernels_of(config),
+        "machine": machine_as_recorded(ranks) | versions_of(model) | _strategy_of(config, ranks),
     }  # fmt: skip
 
 
@@ -81,11 +82,6 @@ def _strategy_of(config: Run, ranks: Ranks) -> dict[str, str]:
     return {"parallel": choice_of("parallel", config.parallel[TARGET])} if ranks.world_size > 1 else {}
 
 
-def _kernels_of(config: Run) -> dict[str, str]:
-    """Return what computes layers, unless it is torch, as in every state that does not name it."""
-    return {} if config.trainer.kernels == TORCH else {"kernels": config.trainer.kernels}
-
-
 def versions_of(model: nn.Module) -> dict[str, str]:
     """Return the versions of libraries other than torch that affect the bytes of a run.
 
@@ -96,7 +92,6 @@ def versions_of(model: nn.Module) -> dict[str, str]:
     return {"numpy": np.__version__} | ({"transformers": version("transformers")} if uses_transformers else {})
 
 
-TORCH = "torch"
 SET_BY = {
     "alpha": "data.alpha", "folds": "folds.count", "batch_size": "trainer.batch_size",
     "batch_tokens": "trainer.batch_tokens",
@@ -132,10 +127,10 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: T
         )
     _require_vocabulary(checkpoint, tokenizer)
     # Weights last: what was checked before costs milliseconds, and a refusal must change nothing.
-    state, _ = stepper.saved.load(checkpoint)
+    state, _ = trained_parts(stepper).load(checkpoint)
     # Only afterwards, since building the precision has set its initial scale.
     stepper.precision.load_state(state.precision)
-    for change in [*changes(saved, order_key), *_changed_kernels(saved, order_key)]:
+    for change in changes(saved, order_key):
         log.warning("%s, so the bytes will differ from an unbroken run", change)
     for change in changed_versions(saved, order_key):
         log.warning("%s, so the order of examples, dropout masks and bytes may differ from an unbroken run", change)
@@ -179,12 +174,6 @@ def changes(saved: OrderKey, here: OrderKey) -> list[str]:
         "parallel": "choice of parallel",
     }  # fmt: skip
     return found + _others(saved, here, names)
-
-
-def _changed_kernels(saved: OrderKey, here: OrderKey) -> list[str]:
-    """Return a sentence if other kernels trained before; scores do not depend on them."""
-    before, now = (each["machine"].get("kernels", TORCH) for each in (saved, here))
-    return [] if before == now else [f"saved with trainer.kernels={before}, continued with {now}"]
 
 
 def changed_versions(saved: OrderKey, here: OrderKey) -> list[str]:

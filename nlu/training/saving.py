@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from nlu.optim.optimizer import named_parameters
 from nlu.runs.checkpoint import OrderKey, opened_last, source_of
 from nlu.runs.state import State
-from nlu.training.parallel import Parallel
+from nlu.tasks.composite import task_of
+from nlu.training.best import require_newest
+from nlu.training.evaluation import keep_predictions
+from nlu.training.meter import count_costs
+from nlu.training.parallel import Parallel, load_weights, whole_weights
+from nlu.training.parts import Training
+from nlu.training.step import Stepper
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +41,13 @@ class TrainedParts:
         """Return the whole tensors on rank 0. Every rank must call it, since a strategy may hold a part of each tensor
         on each rank; the result of the others is not used."""
         parts = {
-            "model": self.parallel.state_dict(self.model),
+            "model": whole_weights(self.parallel, self.model),
             "optimizer": self.parallel.gather(optimizer_tensors(self.model, self.own, self.optimizer)),
         }
         if self.average is not None:
             parts["average"] = self.parallel.gather(self.average)
         if self.own is not None:
-            parts["method"] = self.parallel.state_dict(self.own)
+            parts["method"] = whole_weights(self.parallel, self.own)
         if of_strategy := self.parallel.state(self._trained_names):
             parts["parallel"] = of_strategy
         return parts
@@ -53,12 +59,14 @@ class TrainedParts:
     def load(self, path: Path) -> tuple[State, OrderKey]:
         """Load a saved state; returns the state and the `order` saved with it. Every rank must call it.
 
-        Raises CheckpointError if a file is damaged or belongs to another model.
+        What the saved run did not have, such as moments of weights that it had frozen, a moving average or the own
+        module of a method, begins here; what this run does not have is left out. Raises CheckpointError if a file is
+        damaged or belongs to another model.
         """
         with opened_last(path) as saved:
-            self.parallel.load(self.model, saved.tensors("model"))
-            if self.own is not None:
-                self.parallel.load(self.own, saved.tensors("method"))
+            load_weights(self.parallel, self.model, saved.tensors("model"))
+            if self.own is not None and "method" in saved.parts:
+                load_weights(self.parallel, self.own, saved.tensors("method"))
             load_optimizer_tensors(
                 self.model, self.own, self.optimizer, saved.tensors("optimizer"), self.parallel.place
             )
@@ -77,7 +85,7 @@ class TrainedParts:
         for name, parameter in self.model.named_parameters():
             if name in self.average:
                 # A run that is continued with `trainer.ema_decay` set for the first time starts its average here.
-                value = parameter if saved is None else self.parallel.place(saved[name], parameter)
+                value = self.parallel.place(saved[name], parameter) if saved and name in saved else parameter
                 self.average[name].copy_(value)
 
 
@@ -102,5 +110,51 @@ def load_optimizer_tensors(
     parameters = dict(named_parameters(model, own))
     for full_name, value in tensors.items():
         key, _, name = full_name.partition(":")
-        # The step counter and the moments of a fused optimizer are on the device of the parameter.
-        optimizer.state[parameters[name]][key] = place(value, parameters[name])
+        # A run that was begun with other frozen weights, or another method, has moments that this one does not use.
+        if name in parameters and parameters[name].requires_grad:
+            # The step counter and the moments of a fused optimizer are on the device of the parameter.
+            optimizer.state[parameters[name]][key] = place(value, parameters[name])
+
+
+def save_last(run: Training) -> None:
+    """Replace checkpoints/last.
+
+    Every rank must call it, since each may hold only a part of every tensor. Rank 0 writes, and the others wait, so
+    that no rank runs ahead of the saved state.
+
+    The predictions of the best evaluation are also replaced here, so that they match the best evaluation in the state.
+    Best checkpoints that the new state no longer names are removed last: if the run is killed before, it continues from
+    the old state, which still names them.
+    """
+    run.stepper.ranks.at(f"the save at step {run.state.step}")
+    run.stepper.phases.begin("saving")
+    run.journal.gather(run.state.window)
+    # A continued run adds to them, so its next row has the time of all steps since this one.
+    count_costs(run)
+    if run.stepper.ranks.is_first:
+        require_newest(run)
+    # Equal on all ranks, since keep_predictions is a collective. After a kill between these files and the state, the
+    # run reaches the same evaluation again and writes the same bytes.
+    for name, one in run.unsaved.items():
+        task = task_of(run.task, one.part.member)
+        step, rows = run.state.best[0].step, run.sampled_rows.get(name)
+        keep_predictions(run.run_dir, name, one, task, run.stepper.ranks, step=step, sampled_rows=rows)
+        one.spool.close()
+    run.unsaved = {}
+    tensors = trained_parts(run.stepper).gather() if run.trainer.save else {}
+    run.state.precision = run.stepper.precision.state()
+    if run.stepper.ranks.is_first:
+        # A run that continues from this state does not write earlier rows again, so they must be on the disk.
+        for table in run.tables.values():
+            table.sync()
+        run.journal.sync()
+        run.checkpoints.save_last(tensors, run.state, run.order_key)
+        run.checkpoints.arrange(run.state.best)
+        run.after_save()
+    run.stepper.ranks.barrier()
+    run.stepper.phases.begin("other")
+
+
+def trained_parts(stepper: Stepper) -> TrainedParts:
+    """Return everything that training changes."""
+    return TrainedParts(stepper.parallel, stepper.model, stepper.optimizer, stepper.average, stepper.own)

@@ -28,15 +28,19 @@ from nlu.runs.records import (
     VALID_COLUMNS,
     Table,
 )
+from nlu.runs.state import Throughput, Window
 from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training import batch_search
+from nlu.training.best import scored_again
 from nlu.training.build import build_run
 from nlu.training.loop import train
 from nlu.training.measuring import is_refused
+from nlu.training.nonfinite import AboveMaxLoss, NonFinite
 from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
+from nlu.training.saving import save_last, trained_parts
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +89,12 @@ def run_single(
             if checkpoint is not None and is_taken(checkpoint):
                 take_over(run, checkpoint, config)
             begin_records(run, config, overrides)
-            stopped = train(run)
+            try:
+                with run.journal.listening():
+                    stopped = train(run)
+            except Exception as error:
+                save_what_is_intact(run, error)
+                raise
         if stopped:
             saved = "state saved" if config.trainer.save else "nothing saved (trainer.save=false)"
             log.info("stopped after step %d, %s", run.state.step, saved)
@@ -109,6 +118,22 @@ def run_single(
     return 0
 
 
+def save_what_is_intact(run: Training, error: Exception) -> None:
+    """Save the state of the last step that was done, after an error before the weights of the next one changed.
+
+    Of several ranks, only for an error that all of them raise together: they save together.
+    """
+    state, stepper = run.state, run.stepper
+    if not stepper.is_intact or not state.step or not run.due.is_whole(state.step):
+        return
+    if stepper.ranks.world_size > 1 and not isinstance(error, NonFinite | AboveMaxLoss):
+        return
+    # As they were before the passes of the step that failed.
+    stepper.passes.buffers.begin(state.step + 1)
+    save_last(run)
+    log.info("the state of step %d is saved%s", state.step, "" if run.trainer.save else " nowhere: trainer.save=false")
+
+
 def require_shared(run_dir: Path, ranks: Ranks) -> None:
     """Raise UserError on all ranks if a node does not see the folder of the run, which the first node has created."""
     if ranks.nodes > 1 and ranks.sum_on_host([float(ranks.node > 0 and not is_seen(run_dir))])[0]:
@@ -122,13 +147,13 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     """Move the state of another run into this folder, with the weights and predictions of its best evaluations.
 
     Afterwards the run only needs this folder, and has a best checkpoint even if no later evaluation is better. The
-    other run may have had another metric, so its evaluations are ranked again. It may have been pruned; this run is
-    not.
+    other run may have had another task, loss, metric or threshold, so the weights of its best evaluations are scored
+    again. It may have been pruned; this run is not.
     """
     ranks, state, taken = run.stepper.ranks, run.state, run.checkpoints.at(checkpoint.parent)
-    for entry in state.best:
-        entry.value = run.value_of(entry.metrics)
-    state.best, state.pruned = run.ranked(state.best), False
+    # They count what this run has not done, perhaps of another loss.
+    state.window, state.throughput, state.skipped, state.pruned = Window(), Throughput(), 0, False
+    state.evaluated_at, state.last_metrics = 0, {}
     # Read by rank 0 only, since it renames and deletes these folders below.
     held = ranks.from_first(list(held_steps(taken.folder)) if ranks.is_first else None)
     if state.best and state.best[0].step not in held:
@@ -139,10 +164,10 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
             state.best[0].step,
         )
         state.best = []
-    state.best = [entry for entry in state.best if entry.step in held]
+    state.best = scored_again(run, taken.folder, [entry for entry in state.best if entry.step in held])
     # Patience counts from the best evaluation, or from this step if none is known.
     state.improved_at = state.best[0].step if state.best else state.step
-    tensors = run.stepper.saved.gather()
+    tensors = trained_parts(run.stepper).gather()
     # Other ranks may still read the files that change now.
     ranks.barrier()
     if ranks.is_first:

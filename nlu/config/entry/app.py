@@ -43,7 +43,6 @@ from nlu.config.entry.guard import as_multirun, hydra_problems, require_safe, wh
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.hydra_private import adapt_hydra
 from nlu.config.submitted import grid_problems, is_submitted
-from nlu.config.waiting import let_threads_sleep
 from nlu.config.words import counted
 from nlu.storage.temporary import is_temporary
 
@@ -113,7 +112,6 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
 def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None) -> NoReturn:
     # Makes Hydra raise its errors; otherwise it prints them and exits with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    let_threads_sleep()
     directory = (config_dir or conf_dir()).resolve()
     find_plugins()
     adapt_hydra()
