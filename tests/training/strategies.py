@@ -32,13 +32,6 @@ class Lockstep(Replicated):
         module.register_forward_pre_hook(lambda *of: self.meet(f"a pass, training: {module.training}"))
         return module
 
-    def state_dict(self, module: Any) -> dict[str, Tensor]:
-        return self.gather(super().state_dict(module))
-
-    def load(self, module: Any, weights: dict[str, Tensor]) -> None:
-        self.meet("the weights")
-        super().load(module, weights)
-
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name in tensors:
             self.meet(name)
@@ -71,16 +64,9 @@ class Sharded(SingleProcess):
         dist.all_reduce(totals)
         return totals
 
-    def norm(self, gradients: list[Tensor]) -> Tensor:
-        return whole(torch.nn.utils.get_total_norm(gradients))
-
-    def state_dict(self, module: nn.Module) -> dict[str, Tensor]:
-        return self.gather(module.state_dict())
-
-    def load(self, module: nn.Module, weights: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, value in module.state_dict().items():
-                value.copy_(self.place(weights[name], value))
+    def norm(self, gradients: list[Tensor], number: int) -> tuple[Tensor, Tensor]:
+        norm = whole(torch.nn.utils.get_total_norm(gradients))
+        return norm, norm
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: whole(tensor) for name, tensor in tensors.items()}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from nlu.training.shared import Shared
 
 from nlu.runs.checkpoint import Checkpoints
 from nlu.runs.records import TIME_COLUMNS, read_rows
@@ -14,7 +15,6 @@ from nlu.runs.state import Window
 from nlu.tasks.classify import Classify
 from nlu.training import loop, meter, passes, step
 from nlu.training.phases import DevicePhases, HostPhases
-from nlu.training.shared import Shared
 from tests.training.in_process import TINY, sets, train
 
 

@@ -12,7 +12,7 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.data.order import Order
 from nlu.runs.checkpoint import Checkpoints, held_steps
-from nlu.training import loop
+from nlu.training import best
 from tests.training.in_process import TINY, Killed, composed, sets, start, train
 from tests.training.runs import result
 
@@ -70,7 +70,7 @@ def test_a_best_that_the_saved_state_knows_outlives_a_kill_before_the_next_state
     run_dir, options = broken
     assert json.loads(state_file(run_dir).read_text())["state"]["step"] == 1
     assert set(held_steps(run_dir / "checkpoints")) == {1, 2}, "the second step was better"
-    score_set = loop.score_set
+    score_set = best.score_set
 
     def scores_otherwise(*arguments: Any, **named: Any) -> Any:
         scored = score_set(*arguments, **named)
@@ -78,11 +78,11 @@ def test_a_best_that_the_saved_state_knows_outlives_a_kill_before_the_next_state
         return scored
 
     # Another number of threads may round so that the repeated step is not better.
-    with mock.patch.object(loop, "score_set", scores_otherwise):
+    with mock.patch.object(best, "score_set", scores_otherwise):
         start(composed(*options), run_dir)
-    best = run_dir / "checkpoints/best-1"
-    assert result(run_dir)["best"]["step"] == json.loads((best / "score.json").read_text())["step"] == 1
-    assert (best / "model.safetensors").is_file()
+    kept = run_dir / "checkpoints/best-1"
+    assert result(run_dir)["best"]["step"] == json.loads((kept / "score.json").read_text())["step"] == 1
+    assert (kept / "model.safetensors").is_file()
     assert set(held_steps(run_dir / "checkpoints")) == {1}
 
 

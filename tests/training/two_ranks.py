@@ -15,7 +15,7 @@ import torch.distributed as dist
 from nlu.training.bmuf import Bmuf
 from nlu.training.parallel import Replicated
 from nlu.training.ranks import Ranks
-from tests.training.test_step import ROWS, examples_in, stepper, vector
+from tests.training.test_step import ROWS, done, examples_in, stepper, vector
 
 CPU = torch.device("cpu")
 STEPS, WARMUP, SYNC_INTERVAL = 9, 2, 3
@@ -57,8 +57,8 @@ def main(folder: Path) -> None:
         examples = examples_in(folder / f"rank-{rank}-{name}")
         weights, averages, results = [], [], []
         for step in range(1, STEPS + 1):
-            result = parts.step(examples, [share(step, rank)], step, False).result()
-            if strategy.is_whole(step):
+            result = done(parts, examples, [share(step, rank)], step, False)
+            if strategy.is_whole(step) and not strategy.sums_gradients(step):
                 parts.synchronize(step)
             weights.append(vector(parts).numpy())
             averages.append(torch.cat([value.view(-1) for value in (parts.average or {}).values()]).numpy().copy())
