@@ -68,8 +68,7 @@ def main(composed: DictConfig) -> int:
 
         return end_dry_run(config)
     from nlu.inference.evaluation import run_evaluation
-    from nlu.launching.counting import count_of
-    from nlu.launching.local import spread
+    from nlu.launching.local import count_of, spread
 
     # A partial of a function of a module, since the processes of several devices get it by pickle.
     work = partial(run_evaluation, Evaluate.of(config), located, named, export)

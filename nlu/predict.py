@@ -29,8 +29,7 @@ def main(composed: DictConfig) -> int:
     # best one a moment later.
     located = _located(config)
     from nlu.inference.prediction import run_prediction
-    from nlu.launching.counting import count_of
-    from nlu.launching.local import spread
+    from nlu.launching.local import count_of, spread
 
     return spread(partial(run_prediction, config, located), count_of(config.devices, config.device))
 

@@ -50,7 +50,7 @@ def _cross(config: dict[str, Any]) -> Iterator[str]:
     if (config["run"] is None) != (config["rows"] is None):
         given, lacking = ("run", "rows") if config["rows"] is None else ("rows", "run")
         yield f"{given} is {config[given]}, but {lacking} is not set; set both for predictions, or leave out both"
-    if (devices := config["trainer"]["devices"]) not in (1, "auto"):
+    if (devices := config["trainer"]["devices"]) != 1:
         yield f"trainer.devices is {devices}, but one process is profiled; leave out trainer.devices"
     if placement().world_size > 1:
         yield f"there are {placement().world_size} processes, but one is profiled; start the command without torchrun"

@@ -50,7 +50,7 @@ def _cross(config: dict[str, Any]) -> Iterator[str]:
     for key in OF_BATCH_SIZE if kind == "lr" else OF_LR:
         if config[key] != defaults[key]:
             yield f"{key} is {config[key]}, but of is {kind}, which does not use it; leave out {key}"
-    if (devices := trainer["devices"]) not in (1, "auto"):
+    if (devices := trainer["devices"]) != 1:
         yield f"trainer.devices is {devices}, but one process scans; leave out trainer.devices"
     if placement().world_size > 1:
         yield f"there are {placement().world_size} processes, but one scans; start the command without torchrun"

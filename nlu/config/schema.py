@@ -72,9 +72,8 @@ class Trainer:
     """Batches whose examples are sorted by length together; 1 = no length bucketing."""
     window_rows: PositiveInt | None = None
     """Examples are shuffled within windows of this many neighboring ones; null = one window, the whole set."""
-    devices: PositiveInt | Literal["auto"] = 1
-    """Processes on this machine, one per device; auto = one for each visible GPU, or for each core of a CPU that has
-    examples for it; under torchrun its own count stands."""
+    devices: PositiveInt = 1
+    """Processes on this machine, one per device; under torchrun its own count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda if available."""
     kernels: Literal["torch", "compiled"] = "torch"
@@ -206,12 +205,6 @@ class Run:
             return {}
         config = self.to_config()
         return {name: Run.of(with_defaults(member_of(config, name), RUN)) for name in names}
-
-    def with_devices(self, count: int) -> Self:
-        """Return the configuration with another number of processes."""
-        other = replace(self, trainer=replace(self.trainer, devices=count))
-        other.choices = self.choices
-        return other
 
     def with_choice(self, group: str, node: Node, choice: str | None = None) -> Self:
         """Return the configuration with other keys of a group; `choice`: the new name of its choice, if it changes."""

@@ -14,7 +14,7 @@ from nlu.diagnosis import disks, fast_paths, learning, machine, recomputed, reco
 from nlu.diagnosis.check import Check, Section, broken, checked, said, warning
 from nlu.inference.locate import Located, locate
 from nlu.inference.trained import Trained, config_of
-from nlu.launching.counting import count_of
+from nlu.launching.local import count_of
 from nlu.reports.runs import CONFIG, is_run, parts, read_run, saved_config
 from nlu.training.ranks import Ranks, choose_device
 

@@ -25,16 +25,16 @@ from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
+
+import torch
 
 from nlu.config import stopping
-from nlu.config.checks.rules import cross_problems
 from nlu.config.console import traceback_of
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.parent import end_with
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
-from nlu.launching.counting import threads_for, with_count
 from nlu.storage.heartbeat import identity_of
 from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
@@ -56,19 +56,22 @@ Work = Callable[[], int]
 
 
 def launch(config: Run, run_dir: Path, overrides: list[str]) -> int:
-    """Train a run and return the exit status. Raises the UserError of a worker.
+    """Train a run and return the exit status. Raises the UserError of a worker."""
+    return spread(partial(run_experiment, config, run_dir, overrides), config.trainer.devices)
 
-    The configuration of a run holds the number of its processes, so `trainer.devices=auto` is counted first.
+
+def count_of(devices: int | Literal["auto"], device: str) -> int:
+    """Return the number of processes on this machine.
+
+    `auto` is the number that the environment has started or asks for, such as torchrun's; otherwise that of the visible
+    CUDA devices, or 1 on a CPU.
     """
-    counted = with_count(config, run_dir)
-    if counted.trainer.devices != config.trainer.devices:
-        # The rules of a batch over several devices did not know their number.
-        if found := cross_problems(counted.to_config()):
-            raise UserError(*found)
-    count = counted.trainer.devices
-    assert count != "auto"
-    with threads_for(count if config.trainer.devices == "auto" else 1):
-        return spread(partial(run_experiment, counted, run_dir, overrides), count)
+    if devices != "auto":
+        return devices
+    place = placement()
+    if place.kind == "torchrun" or place.local_world_size > 1 or place.asked is not None:
+        return place.asked or place.local_world_size
+    return max(1, torch.cuda.device_count()) if device != "cpu" else 1
 
 
 def spread(work: Work, devices: int) -> int:

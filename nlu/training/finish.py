@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from nlu.config.errors import UserError
 from nlu.data.examples import Examples
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run

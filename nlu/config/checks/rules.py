@@ -139,7 +139,7 @@ def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]])
                 )
         if not misfit:
             yield from _without_effect(config, constants.get("head", {}), head)
-    batch_size, devices = config["trainer"]["batch_size"], _least_devices(config["trainer"])
+    batch_size, devices = config["trainer"]["batch_size"], config["trainer"]["devices"]
     is_number = batch_size != "auto" and not config["trainer"].get("batch_tokens")
     if reads == "similarities" and is_number and batch_size < 2 * devices:
         yield (
@@ -175,13 +175,8 @@ def _without_effect(config: dict[str, Any], head: dict[str, Any], name: Callable
         yield f"task.decode is {decode}, but head={name()} decodes by itself; leave out task.decode, or set head=auto"
 
 
-def _least_devices(trainer: dict[str, Any]) -> int:
-    """Return the number of devices; 1 if the machine that runs determines it, which checks the rules again."""
-    return 1 if trainer["devices"] == "auto" else trainer["devices"]
-
-
 def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
-    batch_size, devices = trainer["batch_size"], _least_devices(trainer)
+    batch_size, devices = trainer["batch_size"], trainer["devices"]
     if trainer.get("batch_tokens") and batch_size == "auto":
         yield (
             f"trainer.batch_size is auto, but trainer.batch_tokens={trainer['batch_tokens']} decides it; leave out "
