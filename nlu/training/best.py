@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from nlu.data.examples import Examples
+from nlu.runs import summary
 from nlu.runs.checkpoint import held_steps
 from nlu.runs.records import Cell
 from nlu.runs.state import Best
@@ -116,7 +117,9 @@ def scored_sets(run: Training) -> tuple[dict[str, dict[str, float]], dict[str, S
     for name, part in run.eval_sets.items():
         # In order: a later set may take the threshold that the first one has chosen.
         known = {other: one.scores.metrics for other, one in scored.items()}
-        scored[name] = score_set(run, name, part, decided=decided_for(run.store, name, known))
+        # What a model records while it trains is not meant here.
+        with summary.unheard():
+            scored[name] = score_set(run, name, part, decided=decided_for(run.store, name, known))
     return with_summary(run.task, run.store, {name: one.scores.metrics for name, one in scored.items()}), scored
 
 

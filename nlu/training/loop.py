@@ -38,6 +38,10 @@ def train(run: Training) -> bool:
     # The job before this one may have ended after its save, without an answer.
     if state.step and is_paused(run):
         return True
+    if run.is_complete and state.evaluated_at < state.step:
+        # It was taken over from another run, whose scores are not those of this one.
+        evaluate(run)
+        save_last(run)
 
     while not run.is_complete and not due.is_stage_over(state.step):
         number = state.step + len(pending) + 1
@@ -47,6 +51,7 @@ def train(run: Training) -> bool:
 
         # Data, forward, backward, clip, update. The request to stop is shared with the counts of rows, so that all
         # ranks stop after the same step.
+        stepper.phases.begin("data")
         try:
             part, micro_batches, epoch = run.rows(number)
         except stopping.Stopped:
@@ -82,6 +87,8 @@ def train(run: Training) -> bool:
         state.train_s = time.perf_counter() - began_s
         # Ranks that train apart continue to a step after which they hold the same weights.
         if saving and due.is_whole(number):
+            # With the number of pieces, since memory may not run out at the same step again.
+            state.pieces = stepper.pieces
             save_last(run)
             if is_stopping:
                 return True

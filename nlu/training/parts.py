@@ -114,7 +114,8 @@ class Training:
         """Return what step `number`, from 1, is taken from: the set, this rank's share of each micro-batch, and the
         epoch, from 0."""
         step = number - 1
-        return self._train_sets[self.order.member_of(step)], self.order.step(step), self.order.epoch_of(step)
+        micro_batches = self.order.step(step)
+        return self._train_sets[self.order.member_of(step)], micro_batches, self.order.epoch_of(step)
 
     def train_set(self, step: int) -> Examples:
         """Return the set that the step with this number, counted from 0, is taken from."""

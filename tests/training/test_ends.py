@@ -1,0 +1,127 @@
+"""How runs end and begin: errors in a step, metrics that are no numbers, and states of runs with other settings."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sklearn.metrics import f1_score
+
+import nlu
+from nlu.methods.plain import Plain
+from tests.training.in_process import TINY, sets, train
+from tests.training.runs import result
+
+EVERY_STEP = ("trainer.eval_interval=1st", "trainer.save_interval=100st")
+
+
+def state_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "checkpoints/last/state.json").read_text())["state"]
+
+
+def fails_at(call: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let the pass with this number, from 1, raise an error."""
+    calls, backward = [0], Plain.backward
+
+    def failing(self: Plain, *of: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            raise error
+        return backward(self, *of)
+
+    monkeypatch.setattr(Plain, "backward", failing)
+
+
+def test_an_error_in_a_step_saves_the_step_before_and_the_run_continues_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = (*TINY, *sets(tmp_path), "trainer.max_duration=6st", "trainer.eval_interval=0", "trainer.save_interval=0",
+               "resume=auto")  # fmt: skip
+    with monkeypatch.context() as patched:
+        fails_at(4, patched, RuntimeError("the user's loss"))
+        with pytest.raises(RuntimeError, match="the user's loss"):
+            train(*options, f"hydra.run.dir={tmp_path}/broken")
+    assert state_of(tmp_path / "broken")["step"] == 3
+    for name in ("broken", "whole"):
+        train(*options, f"hydra.run.dir={tmp_path}/{name}")
+    for name in ("last/model", "last/optimizer", "best-1/model"):
+        one, other = (tmp_path / run / f"checkpoints/{name}.safetensors" for run in ("broken", "whole"))
+        assert one.read_bytes() == other.read_bytes(), name
+
+
+def test_an_error_while_weights_change_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half_an_update(*of: Any) -> None:
+        raise RuntimeError("the user's optimizer")
+
+    monkeypatch.setattr("nlu.training.step.update", half_an_update)
+    with pytest.raises(RuntimeError, match="the user's optimizer"):
+        train(*TINY, *sets(tmp_path), "trainer.max_duration=3st", f"hydra.run.dir={tmp_path}/run")
+    assert not (tmp_path / "run/checkpoints/last").exists()
+
+
+def test_a_metric_that_is_never_a_number_is_said_at_once_and_leaves_the_last_weights(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Only positive rows: the area under the curve has no negatives to compare with.
+    data = sets(tmp_path)
+    dev = next(Path(one.partition("=")[2]) for one in data if one.startswith("data.dev="))
+    rows = [line for line in dev.read_text().splitlines() if "good" in line]
+    assert 2 <= len(rows) < len(dev.read_text().splitlines())
+    dev.write_text("".join(f"{line}\n" for line in rows))
+    run = tmp_path / "run"
+    train(*TINY, *data, *EVERY_STEP, "trainer.max_duration=3st", "trainer.major_metric=auc", f"hydra.run.dir={run}")
+    said = capfd.readouterr().err
+    assert said.count("auc of dev is not a number at step 1") == 1 and "was never a number" in said
+    best = result(run)["best"]
+    assert (best["value"], best["step"], best["checkpoint"]) == (None, 3, "checkpoints/best-1")
+    assert nlu.load(run).predict(["w1 w2"]), "the last weights can be used"
+
+
+@pytest.mark.parametrize(
+    "other", [("method=rdrop",), ("trainer.major_metric=f1_macro",), ("loss=focal",)], ids=["method", "metric", "loss"]
+)
+def test_a_run_that_takes_over_another_one_with_other_terms_or_metrics_scores_its_weights_again(
+    tmp_path: Path, other: tuple[str, ...]
+) -> None:
+    data = sets(tmp_path)
+    # The window of train.tsv is open at step 3, with the terms of the first run.
+    train(
+        *TINY, *data, *EVERY_STEP, "trainer.max_duration=3st", "trainer.log_interval=2st", f"hydra.run.dir={tmp_path}/a"
+    )
+    b = tmp_path / "b"
+    train(*TINY, *data, *EVERY_STEP, *other, "trainer.max_duration=5st", f"resume={tmp_path}/a", f"hydra.run.dir={b}")
+    train(*TINY, *data, *EVERY_STEP, *other, "trainer.max_duration=5st", "resume=auto", f"hydra.run.dir={b}")
+    best, kept = result(b)["best"], json.loads((b / "checkpoints/best-1/score.json").read_text())
+    if other[0].startswith("trainer.major_metric"):
+        assert best["metric"] == "f1_macro"
+    assert kept["value"] == best["value"] == result(b)["metrics"]["dev"][best["metric"]]
+    assert math.isfinite(best["value"])
+
+
+def test_a_run_that_is_taken_over_at_its_end_reports_scores_by_its_own_settings(tmp_path: Path) -> None:
+    data = sets(tmp_path)
+    train(*TINY, *data, "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/a")
+    for kept in ("with", "without"):
+        b = tmp_path / kept
+        if kept == "without":
+            shutil.rmtree(tmp_path / "a/checkpoints/best-1")
+        train(*TINY, *data, "trainer.major_metric=f1_macro", "trainer.max_duration=3st", f"resume={tmp_path}/a",
+              f"hydra.run.dir={b}")  # fmt: skip
+        found = result(b)
+        rows = [json.loads(line) for line in (b / "predictions/dev.jsonl").read_text().splitlines()[1:]]
+        value = f1_score([row["label"] for row in rows], [row["prediction"] for row in rows], average="macro")
+        assert found["best"]["metric"] == "f1_macro" and found["best"]["value"] == pytest.approx(value, rel=1e-9)
+        assert found["steps"] == 4 and found["last"] == {"dev": found["metrics"]["dev"]}
+
+
+def test_a_run_continues_with_other_frozen_weights_and_without_a_teacher(tmp_path: Path) -> None:
+    data = sets(tmp_path)
+    frozen = 'optimizer.freeze=["backbone.embeddings.*"]'
+    for first, second in (((frozen,), ()), ((), (frozen,))):
+        name = "thawed" if first else "frozen"
+        train(*TINY, *data, *first, "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/{name}-a")
+        train(*TINY, *data, *second, "trainer.max_duration=4st", f"resume={tmp_path}/{name}-a",
+              f"hydra.run.dir={tmp_path}/{name}-b")  # fmt: skip
+        assert result(tmp_path / f"{name}-b")["steps"] == 4
