@@ -208,7 +208,7 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         sum(parameter.numel() for parameter in part)
         for part in (
             stepper.model.parameters(),
-            stepper.trained_weights,
+            [one for one in stepper.model.parameters() if one.requires_grad],
             stepper.own.parameters() if stepper.own else (),
         )
     )
