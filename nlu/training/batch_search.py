@@ -21,7 +21,7 @@ from nlu.runs.folder import repeats_beside
 from nlu.storage.files import read_json, write_json
 from nlu.tasks.task import comparing_loss
 from nlu.training import host_memory
-from nlu.training.memory import REMEDY, refused, release, tried
+from nlu.training.memory import REMEDY, refused, release
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
 
@@ -111,7 +111,4 @@ def _fits(stepper: Stepper, part: Examples, rows_N: np.ndarray, accumulation: in
     shares = passes.shares(part, [rows_N[ranks.rank :: ranks.world_size]] * min(accumulation, 2), 0)
     counts, _, _ = passes.count(shares, stop=False)
     scale = {name: passes.weights[name] / max(1, count) for name, count in counts.items()}
-    fits = tried(lambda: passes.run(shares, scale, 1)) is not None
-    if not fits:
-        release(stepper.device)
-    return not ranks.sum_on_host([float(not fits)])[0]
+    return passes.run(shares, scale, 1) is not None
