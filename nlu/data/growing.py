@@ -120,10 +120,10 @@ class GrowingExamples(Examples):
 
     def _look(self) -> None:
         """Take the rows that were written since the last look."""
+        known = len(self._shards)
         while True:
             is_complete = is_whole(self._growth.final)
             folder = (self._growth.final if is_complete else self._growth.folder) / "train"
-            known = len(self._shards)
             try:
                 while (path := folder / f"{len(self._shards):05d}.arrow").is_file():
                     self._shards.append(mapped(path))

@@ -252,9 +252,11 @@ def saved_config(run_dir: Path) -> dict[str, Any]:
             raise DataError(
                 f"{path} ends within a line, so a part of it is missing; copy it again, or give another run"
             )
-        if (data := content.get("data", {})).get(TARGET) != target_of("data", "corpus"):
-            # Earlier versions wrote it for all data; it does not decide what the weights compute.
-            data.pop("stream", None)
+        data = content.get("data", {})
+        for node in (data, *data.get("sets", {}).values()):
+            # Keys of preprocessing, which earlier versions wrote; they do not decide what the weights compute.
+            for key in ("part", "parts", *(["stream"] if node.get(TARGET) != target_of("data", "corpus") else [])):
+                node.pop(key, None)
         return with_defaults(content, RUN)
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not the configuration of a run ({_reason(error)}); give another run") from error

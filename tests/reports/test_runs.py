@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nlu.reports.runs import find_runs, read_run
+from nlu.reports.runs import find_runs, read_run, saved_config
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
 
@@ -111,3 +111,12 @@ def test_reading_runs_does_not_import_torch(tmp_path):
         f"find_runs([Path({str(tmp_path)!r})])\nassert not {{'torch', 'hydra', 'sklearn', 'optuna'}} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_keys_of_preprocessing_that_earlier_versions_wrote_are_left_out(tmp_path):
+    data = {"sets": {"one": {"_target_": "nlu.data.dataset.Files", "train": "a.tsv", "parts": None, "stream": False}}}
+    mixture = begin_run(tmp_path / "mixture", data={"_target_": "nlu.data.mixture.Mixture", **data})
+    assert saved_config(mixture)["data"]["sets"]["one"].keys() == {"_target_", "train"}
+    assert "stream" not in saved_config(begin_run(tmp_path / "files", data__stream=False))["data"]
+    corpus = {"_target_": "nlu.data.corpus.Corpus", "train": "a.txt", "stream": True}
+    assert saved_config(begin_run(tmp_path / "corpus", data=corpus))["data"]["stream"]
