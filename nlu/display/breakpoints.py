@@ -1,40 +1,65 @@
-"""What `breakpoint()` does in a run."""
+"""What `breakpoint()` does in a run: one of its processes at a time has the terminal, until the user continues."""
 
-import logging
 import os
+import pdb
+import signal
 import sys
+import time
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from nlu.display import terminal
+from nlu.display.progress import REFRESHES_PER_S
 
-log = logging.getLogger(__name__)
+
+class _Debugger(pdb.Pdb):
+    held = ExitStack()
+    has_terminal = False
+
+    def interaction(self, *of: Any) -> Any:
+        if not self.has_terminal:
+            self.held.enter_context(terminal.held())
+            # Whoever draws bars looks this often, and then removes them.
+            time.sleep(2 / REFRESHES_PER_S)
+            self.has_terminal = True
+        return super().interaction(*of)
+
+    def set_continue(self) -> None:
+        super().set_continue()
+        self.held.close()
+        self.has_terminal = False
+
+    def do_quit(self, arg: str) -> bool:
+        """Stop the run after this step and save its state."""
+        self.message("The run stops after this step and saves its state; Ctrl-C twice ends it at once.")
+        self.set_continue()
+        os.killpg(os.getpgrp(), signal.SIGINT)
+        return True
+
+    do_q = do_exit = do_EOF = do_quit
 
 
 @contextmanager
 def breakpoints(rank: int, world_size: int) -> Iterator[None]:
-    """Make `breakpoint()` in the block stop at this terminal; without one, it is reported and the run continues.
-
-    A debugger that the user has chosen, as IDEs, pytest and PYTHONBREAKPOINT do, stays.
-    """
-    before = sys.breakpointhook
-    if before is not sys.__breakpointhook__ or "PYTHONBREAKPOINT" in os.environ:
-        yield
-        return
-    passed: set[tuple[str, int]] = set()
+    """Make `breakpoint()` in the block stop at this terminal, if any; a debugger that the user has chosen stays."""
+    before, debugger = sys.breakpointhook, None
 
     def stop(*_: object, **__: object) -> None:
-        frame: FrameType = sys._getframe(1)
-        if terminal.is_ours():
-            from nlu.display.debugger import stop_at
+        nonlocal debugger
+        frame = sys._getframe(1)
+        if not terminal.is_ours():
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            return warnings.warn(f"breakpoint() at {place} is passed: the run has no terminal", stacklevel=2)
+        if debugger is None:
+            # Standard input of a worker is not the terminal. The run's own handler of SIGINT stays.
+            debugger = _Debugger(stdin=open(terminal.TERMINAL), stdout=open(terminal.TERMINAL, "w"), nosigint=True)
+            debugger.prompt = f"(Pdb, rank {rank}) " if world_size > 1 else "(Pdb) "
+        debugger.set_trace(frame)
 
-            stop_at(frame, rank, world_size)
-        elif (place := (frame.f_code.co_filename, frame.f_lineno)) not in passed:
-            passed.add(place)
-            log.warning("breakpoint() at %s:%d is passed: the run has no terminal", *place)
-
-    sys.breakpointhook = stop
+    if before is sys.__breakpointhook__ and "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = stop
     try:
         yield
     finally:
