@@ -37,11 +37,6 @@ def test_a_pair_is_cut_only_as_needed_and_by_the_rule_of_halves(count_a, count_b
         assert keep_b == count_b or keep_b >= half_b
 
 
-def test_the_odd_token_of_the_room_goes_to_the_first_text():
-    keep_a_N, keep_b_N = cut_pair(np.array([9, 2, 9]), np.array([9, 9, 2]), 7)
-    assert (keep_a_N.tolist(), keep_b_N.tolist()) == ([4, 2, 5], [3, 5, 2])
-
-
 @given(TOKENIZERS, st.lists(TEXTS, min_size=1, max_size=6), MAX_LEN)
 def test_single_texts_are_encoded_as_written_row_by_row(tokenizer, texts, max_len):
     encoded = encode_single(tokenizer, texts, max_len)
@@ -89,19 +84,6 @@ def test_units_are_encoded_as_written_row_by_row(tokenizer, unit_rows, max_len):
     assert rows(encoded.tokens, encoded.lengths_N) == wanted
     assert rows(encoded.words, encoded.word_counts_N) == places
     assert encoded.cut_N.tolist() == cut
-
-
-def test_a_unit_that_the_tokenizer_drops_becomes_the_unknown_token():
-    encoded = encode_units(WORDPIECE, [["a", " ", "\u200b", "b"]], 16)
-    assert encoded.tokens.tolist() == [2, 5, 1, 1, 6, 3]
-    assert encoded.words.tolist() == [1, 2, 3, 4]
-
-
-def test_a_unit_longer_than_max_len_and_all_after_it_are_cut_off():
-    encoded = encode_units(WORDPIECE, [["a", "ab" * 10, "b"], ["ab" * 10], ["b"]], 8)
-    assert encoded.lengths_N.tolist() == [3, 2, 3]
-    assert encoded.word_counts_N.tolist() == [1, 0, 1]
-    assert encoded.cut_N.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize(
