@@ -23,7 +23,6 @@ _READ = re.compile(
     r"|method\.(teacher|logits)(\..*)?"
 )
 """keys of what a command reads"""
-LOCAL_STORAGES = ("journal", "sqlite")
 
 
 def problems_of_jobs(
@@ -59,7 +58,7 @@ def problems_of_jobs(
 def _of_trial(job: Job) -> Iterator[str]:
     for text in job.overrides:
         match = re.search(r'^trial=\{storage:"((?:[^"\\]|\\.)*)"', text)
-        if match and match[1].partition("://")[0].partition("+")[0] in LOCAL_STORAGES:
+        if match and match[1].partition("://")[0].partition("+")[0] in ("journal", "sqlite"):
             yield (
                 f"hydra.sweeper.storage is {match[1]}, which is a file of this machine, but trials on PAI report "
                 "by themselves; set mirror=oss://BUCKET/FOLDER, which keeps the journal there, or "

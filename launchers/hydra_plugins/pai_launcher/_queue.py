@@ -42,8 +42,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 KEY = f"{PREFIX}.oss_folder"
-RUN_DIR = "run"
-"""the folder of the run, in the empty folder of its job"""
 RESULT = "result.json"
 PROOF = "conditional-put"
 """the object that shows that the store is writable, and that it does not overwrite if it is asked not to"""
@@ -156,11 +154,14 @@ class PaiQueue(ABC):
                 self._is_uploaded = True
             for job in jobs:
                 created[self._create(job, self.arguments_of(job), code)] = job
-        except (JobRefused, Unreachable):
+        except Unreachable:
+            # A UserError too, but the launcher asks again.
             raise
         except UserError as error:
-            with suppress(OSError):
+            try:
                 self.cancel(list(created))
+            except (UserError, OSError) as left:
+                log.warning("%s may still run jobs %s of this submission: %s", self.name, ", ".join(created), left)
             raise JobRefused(*error.problems, summary=error.summary, remedy=error.remedy) from None
         self._jobs |= created
         return [self._ticket(job, id) for id, job in created.items()]
@@ -268,8 +269,8 @@ class PaiQueue(ABC):
         if self._context.module != MODULE:
             return [*program, *job.overrides]
         folder = self._settings.work_folder
-        # On the disk of the job, or in a mount that all its machines share.
-        run_dir = RUN_DIR if folder is None else self._below(f"{folder.rstrip('/')}/{self._runs()}", job)
+        # In the empty folder of the job, or in a mount that all its machines share.
+        run_dir = "run" if folder is None else self._below(f"{folder.rstrip('/')}/{self._runs()}", job)
         trial = [text for text in job.overrides if text.partition("=")[0].lstrip("+~") == "trial"]
         own = [quoted(f"hydra.run.dir={run_dir}"), quoted(f"mirror={self.mirror_of(job)}"), "resume=auto"]
         return [*program, *without_ours(job.overrides), *trial, *own]

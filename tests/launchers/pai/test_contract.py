@@ -136,6 +136,14 @@ def test_a_job_that_is_refused_leaves_none_of_its_submission_in_the_queue(queue,
     assert len(server.jobs) == 1 and alive(server) == []
 
 
+def test_a_job_that_cannot_be_stopped_after_a_refusal_is_named(opened, server, caplog):
+    fates = iter([None, "403"])
+    server.fault = lambda method, path: "500" if "stop" in path else next(fates, None) if method == "POST" else None
+    with pytest.raises(JobRefused, match="injected"):
+        opened().submit([job(0), job(1)])
+    assert f"PAI-DLC may still run jobs {', '.join(server.jobs)} of this submission" in caplog.text
+
+
 @every_backend
 def test_wrong_keys_are_reported_by_their_variables_and_nowhere_shown(
     opened, server, monkeypatch, caplog, capfd, backend
