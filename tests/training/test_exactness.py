@@ -12,8 +12,8 @@ from tests.training.runs import QUICK, TINY, files, result, run, weights
 
 def test_the_same_command_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
     data = files(tmp_path)
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run(*TINY, *QUICK, *data, f"seed={seed}", f"hydra.run.dir={tmp_path}/{name}")
+    for command, name, seed in ((run, "a", 1), (run, "b", 1), (train, "c", 2)):
+        command(*TINY, *QUICK, *data, f"seed={seed}", f"hydra.run.dir={tmp_path}/{name}")
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
     assert (tmp_path / "a" / "valid.tsv").read_bytes() == (tmp_path / "b" / "valid.tsv").read_bytes()
     assert weights(tmp_path / "a") != weights(tmp_path / "c")

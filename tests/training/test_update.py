@@ -7,8 +7,6 @@ import pytest
 
 from nlu.runs.predictions import predictions_of
 from tests.training.in_process import (
-    MODEL,
-    PLAIN,
     STANDING_STILL,
     TINY,
     at_backward,
@@ -19,8 +17,6 @@ from tests.training.in_process import (
     train,
 )
 from tests.training.runs import result
-
-ONE_STEP = ("trainer.max_duration=1st", "optimizer.lr=0.1")
 
 
 @pytest.fixture(scope="module")
@@ -34,35 +30,6 @@ def start(data: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> di
     run_dir = tmp_path_factory.mktemp("start") / "run"
     train(*TINY, *data, *STANDING_STILL, "trainer.max_duration=1st", f"hydra.run.dir={run_dir}")
     return tensors(run_dir, "last/model")
-
-
-def assert_average(average: dict[str, np.ndarray], of: dict[str, np.ndarray], before: dict[str, np.ndarray],
-                   share: float) -> None:  # fmt: skip
-    """Assert that the average went `share` of the way from where it was to the new weights, in every tensor."""
-    assert average.keys() == of.keys() == before.keys()
-    for name in average:
-        np.testing.assert_allclose(
-            average[name], before[name] + share * (of[name] - before[name]), rtol=1e-5, atol=1e-7, err_msg=name
-        )
-
-
-def test_the_moving_average_moves_by_nine_elevenths_and_then_by_nine_twelfths(
-    data: tuple[str, ...], start: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    # The decay of a young average is (1 + n) / (10 + n) at step n.
-    for steps in (1, 2):
-        train(*TINY, *data, *ONE_STEP, f"trainer.max_duration={steps}st", f"hydra.run.dir={tmp_path}/{steps}")
-    first, second = ({name: tensors(tmp_path / run, f"last/{name}") for name in ("model", "average")} for run in "12")
-    assert all(np.abs(first["model"][name] - start[name]).max() > 0.05 for name in start if "position" not in name)
-    assert_average(first["average"], first["model"], start, 1 - 2 / 11)
-    assert_average(second["average"], second["model"], first["average"], 1 - 3 / 12)
-
-
-def test_the_decay_of_the_moving_average_never_exceeds_the_configured_one(
-    data: tuple[str, ...], start: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    train(*TINY, *data, *ONE_STEP, "trainer.ema_decay=0.1", f"hydra.run.dir={tmp_path}/run")
-    assert_average(tensors(tmp_path / "run", "last/average"), tensors(tmp_path / "run", "last/model"), start, 0.9)
 
 
 def test_the_average_is_scored_and_kept_as_best_while_the_weights_train_on(
@@ -126,25 +93,6 @@ def test_loss_gradient_and_update_of_a_step_follow_from_earlier_predictions(
         start["head.linear.weight"] * (1 - 0.1 * 0.5) - 0.1 * weight_gradient / (np.abs(weight_gradient) + 1e-6),
         rtol=1e-3, atol=1e-5,
     )  # fmt: skip
-
-
-def test_each_example_has_separate_dropout_masks(tmp_path: Path) -> None:
-    # All rows are one and the same, so that only the masks can tell one example from another.
-    for name in ("train", "dev"):
-        (tmp_path / f"{name}.tsv").write_text("a b c d e f\tgood\n" * 8 + ("a\tbad\n" if name == "dev" else ""))
-    data = (
-        "data=files", f"data.train={tmp_path}/train.tsv", f"data.dev={tmp_path}/dev.tsv",
-        "data.fields={text: 0, label: 1}", "data.labels=[bad, good]", "model.head_dropout=0.5",
-    )  # fmt: skip
-    losses = []
-    for accumulation in (1, 2, 4):
-        train(
-            *MODEL, *PLAIN, *data, "trainer.batch_size=1", f"trainer.accumulation={accumulation}",
-            "trainer.max_duration=1st", f"hydra.run.dir={tmp_path}/{accumulation}",
-        )  # fmt: skip
-        losses += column(tmp_path / str(accumulation), "loss")
-    # The mean of equal losses would be each of them.
-    assert min(abs(one - other) for one, other in ((losses[0], losses[1]), (losses[1], losses[2]))) > 1e-4
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])
