@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sklearn.metrics import f1_score
 
 import nlu
 from nlu.methods.plain import Plain
@@ -101,6 +100,8 @@ def test_a_run_that_takes_over_another_one_with_other_terms_or_metrics_scores_it
 
 
 def test_a_run_that_is_taken_over_at_its_end_reports_scores_by_its_own_settings(tmp_path: Path) -> None:
+    from sklearn.metrics import f1_score
+
     data = sets(tmp_path)
     train(*TINY, *data, "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/a")
     for kept in ("with", "without"):

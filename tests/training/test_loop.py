@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ import optuna
 import pytest
 import torch
 
-from nlu.display.progress import Bar, Progress
 from nlu.runs.predictions import predictions_of
 from nlu.runs.records import read_rows
 from nlu.runs.state import Best
@@ -23,7 +21,6 @@ from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import OUTCOME
 from nlu.sweeps.storage import open_storage, storage_url
 from nlu.training import loop
-from nlu.training.evaluation import Spool
 from nlu.training.parts import Training
 from tests.training.in_process import (
     STANDING_STILL,
@@ -220,15 +217,6 @@ def test_patience_ends_a_run_that_gets_worse_however_many_of_the_best_are_kept(
     assert result(tmp_path / "run")["steps"] == 4 and result(tmp_path / "run")["best"]["step"] == 1
 
 
-@pytest.mark.parametrize("keep_best", [1, 3])
-def test_evaluations_without_improvement_use_up_patience(data: tuple[str, ...], tmp_path: Path, keep_best: int) -> None:
-    train(
-        *TINY, *data, *STANDING_STILL, f"trainer.keep_best={keep_best}", "trainer.eval_interval=2st",
-        "trainer.patience=4st", "trainer.max_duration=20st", f"hydra.run.dir={tmp_path}/run",
-    )  # fmt: skip
-    assert result(tmp_path / "run")["steps"] == 6 and result(tmp_path / "run")["best"]["step"] == 2
-
-
 def test_the_predictions_are_those_of_the_best_evaluation(worsening: tuple[str, ...], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     train(*TINY, *worsening, "trainer.keep_best=3", "trainer.max_duration=4st", f"hydra.run.dir={run_dir}")
@@ -348,15 +336,6 @@ def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
     assert result(tmp_path / "0")["steps"] == steps == read_rows(tmp_path / "0/train.tsv")[-1]["step"]
 
 
-def test_a_finished_run_prints_its_scores_and_what_it_left(
-    data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(*TINY, *data, "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
-    said, best = capsys.readouterr().out, result(tmp_path / "run")["best"]
-    assert f"best dev accuracy  {best['value']:.4f} at step {best['step']}" in said
-    assert "run/checkpoints/best-1" in said and "run/result.json" in said
-
-
 def test_a_trial_pruned_after_a_fold_ends_there_even_if_killed_right_after_it(
     data: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -397,22 +376,6 @@ def test_the_tables_are_synced_before_a_state_is_saved(
         assert {"train.tsv", "valid.tsv"} <= set(synced[first + 1 : last])
 
 
-def test_patience_restarts_when_a_state_is_continued_without_its_best_weights(
-    data: tuple[str, ...], tmp_path: Path
-) -> None:
-    options = (*TINY, *data, *STANDING_STILL, "trainer.eval_interval=2st")
-    train(*options, "trainer.max_duration=8st", f"hydra.run.dir={tmp_path}/first")
-    assert result(tmp_path / "first")["best"]["step"] == 2
-    shutil.rmtree(tmp_path / "first/checkpoints/best-1")
-    train(
-        *options, "trainer.max_duration=20st", "trainer.patience=4st", f"resume={tmp_path}/first",
-        f"hydra.run.dir={tmp_path}/second",
-    )  # fmt: skip
-    # Its first evaluation is its best, at step 10, and the next ones, until four steps later, are not better.
-    second = result(tmp_path / "second")
-    assert second["best"]["step"] == 10 and second["steps"] == 14
-
-
 def test_another_seed_holds_out_other_rows(data: tuple[str, ...], tmp_path: Path) -> None:
     held_out = []
     for seed in (1, 2):
@@ -420,41 +383,3 @@ def test_another_seed_holds_out_other_rows(data: tuple[str, ...], tmp_path: Path
         train(*TINY, *data, *options, f"hydra.run.dir={tmp_path}/{seed}")
         held_out.append({row["id"] for row in predictions_of(tmp_path / str(seed), "dev")})
     assert len(held_out[0]) == len(held_out[1]) == 9 and held_out[0] != held_out[1]
-
-
-def test_bars_show_the_steps_from_the_start_of_a_run_and_every_scored_example(
-    data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Progress, "start", lambda self, total, first=0: shown.append(("start", total, first)))
-    monkeypatch.setattr(Progress, "advance", lambda self, step, loss, speed: shown.append(("step", step)))
-    monkeypatch.setattr(Progress, "metric", lambda self, name, value: shown.append((name,)))
-    monkeypatch.setattr(Bar, "advance", lambda self, count=1: shown.append((self.description, count)))
-    options = (*TINY, *data, "trainer.eval_interval=2st", "trainer.eval_batch_size=8", "resume=auto")
-    scoring = [("scoring dev", count) for count in (8, 8, 5)]
-    train(*options, "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/run")
-    whole = [("start", 2, 0), ("step", 1), ("step", 2), *scoring, ("dev accuracy",)]
-    assert [entry for entry in shown if not str(entry[0]).startswith(("tokenizing", "vocabulary"))] == whole
-    shown.clear()
-    train(
-        *options, "trainer.max_duration=4st", f"resume={tmp_path}/run", f"hydra.run.dir={tmp_path}/longer"
-    )  # fmt: skip
-    # The weights that are taken over are scored first.
-    assert shown == [*scoring, ("start", 4, 2), ("step", 3), ("step", 4), *scoring, ("dev accuracy",)]
-
-
-def test_the_records_of_every_scoring_are_let_go(
-    data: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Spool] = []
-    begin = Spool.__init__
-
-    def noted(self: Spool, examples: int, folder: Path) -> None:
-        begin(self, examples, folder)
-        made.append(self)
-
-    monkeypatch.setattr(Spool, "__init__", noted)
-    dev = next(entry for entry in data if entry.startswith("data.dev=")).partition("=")[2]
-    options = ("trainer.eval_interval=1st", "trainer.max_duration=3st", f"data.test={dev}")
-    train(*TINY, *data, *options, f"hydra.run.dir={tmp_path}/run")
-    assert len(made) == 4 and all(spool._file.closed for spool in made)
