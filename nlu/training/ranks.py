@@ -7,7 +7,7 @@ one. Gradients on CUDA devices use nccl.
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -46,20 +46,16 @@ class Ranks:
     node: int = 0
     nodes: int = 1
     presence: Presence | None = field(default=None, compare=False)
-    """tells the others where this rank is; None in a single process"""
+    """names ranks that do not answer; None in a single process"""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
     def at(self, place: str) -> None:
-        """Tell the other ranks where this one is, in words such as `step 12`, in case that it does not answer."""
+        """Note where this rank is, in words such as `step 12`, in case that others do not answer."""
         if self.presence is not None:
-            self.presence.at(place)
-
-    def exchanging(self) -> AbstractContextManager[None]:
-        """Tell the other ranks that this one waits for them in the block."""
-        return nullcontext() if self.presence is None else self.presence.waiting()
+            self.presence.place = place
 
     @contextmanager
     def leaders_go_first(self) -> Iterator[None]:
@@ -77,19 +73,16 @@ class Ranks:
 
     def barrier(self) -> None:
         if self.world_size > 1:
-            with self.exchanging():
-                dist.barrier(group=self.host_group)
+            dist.barrier(group=self.host_group)
 
     def add_up(self, tensor: torch.Tensor) -> None:
         """Replace a tensor on the device by its sum over all ranks."""
-        with self.exchanging():
-            dist.all_reduce(tensor)
+        dist.all_reduce(tensor)
 
     def take_first(self, tensor: torch.Tensor) -> None:
         """Replace a tensor on the device by that of rank 0."""
         if self.world_size > 1:
-            with self.exchanging():
-                dist.broadcast(tensor, 0)
+            dist.broadcast(tensor, 0)
 
     def sum_on_host(self, numbers: list[float]) -> list[float]:
         """Return the sum of each number over all ranks, in float64, on every rank."""
@@ -97,8 +90,7 @@ class Ranks:
             return numbers
         # float64 holds counts and flags exactly.
         summed = torch.tensor(numbers, dtype=torch.float64)
-        with self.exchanging():
-            dist.all_reduce(summed, group=self.host_group)
+        dist.all_reduce(summed, group=self.host_group)
         return summed.tolist()
 
     def all_on_host(self, number: float) -> list[float]:
@@ -112,8 +104,7 @@ class Ranks:
         if self.world_size == 1:
             return [value]
         gathered = [value] * self.world_size if self.is_first else None
-        with self.exchanging():
-            dist.gather_object(value, gathered, group=self.host_group)
+        dist.gather_object(value, gathered, group=self.host_group)
         return gathered
 
     def from_first(self, value: Any) -> Any:
@@ -121,8 +112,7 @@ class Ranks:
         if self.world_size == 1:
             return value
         box = [value]
-        with self.exchanging():
-            dist.broadcast_object_list(box, group=self.host_group)
+        dist.broadcast_object_list(box, group=self.host_group)
         return box[0]
 
 
@@ -187,7 +177,6 @@ def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float
             # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.
             ranks.barrier()
     finally:
-        presence.end()
         dist.destroy_process_group()
 
 

@@ -9,7 +9,7 @@ from nlu.training.ranks import process_group
 
 
 def work(how: str) -> int:
-    presence.BEAT_S = 0.3
+    presence.GRACE_S = 1.0
     with process_group("cpu", timeout_min=(4.0 if how == "hangs" else 60.0) / 60) as ranks:
         for step in (1, 2):
             ranks.at(f"step {step}")

@@ -58,7 +58,7 @@ def test_an_overflow_that_fp16_skips_is_not_called_an_operation_at_fault(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     options = (*TINY, *sets(tmp_path), "trainer.max_duration=1st", "precision=fp16", "precision.init_scale=1e30")
-    train(*options, "debug=anomaly", f"hydra.run.dir={tmp_path / 'run'}")
-    assert "1 of the last 1 steps were skipped, since a gradient overflowed" in capfd.readouterr().err
+    train(*options, "debug=anomaly", f"hydra.run.dir={tmp_path / 'run'}", status=2)
+    assert "all 1 steps were skipped, since their gradients overflowed" in capfd.readouterr().err
     train(*options, "precision.min_scale=1e30", "debug=anomaly", f"hydra.run.dir={tmp_path / 'least'}", status=2)
     assert "the gradient becomes NaN in the backward pass of step 1" in capfd.readouterr().err
