@@ -31,8 +31,6 @@ OURS = {
     "gloo": ("trainer.devices=2", "parallel=replicated"),
     "shared": ("trainer.devices=2", "parallel=shared"),
     "auto": ("trainer.devices=auto",),
-    "compiled": ("trainer.devices=2", "parallel=shared", "trainer.kernels=compiled"),
-    "one_compiled": ("trainer.devices=1", "trainer.kernels=compiled"),
 }
 """what a side of ours sets beside the defaults; `thread` has one thread"""
 TRAINER = "trainer"

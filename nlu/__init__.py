@@ -3,12 +3,17 @@
 import sys
 from typing import TYPE_CHECKING
 
+from nlu.config.products import multiply_strictly
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nlu.inference.loaded import Loaded
 
 __version__ = "0.1.0"
+
+# Every command, and every process that one starts, imports this module before it computes anything.
+multiply_strictly()
 
 
 def load(

@@ -76,9 +76,6 @@ class Trainer:
     """Processes on this machine, one per device; under torchrun its own count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda if available."""
-    kernels: Literal["torch", "compiled"] = "torch"
-    """What computes the layers of our BERT in training, between their matrix products, and the update of
-    parallel=shared: torch, or kernels in C for a CPU; part of what decides the bytes of a run."""
     timeout_min: PositiveFloat = 120.0
     """End with an error that names a rank which does not answer the others for this long, except at a terminal."""
 

@@ -12,7 +12,6 @@ import torch
 
 from nlu.diagnosis.check import Check, warning
 from nlu.inference.self_check import library_of, sentence, uneven_layers
-from nlu.models.layers import torch_private
 from nlu.models.layers.attention_in_one_kernel import packed_kernel
 from nlu.models.layers.linear import Linear
 from nlu.training.auto import choice_for
@@ -47,13 +46,10 @@ def processor() -> Iterator[Check]:
     measured = (
         f"{speeds[torch.bfloat16]:,.0f} GFLOP/s against {speeds[torch.float32]:,.0f} in fp32, {ratio:.2g} times as fast"
     )
-    blocks = "there" if torch_private.reads_blocks(torch.bfloat16) else "not there"
-    says = f"{measured}; kernels for weights in blocks: {blocks}"
     if Precision(dtype="bfloat16").warning(device) and ratio < 1:
-        yield warning("bf16 kernels", says, "keep precision=fp32 on this processor")
+        yield warning("bf16 kernels", measured, "keep precision=fp32 on this processor")
     else:
-        yield Check("bf16 kernels", says)
-    yield _private_parts()
+        yield Check("bf16 kernels", measured)
 
 
 def batches() -> Check:
@@ -71,17 +67,6 @@ def precision() -> Check:
     """Report what precision=auto chooses for the device of this machine."""
     choice, reason = choice_for(choose_device("auto", 0))
     return Check("precision=auto", f"{choice}: {reason}")
-
-
-def _private_parts() -> Check:
-    absent = torch_private.absent()
-    if absent:
-        return warning(
-            "parts of torch",
-            f"torch {torch.__version__} lacks {', '.join(absent)}; nlu does without, slower",
-            f"use torch {torch_private.READ_IN}, in which nlu has read them",
-        )
-    return Check("parts of torch", "all private parts that nlu uses are there")
 
 
 def cuda() -> Iterator[Check]:

@@ -178,10 +178,6 @@ def require_valid(queue: Queue | None, jobs: Sequence[Job], configs: Mapping[int
     from nlu.config.checks.addresses import require_addresses
 
     problems: list[str] = []
-    if queue is None or queue.name == "local":
-        from nlu.config.checks.rules import machine_problems
-
-        problems += dict.fromkeys(problem for config in configs.values() for problem in machine_problems(config))
     of_queue = queue if isinstance(queue, Checking) else None
     try:
         require_addresses(configs, are_elsewhere=of_queue is not None and of_queue.is_elsewhere)

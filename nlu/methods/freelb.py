@@ -13,7 +13,7 @@ from nlu.config.types import MethodNode, NonNegativeFloat, PositiveFloat, Positi
 from nlu.data.collate import Batch, to_device
 from nlu.methods.adversarial import TINY, Climbing, SequenceNorms
 from nlu.methods.method import Autocast, Scale, detached, same_noise, weighted
-from nlu.models.layers import noise
+from nlu.models.layers.dropout import active
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
@@ -73,7 +73,7 @@ class FreeLb(Climbing):
         if not self.init_magnitude:
             return torch.zeros_like(embedded_TE)
         shape = embedded_TE.shape
-        if (streams := noise.active()) is not None:
+        if (streams := active()) is not None:
             # From the stream of each sequence, so that the perturbation does not depend on the batch or the rank.
             drawn_TE = torch.from_numpy(streams.uniform(streams.lengths, shape[1]))
         else:

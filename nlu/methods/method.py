@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nlu.data.collate import Batch
 from nlu.data.opening import Store
 from nlu.display.progress import Progress
-from nlu.models.layers import noise
+from nlu.models.layers.dropout import active
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
@@ -98,7 +98,7 @@ def same_noise(device: torch.device) -> Iterator[None]:
     """Restore all random states after the block, so that the following pass draws the same masks."""
     # Layers draw from the streams on a CPU and from torch's generators elsewhere; modules of other libraries may use
     # torch's generator on a CPU too, so all are restored.
-    streams = noise.active()
+    streams = active()
     position = streams.position() if streams is not None else None
     cpu, cuda = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:

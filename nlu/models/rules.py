@@ -25,60 +25,6 @@ def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
     if "pooled_layers" in model:
         count = model.get("layers") or count
         yield from pooled_layers_problems(model.get("pooling", "first"), model["pooled_layers"], count)
-    if "heads" in model:
-        yield from _sizes_for_kernels(config)
-
-
-LEAST_WIDTH = 16
-"""`nlu.models.layers.linear.FEW_OUTPUTS`, which is not imported, since torch would be too"""
-
-
-def _trains_in_c(config: Mapping[str, Any]) -> bool:
-    # nlu.evaluate has the key compare, and nlu.preprocess the key show; neither trains.
-    return config["trainer"].get("kernels", "torch") != "torch" and not {"compare", "show"} & config.keys()
-
-
-def _sizes_for_kernels(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why kernels in C cannot train an encoder of these sizes, as far as they are known before it is built."""
-    model = config["model"]
-    if not _trains_in_c(config):
-        return
-    width = model.get("hidden_size") or number_of_weights(model.get("pretrained"), "hidden_size")
-    heads = model.get("heads") or number_of_weights(model.get("pretrained"), "num_attention_heads")
-    if width and heads and width % heads == 0 and (width <= LEAST_WIDTH or width // heads % 2):
-        yield too_narrow(width, heads)
-
-
-def too_narrow(width: int, heads: int) -> str:
-    """Return why the kernels in C do not train layers of this width with so many heads."""
-    return (
-        f"trainer.kernels is compiled, which needs more than {LEAST_WIDTH} numbers for a token and an even number for "
-        f"a head, but model.hidden_size is {width} with {heads} heads of {width // heads}; set trainer.kernels=torch"
-    )
-
-
-def kernel_problems(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why this machine cannot build the kernels in C that the configuration asks for."""
-    if not _trains_in_c(config):
-        return
-    from nlu.models.layers.compiled.library import TRAINING_INSTRUCTIONS, compiler, has_instructions
-
-    try:
-        compiler()
-        missing = [name for name in TRAINING_INSTRUCTIONS if not has_instructions(name)]
-    except UserError as error:
-        yield from error.sentences
-        return
-    if missing:
-        yield lacks(missing)
-
-
-def lacks(missing: Sequence[str]) -> str:
-    """Return why kernels in C do not train on this machine, which lacks these sets of instructions."""
-    return (
-        f"trainer.kernels is compiled, but this processor, or its compiler, lacks {', '.join(missing)}; set "
-        "trainer.kernels=torch"
-    )
 
 
 def half_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:

@@ -15,8 +15,7 @@ from nlu.config.errors import UserError
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Encoder, Inside
 from nlu.models.head import Head
-from nlu.models.layers import noise
-from nlu.models.layers.dropout import Dropout
+from nlu.models.layers.dropout import Dropout, active
 
 
 class TaskModel(nn.Module):
@@ -71,7 +70,7 @@ class TaskModel(nn.Module):
             assert batch.units_U is not None, "the target selects units"
             # Dropout after the selection draws no random numbers for tokens that the head does not read.
             selected_UD = found.tokens_TD.index_select(0, batch.units_U).float()
-            streams = noise.active()
+            streams = active()
             read.units_UD = self.dropout(selected_UD, streams.rows_at(batch.units_U) if streams else None)
         return read
 

@@ -20,7 +20,7 @@ from nlu.data.collate import Batch, collate
 from nlu.data.examples import Examples
 from nlu.data.seeds import stable_seed
 from nlu.methods.method import Method, Scale
-from nlu.models.layers.noise import Noise, drawing_from
+from nlu.models.layers.dropout import Noise, drawing_from
 from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task

@@ -24,7 +24,6 @@ NOT_HERE = {
     "model.pooled_layers=": "needs more layers than the small model of these tests has",
     "method.teacher=outputs/teacher": "needs the run of the command before it; others learn from outputs/mine",
     "launcher=joblib": "needs that plugin; tests/launchers/test_slots.py has a launcher of its kind",
-    "trainer.kernels=compiled": "needs a larger model and AVX-512; tests/training/test_compiled_kernels.py has both",
     "launcher=pai": "needs an account; tests/services runs jobs over doubles of PAI",
     "postgresql://": "needs a database; tests/services runs searches on one",
     "s3://": "needs an object store; tests/services runs searches on one",

@@ -21,7 +21,7 @@ from nlu.data.targets import Classes
 from nlu.losses.cross_entropy import CrossEntropy
 from nlu.methods.plain import Plain
 from nlu.models.encoders.bert import Bert
-from nlu.models.layers.noise import Noise, drawing_from
+from nlu.models.layers.dropout import Noise, drawing_from
 from nlu.optim.fused import FusedAdamW
 from nlu.runs import summary
 from nlu.tasks.classify import Classify

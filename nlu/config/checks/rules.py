@@ -12,13 +12,10 @@ A class states what it needs from other groups as class constants, which are rea
     divisors              of a model: {key: key that it must divide}
     has_sets, has_tasks   of data with several sets, and of a task that has a task for each of them
     default_positions     of a model: `max_positions` if neither the configuration nor weights set it
-    trains_compiled       of a model: whether kernels in C may compute its layers in training
     trains_apart          of a strategy of several processes: whether they hold different weights after some steps
     packages, extra       of a tracker: {package: what pip installs}, and the extra of nlu with all of them
     rules_of_config       of any class: the dotted name of a function of the configuration and of the task's constants
                           that yields problems; checking imports its module, so that should import nothing heavy
-    rules_of_machine      of a model: the dotted name of a function of the configuration that yields what this machine
-                          lacks; it is called where a run starts here, and by its dry run
 
 Nothing is fetched, and no class is imported. Local paths are looked up, the config.json of local weights is read, and
 the modules that `rules_of_config` names are imported, so a verdict costs little more than Hydra.
@@ -57,19 +54,11 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
     task = constants.get("task", {})
     found = [*credential_problems(config), *_metric(config, task), *_loss_and_head(config, constants)]
     found += [*_trainer(config["trainer"]), *_repeats(config), *_parallel(config, constants.get("parallel", {}))]
-    found += _kernels(config, constants.get("model", {}))
     for each in constants.values():
         # The only place that runs code of a target; `_constants` has left out those that are not trusted.
         if isinstance(rules := each.get("rules_of_config"), str):
             found += import_target(rules, trusted)(config, task)
     return found + [*_paths(config), *_tracker(config, constants), *_model(config, constants.get("model", {}))]
-
-
-def machine_problems(config: Mapping[str, Any]) -> list[str]:
-    """Return what this machine lacks for a run of a validated configuration, as far as it is quick to find out."""
-    trusted = config.get("trusted_packages") or ()
-    rules = _constants(config, trusted).get("model", {}).get("rules_of_machine")
-    return list(import_target(rules, trusted)(config)) if isinstance(rules, str) else []
 
 
 def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -212,35 +201,6 @@ def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
         yield (
             f"trainer.eval_warmup is {trainer['eval_warmup']}, but trainer.eval_interval=0 scores only at the end; set "
             "trainer.eval_interval, or leave trainer.eval_warmup out"
-        )
-
-
-def _kernels(config: dict[str, Any], model: dict[str, Any]) -> Iterator[str]:
-    """Yield why the kernels in C cannot train; nlu.evaluate, which predicts, does without them."""
-    trainer = config["trainer"]
-    if trainer.get("kernels", "torch") == "torch" or "compare" in config:
-        return
-    precision, adapter = config["precision"][TARGET], config.get("adapter", {}).get(TARGET)
-    rule, remedy = "which computes", "set trainer.kernels=torch"
-    if not model.get("trains_compiled"):
-        of_model = choice_of("model", config["model"][TARGET])
-        yield f"trainer.kernels is compiled, {rule} layers of our BERT, but model is {of_model}; {remedy}"
-    if trainer["device"] == "cuda":
-        yield f"trainer.kernels is compiled, {rule} on a CPU, but trainer.device is cuda; {remedy}"
-    if precision == target_of("precision", "fp16"):
-        yield f"trainer.kernels is compiled, {rule} in fp32 and bf16, but precision is fp16; {remedy}"
-    if adapter not in (None, target_of("adapter", "none")):
-        of_adapter = choice_of("adapter", adapter)
-        yield f"trainer.kernels is compiled, {rule} layers without adapters, but adapter is {of_adapter}; {remedy}"
-    if config["model"].get("gradient_checkpointing"):
-        yield f"trainer.kernels is compiled, {rule} layers once, but model.gradient_checkpointing is true; {remedy}"
-    looks = {
-        "trainer.detect_anomaly": trainer["detect_anomaly"],
-    }  # fmt: skip
-    if found := [key for key, looks_inside in looks.items() if looks_inside]:
-        yield (
-            f"trainer.kernels is compiled, whose layers cannot be looked into, but {' and '.join(found)} would; "
-            f"{remedy}, or leave out {' and '.join(found)}"
         )
 
 

@@ -116,18 +116,13 @@ def check_without_launch(
 ) -> None:
     """Check all that a launch of these jobs would check before it hands them over. Raises UserError with all problems.
 
-    A launcher of nlu has its own `check`. With any other launcher the remote addresses are asked for, and with Hydra's
-    own, whose jobs run here, it is looked up what this machine lacks.
+    A launcher of nlu has its own `check`. With any other launcher the remote addresses are asked for.
     """
     if (check := getattr(launcher, "check", None)) is not None:
         check(jobs, configs)
         return
     from nlu.config.checks.addresses import require_addresses
-    from nlu.config.checks.rules import machine_problems
 
-    runs_here = type(launcher).__module__.startswith("hydra._internal.")
-    if runs_here and (problems := dict.fromkeys(text for config in configs for text in machine_problems(config))):
-        raise UserError(*problems)
     require_addresses(dict(enumerate(configs)))
 
 

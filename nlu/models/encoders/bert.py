@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nlu.config.errors import CheckpointError, UserError
+from nlu.config.errors import CheckpointError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Inside, layers_asked
@@ -26,15 +26,11 @@ from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.activations import ACTIVATIONS
 from nlu.models.layers.attention import attention_over, attention_weights
-from nlu.models.layers.compiled.random_streams import draw_in_c
-from nlu.models.layers.compiled.training_kernels import require_kernels
-from nlu.models.layers.compiled.training_layers import CompiledLayers
-from nlu.models.layers.linear import FEW_OUTPUTS, Linear, padding_rows, with_rows
+from nlu.models.layers.linear import Linear, padding_rows, with_rows
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, mean_of_sequences, pooling_module
 from nlu.models.layers.recomputing import recomputed
 from nlu.models.pruned_heads import KEY as PRUNED_HEADS
 from nlu.models.pruned_heads import as_written, kept_heads
-from nlu.models.rules import too_narrow
 
 MODEL_TYPE = "nlu-bert"
 """model_type of a checkpoint, so that transformers does not load it: the names of parameters differ"""
@@ -49,9 +45,7 @@ class Bert(nn.Module):
     """Keys, and the key that each must divide."""
     default_positions = 512
     """`max_positions` of `BERT_BASE`, as a literal that is read from source."""
-    trains_compiled = True
     rules_of_config = "nlu.models.rules.encoder_problems"
-    rules_of_machine = "nlu.models.rules.kernel_problems"
 
     def __init__(
         self,
@@ -106,7 +100,6 @@ class Bert(nn.Module):
         self.head_dropout, self.gradient_checkpointing = head_dropout, gradient_checkpointing
         self.pooling = pooling
         self.pads = False
-        self.trains_in_c = False
         self.embeddings = Embeddings(vocab_size, sizes)
         embedding_size = sizes["embedding_size"] or self.width
         self.embeddings_project = Linear(embedding_size, self.width) if embedding_size != self.width else None
@@ -190,17 +183,6 @@ class Bert(nn.Module):
     def depth(self) -> int:
         return self._groups + 1
 
-    def train_in_c(self) -> None:
-        """Compute layers by `nlu.models.layers.compiled.training_layers` from now on, in training and on a CPU.
-
-        Raises UserError if this machine cannot do that, or not with these sizes.
-        """
-        require_kernels()
-        heads, of_head = self.sizes["heads"], self.width // self.sizes["heads"]
-        if self.width <= FEW_OUTPUTS or of_head % 2:
-            raise UserError(too_narrow(self.width, heads))
-        self.trains_in_c = True
-
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Convert a checkpoint of BERT or of its family to the tensors of this module; query, key and value become one
         matrix."""
@@ -222,11 +204,6 @@ class Bert(nn.Module):
 
     def _hidden(self, x_TD: Tensor, batch: Batch, *, first_only: bool, seen: "_Seen | None" = None) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
-        in_c = None
-        if self.trains_in_c and self.training and torch.is_grad_enabled():
-            draw_in_c()
-            # What a method reads inside of a layer has a gradient of its own.
-            in_c = CompiledLayers(batch.lengths) if seen is None else None
         hidden_TD = self.embeddings(x_TD, batch, self.has_segments)
         if self.embeddings_project is not None:
             # Under autocast the projection returns bf16, and so would all residual sums after it.
@@ -242,21 +219,12 @@ class Bert(nn.Module):
         for number, layer in enumerate(layers):
             heads = self.heads_of(number)
             starts_S = batch.starts_S if first_only and number + 1 == len(layers) else None
-            if in_c is not None and (whole_TD := in_c(layer.whole(), heads, hidden_TD, starts_S)) is not None:
-                hidden_TD = whole_TD
-                continue
             see, attention = None, attention_of(heads)
             if seen is not None:
                 seen.hidden.append(hidden_TD[:tokens])
                 see = partial(seen.project, number)
             inputs = hidden_TD, attention, starts_S, see
-            if recomputes:
-                # By modules, since both times must be alike, also if hooks come or go in between.
-                hidden_TD = recomputed(layer, *inputs)
-                continue
-            # What a method reads inside of a layer has a gradient of its own.
-            whole_TD = layer.in_one_node(hidden_TD, attention, starts_S) if see is None else None
-            hidden_TD = layer(*inputs) if whole_TD is None else whole_TD
+            hidden_TD = recomputed(layer, *inputs) if recomputes else layer(*inputs)
         if seen is not None:
             seen.hidden.append(hidden_TD[:tokens])
         # With first_only there are at most `tokens` rows.

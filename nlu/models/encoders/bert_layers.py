@@ -16,7 +16,6 @@ from nlu.models.encoders.bert_sizes import Sizes
 from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE
 from nlu.models.layers.attention import Attention
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.layer_in_one_node import Parts, in_one_node
 from nlu.models.layers.linear import Embedding, Linear
 
 See = Callable[[Tensor], None]
@@ -64,23 +63,6 @@ class Layer(nn.Module):
         # In place where nothing needs the input: clearing new memory would take as long.
         activation = self.activation if torch.is_grad_enabled() else self.in_place
         return self.output(activation(inner), hidden)
-
-    def in_one_node(self, hidden_TD: Tensor, attention: Attention, starts_S: Tensor | None) -> Tensor | None:
-        """Return what `forward` returns, by `nlu.models.layers.layer_in_one_node`; None if it may not compute it."""
-        return in_one_node(self.whole(), hidden_TD, attention, starts_S)
-
-    def whole(self) -> Parts:
-        """Return all modules of the layer."""
-        own, inner, output = self.attention, self.intermediate, self.output
-        first = own.output
-        return Parts(
-            containers=(self, own, own.self, first, inner, output),
-            linears=(own.self["qkv"], first.dense, inner["dense"], output.dense),
-            dropouts=(first.dropout, output.dropout),
-            norms=(first.LayerNorm, output.LayerNorm),
-            attention_dropout=own.dropout,
-            activation=self.activation,
-        )
 
 
 class SelfAttention(nn.Module):

@@ -15,15 +15,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
 }
-_gelu_backward = torch.ops.aten.gelu_backward
-_of_tanh = partial(_gelu_backward, approximate="tanh")
-GRADIENTS: dict[Activation, Callable[[Tensor, Tensor], Tensor]] = {
-    ACTIVATIONS["gelu"]: _gelu_backward,
-    ACTIVATIONS["gelu_new"]: _of_tanh,
-    ACTIVATIONS["gelu_pytorch_tanh"]: _of_tanh,
-    ACTIVATIONS["relu"]: lambda gradient, x: torch.ops.aten.threshold_backward(gradient, x, 0),
-}
-"""the gradient of the argument, from that of the result and the argument, by the operators that autograd uses"""
 IN_PLACE: dict[str, Activation] = {
     "gelu": _gelu_,
     "gelu_new": partial(_gelu_, approximate="tanh"),

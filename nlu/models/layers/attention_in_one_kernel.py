@@ -1,7 +1,7 @@
 """Self-attention over packed sequences in one call, for an accelerator.
 
 Axes: T tokens of all sequences, B sequences, L the longest, H heads, E width of a head, D = H * E; Q queries of a
-sequence: L, or 1 if only first tokens have queries. O offsets of a key from a query (`nlu.models.layers.pattern`).
+sequence: L, or 1 if only first tokens have queries.
 """
 
 import inspect
@@ -15,12 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.data.arrays import ranges
 from nlu.data.collate import to_device
-from nlu.models.layers.linear import with_rows
-from nlu.models.layers.pattern import Pattern
 from nlu.models.layers.repeatable import repeatable, strictly
-from nlu.models.layers.torch_private import packed_attention
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +26,24 @@ Kernel = Callable[..., Tensor]
 """has the signature of torch.nn.attention.varlen.varlen_attn"""
 Kernels = Callable[[torch.device, float], Kernel | None]
 """returns the attention over packed rows with a probability of dropout, or None"""
+
+
+def packed_attention(
+    query_QHE: Tensor, key_THE: Tensor, value_THE: Tensor, query_bounds: Tensor, bounds: Tensor, longest_query: int,
+    longest: int, *, scale: float, dropout_p: float,
+) -> Tensor:  # fmt: skip
+    """Return attention over packed sequences of half precision on a CUDA device, with dropout; (Q, H, E).
+
+    The public torch.nn.attention.varlen.varlen_attn is this kernel without dropout. `bounds`: the start of each
+    sequence, and the end of the last one, int32. Raises AttributeError, TypeError or RuntimeError where there is no
+    such kernel.
+    """
+    # Private; read in torch 2.13.
+    mixed_QHE: Tensor = torch.ops.aten._flash_attention_forward(
+        query_QHE, key_THE, value_THE, query_bounds, bounds, longest_query, longest, dropout_p, False, False,
+        scale=scale,
+    )[0]  # fmt: skip
+    return mixed_QHE
 
 
 def packed_kernel(device: torch.device, dropout_p: float = 0.0) -> Kernel | None:
@@ -76,7 +90,7 @@ def _computes(kernel: Kernel, device: torch.device, expected: set[float]) -> boo
             mixed_THE = kernel(*rows_T3HE.unbind(1), bounds, bounds, 2, 2, scale=1.0)
             (gradient,) = torch.autograd.grad(mixed_THE.float().sum(), rows_T3HE)
         return set(mixed_THE.flatten().tolist()) <= expected and bool(gradient.isfinite().all())
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         log.info("attention over packed rows is not available on %s (%s); rows are padded", device, error)
         return False
 
@@ -84,9 +98,9 @@ def _computes(kernel: Kernel, device: torch.device, expected: set[float]) -> boo
 class AttentionInOneKernel:
     """Attention in one call, for an accelerator, on which one masked call costs less than a call for each length.
 
-    Without a pattern, and in half precision, the kernel reads packed rows; else rows are padded to the longest sequence
-    inside this call. Heads are padded to a multiple of HEAD_STEP, because torch takes a slow path for
-    others. In torch's deterministic mode the gradient has the same bits each time.
+    In half precision the kernel reads packed rows; else rows are padded to the longest sequence inside this call. Heads
+    are padded to a multiple of HEAD_STEP, because torch takes a slow path for others. In torch's deterministic mode the
+    gradient has the same bits each time.
     """
 
     def __init__(
@@ -96,60 +110,31 @@ class AttentionInOneKernel:
         device: torch.device,
         packed_kernel: Kernels = packed_kernel,
     ):
-        self._heads, self._count, self._longest, self._tokens = heads, len(lengths), max(lengths), sum(lengths)
+        self._heads, self._count, self._longest = heads, len(lengths), max(lengths)
         self._packed_kernel = packed_kernel
         lengths_B = np.array(lengths, dtype=np.int64)
-        first_rows_B = np.arange(len(lengths)) * self._longest
         real_BL = torch.from_numpy(np.arange(self._longest) < lengths_B[:, None])
-        self._ends_B = np.cumsum(lengths_B)
         # Computed on the host, so that nothing here waits for the device.
         self._mask_B11L = to_device(real_BL[:, None, None], device)
-        self._place_T = to_device(torch.from_numpy(ranges(first_rows_B, lengths_B)), device)
-        self._bounds = self._bounds_of(self._tokens, device)
+        self._place_T = to_device(torch.from_numpy(np.flatnonzero(real_BL)), device)
+        self._bounds = to_device(torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32)), device)
         """the start of each sequence in T, and the end of the last one"""
-        self._bounds_by_rows = {self._tokens: self._bounds}
-        """by number of rows, their bounds, in which padding after the last sequence forms sequences too"""
         self._firsts = to_device(torch.arange(len(lengths) + 1, dtype=torch.int32), device)
 
-    def self_attention(self, qkv_T3D: Tensor, dropout_p: float, pattern: Pattern | None = None) -> Tensor:
+    def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
         """Return the result for every token; (T, D)."""
-        # The kernel over packed rows supports neither masks nor biases.
-        if pattern is None and (kernel := self._kernel_for(qkv_T3D, 3, dropout_p)):
-            bounds = self._bounds_with_padding_of(len(qkv_T3D), qkv_T3D.device)
-            query_THE, key_THE, value_THE = self._by_head(qkv_T3D, 3)
-            return self._mix_packed(kernel, query_THE, key_THE, value_THE, bounds, bounds, self._longest)
-        query_BHLE, key_BHLE, value_BHLE = self._padded(qkv_T3D, 3)
-        mixed_BHLE = self._mix(query_BHLE, key_BHLE, value_BHLE, dropout_p, pattern)
-        mixed_TD = mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
-        return with_rows(mixed_TD, len(qkv_T3D))
+        if kernel := self._kernel_for(qkv_T3D, 3, dropout_p):
+            return self._mix_packed(kernel, *self._by_head(qkv_T3D, 3), self._bounds, self._longest)
+        mixed_BHLE = self._mix(*self._padded(qkv_T3D, 3), dropout_p)
+        return mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
 
-    def _bounds_of(self, rows: int, device: torch.device) -> Tensor:
-        # Padding is no longer than a sequence, so that it adds little work.
-        of_padding = range(self._tokens + self._longest, rows, self._longest)
-        last = [rows] if rows > self._tokens else []
-        bounds = np.concatenate([[0], self._ends_B, of_padding, last]).astype(np.int32)
-        return to_device(torch.from_numpy(bounds), device)
-
-    def _bounds_with_padding_of(self, rows: int, device: torch.device) -> Tensor:
-        """Return the bounds of `rows` rows, which are computed once for all layers.
-
-        Leaving out the padding would cost two copies in each layer, and as many in its gradient.
-        """
-        if rows not in self._bounds_by_rows:
-            self._bounds_by_rows[rows] = self._bounds_of(rows, device)
-        return self._bounds_by_rows[rows]
-
-    def first_token_attention(
-        self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float, pattern: Pattern | None = None
-    ) -> Tensor:
+    def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
         """Return the result for the first token of each sequence; (B, D)."""
-        if pattern is None and (kernel := self._kernel_for(key_value_T2D, 2, dropout_p)):
-            key_THE, value_THE = self._by_head(key_value_T2D[: self._tokens], 2)
-            (query_BHE,) = self._by_head(query_BD, 1)
-            return self._mix_packed(kernel, query_BHE, key_THE, value_THE, self._firsts, self._bounds, 1)
-        key_BHLE, value_BHLE = self._padded(key_value_T2D, 2)
+        if kernel := self._kernel_for(key_value_T2D, 2, dropout_p):
+            heads = *self._by_head(query_BD, 1), *self._by_head(key_value_T2D, 2)
+            return self._mix_packed(kernel, *heads, self._firsts, 1)
         query_BH1E = query_BD.view(self._count, self._heads, 1, -1)
-        return self._mix(query_BH1E, key_BHLE, value_BHLE, dropout_p, pattern).flatten(1)
+        return self._mix(query_BH1E, *self._padded(key_value_T2D, 2), dropout_p).flatten(1)
 
     def _kernel_for(self, packed_TC: Tensor, parts: int, dropout_p: float) -> Kernel | None:
         fits = packed_TC.dtype in (torch.bfloat16, torch.float16)
@@ -163,39 +148,23 @@ class AttentionInOneKernel:
     def _padded(self, packed_TC: Tensor, parts: int) -> tuple[Tensor, ...]:
         """Return the parts of the columns as (B, H, L, E) each; padding is zero."""
         padded = packed_TC.new_zeros(self._count * self._longest, packed_TC.shape[1])
-        padded = padded.index_copy(0, self._place_T, packed_TC[: self._tokens])
+        padded = padded.index_copy(0, self._place_T, packed_TC)
         return padded.view(self._count, self._longest, parts, self._heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
-    def _mix(
-        self, query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float, pattern: Pattern | None
-    ) -> Tensor:
-        def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor = self._mask_B11L) -> Tensor:
+    def _mix(self, query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float) -> Tensor:
+        def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, dropout_p=dropout_p, scale=width**-0.5
+                query, key, value, attn_mask=self._mask_B11L, dropout_p=dropout_p, scale=width**-0.5
             )
 
         width = query_BHQE.shape[-1]
-        inputs = [_wide_enough(heads) for heads in (query_BHQE, key_BHLE, value_BHLE)]
-        if pattern is not None:
-            added_HQL = pattern.added(query_BHQE.shape[2], self._longest, query_BHQE.device)
-            # OUTSIDE is finite in fp32 but not in half precision.
-            lowest = torch.finfo(query_BHQE.dtype).min / 2
-            masked_BHQL = added_HQL.clamp(min=lowest).masked_fill(~self._mask_B11L, -torch.inf)
-            inputs.append(masked_BHQL.to(query_BHQE.dtype))
-        return repeatable(attend, *inputs)[..., :width]
+        return repeatable(attend, *map(_wide_enough, (query_BHQE, key_BHLE, value_BHLE)))[..., :width]
 
     def _mix_packed(
-        self,
-        kernel: Kernel,
-        query_QHE: Tensor,
-        key_THE: Tensor,
-        value_THE: Tensor,
-        query_bounds: Tensor,
-        bounds: Tensor,
-        longest_query: int,
+        self, kernel: Kernel, query_QHE: Tensor, key_THE: Tensor, value_THE: Tensor, query_bounds: Tensor, longest: int
     ) -> Tensor:
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return kernel(query, key, value, query_bounds, bounds, longest_query, self._longest, scale=width**-0.5)
+            return kernel(query, key, value, query_bounds, self._bounds, longest, self._longest, scale=width**-0.5)
 
         width = query_QHE.shape[-1]
         return repeatable(attend, *map(_wide_enough, (query_QHE, key_THE, value_THE)))[..., :width].flatten(1)

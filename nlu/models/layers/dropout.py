@@ -1,30 +1,128 @@
-"""Dropout whose masks are fast on a CPU and depend on the example, not on its batch.
+"""Dropout whose masks, on a CPU, depend on the example and not on its batch.
 
-Srivastava et al. 2014 (https://jmlr.org/papers/v15/srivastava14a.html). On a CPU torch draws a number from a serial
-generator for each element, which takes longer than the normalization after it; here 16 bits of a fast generator decide.
-During training each sequence has a random stream (`nlu.models.layers.noise`).
+Srivastava et al. 2014 (https://jmlr.org/papers/v15/srivastava14a.html). In a training step each sequence has a stream
+of random numbers, a function of (seed, step, example, index of the sequence in its example), from which layers draw in
+the order of their calls. So masks depend neither on ranks nor on micro-batches nor on padding. Outside of a step, and
+on an accelerator, where drawing on the host would cost more than all else, torch's own dropout is used.
 
-The modules of other libraries, such as transformers, draw from these streams too, on a CPU. Calls are replaced if the
-tensor has padded sequences in a known layout: (S, L, D) for hidden states and (S, H, L, L) for attention. Other calls
-draw from torch's generator, so their masks depend on the micro-batch.
+The models of transformers draw from these streams too, if the tensor has padded sequences in a known layout: (S, L, D)
+for hidden states and (S, H, L, L) for attention. Other calls stay torch's, so their masks depend on the micro-batch.
 
 Axes: S sequences, L the longest of a batch, D width, H heads.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.random.bit_generator import ISeedSequence
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nlu.models.layers import noise
+from nlu.data.collate import Batch
+from nlu.data.seeds import GOLDEN, mixed, stable_seed
 
 STEPS = 2**16
 """probabilities are rounded to a multiple of 1 / STEPS"""
+PER_WORD = 4
+"""random numbers of 16 bits in a word of the generator"""
+
+
+class Noise:
+    """The streams of a micro-batch."""
+
+    def __init__(self, seed: int, step: int, batch: Batch):
+        """`batch`: on the host."""
+        self.lengths = batch.lengths
+        self._keys = stable_seed(seed, "dropout", step), batch.examples_B, batch.sequences_KB.numpy()
+        self._generators: list[np.random.SFC64] | None = None
+
+    def rows(self, count: int) -> list[int]:
+        """Return the number of rows of each sequence, for `count` rows in all: one each if there are as many rows as
+        sequences, else one for each token. Further rows belong to no sequence."""
+        return [1] * len(self.lengths) if count == len(self.lengths) else self.lengths
+
+    def rows_at(self, places_U: Tensor) -> list[int]:
+        """Return the number of rows of each sequence, for one row for each of the tokens at `places_U`, in ascending
+        order."""
+        ends_S = np.cumsum(self.lengths)
+        # right: a token at the end of one sequence is the first of the next.
+        sequence_U = np.searchsorted(ends_S, places_U.numpy(), side="right")
+        return np.bincount(sequence_U, minlength=len(ends_S)).tolist()
+
+    def uniform(self, rows: Sequence[int], width: int) -> np.ndarray:
+        """Return numbers in [-1, 1), multiples of 2**-15, `width` of them for each row; (R, width), float32."""
+        bits = self.bits([count * width for count in rows]).reshape(-1, width)
+        return bits.astype(np.float32) * np.float32(2.0**-15) - 1
+
+    def bits(self, counts: Sequence[int], first: int = 0) -> np.ndarray:
+        """Return random numbers of 16 bits, one sequence after another: `counts` of them for each sequence from
+        `first`."""
+        generators = self._all()[first : first + len(counts)]
+        words = [
+            generator.random_raw(-(-count // PER_WORD)).view(np.uint16)[:count]
+            for generator, count in zip(generators, counts, strict=True)
+        ]
+        return np.concatenate(words)
+
+    def position(self) -> object:
+        """Return the state of the streams, for `go_to`."""
+        return copy.deepcopy(self._generators)
+
+    def go_to(self, position: Any) -> None:
+        """Restore a state that `position` returned."""
+        self._generators = copy.deepcopy(position)
+
+    def _all(self) -> list[np.random.SFC64]:
+        # Created lazily, because a model without dropout draws nothing.
+        if self._generators is None:
+            begin, examples_B, sequences_KB = self._keys
+            example_S, text_S = (np.empty(len(self.lengths), np.uint64) for _ in range(2))
+            for text, sequences_B in enumerate(sequences_KB):
+                example_S[sequences_B], text_S[sequences_B] = examples_B, text
+            # SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195) from a hash of the keys. Nested,
+            # so that each key changes all bits before the next one is added; a sum of keys would give equal streams to
+            # different examples.
+            state_S = mixed(mixed(mixed(np.array([begin], np.uint64)) ^ example_S) ^ text_S)
+            seeds_S3 = mixed(state_S[:, None] + np.arange(1, 4, dtype=np.uint64) * GOLDEN)
+            self._generators = [np.random.SFC64(_Given(words)) for words in seeds_S3]  # type: ignore[arg-type]
+        return self._generators
+
+
+class _Given(ISeedSequence):
+    """Seeds a generator with given words; NumPy's SeedSequence takes ten times as long, which is noticeable in a small
+    model."""
+
+    def __init__(self, words: np.ndarray):
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: object = np.uint32) -> np.ndarray:
+        """Return the words."""
+        assert n_words == len(self._words) and dtype is np.uint64
+        return self._words
+
+
+_active: Noise | None = None
+
+
+def active() -> Noise | None:
+    """Return the streams from which layers draw now; None: torch's generator."""
+    return _active
+
+
+@contextmanager
+def drawing_from(noise: Noise | None) -> Iterator[None]:
+    """Make layers draw from these streams inside the block."""
+    global _active
+    before, _active = _active, noise
+    try:
+        yield
+    finally:
+        _active = before
 
 
 class Dropout(nn.Module):
@@ -42,28 +140,25 @@ class Dropout(nn.Module):
         return f"probability={self.probability}"
 
 
-def dropout(input: Tensor, probability: float, rows: Sequence[int] | None = None) -> Tensor:
-    """Return the input with elements zeroed at random; `rows` is as in Dropout."""
+def dropout(input: Tensor, probability: float, rows: Sequence[int] | None = None, first: int = 0) -> Tensor:
+    """Return the input with elements zeroed at random.
+
+    Its first axis has `rows` rows for each sequence, starting with the sequence `first`; None is as in `Dropout`. Rows
+    after those of the last sequence are kept, but scaled.
+    """
     if not probability:
         return input
-    if input.device.type != "cpu":
-        # On an accelerator, drawing on the host would cost more than all else; the masks then depend on the
-        # micro-batch.
+    if _active is None or input.device.type != "cpu":
         return F.dropout(input, probability)
-    return input * dropout_mask(input, probability, rows)
+    width = input.numel() // max(1, len(input))
+    bits = _active.bits([each * width for each in rows or _active.rows(len(input))], first)
+    # The largest number keeps an element.
+    bits = np.pad(bits, (0, input.numel() - len(bits)), constant_values=STEPS - 1)
+    return input * _mask(bits, probability, input.dtype).view(input.shape)
 
 
-def dropout_mask(input: Tensor, probability: float, rows: Sequence[int] | None = None, first: int = 0) -> Tensor:
-    """Return the factors of `dropout` on a CPU, 0 or 1 / (1 - probability), with the shape and the type of the input.
-
-    The first axis of the input has `rows` rows for each sequence, starting with the sequence `first`. Rows after those
-    of the last sequence are kept.
-    """
-    return mask_of_bits(_bits(input, rows, first), input.dtype, probability).view(input.shape)
-
-
-def mask_of_bits(bits: np.ndarray, dtype: torch.dtype, probability: float) -> Tensor:
-    """Return the mask of type `dtype` for random numbers of 16 bits."""
+def _mask(bits: np.ndarray, probability: float, dtype: torch.dtype) -> Tensor:
+    """Return the factors of dropout, 0 or 1 / (1 - probability), for random numbers of 16 bits."""
     kept = bits >= round(probability * STEPS)
     # Multiplying the bits of a float by 0 or 1 is many times faster than converting or selecting.
     same_width: Any = np.uint32 if dtype == torch.float32 else np.uint16
@@ -72,38 +167,20 @@ def mask_of_bits(bits: np.ndarray, dtype: torch.dtype, probability: float) -> Te
     return torch.from_numpy(kept.astype(same_width) * same_width(factor)).view(dtype)
 
 
-def _bits(input: Tensor, rows: Sequence[int] | None, first: int) -> np.ndarray:
-    """Return 16 random bits for each element of the input."""
-    count = input.numel()
-    width = count // max(1, len(input))
-    streams = noise.active()
-    rows = rows or (streams.rows(len(input)) if streams else [])
-    return random_bits(count, [each * width for each in rows], first)
-
-
-def random_bits(count: int, counts: Sequence[int], first: int = 0) -> np.ndarray:
-    """Return `count` random numbers of 16 bits: `counts` of them for each sequence from `first` on, and then the
-    largest number, which keeps an element."""
-    if (streams := noise.active()) is None:
-        # From torch's generator, so that a seed of the user determines the masks outside of training steps too.
-        seed = int(torch.randint(2**62, (1,)))
-        words = np.random.Generator(np.random.SFC64(seed)).integers(
-            0, 2**64 - 1, size=-(-count // 4), dtype=np.uint64, endpoint=True
-        )
-        return words.view(np.uint16)[:count]
-    bits = streams.bits(counts, first)
-    assert len(bits) <= count, "the rows are of another batch"
-    return bits if len(bits) == count else np.pad(bits, (0, count - len(bits)), constant_values=STEPS - 1)
-
-
 def padded_dropout(longest: int) -> AbstractContextManager[object]:
-    """Return a context in which dropout draws from the streams; a batch is padded to `longest` tokens."""
-    streams = noise.active()
-    return nullcontext() if streams is None else _DropoutMode(streams, longest)
+    """Return a context in which the dropout of other libraries draws from the streams; a batch is padded to `longest`
+    tokens."""
+    return nullcontext() if _active is None else _DropoutMode(_active, longest)
+
+
+_ARGUMENTS: dict[object, tuple[str, ...]] = {
+    F.dropout: ("input", "p", "training", "inplace"),
+    F.scaled_dot_product_attention: ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"),
+}
 
 
 class _DropoutMode(TorchFunctionMode):
-    def __init__(self, streams: noise.Noise, longest: int):
+    def __init__(self, streams: Noise, longest: int):
         super().__init__()
         self._streams, self._longest = streams, longest
 
@@ -114,61 +191,40 @@ class _DropoutMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        named = dict(kwargs or {})
-        if func is F.dropout:
-            named |= dict(zip(("input", "p", "training", "inplace"), args, strict=False))
-            input, probability = named["input"], named.get("p", 0.5)
-            # A tensor of another shape belongs to no known sequence, so its mask cannot depend on one.
-            if not named.get("training", True) or not probability or not self._is_known(input.shape):
-                return func(**named)
-            return input * self._mask(input.shape, input.dtype, probability)
-        if func is F.scaled_dot_product_attention:
-            names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-            named |= dict(zip(names, args, strict=False))
-            shape = (*named["query"].shape[:-1], named["key"].shape[-2])
-            # With grouped queries, key and value have fewer heads than the query, which `_attend` does not repeat.
-            if named.get("dropout_p") and self._is_known(shape) and not named.get("enable_gqa"):
+        names = _ARGUMENTS.get(func)
+        if names is None:
+            return func(*args, **(kwargs or {}))
+        named = dict(zip(names, args, strict=False)) | dict(kwargs or {})
+        # A tensor of another shape belongs to no known sequence, so its mask cannot depend on one.
+        if func is F.dropout and named.get("training", True) and self._is_known(named["input"].shape):
+            return self._dropped(named["input"], named.get("p", 0.5))
+        # With grouped queries, key and value have fewer heads than the query, which `_attend` does not repeat.
+        if func is F.scaled_dot_product_attention and named.get("dropout_p") and not named.get("enable_gqa"):
+            if self._is_known((*named["query"].shape[:-1], named["key"].shape[-2])):
                 return self._attend(**named)
-            return func(**named)
-        return func(*args, **named)
+        return func(**named)
 
     def _is_known(self, shape: tuple[int, ...]) -> bool:
         lengths = {3: shape[1:2], 4: shape[2:4]}.get(len(shape))
         return lengths is not None and shape[0] == len(self._streams.lengths) and set(lengths) == {self._longest}
 
-    def _attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        **_: object,
-    ) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, **options: Any) -> Tensor:
         """Compute torch's scaled_dot_product_attention, which lacks a fused CPU kernel with dropout."""
-        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-        if is_causal:
-            scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
-        if attn_mask is not None:
-            is_bool = attn_mask.dtype == torch.bool
-            scores = scores.masked_fill(~attn_mask, -torch.inf) if is_bool else scores + attn_mask
+        scale, mask = options.get("scale") or query.shape[-1] ** -0.5, options.get("attn_mask")
+        scores = query @ key.mT * scale
+        if options.get("is_causal"):
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
         # A row without keys is zero, as in torch.
         weights = scores.softmax(-1).masked_fill(scores.isneginf().all(-1, keepdim=True), 0)
-        return (weights * self._mask(weights.shape, weights.dtype, dropout_p)).to(value.dtype) @ value
+        return self._dropped(weights, dropout_p).to(value.dtype) @ value
 
-    def _mask(self, shape: tuple[int, ...], dtype: torch.dtype, probability: float) -> Tensor:
-        """Return the factors of dropout. Random numbers are drawn only for tokens; padding is kept."""
-        lengths = self._streams.lengths
-        own = [(length, shape[2]) if len(shape) == 3 else (shape[1], length, length) for length in lengths]
-        bits = self._streams.bits([int(np.prod(each)) for each in own])
-        # The largest number keeps an element, so padding needs no random numbers.
-        padded = np.full(shape, STEPS - 1, np.uint16)
-        begin = 0
-        for number, (length, each) in enumerate(zip(lengths, own, strict=True)):
-            end = begin + int(np.prod(each))
-            place = (number, slice(length)) if len(shape) == 3 else (number, slice(None), slice(length), slice(length))
-            padded[place] = bits[begin:end].reshape(each)
-            begin = end
-        return mask_of_bits(padded, dtype, probability)
+    def _dropped(self, input: Tensor, probability: float) -> Tensor:
+        """Return the input after dropout. Random numbers are drawn only for tokens; padding is kept, but scaled."""
+        is_own_SL = np.arange(self._longest) < np.array(self._streams.lengths)[:, None]
+        is_own = is_own_SL[:, :, None] if input.dim() == 3 else is_own_SL[:, None, :, None] & is_own_SL[:, None, None]
+        is_own = np.broadcast_to(is_own, input.shape)
+        bits = np.full(input.shape, STEPS - 1, np.uint16)
+        bits[is_own] = self._streams.bits(is_own.reshape(len(is_own), -1).sum(1).tolist())
+        return input * _mask(bits, probability, input.dtype)

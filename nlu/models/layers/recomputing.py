@@ -1,7 +1,7 @@
 """Gradient checkpointing: the tensors inside of a layer are computed again in the backward pass instead of kept.
 
 Chen et al. 2016 (https://arxiv.org/abs/1604.06174): only the inputs of layers are kept. torch restores its own random
-numbers and autocast; the streams of `nlu.models.layers.noise`, and modes of torch that the first pass was in, are
+numbers and autocast; the streams of `nlu.models.layers.dropout`, and modes of torch that the first pass was in, are
 restored here, so the gradient has the same bits.
 """
 
@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nlu.config.errors import UserError
-from nlu.models.layers import noise
-from nlu.models.layers.dropout import padded_dropout
+from nlu.models.layers.dropout import active, drawing_from, padded_dropout
 from nlu.models.layers.repeatable import repeatable_attention
 
 Modes = Callable[[], AbstractContextManager[object]]
@@ -53,7 +52,7 @@ class _Again:
     """The streams as they are when this object is made. It can be entered several times, one after another."""
 
     def __init__(self, modes: Modes):
-        self._modes, self._streams = modes, noise.active()
+        self._modes, self._streams = modes, active()
         self._position = self._streams.position() if self._streams else None
         self._entered: list[ExitStack] = []
 
@@ -61,7 +60,7 @@ class _Again:
         stack = ExitStack()
         _repetitions.depth += 1
         stack.callback(_leave_repetition)
-        stack.enter_context(noise.drawing_from(self._streams))
+        stack.enter_context(drawing_from(self._streams))
         if (streams := self._streams) is not None:
             here = streams.position()
             stack.callback(lambda: streams.go_to(here))

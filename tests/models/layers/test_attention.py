@@ -9,8 +9,7 @@ import torch
 
 from nlu.models.layers.attention import attention_over, attention_weights
 from nlu.models.layers.attention_in_one_kernel import AttentionInOneKernel, _drops, _without_dropout, packed_kernel
-from nlu.models.layers.dropout import dropout_mask
-from nlu.models.layers.pattern import Pattern
+from nlu.models.layers.dropout import dropout
 from nlu.models.layers.repeatable import repeatable, repeatable_attention
 from tests.models.parts import Watch
 
@@ -94,17 +93,27 @@ def test_all_ways_give_the_formulas_values_and_gradients(lengths, first_only):
         torch.testing.assert_close(own, gradients, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("scores", [torch.inference_mode, torch.enable_grad])
 @pytest.mark.parametrize("first_only", [False, True])
-def test_a_sequence_has_the_same_bits_by_itself_and_among_others(first_only):
+def test_a_sequence_has_the_same_bits_by_itself_and_among_others(first_only, scores):
     query, key_value = inputs(LENGTHS, first_only)
-    together = attend(query, key_value, LENGTHS, first_only=first_only)
     counts = [1] * len(LENGTHS) if first_only else LENGTHS
-    parts = zip(LENGTHS, query.split(counts), key_value.split(LENGTHS), together.split(counts), strict=True)
-    for length, q, kv, expected in parts:
-        single = attend(q, kv, [length], first_only=first_only)
-        assert torch.equal(single, expected)
+    with scores():
+        together = attend(query, key_value, LENGTHS, first_only=first_only)
+        parts = zip(LENGTHS, query.split(counts), key_value.split(LENGTHS), together.split(counts), strict=True)
+        for length, q, kv, expected in parts:
+            assert torch.equal(attend(q, kv, [length], first_only=first_only), expected)
 
 
+@pytest.mark.parametrize("first_only", [False, True])
+def test_scoring_and_training_compute_the_same(first_only):
+    query, key_value = inputs(LENGTHS, first_only)
+    trained = attend(query, key_value, LENGTHS, first_only=first_only)
+    with torch.inference_mode():
+        torch.testing.assert_close(attend(query, key_value, LENGTHS, first_only=first_only), trained)
+
+
+@torch.inference_mode()
 @pytest.mark.parametrize(("heads", "width"), [(9, 26), (9, 13), (5, 12), (12, 26)])
 def test_a_first_token_has_the_same_bits_whatever_the_number_and_width_of_heads(heads, width):
     # Rows of 26 or 13 numbers begin at other addresses in every second sequence if the number of heads is odd.
@@ -118,6 +127,7 @@ def test_a_first_token_has_the_same_bits_whatever_the_number_and_width_of_heads(
         assert torch.equal(single, expected)
 
 
+@torch.inference_mode()
 def test_a_lone_head_of_a_lone_sequence_has_the_same_bits_with_any_number_of_threads(threads):
     length, width = 40, 26
     torch.manual_seed(0)
@@ -146,22 +156,6 @@ def test_rows_after_the_last_sequence_are_ignored_and_come_out_as_zeros(first_on
     assert torch.equal(longer_mixed[: len(mixed)], mixed)
     assert not longer_mixed[len(mixed) :].any()
     assert all(map(torch.equal, gradients, longer_gradients))
-    if not first_only:
-        padded = attend(*longer, LENGTHS, first_only=first_only, way="one kernel")
-        assert padded.shape == longer[0].shape and not padded[len(mixed) :].any()
-
-
-@pytest.mark.parametrize("padding", [0, 1, max(LENGTHS), 2 * max(LENGTHS) + 1])
-def test_rows_after_the_last_sequence_change_no_result_of_the_packed_kernel(padding):
-    qkv = torch.cat(inputs(LENGTHS, False), dim=1).detach()
-    longer = torch.cat([qkv, torch.randn(padding, 3 * WIDTH)]).requires_grad_()
-    attention = Packed(LENGTHS)
-    mixed = attention.self_attention(longer, 0.0)
-    expected = attention.self_attention(qkv, 0.0)
-    assert mixed.shape == (len(longer), WIDTH) and mixed.isfinite().all()
-    assert torch.equal(mixed[: len(qkv)], expected)
-    (gradient,) = torch.autograd.grad(mixed[: len(qkv)].square().sum(), longer)
-    assert not gradient[len(qkv) :].any()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -188,14 +182,14 @@ def test_attention_with_dropout_has_the_values_and_gradients_of_the_weights_it_d
     query, key_value = inputs(LENGTHS, first_only)
     masks = []
 
-    def mask(weights, *how):
-        masks.append(dropout_mask(weights, *how))
-        return masks[-1]
+    def drop(weights, *how):
+        dropped = dropout(weights, *how)
+        masks.append((dropped / weights).detach())
+        return dropped
 
-    monkeypatch.setattr("nlu.models.layers.attention.dropout_mask", mask)
+    monkeypatch.setattr("nlu.models.layers.attention.dropout", drop)
     ours = attend(query, key_value, LENGTHS, dropout_p=0.4, first_only=first_only)
-    by_sequence = [row for group in masks for row in group.view(-1, HEADS, *group.shape[1:])]
-    own = [mask[:, :length, :length] for mask, length in zip(by_sequence, LENGTHS, strict=True)]
+    own = [row for group in masks for row in group.view(-1, HEADS, *group.shape[1:])]
     plain = reference(query, key_value, LENGTHS, first_only, own)
     torch.testing.assert_close(ours, plain)
     weights = torch.randn_like(ours)
@@ -446,104 +440,11 @@ def test_on_cuda_dropout_of_packed_attention_scales_the_weights_that_it_keeps(dt
         assert (one - other).norm() / other.norm() < 0.02
 
 
-TABLE = torch.randn(HEADS, 9, generator=torch.Generator().manual_seed(3))
-PATTERNS = {
-    "a window": Pattern(window=2), "only itself": Pattern(window=0), "a bias": Pattern(bias_HO=TABLE),
-    "both": Pattern(window=3, bias_HO=TABLE),
-    "ALiBi": Pattern(bias_HO=-(torch.arange(41) - 20).abs() * torch.tensor([[0.5], [0.25], [0.125]])),
-}  # fmt: skip
-
-
-def weights_by_place(query, key, pattern: Pattern) -> np.ndarray:
-    """The weights of a sequence by the formula, in numpy; (H, Q, L)."""
-    width, offset_QL = WIDTH // HEADS, np.arange(len(key)) - np.arange(len(query))[:, None]
-    scores_HQL = np.einsum(
-        "qhe,khe->hqk", query.reshape(-1, HEADS, width), key.reshape(-1, HEADS, width)
-    ) / np.sqrt(width)  # fmt: skip
-    if pattern.bias_HO is not None:
-        middle = pattern.bias_HO.shape[1] // 2
-        scores_HQL += pattern.bias_HO.detach().numpy()[:, middle + np.clip(offset_QL, -middle, middle)]
-    if pattern.window is not None:
-        scores_HQL[:, np.abs(offset_QL) > pattern.window] = -np.inf
-    exponents_HQL = np.exp(scores_HQL - scores_HQL.max(-1, keepdims=True))
-    return exponents_HQL / exponents_HQL.sum(-1, keepdims=True)
-
-
-def mixed_by_place(query, key_value, lengths, first_only, pattern) -> np.ndarray:
-    rows, width = [], WIDTH // HEADS
-    counts = [1] * len(lengths) if first_only else lengths
-    parts = (np.split(values.detach().double().numpy(), np.cumsum(sizes)[:-1]) for values, sizes in
-             ((query, counts), (key_value, lengths)))  # fmt: skip
-    for q, kv in zip(*parts, strict=True):
-        weights_HQL = weights_by_place(q, kv[:, :WIDTH], pattern)
-        values = kv[:, WIDTH:].reshape(len(kv), HEADS, width)
-        rows.append(np.einsum("hqk,khe->qhe", weights_HQL, values).reshape(len(q), WIDTH))
-    return np.concatenate(rows)
-
-
-def attend_by(pattern, query, key_value, lengths, first_only, way, dropout_p=0.0):
-    attention = Packed(lengths) if way == "packed" else WAYS[way](lengths)
-    if first_only:
-        return attention.first_token_attention(query, key_value, dropout_p, pattern)
-    return attention.self_attention(torch.cat([query, key_value], dim=1), dropout_p, pattern)
-
-
-@pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("way", [*WAYS, "packed"])
-@pytest.mark.parametrize("name", PATTERNS)
-def test_a_window_and_a_bias_give_the_formulas_values_and_gradients(name, way, first_only):
-    query, key_value = inputs(LENGTHS, first_only)
-    pattern = PATTERNS[name]
-    if pattern.bias_HO is not None:
-        pattern = Pattern(pattern.window, pattern.bias_HO.clone().requires_grad_())
-    found = attend_by(pattern, query, key_value, LENGTHS, first_only, way)
-    expected = mixed_by_place(query, key_value, LENGTHS, first_only, pattern)
-    np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-6, rtol=1e-4)
-    parameters = [query, key_value, *([] if pattern.bias_HO is None else [pattern.bias_HO])]
-    towards = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
-    gradients = torch.autograd.grad((found * towards).sum(), parameters)
-    # By differences of the formula, in fp64, along a random direction.
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        direction = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2))
-        sums = []
-        for step in (1e-4, -1e-4):
-            moved = [value.detach().double() for value in parameters]
-            place = next(number for number, one in enumerate(parameters) if one is parameter)
-            moved[place] = moved[place] + step * direction
-            changed = Pattern(pattern.window, moved[2] if len(moved) > 2 else None)
-            rows = mixed_by_place(moved[0], moved[1], LENGTHS, first_only, changed)
-            sums.append(float((rows * towards.numpy()).sum()))
-        assert float((gradient * direction).sum()) == pytest.approx((sums[0] - sums[1]) / 2e-4, rel=2e-3, abs=1e-3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("way", WAYS)
-def test_a_window_shorter_than_the_padding_leaves_values_and_gradients_finite(way, dtype):
-    query, key_value = (tensor.detach().to(dtype).requires_grad_() for tensor in inputs([1, 2, 30], False))
-    found = attend_by(Pattern(window=1), query, key_value, [1, 2, 30], False, way)
-    gradients = torch.autograd.grad(found.float().square().sum(), [query, key_value])
-    assert all(bool(tensor.isfinite().all()) for tensor in (found, *gradients))
-    exact = mixed_by_place(query, key_value, [1, 2, 30], False, Pattern(window=1))
-    np.testing.assert_allclose(found.detach().float().numpy(), exact, atol=0.05, rtol=0.05)
-
-
-def test_a_sequence_has_the_same_bits_among_others_also_with_a_window_and_a_bias():
+def test_the_weights_of_attention_are_those_of_the_formula():
     query, key_value = inputs(LENGTHS, False)
-    pattern = PATTERNS["both"]
-    together = attend_by(pattern, query, key_value, LENGTHS, False, "products").split(LENGTHS)
-    parts = zip(LENGTHS, query.split(LENGTHS), key_value.split(LENGTHS), together, strict=True)
-    assert all(
-        torch.equal(attend_by(pattern, q, kv, [length], False, "products"), rows) for length, q, kv, rows in parts
-    )
-
-
-@pytest.mark.parametrize("name", [None, *PATTERNS])
-def test_the_weights_of_attention_are_those_of_the_formula(name):
-    query, key_value = inputs(LENGTHS, False)
-    pattern = PATTERNS[name] if name else None
-    found = attention_weights(query, key_value[:, :WIDTH], LENGTHS, HEADS, pattern)
-    rows = zip(query.split(LENGTHS), key_value.split(LENGTHS), found, strict=True)
-    for q, kv, weights_HLL in rows:
-        q, key = q.detach().double().numpy(), kv[:, :WIDTH].detach().double().numpy()
-        expected = weights_by_place(q, key, pattern or Pattern())
+    found = attention_weights(query, key_value[:, :WIDTH], LENGTHS, HEADS)
+    for q, kv, weights_HLL in zip(query.split(LENGTHS), key_value.split(LENGTHS), found, strict=True):
+        q, k = (rows.detach().double().numpy().reshape(-1, HEADS, WIDTH // HEADS) for rows in (q, kv[:, :WIDTH]))
+        exponents = np.exp(np.einsum("qhe,khe->hqk", q, k) / np.sqrt(WIDTH / HEADS))
+        expected = exponents / exponents.sum(-1, keepdims=True)
         np.testing.assert_allclose(weights_HLL.detach().numpy(), expected, atol=1e-6)

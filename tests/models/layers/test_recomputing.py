@@ -12,7 +12,7 @@ from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import open_pretrained
-from nlu.models.layers.noise import Noise, drawing_from
+from nlu.models.layers.dropout import Noise, drawing_from
 
 LAYERS = 6
 SIZES: dict[str, Any] = {"hidden_size": 32, "heads": 4, "intermediate_size": 128, "max_positions": 64, "dropout": 0.1}
