@@ -3,6 +3,7 @@
 Axes: B rows of a batch, N rows handed over, S sequences of a batch, D width.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.memory import by_parts
 from nlu.training.precision import NumberFormat
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -82,10 +85,19 @@ class Predictor:
         # Batches are in the order of lengths. Each result goes to the place of its row, so no row keeps the shared
         # empty one.
         found: list[dict[str, Any]] = [{}] * len(part)
-        for batch, records in self._by_batch(part, lambda batch: self._of_batch(batch, with_logits)):
+        bad = 0
+        for batch, (records, not_finite) in self._by_batch(part, lambda batch: self._of_batch(batch, with_logits)):
+            bad += not_finite
             for example, one in zip(batch.examples_B.tolist(), records, strict=True):
                 found[example] = one
             advance(len(batch))
+        if bad:
+            log.warning(
+                "the model computes numbers that are not finite for %d of %d rows, whose predictions mean nothing; "
+                "predict with precision=bf16 or fp32 if this is fp16, else with another checkpoint",
+                bad,
+                len(part),
+            )
         return found
 
     def _by_batch(self, part: Examples, work: Callable[[Batch], Result]) -> Iterator[tuple[Batch, Result]]:
@@ -161,7 +173,8 @@ class Predictor:
         return _logits(batch, outputs)
 
     @torch.inference_mode()
-    def _of_batch(self, batch: Batch, with_logits: bool) -> list[dict[str, Any]]:
+    def _of_batch(self, batch: Batch, with_logits: bool) -> tuple[list[dict[str, Any]], int]:
+        """Return the prediction of each example, and for how many the logits are not finite."""
         task, model = self.trained.task, self.trained.model
         with self.precision.autocast(self.device):
             outputs = task.forward(model, batch.to(self.device))
@@ -169,7 +182,10 @@ class Predictor:
         if with_logits:
             for one, logits in zip(found, _logits(batch, outputs), strict=True):
                 one[LOGITS] = logits.tolist()
-        return found
+        # A class may be excluded by minus infinity.
+        if np.isfinite(to_host(outputs["logits"]).max(-1)).all():
+            return found, 0
+        return found, sum(not np.isfinite(logits.max(-1)).all() for logits in _logits(batch, outputs))
 
 
 def _logits(batch: Batch, outputs: Outputs) -> list[np.ndarray]:

@@ -70,3 +70,23 @@ def test_one_row_that_is_not_finite_takes_the_score_and_is_named(
     assert f"rows: the model computes numbers that are not finite for {len(wrong)} of {ROWS} rows (" in caplog.text
     # Rows of a program are counted from 0.
     assert "(" + ", ".join(f"rows: example {number - 1}" for number in wrong[:3]) + ", ...)" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["classify", "tag", "siamese with contrastive loss", "regress"])
+def test_predictions_of_numbers_that_are_not_finite_are_counted(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = TASKS[name].overrides(tmp_path, train_rows=13, dev_rows=ROWS)
+    start(composed(*options, "trainer.eval_interval=0", "trainer.max_duration=1st"), tmp_path / "run")
+    loaded, rows = nlu.load(tmp_path / "run", batch_size=4), read(tmp_path / "dev.jsonl")
+    texts = [{key: value for key, value in row.items() if key not in ("label", "tags")} for row in rows]
+    assert loaded.predict(texts) and "not finite" not in caplog.text
+    letter, inner = loaded.trained.tokenizer.vocabulary["h"], Bert.embed
+
+    def embed(self: Bert, batch: Batch) -> Tensor:
+        return torch.where((batch.tokens_T == letter)[:, None], torch.nan, inner(self, batch))
+
+    monkeypatch.setattr(Bert, "embed", embed)
+    wrong = sum("h" in str(row.get("tokens") or [row.get(key) for key in ("text", "text_a", "text_b")]) for row in rows)
+    assert 0 < wrong < ROWS and len(loaded.predict(texts)) == ROWS
+    assert f"not finite for {wrong} of {ROWS} rows, whose predictions mean nothing" in caplog.text
