@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from nlu.training.shared import Shared
 
 from nlu.runs.checkpoint import Checkpoints
 from nlu.runs.records import TIME_COLUMNS, read_rows
 from nlu.runs.state import Window
 from nlu.tasks.classify import Classify
-from nlu.training import loop, meter, passes, step
+from nlu.training import best, loop, meter, passes, step
+from nlu.training.parallel import SingleProcess
 from nlu.training.phases import DevicePhases, HostPhases
 from tests.training.in_process import TINY, sets, train
 
@@ -128,11 +128,11 @@ def test_the_columns_of_a_run_add_up_to_its_time(tmp_path: Path, monkeypatch: py
     takes(passes, "collate", 2)
     takes(Classify, "forward", 3)
     takes(torch.Tensor, "backward", 5)
-    takes(Shared, "reduce_if_all_fit", 7)
-    takes(Shared, "update", 11)
+    takes(SingleProcess, "reduce", 7)
+    takes(step, "update", 11)
     takes(Checkpoints, "save_best", 13)
     takes(Checkpoints, "save_last", 17)
-    takes(loop, "log_evaluation", 19)
+    takes(best, "log_evaluation", 19)
     train(
         *TINY, *sets(tmp_path), "trainer.max_duration=6st", "trainer.log_interval=2st", "trainer.eval_interval=3st",
         "trainer.save_interval=0", "trainer.accumulation=2", "trainer.eval_batch_size=21",
