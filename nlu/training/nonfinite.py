@@ -8,7 +8,7 @@ Axes: B examples of a micro-batch.
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from os.path import commonprefix
@@ -56,6 +56,8 @@ def explain(
     passes used. All ranks must call it. Gradients are lost.
     """
     nothing = "nothing was updated, and what was saved before stands"
+    # What passes change besides gradients is put back, since the state may still be saved.
+    stepper.passes.buffers.begin(number)
     # In the same pieces, for which memory is enough.
     search = _Search(stepper.passes, part, divided(micro_batches, stepper.pieces), number, epoch, scale)
     if math.isfinite(value):
@@ -64,8 +66,6 @@ def explain(
             f"{stepper.max_loss:g}; {nothing}; lower optimizer.lr, lengthen scheduler.warmup, set trainer.clip_norm, "
             "or set trainer.max_loss higher"
         )
-    # What the passes below change besides gradients is put back, since the state may still be saved.
-    stepper.passes.buffers.begin(number)
     rows = search.rows()
     sentences = [search.place(), *search.texts(rows)]
     stepper.passes.buffers.begin(number)
@@ -107,7 +107,11 @@ class _Search:
                 continue
             self.first = self.first or (micro, flags.index(1.0))
             most = int(max(ranks.all_on_host(float(len(examples_B)))))
-            single = [row for row in range(most) if not self._is_finite(examples_B[row : row + 1], micro)]
+            single: list[int] = []
+            for row in range(most):
+                # Some modules, such as batch norm, refuse a single row.
+                with suppress(ValueError):
+                    single += [] if self._is_finite(examples_B[row : row + 1], micro) else [row]
             if is_bad:
                 # None may be at fault by itself.
                 found += examples_B[single].tolist() or examples_B.tolist()
@@ -146,8 +150,7 @@ class _Search:
             if row is not None
         ]
         several = sorted(one for each in ranks.gather_to_first(own) or [] for one in each)[:SHOWN_TEXTS]
-        said: list[str] = ranks.from_first([f'row {number} of {self.part.name}: "{text}"' for number, text in several])
-        return said
+        return list(ranks.from_first([f'row {number} of {self.part.name}: "{text}"' for number, text in several]))
 
     def _numbers(self, examples: Any) -> list[int]:
         found: list[int] = self.part.stored.scalars("number", self.part.rows_N[np.asarray(examples, np.int64)]).tolist()
@@ -198,10 +201,7 @@ class _Tensor:
 
 
 class _Watch:
-    """Hooks on all modules, which look at numbers in the order in which they are computed.
-
-    The first ones that are not finite belong to the module that has just computed them, or to code between two modules.
-    """
+    """Hooks on all modules: the first number that is not finite was computed by a module, or by code between two."""
 
     def __init__(self, roots: Mapping[str, nn.Module], loss: str, method: str):
         """`roots`: the modules to watch, by the prefix of their names."""
@@ -209,7 +209,6 @@ class _Watch:
         self.modules = {(at + name).rstrip("."): one for at, root in named for name, one in root.named_modules()}
         self.parameters = {at + name: one for at, root in named for name, one in root.named_parameters()}
         self.place: str | None = None
-        """None while everything is finite"""
         self._loss, self._method = loss, method
         self._calls_begun: list[str] = []
         self._ended_last: str | None = None
@@ -251,7 +250,7 @@ class _Watch:
     def _leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         if is_repetition():
             return
-        found = list(_tensors_in(output))
+        found = _tensors_in(output)
         if self.place is None and not all(map(_is_finite, found)):
             self.place = f"in the forward pass of {self._named(name)}"
         self._ended_last = name
@@ -296,15 +295,12 @@ class _Watch:
         return f"{name or 'the model'} ({type(self.modules[name]).__name__})"
 
 
-def _tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the floating tensors in lists, tuples and mappings."""
+def _tensors_in(value: Any) -> list[Tensor]:
+    """Return the floating tensors in lists, tuples and mappings."""
     if isinstance(value, Tensor):
-        if value.is_floating_point() and value.layout == torch.strided:
-            yield value
-    elif isinstance(value, Mapping):
-        yield from (tensor for each in value.values() for tensor in _tensors_in(each))
-    elif isinstance(value, list | tuple):
-        yield from (tensor for each in value for tensor in _tensors_in(each))
+        return [value] if value.is_floating_point() and value.layout == torch.strided else []
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return [tensor for each in parts for tensor in _tensors_in(each)]
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -131,7 +131,8 @@ def test_the_rank_is_named_and_all_ranks_say_the_same(config: Run, token: int, t
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
         data = {**config.data, "train": str(tmp_path / f"{name}.tsv")}
         trainer = replace(config.trainer, devices=2, batch_size=9, bucket_batches=1)
-        return replace(with_bad(config, token, "embeddings.word_embeddings"), data=data, trainer=trainer)
+        method = prepared(["method=rdrop"])["method"]
+        return replace(with_bad(config, token, "embeddings.word_embeddings", method=method), data=data, trainer=trainer)
 
     runs = {f"at-{line}": line for line in (ROW, ROW + 1, ROW + 4)}
     run_in_two([(of(name, line), tmp_path / name) for name, line in runs.items()], tmp_path, FAILS="1")
@@ -139,7 +140,7 @@ def test_the_rank_is_named_and_all_ranks_say_the_same(config: Run, token: int, t
     for name, line in runs.items():
         (message,) = {(tmp_path / f"{name}.error-{rank}").read_text() for rank in range(2)}
         assert f"row {line} of train;" in message and f'row {line} of train: "a z b z"' in message
-        said, _, rank = message.partition("(Embedding), on rank ")
+        said, _, rank = message.partition("(Embedding), term labels, consistency, on rank ")
         assert said.endswith("first in the forward pass of backbone.embeddings.word_embeddings ")
         ranks.add(int(rank[0]))
         assert f"at step {step_of(tmp_path / name) + 1}," in message
@@ -150,18 +151,26 @@ def test_the_run_continues_from_its_last_state_as_if_the_step_had_not_failed(
     config: Run, token: int, tmp_path: Path
 ) -> None:
     trainer = replace(config.trainer, max_duration="6st")
-    bad = replace(with_bad(config, token, "embeddings.word_embeddings"), trainer=trainer, resume="auto")
+    # Its running statistics are saved too.
+    head = {"_target_": "tests.training.test_buffers.NormedHead"}
+    bad = replace(with_bad(config, token, "embeddings.word_embeddings", head=head), trainer=trainer, resume="auto")
     poisoned.is_active = False
     start(bad, tmp_path / "whole")
     start(replace(bad, trainer=replace(trainer, stop_after="2st")), tmp_path / "run")
     poisoned.is_active = True
     failed(bad, tmp_path / "run")
-    assert step_of(tmp_path / "run") >= 2
     poisoned.is_active = False
+    assert (before := step_of(tmp_path / "run")) >= 2
+    start(replace(bad, trainer=replace(trainer, stop_after=f"{before}st")), tmp_path / "stopped")
+    require_equal(tmp_path / "stopped", tmp_path / "run")
     start(bad, tmp_path / "run")
+    require_equal(tmp_path / "whole", tmp_path / "run")
+
+
+def require_equal(run_dir: Path, other: Path) -> None:
     for name in ("last/model", "last/optimizer", "last/average"):
-        whole, continued = (tensors(tmp_path / run, name) for run in ("whole", "run"))
-        assert all((whole[key] == continued[key]).all() for key in whole)
+        one, two = (tensors(folder, name) for folder in (run_dir, other))
+        assert one.keys() == two.keys() and all((one[key] == two[key]).all() for key in one), name
 
 
 def test_weights_that_were_broken_before_are_named_first(config: Run, trained: Path, tmp_path: Path) -> None:
