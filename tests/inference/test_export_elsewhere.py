@@ -67,27 +67,6 @@ def held(run: Path, written: str, folder: Path, *, difference: float = 2e-5, dec
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "options", few_first({"first": (), "mean": ("model.pooling=mean",), "pooler": ("model.pooling=pooler",)}, "first")
-)
-@pytest.mark.parametrize("name", few_first(["classify", "match", "regress", "multilabel", "tag"], "match"))
-def test_a_tf1_checkpoint_holds_encoder_head_sizes_and_vocabulary(
-    name: str, options: tuple[str, ...], tmp_path: Path
-) -> None:
-    kind = native(TASKS[name], saved(tmp_path / "hub"))
-    run = trained(kind, tmp_path, *options)
-    held(run, "tf_checkpoint", tmp_path, difference=2e-4)
-    folder = tmp_path / "tf_checkpoint"
-    tensors = read_checkpoint(folder / "bert_model.ckpt")
-    outputs = 1 if name == "regress" else len(json.loads((folder / "export.json").read_text())["labels"])
-    assert tensors["output_weights"].shape == (outputs, 16) and tensors["output_bias"].shape == (outputs,)
-    assert tensors["bert/encoder/layer_1/intermediate/dense/kernel"].shape == (16, 24)
-    assert ("bert/pooler/dense/kernel" in tensors) == (options == ("model.pooling=pooler",))
-    assert json.loads((folder / "bert_config.json").read_text())["num_attention_heads"] == 2
-    assert (folder / "vocab.txt").read_text().splitlines() == VOCAB
-
-
-@pytest.mark.thorough
 def test_tensorflow_reads_a_checkpoint_that_was_written_without_it(tmp_path: Path) -> None:
     tensorflow = pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)

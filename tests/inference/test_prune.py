@@ -20,7 +20,7 @@ from nlu.models.encoder import Inside
 from nlu.models.encoders.bert import Bert
 from nlu.models.pruned_heads import without_heads
 from nlu.training.build import build_task
-from tests.inference.runs import evaluate, export, kept, predict
+from tests.inference.runs import evaluate, kept, predict
 from tests.training.in_process import NO_DROPOUT, of_composed, tensors, train
 from tests.training.kinds import Kind, classes, pair_of_classes, read, tags
 
@@ -184,27 +184,6 @@ def test_heads_can_be_removed_again_and_keep_their_numbers(runs: dict[str, Path]
     pruned = {int(layer): heads for layer, heads in second.items()}
     for name, value in without_heads(before, LAYERS, HEADS, {}, pruned).items():
         assert torch.equal(value, after[name]), name
-
-
-@pytest.mark.thorough
-def test_exports_compute_what_the_pruned_run_computes(runs: dict[str, Path], tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("onnxruntime")
-    prune(f"run={runs['classes']}", "fraction=0.5", f"out={tmp_path}/smaller", "fractions=[]")
-    # Each is compared with the run, and refused if it differs.
-    export(f"run={tmp_path}/smaller", "format=[huggingface,torchscript,tf_checkpoint]", f"out={tmp_path}/exported")
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported/huggingface")
-    gone = json.loads((tmp_path / "smaller/prune.json").read_text())["removed"]
-    for layer, heads in gone.items():
-        weight = model.electra.encoder.layer[int(layer)].attention.output.dense.weight
-        is_zero = [bool((weight[:, head * 4 : head * 4 + 4] == 0).all()) for head in range(HEADS)]
-        assert is_zero == [head in heads for head in range(HEADS)]
-    script = torch.jit.load(tmp_path / "exported/torchscript/model.pt")
-    in_script = sum(parameter.numel() for parameter in script.parameters())
-    in_transformers = sum(
-        parameter.numel() for name, parameter in model.named_parameters() if not name.startswith("classifier")
-    )
-    assert in_script < in_transformers
 
 
 @pytest.mark.parametrize(

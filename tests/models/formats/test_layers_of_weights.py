@@ -1,6 +1,5 @@
 """model.keep_layers: an encoder that starts from some layers of weights computes what transformers does with these."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from nlu.models.encoders.bert import Bert
 from nlu.models.formats.layers_of_weights import with_layers
 from nlu.models.formats.pretrained import load_into, open_pretrained
 from nlu.models.kept_layers import layers_kept
-from tests.inference.runs import evaluate, export, predict
 from tests.models.encoders.test_bert_family import LENGTHS, VOCAB_SIZE, foreign, hidden_of
 from tests.models.parts import task_model
-from tests.training.in_process import NO_DROPOUT, PLAIN, STANDING_STILL, sets, tensors, train
+from tests.training.in_process import NO_DROPOUT, PLAIN, STANDING_STILL, sets, train
 
 SIZES = ("model=bert_tiny", "model.hidden_size=8", "model.heads=2", "model.intermediate_size=16",
          "model.max_positions=32", "data.max_len=32", *PLAIN, *NO_DROPOUT)  # fmt: skip
@@ -77,34 +75,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, ...
     data = sets(folder)
     train(*SIZES, "model.layers=4", *data, "trainer.max_duration=2st", f"hydra.run.dir={folder}/teacher")
     return folder, (*SIZES, "model.layers=null", f"model.pretrained={folder}/teacher", *data)
-
-
-@pytest.mark.thorough
-def test_a_run_from_layers_of_a_run_is_small_everywhere(
-    runs: tuple[Path, tuple[str, ...]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder, options = runs
-    train(*options, "model.keep_layers=[0,3]", *ONE_STEP, f"hydra.run.dir={tmp_path}/run")
-    before, after = tensors(folder / "teacher", "best-1/model"), tensors(tmp_path / "run", "best-1/model")
-    expected = {
-        name.replace("layer.3.", "layer.1."): value
-        for name, value in before.items()
-        if "layer.1." not in name and "layer.2." not in name
-    }
-    assert after.keys() == expected.keys()
-    for name, value in expected.items():
-        assert abs(after[name] - value).max() < 1e-6, name
-    assert json.loads((tmp_path / "run/checkpoints/best-1/config.json").read_text())["num_hidden_layers"] == 2
-    evaluate(f"run={tmp_path}/run", "compare=true")
-    evaluate(f"run={tmp_path}/run", f"data.test={folder}/dev.tsv", "resamples=0")
-    predict(f"run={tmp_path}/run", f"input={folder}/dev.tsv", f"output={tmp_path}/predicted.csv")
-    pytest.importorskip("transformers")
-    export(f"run={tmp_path}/run", "format=huggingface", f"out={tmp_path}/exported")
-    assert json.loads((tmp_path / "exported/config.json").read_text())["num_hidden_layers"] == 2
-    # It also starts another run, with all of its own layers.
-    train(*options, f"model.pretrained={tmp_path}/run", *ONE_STEP, f"hydra.run.dir={tmp_path}/next")
-    assert tensors(tmp_path / "next", "best-1/model").keys() == after.keys()
-    assert "error" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("method", ["distil", "tinybert", "minilm"])
