@@ -10,6 +10,7 @@ Comments name axes as Python does: T tokens, D width, I inputs, O outputs, L tok
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LANES 16       /* numbers of a vector */
@@ -89,36 +90,6 @@ INLINE __m512 exp_of(__m512 x) {
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
     p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), _mm512_add_ps(r, _mm512_set1_ps(1.0f)));
     return _mm512_scalef_ps(p, n);
-}
-
-/* Transpose 16 rows of 16 numbers, in registers. */
-INLINE void transpose(__m512 x[LANES]) {
-    __m512 y[LANES];
-#pragma GCC unroll 8
-    for (int i = 0; i < LANES; i += 2) {
-        y[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
-        y[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < LANES; i += 4)
-#pragma GCC unroll 2
-        for (int j = 0; j < 2; j++) {
-            const __m512d low = _mm512_castps_pd(y[i + j]), high = _mm512_castps_pd(y[i + j + 2]);
-            x[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
-            x[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
-        }
-#pragma GCC unroll 2
-    for (int i = 0; i < LANES; i += 8)
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) {
-            y[i + j] = _mm512_shuffle_f32x4(x[i + j], x[i + j + 4], 0x88);
-            y[i + j + 4] = _mm512_shuffle_f32x4(x[i + j], x[i + j + 4], 0xdd);
-        }
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) {
-        x[j] = _mm512_shuffle_f32x4(y[j], y[j + 8], 0x88);
-        x[j + 8] = _mm512_shuffle_f32x4(y[j], y[j + 8], 0xdd);
-    }
 }
 
 /* x (1 + erf(x / sqrt(2))) / 2; erf by 7.1.26 of Abramowitz and Stegun, with an absolute error of 1.5e-7. */
@@ -285,19 +256,10 @@ INLINE void activate(float *row, int64_t width, int64_t activation) {
 /* --- attention ---------------------------------------------------------------------------------------------------- */
 
 /* Write the keys of a head as columns, (E, up(L, 16)), with zeros after the last one. */
-INLINE void lay_keys(const float *key, int64_t stride, int64_t length, int64_t width, int64_t padded, float *keys_EL) {
-    for (int64_t l = 0; l < padded; l += LANES)
-        for (int64_t e = 0; e < width; e += LANES) {
-            const __mmask16 mask = mask_of(width - e);
-            __m512 x[LANES];
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
-                x[i] = l + i < length ? _mm512_maskz_loadu_ps(mask, key + (l + i) * stride + e) : _mm512_setzero_ps();
-            transpose(x);
-#pragma GCC unroll 16
-            for (int i = 0; i < LANES; i++)
-                if (e + i < width) _mm512_storeu_ps(keys_EL + (e + i) * padded + l, x[i]);
-        }
+static void lay_keys(const float *key, int64_t stride, int64_t length, int64_t width, int64_t padded, float *keys_EL) {
+    memset(keys_EL, 0, width * padded * sizeof *keys_EL);
+    for (int64_t l = 0; l < length; l++)
+        for (int64_t e = 0; e < width; e++) keys_EL[e * padded + l] = key[l * stride + e];
 }
 
 /* Write the sums over `depth` of left (count, depth) times right (depth, vectors * LANES). */
@@ -404,6 +366,7 @@ struct room {
     int64_t bytes_stride;
 };
 
+/* Lay the room out in `memory`, at an address that 64 divides; return its size. */
 static int64_t lay_out(struct room *room, char *memory, const struct layer *layers, int64_t count, int64_t rows,
                        int64_t longest) {
     int64_t width = 0, inner = 0, wide = 0, head = 0;
@@ -418,7 +381,7 @@ static int64_t lay_out(struct room *room, char *memory, const struct layer *laye
         rows * width * 4, rows * 3 * wide * 4, rows * most(wide, width) * 4, rows * most(wide, inner) * 4, rows * 4,
         room_to_attend(longest, head) * 4, rows * in_bytes + 64,
     };
-    char *at = (char *)up((int64_t)memory, 64);
+    char *at = memory;
     char *places[7];
     for (int i = 0; i < 7; i++) {
         places[i] = at;
@@ -501,18 +464,15 @@ void nlu_int8_embeddings(const float *words, const float *positions, const int64
     }
 }
 
-/* Return the bytes of memory that `nlu_int8_layers` needs. */
-int64_t nlu_int8_room(const struct layer *layers, int64_t count, int64_t longest) {
+/* Write the last layer's vectors of all tokens, (T, D), or with `first_only` of the first token of each sequence. Return
+   0, or 1 if there is too little memory. */
+int32_t nlu_int8_layers(const struct layer *layers, int64_t count, const float *hidden, float *out,
+                        const int32_t *lengths, int64_t sequences, int64_t longest, int32_t first_only) {
     struct room room;
-    return lay_out(&room, 0, layers, count, most(CHUNK_ROWS, longest), longest) + 64;
-}
-
-/* Write the last layer's vectors of all tokens, (T, D), or with `first_only` of the first token of each sequence. */
-void nlu_int8_layers(const struct layer *layers, int64_t count, const float *hidden, float *out, const int32_t *lengths,
-                     int64_t sequences, int64_t longest, int32_t first_only, char *memory) {
-    struct room room;
-    lay_out(&room, memory, layers, count, most(CHUNK_ROWS, longest), longest);
-    const int64_t width = layers[0].mixing.outputs;
+    const int64_t most_rows = most(CHUNK_ROWS, longest), width = layers[0].mixing.outputs;
+    char *memory = aligned_alloc(64, lay_out(&room, 0, layers, count, most_rows, longest));
+    if (!memory) return 1;
+    lay_out(&room, memory, layers, count, most_rows, longest);
     for (int64_t begin = 0; begin < sequences;) {
         int64_t end = begin, rows = 0;
         do rows += lengths[end++];
@@ -526,4 +486,6 @@ void nlu_int8_layers(const struct layer *layers, int64_t count, const float *hid
         hidden += rows * width;
         begin = end;
     }
+    free(memory);
+    return 0;
 }

@@ -9,7 +9,6 @@ Axes: T tokens of all sequences, S sequences, D width, I inputs, O outputs.
 """
 
 import ctypes
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -22,13 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.inference.int8.library import has_instructions, load
+from nlu.inference.int8.library import INSTRUCTIONS, load
 from nlu.inference.int8.linear import MIDDLE, QuantizedLinear
 from nlu.models.encoders.bert import Bert
+from nlu.training.hardware import instruction_sets
 
 SOURCE = Path(__file__).with_name("layers.c")
-INSTRUCTIONS = ("__AVX512F__", "__AVX512BW__", "__AVX512DQ__", "__AVX512VL__", "__AVX512VNNI__")
-"""what the kernels are written for, as compilers name it"""
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "relu": 2}
 TOKENS_PER_THREAD = 128
 """tokens of a batch that are worth the start of another thread, half a millisecond of a small encoder"""
@@ -64,13 +62,11 @@ class Layers:
 
         Raises UserError if this machine cannot compile the kernels or cannot compute them.
         """
-        if missing := [name for name in INSTRUCTIONS if not has_instructions(name)]:
+        if missing := [name for name in INSTRUCTIONS if name not in instruction_sets()]:
             raise UserError(
-                f"precision is int8_compiled, but this processor, or its compiler, lacks {', '.join(missing)}; set "
-                "precision=int8"
+                f"precision is int8_compiled, but this processor lacks {', '.join(missing)}; set precision=int8"
             )
         self._library = load(SOURCE)
-        self._library.nlu_int8_room.restype = ctypes.c_int64
         self._kept: list[Tensor] = []
         own, activation = encoder.embeddings, ACTIVATIONS[encoder.sizes["activation"]]
         self._tables = [self._copy(each.weight) for each in (own.position_embeddings, own.token_type_embeddings)]
@@ -81,7 +77,6 @@ class Layers:
         copies = [self._layer(weights[group], heads, activation) for group, heads in known.items()]
         self._layers = (_Layer * len(numbers))(*(copies[encoder.group_of(number)] for number in numbers))
         self._width = encoder.width
-        self._rooms = _Rooms()
 
     def size_bytes(self) -> int:
         """Return the bytes of the copies."""
@@ -121,27 +116,26 @@ class Layers:
         threads = min(torch.get_num_threads(), tokens // TOKENS_PER_THREAD) or 1
         layers, count = ctypes.byref(self._layers), ctypes.c_int64(len(self._layers))
         longest = ctypes.c_int64(int(lengths_S.max()))
-        size = self._library.nlu_int8_room(layers, count, longest)
-        room = self._rooms.of(threads * size)
 
-        def compute(number: int, begin: int, end: int) -> None:
+        def compute(begin: int, end: int) -> None:
             """Write the result of some sequences."""
             token = int(ends_S[begin] - lengths_S[begin])
-            self._library.nlu_int8_layers(
+            has_failed = self._library.nlu_int8_layers(
                 layers, count, _address(hidden_TD[token:]), _address(out[begin if first_only else token :]),
                 ctypes.c_void_p(lengths_S[begin:].ctypes.data), ctypes.c_int64(end - begin), longest,
-                ctypes.c_int32(first_only), ctypes.c_void_p(room + number * size),
+                ctypes.c_int32(first_only),
             )  # fmt: skip
+            if has_failed:
+                raise MemoryError
 
         if threads == 1:
-            compute(0, 0, len(lengths_S))
+            compute(0, len(lengths_S))
             return out
         # Consecutive sequences, about as many tokens for each thread. All have ended when the block is left, also by
         # an error: none may write into freed memory.
         cuts = [0, *np.searchsorted(ends_S, tokens * np.arange(1, threads) / threads).tolist(), len(lengths_S)]
         with ThreadPoolExecutor(threads) as pool:
-            ranges = [(begin, end) for begin, end in pairwise(cuts) if begin < end]
-            parts = [pool.submit(compute, number, *each) for number, each in enumerate(ranges)]
+            parts = [pool.submit(compute, begin, end) for begin, end in pairwise(cuts) if begin < end]
         for part in parts:
             part.result()
         return out
@@ -175,18 +169,6 @@ class Layers:
     def _copy(self, tensor: Tensor) -> Tensor:
         self._kept.append(tensor.detach().clone(memory_format=torch.contiguous_format))
         return self._kept[-1]
-
-
-class _Rooms(threading.local):
-    """Memory of the last call, of each thread: clearing new pages takes long."""
-
-    _kept: np.ndarray | None = None
-
-    def of(self, size: int) -> int:
-        """Return the address of `size` bytes, until the next call."""
-        if self._kept is None or len(self._kept) < size:
-            self._kept = np.empty(size, np.uint8)
-        return int(self._kept.ctypes.data)
 
 
 def _address(tensor: Tensor) -> ctypes.c_void_p:
