@@ -29,7 +29,7 @@ from nlu.display.progress import Progress, bars
 from nlu.display.scores import draw_scores, print_beside, print_scores
 from nlu.inference.exported import Exported, digests_of
 from nlu.inference.findings import Findings, find, require_classes
-from nlu.inference.int8.precision import quantize, require_int8
+from nlu.inference.int8.precision import int8_of
 from nlu.inference.locate import ExportFolder, Located
 from nlu.inference.scores_table import append_scores
 from nlu.inference.self_check import warn_of_batches
@@ -82,7 +82,8 @@ def run_evaluation(
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         logs.set_up(None, ranks.rank)
         config = with_precision(config, ranks)
-        require_int8(config.precision, config.trusted_packages, ranks.device, export.folder if export else None)
+        if int8 := int8_of(config.precision, config.trusted_packages):
+            int8.require(ranks.device)
         if config.out is not None:
             require_free(config.out, "out")
         with Progress(enabled=ranks.is_first) as progress:
@@ -156,7 +157,8 @@ def _subject(
         task = build_task(config, data.store)
         # Nothing is trained here, so the rows of train serve only to weigh classes and to read labels.
         model = build_model(config, data, task, progress).to(ranks.device)
-        quantize(model, config.precision, config.trusted_packages)
+        if int8 := int8_of(config.precision, config.trusted_packages):
+            int8.quantize(model)
         return Subject(task, model, _but_train(data.store.sets), data.store.digests, {})
     trained = load_trained(located, precision=config.precision)
     model = trained.model.to(ranks.device)

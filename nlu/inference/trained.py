@@ -20,7 +20,7 @@ from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.mixture import own_sets
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
-from nlu.inference.int8.precision import INT8, quantize
+from nlu.inference.int8.precision import int8_of
 from nlu.inference.locate import LABELS, Located
 from nlu.metrics.kinds import Kind, kind_named
 from nlu.models.adapter import Adapter
@@ -87,9 +87,11 @@ def load_trained(
                 "precision is auto, which only nlu.train chooses; set it to fp32, bf16, int8 or int8_compiled"
             )
         config = replace(config, precision=node)
+    int8 = int8_of(config.precision, config.trusted_packages)
     with _fixed_copy(located) as checkpoint:
-        trained = _loaded(located, config, checkpoint, merged or config.precision[TARGET] == INT8)
-    quantize(trained.model, config.precision, config.trusted_packages)
+        trained = _loaded(located, config, checkpoint, merged or int8 is not None)
+    if int8 is not None:
+        int8.quantize(trained.model)
     return trained
 
 

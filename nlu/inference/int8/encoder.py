@@ -54,8 +54,11 @@ class CompiledBert(Bert):
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D)."""
         if seen is not None or torch.is_grad_enabled():
             return super()._hidden(x_TD, batch, first_only=first_only, seen=seen)
-        differ = self.has_segments and self.embeddings.token_type_embeddings.num_embeddings > 1
-        hidden_TD = self.in_c.embeddings(x_TD, batch.positions_T, batch.segments_T if differ else None)
+        own = self.embeddings
+        types, differ = own.token_type_embeddings, self.has_segments and own.token_type_embeddings.num_embeddings > 1
+        hidden_TD = x_TD + own.position_embeddings(batch.positions_T)
+        hidden_TD += types(batch.segments_T) if differ else types.weight[0]
+        self.in_c.normalize(hidden_TD)
         if self.embeddings_project is not None:
             hidden_TD = self.embeddings_project(hidden_TD)
         return self.in_c(hidden_TD, batch.lengths, first_only=first_only)

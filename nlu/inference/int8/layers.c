@@ -366,35 +366,27 @@ struct room {
     int64_t bytes_stride;
 };
 
+INLINE void *take(char **at, int64_t size) {
+    char *found = *at;
+    *at += up(size, 64);
+    return found;
+}
+
 /* Lay the room out in `memory`, at an address that 64 divides; return its size. */
 static int64_t lay_out(struct room *room, char *memory, const struct layer *layers, int64_t count, int64_t rows,
                        int64_t longest) {
-    int64_t width = 0, inner = 0, wide = 0, head = 0;
-    for (int64_t n = 0; n < count; n++) {
-        width = most(width, layers[n].mixing.outputs);
-        wide = most(wide, layers[n].query.outputs);
-        inner = most(inner, layers[n].inner.outputs);
-        head = most(head, layers[n].head_width);
-    }
-    const int64_t in_bytes = up(most(most(width, wide), inner), 64);
-    const int64_t sizes[] = {
-        rows * width * 4, rows * 3 * wide * 4, rows * most(wide, width) * 4, rows * most(wide, inner) * 4, rows * 4,
-        room_to_attend(longest, head) * 4, rows * in_bytes + 64,
-    };
+    const int64_t width = layers[0].mixing.outputs, inner = layers[0].inner.outputs, head = layers[0].head_width;
+    int64_t wide = 0; /* layers may lack heads */
+    for (int64_t n = 0; n < count; n++) wide = most(wide, layers[n].query.outputs);
     char *at = memory;
-    char *places[7];
-    for (int i = 0; i < 7; i++) {
-        places[i] = at;
-        at += up(sizes[i], 64);
-    }
-    room->hidden = (float *)places[0];
-    room->projected = (float *)places[1];
-    room->mixed = (float *)places[2];
-    room->inner = (float *)places[3];
-    room->span = (float *)places[4];
-    room->attention = (float *)places[5];
-    room->bytes = (uint8_t *)places[6];
-    room->bytes_stride = in_bytes;
+    room->hidden = take(&at, rows * width * 4);
+    room->projected = take(&at, rows * 3 * wide * 4);
+    room->mixed = take(&at, rows * most(wide, width) * 4);
+    room->inner = take(&at, rows * most(wide, inner) * 4);
+    room->span = take(&at, rows * 4);
+    room->attention = take(&at, room_to_attend(longest, head) * 4);
+    room->bytes_stride = up(most(most(width, wide), inner), 64);
+    room->bytes = take(&at, rows * room->bytes_stride + 64);
     return at - memory;
 }
 
@@ -449,19 +441,9 @@ static void one_layer(const struct layer *own, struct room *room, const int32_t 
     for (int64_t r = 0; r < asking; r++) normalize(room->hidden + r * width, sums + r * width, &own->second, width);
 }
 
-/* Write the norm of word + position + segment vectors of `count` tokens; with null `segments` all are of segment 0. */
-void nlu_int8_embeddings(const float *words, const float *positions, const int64_t *position, const float *types,
-                         const int64_t *segments, const struct norm *by, int64_t count, int64_t width, float *out) {
-    for (int64_t t = 0; t < count; t++) {
-        const float *place = positions + position[t] * width, *type = types + (segments ? segments[t] : 0) * width;
-        for (int64_t i = 0; i < width; i += LANES) {
-            const __mmask16 mask = mask_of(width - i);
-            const __m512 x = _mm512_maskz_loadu_ps(mask, words + t * width + i);
-            const __m512 sum = _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, place + i));
-            _mm512_mask_storeu_ps(out + t * width + i, mask, _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, type + i)));
-        }
-        normalize(out + t * width, 0, by, width);
-    }
+/* The norm of each of `count` rows, in place. */
+void nlu_int8_norm(float *rows, const struct norm *by, int64_t count, int64_t width) {
+    for (int64_t t = 0; t < count; t++) normalize(rows + t * width, 0, by, width);
 }
 
 /* Write the last layer's vectors of all tokens, (T, D), or with `first_only` of the first token of each sequence. Return

@@ -68,9 +68,8 @@ class Layers:
             )
         self._library = load(SOURCE)
         self._kept: list[Tensor] = []
-        own, activation = encoder.embeddings, ACTIVATIONS[encoder.sizes["activation"]]
-        self._tables = [self._copy(each.weight) for each in (own.position_embeddings, own.token_type_embeddings)]
-        self._norm_of_sum = self._norm(own.LayerNorm)
+        activation = ACTIVATIONS[encoder.sizes["activation"]]
+        self._norm_of_sum = self._norm(encoder.embeddings.LayerNorm)
         weights, numbers = list(encoder.encoder["layer"].children()), range(encoder.sizes["layers"])
         # Layers that share weights have the same number of heads.
         known = {encoder.group_of(number): encoder.heads_of(number) for number in numbers}
@@ -78,30 +77,11 @@ class Layers:
         self._layers = (_Layer * len(numbers))(*(copies[encoder.group_of(number)] for number in numbers))
         self._width = encoder.width
 
-    def size_bytes(self) -> int:
-        """Return the bytes of the copies."""
-        return sum(each.numel() * each.element_size() for each in self._kept)
-
-    def embeddings(self, words_TD: Tensor, positions_T: Tensor, segments_T: Tensor | None) -> Tensor:
-        """Return the norm of the sum of word, position and segment vectors, (T, D), float32; None: all of segment 0."""
-        words_TD, positions_T = words_TD.contiguous(), positions_T.contiguous()
-        segments_T = None if segments_T is None else segments_T.contiguous()
-        assert words_TD.dtype == torch.float32 and positions_T.dtype == torch.int64
-        assert segments_T is None or segments_T.dtype == torch.int64
-        # C would read beyond the tables.
-        for entries_T, table in ((positions_T, self._tables[0]), (segments_T, self._tables[1])):
-            if entries_T is not None and len(entries_T):
-                lowest, highest = map(int, entries_T.aminmax())
-                if not 0 <= lowest <= highest < len(table):
-                    raise IndexError(f"entries {lowest} to {highest} of a table of {len(table)}")
-        out_TD = torch.empty_like(words_TD)
-        positions, segments = (table.data_ptr() for table in self._tables)
-        self._library.nlu_int8_embeddings(
-            _address(words_TD), ctypes.c_void_p(positions), _address(positions_T), ctypes.c_void_p(segments),
-            None if segments_T is None else _address(segments_T), ctypes.byref(self._norm_of_sum),
-            ctypes.c_int64(len(words_TD)), ctypes.c_int64(words_TD.shape[1]), _address(out_TD),
-        )  # fmt: skip
-        return out_TD
+    def normalize(self, sum_TD: Tensor) -> None:
+        """Compute the norm of the embeddings in place, of (T, D) float32."""
+        assert sum_TD.dtype == torch.float32 and sum_TD.is_contiguous()
+        rows, width = map(ctypes.c_int64, sum_TD.shape)
+        self._library.nlu_int8_norm(_address(sum_TD), ctypes.byref(self._norm_of_sum), rows, width)
 
     def __call__(self, hidden_TD: Tensor, lengths: Sequence[int], *, first_only: bool) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D), or only of first tokens, (S, D); float32."""
@@ -164,11 +144,8 @@ class Layers:
 
     def _place(self, tensor: Tensor) -> int:
         """Keep a copy and return its address."""
-        return self._copy(tensor).data_ptr()
-
-    def _copy(self, tensor: Tensor) -> Tensor:
         self._kept.append(tensor.detach().clone(memory_format=torch.contiguous_format))
-        return self._kept[-1]
+        return self._kept[-1].data_ptr()
 
 
 def _address(tensor: Tensor) -> ctypes.c_void_p:

@@ -10,7 +10,6 @@ bits in any batch.
 Axes: R rows, I input features, O output features.
 """
 
-import threading
 from typing import Any
 
 import torch
@@ -91,7 +90,6 @@ class QuantizedLinear(nn.Module):
         bytes_RI, span_R1 = self._whole(input.float())
         zero = MIDDLE if self.lowest is None else 0
         packed = self._packed[start, stop]
-        assert _multiply is not None, "multiplies_integers was asked"
         # scale (bytes - zero) V': an exact sum of integers, then one rounding. Rows of int8 have no fast kernel.
         scale_O, zero_O = self._product_scale_O[some], self._zero_O[some]
         product_RO: Tensor = _multiply(
@@ -108,14 +106,13 @@ class QuantizedLinear(nn.Module):
         A span is LARGEST steps, or STEPS if the least possible activation is known.
         """
         if self.lowest is None:
-            size_RI = torch.abs(input_RI, out=_steps(input_RI))
-            span_R1 = size_RI.amax(1, keepdim=True).clamp_(min=TINY)
-            steps_RI = torch.mul(input_RI, LARGEST / span_R1, out=_steps(input_RI))
+            span_R1 = input_RI.abs().amax(1, keepdim=True).clamp_(min=TINY)
+            steps_RI = input_RI * (LARGEST / span_R1)
         else:
             span_R1 = (input_RI.amax(1, keepdim=True) - self.lowest).clamp_(min=TINY)
             per_step_R1 = STEPS / span_R1
             first_R1 = per_step_R1 * -self.lowest - MIDDLE
-            steps_RI = torch.addcmul(first_R1, input_RI, per_step_R1, out=_steps(input_RI))
+            steps_RI = torch.addcmul(first_R1, input_RI, per_step_R1)
         rows = len(input_RI)
         # The library compiles its kernel for each new number of rows, so only ROW_COUNTS numbers between two powers of
         # two are used. Rows do not influence each other, so those that are added need no content.
@@ -129,27 +126,8 @@ class QuantizedLinear(nn.Module):
 
 def _in_blocks(whole_OI: Tensor) -> Tensor:
     """Return an int8 weight in the memory layout of the library's kernels."""
-    assert _prepack is not None, "multiplies_integers was asked"
     packed: Tensor = _prepack(whole_OI.contiguous(), None)
     return packed
-
-
-class _Scratch(threading.local):
-    """Memory of the last batch, of each thread: clearing new pages takes longer than rounding a row."""
-
-    kept: Tensor | None = None
-
-
-_scratch = _Scratch()
-
-
-def _steps(input_RI: Tensor) -> Tensor:
-    """Return memory for (R, I) float32 numbers until the next call."""
-    count = input_RI.numel()
-    if _scratch.kept is None or len(_scratch.kept) < count:
-        with torch.inference_mode(False):
-            _scratch.kept = torch.empty(count)
-    return _scratch.kept[:count].view_as(input_RI)
 
 
 class _Product(torch.autograd.Function):

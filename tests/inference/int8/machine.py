@@ -1,14 +1,12 @@
 """What this machine can compile and compute."""
 
-from nlu.config.errors import UserError
-from nlu.inference.int8.layers import INSTRUCTIONS
-from nlu.inference.int8.library import has_instructions
+import shutil
+
+from nlu.inference.int8.library import COMPILERS, INSTRUCTIONS
 from nlu.inference.int8.linear import multiplies_integers
+from nlu.training.hardware import instruction_sets
 
 
 def compiles_int8() -> bool:
     """Return whether precision=int8_compiled works here."""
-    try:
-        return multiplies_integers() and all(map(has_instructions, INSTRUCTIONS))
-    except UserError:
-        return False
+    return multiplies_integers() and instruction_sets().issuperset(INSTRUCTIONS) and any(map(shutil.which, COMPILERS))

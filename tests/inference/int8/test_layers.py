@@ -106,24 +106,11 @@ def test_a_layer_is_that_of_whole_numbers_and_double_precision(sizes):
     assert np.median(errors_TD) < 2e-5 and errors_TD.max() < 0.05 * np.abs(expected_TD).max()
 
 
-@pytest.mark.parametrize("has_segments", [True, False])
-def test_embeddings_are_the_norm_of_a_sum_in_double_precision(has_segments):
-    bert, words_TD = encoder(**SIZES[1]), hidden(LENGTHS, 312)
-    positions_T, segments_T = torch.randint(200, (len(words_TD),)), torch.randint(2, (len(words_TD),))
-    found_TD = compiled(bert).embeddings(words_TD, positions_T, segments_T if has_segments else None)
-    own = bert.embeddings
-    places_PD, types_SD = (
-        table.weight.detach().double().numpy() for table in (own.position_embeddings, own.token_type_embeddings)
-    )
-    sum_TD = words_TD.double().numpy() + places_PD[positions_T] + types_SD[segments_T if has_segments else 0]
-    assert np.abs(found_TD.numpy() - normed(sum_TD, own.LayerNorm)).max() < 1e-5
-
-
-@pytest.mark.parametrize(("position", "segment"), [(200, 0), (-1, 0), (0, 2)])
-def test_an_entry_that_a_table_lacks_is_an_error_as_in_torch(position, segment):
-    layers, words_TD = compiled(encoder()), hidden([2], 24)
-    with pytest.raises(IndexError, match="^entries .* of a table of"):
-        layers.embeddings(words_TD, torch.tensor([0, position]), torch.tensor([0, segment]))
+def test_the_norm_of_embeddings_is_that_of_double_precision():
+    bert, sum_TD = encoder(**SIZES[1]), hidden(LENGTHS, 312)
+    expected_TD = normed(sum_TD.double().numpy(), bert.embeddings.LayerNorm)
+    compiled(bert).normalize(sum_TD)
+    assert np.abs(sum_TD.numpy() - expected_TD).max() < 1e-5
 
 
 @pytest.mark.parametrize("sizes", SIZES)
@@ -175,10 +162,8 @@ def test_layers_with_shared_weights_and_fewer_heads_compute_as_torch_does():
 
 
 def test_a_processor_without_the_instructions_is_refused(monkeypatch):
-    monkeypatch.setattr(in_c, "has_instructions", lambda name: name != "__AVX512VNNI__")
-    with pytest.raises(
-        UserError, match="^precision is int8_compiled, but this processor, or its compiler, lacks __AVX"
-    ):
+    monkeypatch.setattr(in_c, "instruction_sets", lambda: {"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+    with pytest.raises(UserError, match="^precision is int8_compiled, but this processor lacks avx512_vnni; set"):
         compile_layers(encoder())
 
 
