@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nlu.models.layers.linear import up_to_compiled
+
 # Private parts of torch, which are there in 2.13; a torch that lacks them is refused.
 _prepack = getattr(torch.ops.onednn, "qlinear_prepack", None)
 _multiply = getattr(torch.ops.onednn, "qlinear_pointwise", None)
@@ -27,7 +29,6 @@ STEPS = 255
 """the steps between the least possible activation and the largest one of a row"""
 TINY = 1e-30
 """the least span of a row, so that a row of zeros has a finite scale"""
-LEAST_ROWS, ROW_COUNTS = 16, 32
 
 
 def multiplies_integers() -> bool:
@@ -114,10 +115,9 @@ class QuantizedLinear(nn.Module):
             first_R1 = per_step_R1 * -self.lowest - MIDDLE
             steps_RI = torch.addcmul(first_R1, input_RI, per_step_R1)
         rows = len(input_RI)
-        # The library compiles its kernel for each new number of rows, so only ROW_COUNTS numbers between two powers of
-        # two are used. Rows do not influence each other, so those that are added need no content.
-        added = -rows % max(LEAST_ROWS, 2 ** (rows.bit_length() - 1) // ROW_COUNTS)
-        whole_RI = torch.empty((rows + added, self.in_features), dtype=torch.int8)
+        # The library compiles its kernel for each new number of rows. Rows do not influence each other, so those that
+        # are added need no content.
+        whole_RI = torch.empty((rows + up_to_compiled(rows), self.in_features), dtype=torch.int8)
         # torch converts to int8 several times as fast as to uint8.
         whole_RI[:rows].copy_(steps_RI.round_())
         # Adds MIDDLE.

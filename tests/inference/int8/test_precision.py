@@ -69,10 +69,7 @@ def test_without_a_compiler_int8_compiled_is_refused(run: Path, tmp_path: Path, 
     monkeypatch.delenv("CC", raising=False)
     out = f"output={tmp_path}/out.jsonl"
     predict(f"run={run}", f"input={tmp_path}/new.jsonl", out, "precision=int8_compiled", status=2)
-    assert (
-        "precision=int8_compiled needs a C compiler, but cc does not start"
-        in capsys.readouterr().err
-    )
+    assert "precision=int8_compiled needs a C compiler, but cc does not start" in capsys.readouterr().err
 
 
 def test_nlu_evaluate_scores_in_int8_as_nlu_load_does(run: Path, tmp_path: Path) -> None:
