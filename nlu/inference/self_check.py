@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nlu.config.products import is_strict
 from nlu.inference.side_by_side import may_be_apart, on_one_thread
 from nlu.models.layers.linear import Linear
 from nlu.models.task_model import TaskModel
@@ -23,8 +24,10 @@ log = logging.getLogger(__name__)
 
 BUDGET_S = 0.035
 """the time after which no further layer is looked at; with the last one the check takes at most 0.05 s"""
-ROWS, ALONE, START = 320, (17, 1), 50
-"""rows together: libraries divide the sums of up to 300 rows; rows alone, and where they begin among the others"""
+ROWS, INPUTS_PER_ROW = 320, 5
+"""the most rows together, and one for so many inputs: libraries divide longer sums also of more rows, up to 300"""
+ALONE, START = (17, 1), 50
+"""rows alone, and where they begin among the others"""
 _said: set[str] = set()
 """warnings of this process, each of which is given once"""
 
@@ -85,7 +88,7 @@ def uneven_layers(
     """
     began, known = time.perf_counter(), set()
     # A library divides long sums, if any.
-    for layer, context in sorted(layers, key=lambda pair: -pair[0].in_features):
+    for layer, context in sorted(layers, key=lambda pair: (-pair[0].in_features, -pair[0].out_features)):
         with context:
             dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
             if (shape := (layer.in_features, layer.out_features, dtype)) in known:
@@ -97,10 +100,11 @@ def uneven_layers(
             if (left_s := budget_s + began - now_s) < 0:
                 return
             # As many rows as there is time for: some processors have no kernels for bf16.
-            count = int(min(ROWS, max(START + max(ALONE), sum(ALONE) * left_s / (now_s - start_s))))
+            count = min(ROWS, layer.in_features // INPUTS_PER_ROW, int(sum(ALONE) * min(1, left_s) / (now_s - start_s)))
+            count = max(START + max(ALONE), count)
             if both_threads and torch.get_num_threads() > 1:
                 with on_one_thread(True):
-                    alone |= {(rows, 1): layer(rows_RI[START : START + rows]) for rows in ALONE}
+                    alone[1, 1] = layer(rows_RI[START : START + 1])
             together = layer(rows_RI[:count])
         for (rows, threads), found in alone.items():
             if not torch.equal(found, there := together[START : START + rows]):
@@ -120,6 +124,7 @@ def library_of(dtype: str) -> str:
     lines = [line.strip(" -") for line in torch.__config__.show().splitlines()]
     wanted = "Math Kernel Library" if dtype == "float32" else "MKL-DNN"
     if named := next((line for line in lines if wanted in line), None):
-        return named.partition(" (")[0].partition("-Product")[0].replace("Intel(R) MKL-DNN", "oneDNN")
+        lax = ", not in its strict mode" if dtype == "float32" and is_strict(torch) is False else ""
+        return named.partition(" (")[0].partition("-Product")[0].replace("Intel(R) MKL-DNN", "oneDNN") + lax
     blas = next((line.partition("BLAS_INFO=")[2].partition(",")[0] for line in lines if "BLAS_INFO=" in line), "")
     return f"{blas or 'an unknown BLAS'} on {platform.machine()}"
