@@ -1,64 +1,42 @@
 """The memory of this machine and of this process: what is free, and the largest amount that some work has taken."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 CGROUP = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
 V2 = ("memory.max", "memory.current", "inactive_file")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-"""files of a control group, and the line of its memory.stat with what can be reclaimed"""
+"""files of a control group, and the name in its memory.stat of files in memory that are given up when it needs more"""
 
 
 def of_machine() -> tuple[int, int]:
     """Return free and total bytes, bounded by the limits of a container, a service or a Slurm job."""
     known = _fields(Path("/proc/meminfo"))
-    free_bytes, total_bytes = known["MemAvailable"], known["MemTotal"]
-    for limit, free in limits():
-        free_bytes, total_bytes = min(free_bytes, free), min(total_bytes, limit)
-    return free_bytes, total_bytes
-
-
-def limits() -> Iterator[tuple[int, int]]:
-    """Yield the limit in bytes, and what is free below it, of each control group that this process is in.
-
-    Of version 2 and 1; /proc/meminfo shows the whole machine inside a container too.
-    """
-    for names in ((CGROUP / own, V2) for own in _groups("0::")):
-        yield from _limit(*names)
-    for names in ((CGROUP / "memory" / own, V1) for own in _groups(":memory:")):
-        yield from _limit(*names)
-
-
-def _groups(mark: str) -> Iterator[str]:
-    """Yield the control group of this process and those above it, as paths; the last one is the root, ``."""
-    try:
-        lines = (PROCESS / "cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    own = next((line.partition(mark)[2] for line in lines if mark in line), "/")
-    path = PurePosixPath(own.lstrip("/"))
-    for each in (path, *path.parents):
-        yield str(each)
-
-
-def _limit(group: Path, names: tuple[str, str, str]) -> Iterator[tuple[int, int]]:
-    limit_name, used_name, reclaimable = names
-    try:
-        limit, used = (int((group / name).read_text()) for name in (limit_name, used_name))
-    except (OSError, ValueError):
+    found = [(known["MemAvailable"], known["MemTotal"])]
+    for group, names in _groups():
         # Without a limit, or a group that is not visible in a container.
-        return
-    yield limit, limit - used + _reclaimable(group, reclaimable)
+        with suppress(OSError, ValueError):
+            found.append(_limited(group, *names))
+    return min(free for free, _ in found), min(total for _, total in found)
 
 
-def _reclaimable(group: Path, name: str) -> int:
-    """Return the bytes of files in memory that count as used by the group, but are given up when it needs them."""
-    try:
-        lines = (group / "memory.stat").read_text().splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
-    except (OSError, ValueError, StopIteration):
-        return 0
+def _groups() -> Iterator[tuple[Path, tuple[str, str, str]]]:
+    """Yield the control groups of this process and those above it, of versions 2 and 1, with the names of their files;
+    /proc/meminfo shows the whole machine inside a container too."""
+    own = (PROCESS / "cgroup").read_text() if (PROCESS / "cgroup").exists() else ""
+    for mark, root, names in (("0::", CGROUP, V2), (":memory:", CGROUP / "memory", V1)):
+        path = next((line.partition(mark)[2] for line in own.splitlines() if mark in line), "")
+        place = PurePosixPath(path.lstrip("/"))
+        yield from ((root / each, names) for each in (place, *place.parents))
+
+
+def _limited(group: Path, limit: str, used: str, reclaimable: str) -> tuple[int, int]:
+    """Return what is free below the limit of a control group, and the limit."""
+    most, taken = (int((group / name).read_text()) for name in (limit, used))
+    known = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return most - taken + int(known.get(reclaimable, 0)), most
 
 
 def _fields(path: Path) -> dict[str, int]:
