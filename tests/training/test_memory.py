@@ -80,7 +80,7 @@ def test_a_divided_run_is_continued_with_the_same_parts_to_the_same_bytes(tmp_pa
     with memory_for(rows=8, since_call=1), killed_in_backward(8):
         train(*overrides, f"hydra.run.dir={tmp_path}/broken")
     # Memory is enough now, but the parts stay those that were saved.
-    assert state_of(tmp_path / "broken") | {"step": 2, "pieces": 2} == state_of(tmp_path / "broken")
+    assert state_of(tmp_path / "broken") | {"step": 3, "pieces": 2} == state_of(tmp_path / "broken")
     train(*overrides, f"hydra.run.dir={tmp_path}/broken")
     assert bytes_of(tmp_path / "broken") == bytes_of(tmp_path / "unbroken")
 
@@ -123,7 +123,7 @@ def test_a_run_from_a_divided_state_does_not_divide_a_loss_that_compares_example
     given = ("loss=ghm_c", f"resume={tmp_path}/divided", "trainer.max_duration=8st")
     with memory_for(rows=1000) as met:
         train(*overrides, *given, f"hydra.run.dir={tmp_path}/longer")
-    assert met[0] == 12 and state_of(tmp_path / "longer")["pieces"] == 1
+    assert 12 in met and state_of(tmp_path / "longer")["pieces"] == 1
 
 
 @pytest.mark.parametrize(
