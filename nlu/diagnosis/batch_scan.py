@@ -11,7 +11,7 @@ from nlu.config.scan import Scan
 from nlu.config.schema import Trainer
 from nlu.diagnosis.steps import take_step
 from nlu.diagnosis.usable import device_name
-from nlu.optim.adamw import set_learning_rate
+from nlu.optim.update import set_learning_rate
 from nlu.tasks.task import comparing_loss
 from nlu.training import host_memory
 from nlu.training.batch_search import SHARE

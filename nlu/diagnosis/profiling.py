@@ -21,7 +21,7 @@ from nlu.diagnosis.traced import Traced, trace
 from nlu.diagnosis.usable import device_name, with_machine
 from nlu.display.progress import Progress
 from nlu.inference.locate import Located
-from nlu.optim.adamw import set_learning_rate
+from nlu.optim.update import set_learning_rate
 from nlu.runs import logs
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder

@@ -17,7 +17,7 @@ from nlu.config.errors import UserError
 from nlu.config.scan import Scan
 from nlu.config.words import counted
 from nlu.diagnosis.steps import take_step
-from nlu.optim.adamw import set_learning_rate
+from nlu.optim.update import set_learning_rate
 from nlu.training.meter import size_of_step
 from nlu.training.nonfinite import NonFinite
 from nlu.training.parts import Training

@@ -13,8 +13,8 @@ from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
 from nlu.models.head import HasLearningRates
 from nlu.models.task_model import TaskModel
 from nlu.optim.apex import ApexAdamW, require_kernels
-from nlu.optim.fused import FusedAdamW
 from nlu.optim.optimizer import named_parameters
+from nlu.optim.update import FusedAdamW
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +34,13 @@ class AdamW:
         freeze: list[str] = [],  # noqa: B006 - read as a schema, never changed
         lr_by_name: dict[str, PositiveFloat] | None = None,
         weight_decay_by_name: dict[str, NonNegativeFloat] | None = None,
-        kernel: Literal["torch", "apex", "auto"] = "torch",
+        kernel: Literal["torch", "apex"] = "torch",
     ):
         """`lr`: the peak rate. `layer_lr_decay` d < 1 gives the n-th layer below the top lr * d^n, and embeddings the
         smallest rate; 1 = off. `top_lr_ratio` multiplies the rate of pooler and head. `freeze`: shell patterns of
         parameter names that are not trained, e.g. ["backbone.embeddings.*"]; [] = none. `lr_by_name` and
         `weight_decay_by_name`: peak rates and decays by such a pattern, in place of those above; of several patterns
-        that match a name, the last one counts; None = none. `kernel` on CUDA: torch's, or that of NVIDIA's apex; auto =
-        apex if it is installed, which is settled before a run begins."""
+        that match a name, the last one counts; None = none. `kernel` on CUDA: torch's, or that of NVIDIA's apex."""
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise UserError(f"optimizer.betas is {list(betas)}, but must be two numbers in [0, 1); e.g. [0.9,0.999]")
         self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
@@ -124,15 +123,3 @@ def _last_match(by_pattern: Mapping[str, float], name: str, default: float | Non
     """Return the value of the last pattern that matches a name, else the default."""
     found = [value for pattern, value in by_pattern.items() if fnmatch.fnmatchcase(name, pattern)]
     return found[-1] if found else default
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> float:
-    """Set every group's rate to its base rate times the factor.
-
-    Returns the highest rate, without those that a head or `lr_by_name` sets independently of optimizer.lr.
-    """
-    for group in optimizer.param_groups:
-        # Before the first step, "lr" is the peak rate.
-        group["lr"] = group.setdefault("base_lr", group["lr"]) * factor
-    groups = [group for group in optimizer.param_groups if not group.get("has_own_lr")] or optimizer.param_groups
-    return max(group["lr"] for group in groups)

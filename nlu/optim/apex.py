@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
-from nlu.optim.fused import FusedAdamW
+from nlu.optim.update import FusedAdamW
 
 KERNELS = "amp_C"
 """the module with the compiled kernels, which apex lacks if it was built without them"""
@@ -40,7 +40,7 @@ def require_kernels(device: torch.device) -> None:
     if not has_kernels():
         raise UserError(
             "optimizer.kernel is apex, but NVIDIA's apex is not installed here with its kernels (amp_C); set it to "
-            "torch, whose kernel does the same, or to auto"
+            "torch, whose kernel does the same"
         )
 
 

@@ -13,7 +13,6 @@ import yaml
 from nlu.config.choices import node_of, target_of
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET
-from nlu.optim import apex
 from nlu.runs.folder import CONFIG
 from nlu.training.hardware import instruction_sets
 from nlu.training.ranks import Ranks
@@ -75,22 +74,6 @@ def with_precision(config: AnyRun, ranks: Ranks, run_dir: Path | None = None) ->
 
     node, choice = ranks.from_first(choose() if ranks.is_first else None)
     return config.with_choice(GROUP, node, choice)
-
-
-def with_kernel(config: AnyRun, ranks: Ranks, run_dir: Path) -> AnyRun:
-    """Return the configuration with the kernel of the optimizer for this machine if it is auto; as above."""
-    if config.optimizer.get("kernel") != NAME:
-        return config
-
-    def choose() -> str:
-        choice = "apex" if ranks.device.type == "cuda" and apex.has_kernels() else "torch"
-        begun = _begun(config, run_dir)
-        there: str = choice if begun is None else begun["optimizer"].get("kernel", "torch")
-        log.info("optimizer.kernel=auto is %s%s", there, "" if begun is None else ", with which the run was begun")
-        return there
-
-    kernel = ranks.from_first(choose() if ranks.is_first else None)
-    return config.with_choice("optimizer", {**config.optimizer, "kernel": kernel})
 
 
 def _begun(config: Run, run_dir: Path | None) -> dict[str, Any] | None:

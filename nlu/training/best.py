@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 
 from nlu.data.examples import Examples
+from nlu.optim.update import averaged
 from nlu.runs import summary
 from nlu.runs.checkpoint import held_steps
 from nlu.runs.records import Cell
 from nlu.runs.state import Best
 from nlu.storage.tensors import load_tensors
 from nlu.tasks.composite import task_of
-from nlu.training.average import averaged
 from nlu.training.evaluation import Scored, decided_for, keep_predictions, score, with_summary
 from nlu.training.parallel import load_weights, whole_weights
 from nlu.training.parts import Training

@@ -16,7 +16,7 @@ from nlu.runs import logs
 from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.sweeps.faults import lost_a_peer
-from nlu.training.auto import GROUP, NAME, with_kernel, with_precision
+from nlu.training.auto import GROUP, NAME, with_precision
 from nlu.training.build import build_data, build_stream, first_samples
 from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
@@ -90,7 +90,7 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
         trial = trial_of(config, ranks)
         with mirrored(config, run_dir, ranks) as after_save:
             # After the mirror has filled the folder, whose run keeps its precision.
-            config = with_kernel(with_precision(config, ranks, run_dir), ranks, run_dir)
+            config = with_precision(config, ranks, run_dir)
             asked = f"{GROUP}={NAME}"
             # So that the run repeated by its overrides on other hardware has the same precision.
             overrides = [f"{GROUP}={config.choices[GROUP]}" if one == asked else one for one in overrides]

@@ -11,13 +11,13 @@ from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
 from nlu.metrics.classes import commonest
+from nlu.optim.update import averaged
 from nlu.runs import logs
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.sweeps.goals import MEASURED
 from nlu.tasks.composite import task_of
-from nlu.training.average import averaged
 from nlu.training.best import last_resort, score_set
 from nlu.training.evaluation import Metrics, decided_for, keep_predictions, with_summary
 from nlu.training.measuring import asked_for, measured

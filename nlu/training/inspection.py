@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import named_parameters
+from nlu.optim.update import total_norm
 from nlu.runs.records import Cell
 from nlu.training.memory import refused
-from nlu.training.parallel import total_norm
 
 DIGITS = 6
 """of a norm in the table"""

@@ -9,7 +9,7 @@ from collections import deque
 
 from nlu.config import stopping
 from nlu.data.building import gc_frozen
-from nlu.optim.adamw import set_learning_rate
+from nlu.optim.update import set_learning_rate
 from nlu.tasks.task import comparing_loss
 from nlu.training.best import evaluate, is_paused, is_to_be_pruned
 from nlu.training.meter import Meter, log_window

@@ -24,9 +24,9 @@ from nlu.data.examples import Examples
 from nlu.methods.method import Scale
 from nlu.models.layers.recomputing import is_repetition
 from nlu.optim.optimizer import OF_METHOD
+from nlu.optim.update import total_norm
 from nlu.tasks.composite import task_of
 from nlu.training.memory import divided, tried
-from nlu.training.parallel import total_norm
 from nlu.training.passes import Passes, Share
 
 SHOWN_ROWS = 8

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nlu.config.choices import choice_of, target_of
 from nlu.config.targets import TARGET, build
-from nlu.optim.half import has_half
+from nlu.optim.update import has_half, total_norm
 from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
@@ -180,16 +180,6 @@ def messages(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         message.append(tensor)
     if message:
         yield message
-
-
-def total_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all gradients, float32; that of float16 ones is computed without copies of them."""
-    if not has_half(gradients):
-        return torch.nn.utils.get_total_norm(gradients)
-    halves = [gradient for gradient in gradients if gradient.dtype == torch.float16]
-    others = [gradient for gradient in gradients if gradient.dtype != torch.float16]
-    norms = [*torch._foreach_norm(halves, 2, dtype=torch.float32), *(torch._foreach_norm(others, 2) if others else ())]
-    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def whole_weights(parallel: Parallel, module: nn.Module) -> dict[str, Tensor]:

@@ -61,7 +61,7 @@ class HoldsWeights(Protocol):
 
     def hold(self, model: TaskModel) -> None:
         """Change the type of parameters in place, to float16 or not at all. Called before the optimizer is built, which
-        updates float16 parameters by float32 copies (`nlu.optim.half`)."""
+        updates float16 parameters by float32 copies (`nlu.optim.update`)."""
 
 
 def precision_for(model: TaskModel, node: Mapping[str, Any], trusted: Sequence[str]) -> NumberFormat:

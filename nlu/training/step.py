@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from nlu.data.examples import Examples
 from nlu.methods.method import Method, Scale
 from nlu.models.task_model import TaskModel
-from nlu.optim.fused import update
 from nlu.optim.optimizer import named_parameters
+from nlu.optim.update import follow, update
 from nlu.tasks.task import Task
 from nlu.training import nonfinite
 from nlu.training.anomaly import detecting
-from nlu.training.average import follow
 from nlu.training.inspection import Inspector
 from nlu.training.memory import divided, more_pieces, refused
 from nlu.training.parallel import Parallel

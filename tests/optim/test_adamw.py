@@ -10,7 +10,8 @@ from nlu.config.errors import UserError
 from nlu.models.encoders.bert import Bert
 from nlu.models.heads.crf import CrfHead
 from nlu.models.task_model import TaskModel
-from nlu.optim.adamw import AdamW, set_learning_rate
+from nlu.optim.adamw import AdamW
+from nlu.optim.update import set_learning_rate
 from tests.models.parts import labels, task_model
 
 LAYERS = 2

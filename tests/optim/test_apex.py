@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nlu.config.errors import UserError
 from nlu.optim import apex
-from nlu.optim.fused import FusedAdamW, update
+from nlu.optim.update import FusedAdamW, update
 from nlu.training.auto import with_kernel
 from nlu.training.ranks import Ranks
 from tests.training.in_process import composed

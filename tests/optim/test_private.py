@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from nlu.optim import fused
-from nlu.optim.fused import FusedAdamW, update
+from nlu.optim.update import FusedAdamW, update
 
 
 def test_torch_is_the_version_that_was_read() -> None:
-    assert torch.__version__.startswith("2.13."), "read nlu/optim/fused.py against this version, then set it here"
+    assert torch.__version__.startswith("2.13."), "read nlu/optim/update.py against this version, then set it here"
     assert fused.TAKES_DIVISOR
 
 

@@ -13,10 +13,9 @@ import nlu
 from nlu.data.examples import Examples
 from nlu.models.layers.linear import Embedding, Linear, halve
 from nlu.optim import fused
-from nlu.optim.fused import FusedAdamW, update
+from nlu.optim.update import FusedAdamW, total_norm, update
 from nlu.runs.predictions import Predictions
 from nlu.training.fp16 import Fp16
-from nlu.training.parallel import total_norm
 from tests.training.in_process import MODEL, PLAIN, sets, train
 from tests.training.test_step import ROWS, examples, stepper  # noqa: F401 - a fixture
 

@@ -22,7 +22,7 @@ from nlu.losses.cross_entropy import CrossEntropy
 from nlu.methods.plain import Plain
 from nlu.models.encoders.bert import Bert
 from nlu.models.layers.dropout import Noise, drawing_from
-from nlu.optim.fused import FusedAdamW
+from nlu.optim.update import FusedAdamW
 from nlu.runs import summary
 from nlu.tasks.classify import Classify
 from nlu.training.parallel import Parallel, SingleProcess
