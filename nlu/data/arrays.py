@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
+import pyarrow as pa
 
 CHUNK_VALUES = 262_144
 
@@ -56,3 +57,9 @@ def occurrences(parts: Iterable[np.ndarray], size: int) -> np.ndarray:
     for part in parts:
         counts += np.bincount(part, minlength=size)
     return counts
+
+
+def values_of(column: pa.Array) -> np.ndarray:
+    """Return a column of numbers without copying; `to_numpy` would import pandas if it is installed."""
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from nlu.config.errors import DataError
+from nlu.data.arrays import values_of
 from nlu.storage.checksum import checksum
 
 CHECKSUM = "checksum"
@@ -52,9 +53,3 @@ def _arrays_of(batch: pa.RecordBatch) -> Iterator[tuple[str, np.ndarray]]:
             yield name, values_of(column.offsets)
             column = column.values
         yield name, values_of(column)
-
-
-def values_of(column: pa.Array) -> np.ndarray:
-    """Return a column of numbers without copying; `to_numpy` would import pandas if it is installed."""
-    dtype = np.dtype(column.type.to_pandas_dtype())
-    return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]

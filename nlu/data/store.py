@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from nlu.config.errors import DataError, UserError
-from nlu.data.arrays import ranges, starts_of
-from nlu.data.shards import StoreDamaged, mapped, values_of, write_shard
+from nlu.data.arrays import ranges, starts_of, values_of
+from nlu.data.shards import StoreDamaged, mapped, write_shard
 
 SHARD_ROWS = 65_536
 FORMAT_VERSION = 3

@@ -15,7 +15,8 @@ from nlu.config.types import Fraction, InputFile, NonNegativeFloat, PositiveFloa
 from nlu.data.collate import Batch, to_device
 from nlu.distillation.distil import Distil, Known, require_one_task
 from nlu.distillation.teacher import KEY, Teacher, load_teachers
-from nlu.methods.method import Autocast, Context, forward_terms
+from nlu.methods.method import Autocast, Context
+from nlu.methods.plain import forward_terms
 from nlu.models.encoder import Encoded, Encoder, Inside
 from nlu.models.pruned_heads import KEY as PRUNED_HEADS
 from nlu.models.task_model import TaskModel

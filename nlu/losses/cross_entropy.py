@@ -46,7 +46,7 @@ class CrossEntropy(RowLoss):
     def __call__(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the sum over rows, float32."""
         # Reduced inside torch's kernel, which does not write a loss for each row first.
-        if self._weights.on(logits_NC.device) is None:
+        if self._weights.weights_C is None:
             return self._unweighted(logits_NC, labels_N, "sum")
         return self.per_row(logits_NC, labels_N).sum()
 

@@ -83,7 +83,7 @@ class ClassWeights:
         if isinstance(given, Mapping):
             # A command line and YAML yield a name such as 1 as a number.
             self._given = {str(name): weight for name, weight in given.items()}
-        self._weights_C: Tensor | None = None
+        self.weights_C: Tensor | None = None
 
     def bind(
         self, names: Sequence[str], counts: Mapping[str, int] | None, inverse: Callable[[Sequence[int]], list[float]]
@@ -101,23 +101,23 @@ class ClassWeights:
                     f"weight for each class, or set loss.{self._key}=null"
                 )
             # A class that does not occur has the weight of one that occurs once.
-            self._weights_C = torch.tensor(inverse([max(1, counts.get(name, 0)) for name in names]))
+            self.weights_C = torch.tensor(inverse([max(1, counts.get(name, 0)) for name in names]))
             return
         unknown = [name for name in self._given if name not in names]
         if unknown:
             raise UserError(*(f"loss.{self._key}.{name}: unknown class; {hint(name, list(names))}" for name in unknown))
         # Classes that are not named keep the weight 1.
-        self._weights_C = torch.tensor([float(self._given.get(name, 1.0)) for name in names])
+        self.weights_C = torch.tensor([float(self._given.get(name, 1.0)) for name in names])
 
     def on(self, device: torch.device) -> Tensor | None:
         """Return the weights on a device; (C,), float32."""
-        if self._weights_C is None:
+        if self.weights_C is None:
             assert self._given is None, "bind was not called"
             return None
         # The device is known only at the first call; the copy is kept, so that later calls do not transfer it again.
-        if self._weights_C.device != device:
-            self._weights_C = self._weights_C.to(device)
-        return self._weights_C
+        if self.weights_C.device != device:
+            self.weights_C = self.weights_C.to(device)
+        return self.weights_C
 
 
 def balanced(counts: Sequence[int]) -> list[float]:

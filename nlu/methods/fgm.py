@@ -10,7 +10,8 @@ from torch import Tensor
 from nlu.config.types import MethodNode, PositiveFloat
 from nlu.data.collate import Batch
 from nlu.methods.adversarial import TINY, Climbing, SequenceNorms
-from nlu.methods.method import Autocast, Scale, detached, same_noise, weighted
+from nlu.methods.method import Autocast, Scale, same_noise
+from nlu.methods.plain import detached, weighted
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 

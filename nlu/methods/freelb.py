@@ -12,7 +12,8 @@ from torch import Tensor
 from nlu.config.types import MethodNode, NonNegativeFloat, PositiveFloat, PositiveInt
 from nlu.data.collate import Batch, to_device
 from nlu.methods.adversarial import TINY, Climbing, SequenceNorms
-from nlu.methods.method import Autocast, Scale, detached, same_noise, weighted
+from nlu.methods.method import Autocast, Scale, same_noise
+from nlu.methods.plain import detached, weighted
 from nlu.models.layers.dropout import active
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task

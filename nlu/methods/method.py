@@ -73,26 +73,6 @@ class Method(Protocol):
         """
 
 
-def forward_terms(
-    task: Task, model: TaskModel, batch: Batch, autocast: Autocast, x_TD: Tensor | None = None
-) -> dict[str, Tensor]:
-    """Return the task's terms after one forward pass."""
-    with autocast():
-        outputs = task.forward(model, batch, x_TD)
-    return task.terms(model, batch, outputs)
-
-
-def weighted(terms: Mapping[str, Tensor], scale: Scale) -> Tensor:
-    """Return the sum of the terms, each times its scale."""
-    # Stacked, so that the sum is one kernel on an accelerator and its order is that of the terms.
-    return torch.stack([value * scale[name] for name, value in terms.items()]).sum()
-
-
-def detached(terms: Mapping[str, Tensor], factor: float = 1.0) -> dict[str, Tensor]:
-    """Return the terms without their graph, times a factor."""
-    return {name: value.detach() * factor for name, value in terms.items()}
-
-
 @contextmanager
 def same_noise(device: torch.device) -> Iterator[None]:
     """Restore all random states after the block, so that the following pass draws the same masks."""

@@ -1,9 +1,12 @@
 """One forward and one backward pass: plain training, and the base of methods that only change the loss."""
 
+from collections.abc import Mapping
+
+import torch
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
-from nlu.methods.method import Autocast, Context, Scale, detached, forward_terms, weighted
+from nlu.methods.method import Autocast, Context, Scale
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
@@ -39,3 +42,23 @@ class Plain:
         terms = self.terms(task, model, batch, autocast)
         weighted(terms, scale).backward()
         return detached(terms)
+
+
+def forward_terms(
+    task: Task, model: TaskModel, batch: Batch, autocast: Autocast, x_TD: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Return the task's terms after one forward pass."""
+    with autocast():
+        outputs = task.forward(model, batch, x_TD)
+    return task.terms(model, batch, outputs)
+
+
+def weighted(terms: Mapping[str, Tensor], scale: Scale) -> Tensor:
+    """Return the sum of the terms, each times its scale."""
+    # Stacked, so that the sum is one kernel on an accelerator and its order is that of the terms.
+    return torch.stack([value * scale[name] for name, value in terms.items()]).sum()
+
+
+def detached(terms: Mapping[str, Tensor], factor: float = 1.0) -> dict[str, Tensor]:
+    """Return the terms without their graph, times a factor."""
+    return {name: value.detach() * factor for name, value in terms.items()}

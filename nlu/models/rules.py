@@ -1,13 +1,9 @@
 """The rules of encoders, which validation calls with the whole configuration before anything heavy is imported."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from nlu.config.checks.rules import number_of_weights
-from nlu.config.choices import choice_of, target_of
-from nlu.config.errors import UserError
-from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 from nlu.config.words import counted
 from nlu.models.kept_layers import kept_layers_problems, number_kept
@@ -25,26 +21,6 @@ def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
     if "pooled_layers" in model:
         count = model.get("layers") or count
         yield from pooled_layers_problems(model.get("pooling", "first"), model["pooled_layers"], count)
-
-
-def half_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why the weights of the encoder cannot be held in fp16."""
-    if config["precision"].get("master_weights", True):
-        return
-    if config["model"][TARGET] == target_of("model", "hf"):
-        yield (
-            "precision.master_weights is false, but model=hf computes with the layers of transformers, which sum fp16 "
-            "embeddings in fp16; set it to true, or choose another model, such as model=bert"
-        )
-    strategy, trains_apart = config["parallel"][TARGET], False
-    with suppress(UserError):
-        trains_apart = read_constants(strategy).get("trains_apart", False)
-    if trains_apart and config["trainer"]["devices"] != 1:
-        yield (
-            f"precision.master_weights is false, but parallel is {choice_of('parallel', strategy)}, whose processes "
-            "exchange small changes of weights, which fp16 rounds away; set precision.master_weights=true, or "
-            "parallel=replicated"
-        )
 
 
 def pair_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:

@@ -60,12 +60,6 @@ class Window:
         for name, mean in means.items():
             self.recorded.setdefault(name, Mean()).merge(mean)
 
-    def add_terms(self, sums: dict[str, float], counts: dict[str, int]) -> None:
-        """Add a step's sums."""
-        for name, value in sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-            self.counts[name] = self.counts.get(name, 0) + counts[name]
-
     def add_costs(self, seconds: dict[str, float], peak_mb: float) -> None:
         """Add the seconds of each phase, and the largest memory since the last call."""
         for phase, value in seconds.items():

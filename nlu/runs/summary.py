@@ -14,9 +14,8 @@ In a region of torch.compile a call breaks the graph, so `fullgraph=True` raises
 import math
 import numbers
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COMPILER = "torch._dynamo"
-KEPT_ON_DEVICE_MAX = 4096
-"""values kept on an accelerator before the host reads them, so that memory does not grow with the interval"""
 
 
 def scalar(name: str, value: "Tensor | float") -> None:
@@ -35,8 +32,8 @@ def scalar(name: str, value: "Tensor | float") -> None:
 
     Raises UserError for a name with a tab or line break, and for a tensor of several elements.
     """
-    if _listener is not None:
-        _listener.scalar(name, value)
+    if listener is not None:
+        listener.scalar(name, value)
 
 
 @dataclass
@@ -90,46 +87,33 @@ class Collector:
     """The values that this process has recorded since the last `take`."""
 
     def __init__(self) -> None:
-        self._means: dict[str, Mean] = {}
-        self._waiting: list[tuple[str, Tensor]] = []
+        self.recorded: list[tuple[str, float | Tensor]] = []
+        """in order; what was recorded of passes that are run again is deleted from its end"""
         self._is_hidden_from_compiler = False
 
     def scalar(self, name: str, value: Any) -> None:
         _require_name(name)
         if isinstance(value, numbers.Real):
-            self._add(name, float(value))
+            self.recorded.append((name, float(value)))
             return
         if (elements := getattr(value, "numel", None)) is None or elements() != 1:
             shown = f"a tensor of shape {tuple(value.shape)}" if elements else f"a {type(value).__name__}"
             raise UserError(f"summary.scalar({name!r}) was given {shown}, not one number; give its mean, or its sum")
-        if value.device.type == "cpu":
-            self._add(name, float(value.detach()))
-            return
         # Reading the value now would make the host wait for the device. It is copied, since its tensor may change.
-        self._waiting.append((name, value.detach().reshape(()).double().clone()))
-        if len(self._waiting) >= KEPT_ON_DEVICE_MAX:
-            self._settle()
+        self.recorded.append((name, value.detach().reshape(()).double().clone()))
 
     def take(self) -> dict[str, Mean]:
         """Return the means of all recorded values, and forget them."""
-        self._settle()
-        means, self._means = self._means, {}
+        means: dict[str, Mean] = {}
+        for name, value in self.recorded:
+            means.setdefault(name, Mean()).add(float(value))
+        self.recorded.clear()
         return means
-
-    def mark(self) -> Callable[[], None]:
-        """Return a function that forgets what is recorded from here on."""
-        means = {name: copy(mean) for name, mean in self._means.items()}
-        waiting = list(self._waiting)
-
-        def forget() -> None:
-            self._means, self._waiting = means, waiting
-
-        return forget
 
     def hide_from_compiler(self) -> None:
         """Exclude `scalar` from torch.compile, if its compiler is loaded; it is not loaded for this.
 
-        Tracing it would recompile a model for each length of the lists in it.
+        Tracing it would recompile a model for each length of the list in it.
         """
         if not self._is_hidden_from_compiler and COMPILER in sys.modules:
             import torch
@@ -137,49 +121,32 @@ class Collector:
             self.scalar = torch.compiler.disable(self.scalar)  # type: ignore[method-assign]
             self._is_hidden_from_compiler = True
 
-    def _add(self, name: str, value: float) -> None:
-        self._means.setdefault(name, Mean()).add(value)
 
-    def _settle(self) -> None:
-        if self._waiting:
-            import torch
-
-            values = torch.stack([value for _, value in self._waiting]).tolist()
-            for (name, _), value in zip(self._waiting, values, strict=True):
-                self._add(name, value)
-            self._waiting = []
-
-
-_listener: Collector | None = None
+listener: Collector | None = None
+"""what records the calls of this process now"""
 
 
 @contextmanager
 def listening(collector: Collector) -> Iterator[None]:
     """Record the calls of this process during the block."""
-    global _listener
+    global listener
     collector.hide_from_compiler()
-    before, _listener = _listener, collector
+    before, listener = listener, collector
     try:
         yield
     finally:
-        _listener = before
-
-
-def mark() -> Callable[[], None]:
-    """Return a function that makes this process forget what is recorded in training from here on, for passes that are
-    run again."""
-    return (lambda: None) if _listener is None else _listener.mark()
+        listener = before
 
 
 @contextmanager
 def unheard() -> Iterator[None]:
     """Ignore all calls during the block."""
-    global _listener
-    before, _listener = _listener, None
+    global listener
+    before, listener = listener, None
     try:
         yield
     finally:
-        _listener = before
+        listener = before
 
 
 def _require_name(name: object) -> None:

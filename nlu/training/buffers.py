@@ -14,7 +14,7 @@ class Buffers:
     def __init__(self, modules: Sequence[nn.Module], ranks: Ranks):
         self._ranks, self._step = ranks, 0
         self._kept: list[Tensor] = []
-        self._owners = [
+        self.owners = [
             (module, name)
             for root in modules
             for module in root.modules()
@@ -26,7 +26,7 @@ class Buffers:
     @property
     def _now(self) -> list[Tensor]:
         # Looked up each time, since a module may put another tensor in the place of a buffer.
-        return [getattr(module, name) for module, name in self._owners]
+        return [getattr(module, name) for module, name in self.owners]
 
     @torch.no_grad()
     def begin(self, number: int) -> None:

@@ -47,7 +47,7 @@ from nlu.training.journal import Journal
 from nlu.training.ordering import clock_of, order_of
 from nlu.training.parallel import strategy
 from nlu.training.parts import Training, Trial
-from nlu.training.precision import precision_for
+from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume, tokenizer_at
 from nlu.training.step import Stepper
@@ -240,7 +240,7 @@ def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks
     # Before strategy and precision, so that a method that copies the model, as a teacher, copies whole fp32 weights.
     own = method.prepare(model, Context(task, store, config.seed, ranks.device, progress))
     parallel = strategy(ranks, config.parallel, trusted)
-    precision = precision_for(model, config.precision, trusted)
+    precision: NumberFormat = build(config.precision, trusted=trusted)
     model = parallel.prepare(model)
     own = None if own is None else parallel.prepare(own)
     # The optimizer comes after the strategy, which may replace the parameters.

@@ -10,10 +10,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from nlu.config.errors import UserError
 from nlu.config.types import PositiveFloat, PositiveInt
-from nlu.models.layers.linear import halve
-from nlu.models.task_model import TaskModel
 from nlu.training.hardware import instruction_sets
 
 GROWTH, BACKOFF = 2.0, 0.5
@@ -22,9 +19,7 @@ _FAST = ("avx512_fp16", "amx_fp16", "asimdhp")
 
 
 class Fp16:
-    """Matrix products in fp16. The optimizer's state stays fp32, and with `master_weights` weights and gradients do."""
-
-    rules_of_config = "nlu.models.rules.half_problems"
+    """Matrix products in fp16; weights, gradients and the optimizer's state stay fp32."""
 
     def __init__(
         self,
@@ -32,13 +27,10 @@ class Fp16:
         init_scale: PositiveFloat = 65536.0,
         growth_interval: PositiveInt = 2000,
         min_scale: PositiveFloat = 1.0,
-        master_weights: bool = True,
     ):
         """`init_scale`: the factor of the loss in the first step. `growth_interval`: steps in a row without an overflow
         after which the scale doubles. `min_scale`: if gradients overflow at this scale or below, the run ends; above
-        it, the scale is halved and the step skipped. `master_weights`: whether weights and gradients are fp32; without,
-        those of the encoder's matrices and embeddings are fp16, and each update rounds to it."""
-        self.master_weights = master_weights
+        it, the scale is halved and the step skipped."""
         self.init_scale, self.growth_interval, self.min_scale = init_scale, growth_interval, min_scale
         self._scale, self._good_steps = torch.tensor(init_scale, dtype=torch.float32), torch.tensor(0)
         """the scale, and the steps since it changed or began"""
@@ -46,26 +38,6 @@ class Fp16:
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which a forward pass runs."""
         return torch.autocast(device.type, dtype=torch.float16)
-
-    def hold(self, model: TaskModel) -> None:
-        """Hold the matrices and embeddings of the encoder in fp16, unless there are master weights.
-
-        Raises UserError if the encoder has none of our layers, or a weight is beyond the numbers of fp16.
-        """
-        if self.master_weights:
-            return
-        try:
-            names = halve(model.get_submodule("backbone"))
-        except OverflowError as error:
-            raise UserError(
-                f"precision.master_weights is false, but backbone.{error} has a weight beyond 65504, the largest "
-                "number of fp16; set it to true"
-            ) from None
-        if not names:
-            raise UserError(
-                f"precision.master_weights is false, but {type(model.backbone).__name__} has no layers of "
-                "nlu.models.layers.linear, whose weights it would hold in fp16; set it to true"
-            )
 
     def warning(self, device: torch.device) -> str | None:
         """Return a warning if the device does not support fp16 products, which are then much slower than fp32."""

@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import named_parameters
-from nlu.optim.update import total_norm
 from nlu.runs.records import Cell
-from nlu.training.memory import refused
 
 DIGITS = 6
 """of a norm in the table"""
@@ -30,23 +28,22 @@ class Inspector:
         self._before: dict[str, list[Tensor]] = {}
 
     @torch.no_grad()
-    def before_update(self, number: int, loss_scale: Tensor | None) -> None:
-        """Look at the gradient of step `number`, of which `loss_scale` is a factor, and at the weights."""
+    def before_update(self, loss_scale: Tensor | None) -> None:
+        """Look at the gradient, of which `loss_scale` is a factor, and at the weights."""
         self._norms = {}
-        with refused(f"memory ran out in step {number}, which inspect looks into"):
-            for name, parameters in self._trained.items():
-                if gradients := [one.grad for one in parameters if one.grad is not None]:
-                    norm = total_norm(gradients)
-                    self._norms[name, "gradient"] = norm if loss_scale is None else norm / loss_scale
-                self._norms[name, "weights"] = total_norm([one.detach() for one in parameters])
-            self._before = {name: [one.detach().clone() for one in each] for name, each in self._trained.items()}
+        for name, parameters in self._trained.items():
+            if gradients := [one.grad for one in parameters if one.grad is not None]:
+                norm = torch.nn.utils.get_total_norm(gradients)
+                self._norms[name, "gradient"] = norm if loss_scale is None else norm / loss_scale
+            self._norms[name, "weights"] = torch.nn.utils.get_total_norm([one.detach() for one in parameters])
+        self._before = {name: [one.detach().clone() for one in each] for name, each in self._trained.items()}
 
     @torch.no_grad()
     def after_update(self) -> None:
         """Compare the updated weights with those before."""
         for name, before in self._before.items():
             changes = [now.detach() - then for now, then in zip(self._trained[name], before, strict=True)]
-            self._norms[name, "update"] = total_norm(changes)
+            self._norms[name, "update"] = torch.nn.utils.get_total_norm(changes)
         self._before = {}
 
     def rows(self) -> list[dict[str, Cell]]:

@@ -73,7 +73,7 @@ def train(run: Training) -> bool:
             # Raises for a step that is not finite, whose update was left out.
             meter.count(stepper.read(pending.popleft()))
         if meets:
-            stepper.synchronize(number)
+            stepper.synchronize()
 
         if due.evaluates(number):
             saving |= evaluate(run)

@@ -45,7 +45,9 @@ class Meter:
             window.skipped += 1
             run.state.skipped += 1
         else:
-            window.add_terms(result.sums, result.counts)
+            for name, value in result.sums.items():
+                window.sums[name] = window.sums.get(name, 0.0) + value
+                window.counts[name] = window.counts.get(name, 0) + result.counts[name]
             window.loss_sum += result.loss
             window.gnorm_sum += result.gnorm
             window.clipped += result.clipped
@@ -58,7 +60,7 @@ class Meter:
             throughput.examples += examples
             throughput.real_tokens += tokens
             throughput.computed_tokens += computed_tokens
-        run.progress.advance(result.number, result.loss, window.examples_per_s)
+        run.progress.advance(result.number, result.loss, window.examples / window.steps_s)
 
 
 def size_of_step(run: Training, step: int) -> tuple[int, int, int]:

@@ -24,7 +24,6 @@ from nlu.data.examples import Examples
 from nlu.methods.method import Scale
 from nlu.models.layers.recomputing import is_repetition
 from nlu.optim.optimizer import OF_METHOD
-from nlu.optim.update import total_norm
 from nlu.tasks.composite import task_of
 from nlu.training.memory import divided, tried
 from nlu.training.passes import Passes, Share
@@ -164,7 +163,7 @@ class _Search:
             return True
         self.passes.forget_gradients()
         sums = self.passes.backward(share, self.scale, self.number, micro)
-        norm = total_norm([each.grad for each in self.passes.trained if each.grad is not None])
+        norm = torch.nn.utils.get_total_norm([each.grad for each in self.passes.trained if each.grad is not None])
         return not share.is_own or bool(torch.isfinite(sums.sum() + norm))
 
     def _watched(self, share: Share, micro: int) -> str:

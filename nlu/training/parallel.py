@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from nlu.config.choices import choice_of, target_of
 from nlu.config.targets import TARGET, build
-from nlu.optim.update import has_half, total_norm
 from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
@@ -95,7 +94,7 @@ class SingleProcess:
         return totals
 
     def norm(self, gradients: list[Tensor], number: int) -> tuple[Tensor, Tensor]:
-        norm = total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm(gradients)
         return norm, norm
 
     def is_whole(self, number: int) -> bool:
@@ -142,31 +141,20 @@ class Replicated(SingleProcess):
     def reduce(self, parameters: list[nn.Parameter], totals: Tensor, number: int) -> Tensor:
         gradients = self.gradients_of(parameters)
         # In another message if that of the gradients is rounded.
-        is_apart = self.reduce_dtype != torch.float32 or not gradients or has_half(gradients)
+        is_apart = self.reduce_dtype != torch.float32 or not gradients
         own = totals.new_empty(0) if is_apart else totals
         if is_apart:
             self.ranks.add_up(totals)
         if not gradients:
             return totals
-        if has_half(gradients):
-            # Summed in fp32 and then rounded; in several messages, so that a copy of all gradients is never needed.
-            # A message has one type, so biases, which are fp32, come after all matrices.
-            for some in messages(sorted(gradients, key=lambda gradient: gradient.dtype != torch.float16)):
-                self._add_up_in_one_message(some, totals.new_empty(0))
-            return totals
-        summed = self._add_up_in_one_message(gradients, own)
-        return totals if is_apart else summed.to(totals.dtype)
-
-    def _add_up_in_one_message(self, gradients: Sequence[Tensor], own: Tensor) -> Tensor:
-        """Sum gradients over all ranks in place; returns the sum of `own`."""
         # One message instead of one for each tensor. The totals travel in the gradients' type, so their sum over ranks
         # has fp32 precision.
-        flat = torch.cat([own.float(), *(gradient.view(-1).float() for gradient in gradients)]).to(self.reduce_dtype)
+        flat = torch.cat([own.float(), *(gradient.view(-1) for gradient in gradients)]).to(self.reduce_dtype)
         self.ranks.add_up(flat)
         pieces = flat[len(own) :].split([gradient.numel() for gradient in gradients])
         # Copied back into the same tensors, which the optimizer's kernel knows; one call for all of them.
-        torch._foreach_copy_(list(gradients), [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
-        return flat[: len(own)]
+        torch._foreach_copy_(gradients, [piece.view_as(g) for piece, g in zip(pieces, gradients, strict=True)])
+        return totals if is_apart else flat[: len(own)].to(totals.dtype)
 
 
 def messages(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -25,7 +25,7 @@ from nlu.models.task_model import TaskModel
 from nlu.runs import summary
 from nlu.tasks.task import Task
 from nlu.training.buffers import Buffers
-from nlu.training.memory import is_out_of_memory, refused, release
+from nlu.training.memory import is_out_of_memory, release
 from nlu.training.parallel import Parallel
 from nlu.training.phases import HostPhases
 from nlu.training.precision import NumberFormat
@@ -113,8 +113,10 @@ class Passes:
         micro-batches. `scale` is that of the whole step.
         """
         self.forget_gradients()
-        self.buffers.begin(number)
-        forget, fits = summary.mark(), True
+        if self.buffers.owners:
+            self.buffers.begin(number)
+        recorded, fits = summary.listener.recorded if summary.listener else [], True
+        before = len(recorded)
         # float64, so that the reported sum hardly depends on the division into micro-batches.
         totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)
         try:
@@ -132,13 +134,13 @@ class Passes:
         if not fits:
             self.forget_gradients()
             # What these passes have recorded is recorded again.
-            forget()
+            del recorded[before:]
             # Outside of `except`, since the traceback of the error keeps the tensors of the pass.
             release(self.device)
             return None
-        self.buffers.make_equal()
-        with refused(f"memory ran out in step {number}, where gradients are summed over ranks"):
-            return self.parallel.reduce(self.trained, totals, number)
+        if self.buffers.owners:
+            self.buffers.make_equal()
+        return self.parallel.reduce(self.trained, totals, number)
 
     def backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
         """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""

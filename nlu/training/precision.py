@@ -1,17 +1,14 @@
 """Number formats: the contract of the group `precision`, and fp32 and bf16, which need no loss scale.
 
-Weights, gradients and the optimizer's state stay fp32, unless a format is one of `HoldsWeights`.
+Weights, gradients and the optimizer's state stay fp32.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
-
-from nlu.config.targets import build
-from nlu.models.task_model import TaskModel
 
 _WITHOUT_BF16 = ("NO AVX", "AVX2")
 """torch's names of the x86 instruction sets for which it lacks kernels of bf16 products"""
@@ -50,29 +47,6 @@ class NumberFormat(Protocol):
 
     def load_state(self, state: Mapping[str, float]) -> None:
         """Continue from a result of `state`."""
-
-
-@runtime_checkable
-class HoldsWeights(Protocol):
-    """A format that also decides the type in which weights are held while training.
-
-    Scoring and predicting hold the same values as fp32, so a forward pass must give the same bits with either.
-    """
-
-    def hold(self, model: TaskModel) -> None:
-        """Change the type of parameters in place, to float16 or not at all. Called before the optimizer is built, which
-        updates float16 parameters by float32 copies (`nlu.optim.update`)."""
-
-
-def precision_for(model: TaskModel, node: Mapping[str, Any], trusted: Sequence[str]) -> NumberFormat:
-    """Return the precision of a configuration, in which the weights of the model are then held.
-
-    Raises UserError if they cannot be.
-    """
-    precision: NumberFormat = build(node, trusted=trusted)
-    if isinstance(precision, HoldsWeights):
-        precision.hold(model)
-    return precision
 
 
 class Precision:

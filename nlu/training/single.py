@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from nlu.config import stopping
-from nlu.config.errors import UserError
+from nlu.config.errors import OutOfMemory, UserError
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
@@ -37,6 +37,7 @@ from nlu.training.best import scored_again
 from nlu.training.build import build_run
 from nlu.training.loop import train
 from nlu.training.measuring import is_refused
+from nlu.training.memory import REMEDY, is_out_of_memory
 from nlu.training.nonfinite import AboveMaxLoss, NonFinite
 from nlu.training.parts import Training, Trial
 from nlu.training.ranks import Ranks
@@ -94,6 +95,8 @@ def run_single(
                     stopped = train(run)
             except Exception as error:
                 save_what_is_intact(run, error)
+                if is_out_of_memory(error):
+                    raise OutOfMemory(f"memory ran out after step {run.state.step}; {REMEDY}") from None
                 raise
         if stopped:
             saved = "state saved" if config.trainer.save else "nothing saved (trainer.save=false)"

@@ -17,7 +17,7 @@ from nlu.tasks.task import Task
 from nlu.training import nonfinite
 from nlu.training.anomaly import detecting
 from nlu.training.inspection import Inspector
-from nlu.training.memory import divided, more_pieces, refused
+from nlu.training.memory import divided, more_pieces
 from nlu.training.parallel import Parallel
 from nlu.training.passes import Passes
 from nlu.training.phases import phases_on
@@ -116,7 +116,7 @@ class Stepper:
         if not self.is_asynchronous:
             self.read(step)
         if inspector is not None:
-            inspector.before_update(number, loss_scale)
+            inspector.before_update(loss_scale)
         # A larger norm is reduced to clip_norm; the small constant keeps the result below it.
         divisor = ((own_norm + 1e-6) / self.clip_norm).clamp(min=1.0) if self.clip_norm else torch.ones_like(own_norm)
         # One test on the device for all numbers: infinity and NaN survive the additions. They are equal on all ranks,
@@ -127,8 +127,7 @@ class Stepper:
             factors = self._scale(counts).values()
             loss = torch.stack([total * factor for total, factor in zip(totals, factors, strict=True)]).sum()
             ends |= is_finite & (loss > self.max_loss)
-        with refused(f"memory ran out in step {number}, where weights are updated"):
-            self._update(gradients, divisor.float(), is_finite, ends, loss_scale, number)
+        self._update(gradients, divisor.float(), is_finite, ends, loss_scale, number)
         if inspector is not None:
             inspector.after_update()
         self.phases.begin("other")
@@ -201,12 +200,11 @@ class Stepper:
         if loss_scale is not None:
             self.precision.update(is_finite)
 
-    def synchronize(self, number: int) -> None:
-        """Make all that training changes equal on all ranks after step `number`, whose gradients were not summed."""
+    def synchronize(self) -> None:
+        """Make all that training changes equal on all ranks after a step whose gradients were not summed."""
         self.phases.begin("reduce")
         of_optimizer = [value for each in self.trained for value in self.optimizer.state.get(each, {}).values()]
         # Counts of steps, which have no axis, are equal anyway.
         moments = [value for value in of_optimizer if isinstance(value, Tensor) and value.dim()]
-        with refused(f"memory ran out after step {number}, where processes exchange their weights"):
-            self.parallel.synchronize(self.trained, [*moments, *(self.average or {}).values()])
+        self.parallel.synchronize(self.trained, [*moments, *(self.average or {}).values()])
         self.phases.begin("other")

@@ -211,24 +211,6 @@ TOGETHER = {
     "freelb in fp16": Kind(
         ("method=freelb", "precision=fp16", "precision.init_scale=64", "precision.growth_interval=1"), classes, passes=3
     ),
-    "fgm in fp16 without master weights": Kind(
-        ("method=fgm", "precision=fp16", "precision.master_weights=false", "precision.init_scale=256"),
-        classes,
-        passes=2,
-    ),
-    "mlm in fp16 without master weights": Kind(
-        ("task=mlm", "precision=fp16", "precision.master_weights=false", "precision.init_scale=256"), only_text
-    ),
-    "LoRA in fp16 without master weights": Kind(
-        (
-            "adapter=lora",
-            "adapter.rank=2",
-            "precision=fp16",
-            "precision.master_weights=false",
-            "precision.init_scale=256",
-        ),
-        classes,
-    ),
     "mlm in bf16": Kind(("task=mlm", "task.frequency_power=0.5", "precision=bf16"), only_text),
     "rdrop of masked words": Kind(("method=rdrop", "task=mlm"), only_text),
     "rdrop and the order of sentences": OfDocuments(("method=rdrop", "task=structbert"), document),

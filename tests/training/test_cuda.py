@@ -20,22 +20,15 @@ from tests.training.runs import QUICK, TINY, files, result, run, weights
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.gpu
-HALF = "fp16 without master weights"
-"""the name of that precision in these tests"""
 WARM_UP_STEPS = 2
 """in which kernels are chosen and the optimizer makes its state"""
 
 
-def in_precision(name: str) -> tuple[str, ...]:
-    """Return the overrides of a precision of these tests."""
-    return ("precision=fp16", "precision.master_weights=false") if name == HALF else (f"precision={name}",)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", HALF])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_run_on_cuda_gives_the_same_bytes_twice(tmp_path: Path, precision: str) -> None:
     options = [option for option in (*TINY, *QUICK, *files(tmp_path)) if option != "trainer.device=cpu"]
     for name in ("a", "b"):
-        run(*options, f"trainer.device={DEVICE}", *in_precision(precision), f"hydra.run.dir={tmp_path}/{name}")
+        run(*options, f"trainer.device={DEVICE}", f"precision={precision}", f"hydra.run.dir={tmp_path}/{name}")
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
 
 
@@ -124,7 +117,6 @@ def modes() -> Iterator[None]:
 
 IN_FP16 = ("plain", "freelb", "accumulation", "pairs", "tags", "crf, plain", "no dropout in attention")
 """Ways that are tried in fp16 too, which differs from bf16 in its loss scale only."""
-IN_HALF = ("plain", "fgm", "accumulation", "crf, plain", "mlm", "LoRA", "checkpointing")
 """Ways that are tried without master weights."""
 
 
@@ -134,7 +126,6 @@ IN_HALF = ("plain", "fgm", "accumulation", "crf, plain", "mlm", "LoRA", "checkpo
     [
         *((way, name) for way in WAYS for name in ("fp32", "bf16")),
         *((way, "fp16") for way in IN_FP16),
-        *((way, HALF) for way in IN_HALF),
     ],
 )
 def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
@@ -142,7 +133,7 @@ def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
 ) -> None:  # fmt: skip
     options = options_of(way, tmp_path)
     for name in ("a", "b"):
-        in_process.train(*options, *in_precision(precision), f"hydra.run.dir={tmp_path}/{name}")
+        in_process.train(*options, f"precision={precision}", f"hydra.run.dir={tmp_path}/{name}")
     for path in ("checkpoints/last/model.safetensors", "predictions/dev.jsonl", "valid.tsv"):
         assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes(), path
 
@@ -152,7 +143,7 @@ def test_on_cuda_every_method_head_and_loss_gives_the_same_bytes_twice(
 def test_a_run_on_cuda_that_is_killed_within_an_epoch_continues_to_the_same_bytes(
     tmp_path: Path, precision: str
 ) -> None:  # fmt: skip
-    options = [*options_of("plain", tmp_path), *in_precision(precision), "resume=auto", "trainer.save_interval=3st"]
+    options = [*options_of("plain", tmp_path), f"precision={precision}", "resume=auto", "trainer.save_interval=3st"]
     in_process.train(*options, f"hydra.run.dir={tmp_path}/unbroken")
     with in_process.killed_in_backward(6):
         in_process.train(*options, f"hydra.run.dir={tmp_path}/broken")
@@ -188,7 +179,7 @@ def test_a_step_that_is_not_finite_is_named_on_cuda(
 @pytest.mark.usefixtures("modes")
 @pytest.mark.parametrize(
     ("way", "precision"),
-    [*((way, "bf16") for way in WAYS), *((way, "fp16") for way in IN_FP16), *((way, HALF) for way in IN_HALF)],
+    [*((way, "bf16") for way in WAYS), *((way, "fp16") for way in IN_FP16)],
 )
 def test_on_cuda_the_host_waits_for_the_device_in_no_step(
     tmp_path: Path, way: str, precision: str, monkeypatch: pytest.MonkeyPatch
@@ -207,7 +198,7 @@ def test_on_cuda_the_host_waits_for_the_device_in_no_step(
         return pending
 
     monkeypatch.setattr(Stepper, "step", strict)
-    in_process.train(*options_of(way, tmp_path), *in_precision(precision), f"hydra.run.dir={tmp_path}/run")
+    in_process.train(*options_of(way, tmp_path), f"precision={precision}", f"hydra.run.dir={tmp_path}/run")
     assert checked == list(range(WARM_UP_STEPS + 1, 10))
 
 
@@ -226,9 +217,9 @@ def test_on_cuda_a_student_learns_of_a_teacher_on_the_device_as_on_a_cpu(tmp_pat
 
 
 @pytest.mark.usefixtures("modes")
-@pytest.mark.parametrize("precision", ["fp16", HALF])
+@pytest.mark.parametrize("precision", ["fp16"])
 def test_on_cuda_an_overflow_skips_the_step_and_halves_the_scale(tmp_path: Path, precision: str) -> None:
-    options = (*in_precision(precision), "precision.init_scale=268435456", "trainer.log_interval=1st")
+    options = (f"precision={precision}", "precision.init_scale=268435456", "trainer.log_interval=1st")
     # Without master weights, gradients of weights must fit into fp16 too, which takes more steps.
     options += ("trainer.max_duration=30st",)
     in_process.train(*options_of("plain", tmp_path), *options, f"hydra.run.dir={tmp_path}/run")

@@ -12,7 +12,6 @@ import torch
 
 from nlu.runs.records import PEAK_COLUMN
 from tests.training.in_process import column, train
-from tests.training.runs import run
 from tests.training.test_cuda import DEVICE, modes  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("modes")]
@@ -91,20 +90,6 @@ HEAVY = (
     "model.max_positions=128", "data.max_len=128",
 )  # fmt: skip
 """19 million weights, beside which the layers keep little for a few rows."""
-
-
-def test_without_master_weights_a_run_on_cuda_takes_less_memory_and_learns_alike(tmp_path: Path) -> None:
-    options = (*HEAVY, *long_rows(tmp_path), "trainer.batch_size=4", "trainer.log_interval=1st", "precision=fp16")
-    # A step that is skipped has no loss.
-    options += ("precision.init_scale=1024",)
-    for name in ("true", "false"):
-        # In a process each, since a peak counts what is left of the runs before.
-        run(*options, f"precision.master_weights={name}", "optimizer.lr=1e-3", f"hydra.run.dir={tmp_path}/{name}")
-    losses = [column(tmp_path / name, "loss") for name in ("true", "false")]
-    assert losses[1][0] == pytest.approx(losses[0][0], rel=0.02)
-    # 12 bytes instead of 18 for each weight; the products' own memory and the activations are the same.
-    saved_mb = peak_mb(tmp_path / "true") - peak_mb(tmp_path / "false")
-    assert 19 * 3 < saved_mb < 19 * 7
 
 
 @pytest.mark.parametrize("kind", ["weights", "rows"])

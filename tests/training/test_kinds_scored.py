@@ -16,7 +16,6 @@ KINDS = {
     **TASKS,
     "bce": LOSSES["bce"],
     "classify in fp16": Kind(("precision=fp16",), classes),
-    "classify in fp16 without master weights": Kind(("precision=fp16", "precision.master_weights=false"), classes),
     "retrieve in bf16": Kind(("task=retrieve", "precision=bf16"), pair_of_classes),
 }
 DEV_ROWS = 23

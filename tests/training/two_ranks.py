@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
         for step in range(1, STEPS + 1):
             result = done(parts, examples, [share(step, rank)], step, False)
             if strategy.is_whole(step) and not strategy.sums_gradients(step):
-                parts.synchronize(step)
+                parts.synchronize()
             weights.append(vector(parts).numpy())
             averages.append(torch.cat([value.view(-1) for value in (parts.average or {}).values()]).numpy().copy())
             results.append((result.loss, result.gnorm))
