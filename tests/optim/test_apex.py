@@ -15,9 +15,6 @@ from torch import Tensor
 from nlu.config.errors import UserError
 from nlu.optim import apex
 from nlu.optim.update import FusedAdamW, update
-from nlu.training.auto import with_kernel
-from nlu.training.ranks import Ranks
-from tests.training.in_process import composed
 
 CPU = torch.device("cpu")
 
@@ -79,17 +76,8 @@ def test_apex_is_used_if_it_is_nvidias_and_has_its_kernels(
     assert apex.has_kernels() == there
 
 
-def test_apex_on_a_cpu_is_refused_and_auto_is_torch_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apex_on_a_cpu_or_without_its_kernels_is_refused() -> None:
     with pytest.raises(UserError, match="kernel is apex, which computes on CUDA, not on cpu; set it to torch"):
         apex.require_kernels(CPU)
     with pytest.raises(UserError, match="NVIDIA's apex is not installed here with its kernels"):
         apex.require_kernels(torch.device("cuda"))
-    config = composed("optimizer.kernel=auto", "data=reviews")
-    assert with_kernel(config, Ranks(0, 1, CPU), tmp_path).optimizer["kernel"] == "torch"
-    monkeypatch.setattr(apex, "has_kernels", lambda: True)
-    assert with_kernel(config, Ranks(0, 1, CPU), tmp_path).optimizer["kernel"] == "torch"
-    assert with_kernel(config, Ranks(0, 1, torch.device("cuda")), tmp_path).optimizer["kernel"] == "apex"
-    # A run that is continued keeps what it was begun with.
-    (tmp_path / "config.yaml").write_text("optimizer: {kernel: torch}\n")
-    config.resume = "auto"
-    assert with_kernel(config, Ranks(0, 1, torch.device("cuda")), tmp_path).optimizer["kernel"] == "torch"

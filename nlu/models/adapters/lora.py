@@ -135,9 +135,6 @@ class LoraLinear(nn.Module):
 class WithoutBias(Linear):
     """`Linear` with a bias that stays 0."""
 
-    may_be_half = False
-    """A few numbers, but all that learns."""
-
     def __init__(self, in_features: int, out_features: int):
         super().__init__(in_features, out_features)
         del self.bias

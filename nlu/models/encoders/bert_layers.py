@@ -16,7 +16,7 @@ from nlu.models.encoders.bert_sizes import Sizes
 from nlu.models.layers.activations import ACTIVATIONS, IN_PLACE
 from nlu.models.layers.attention import Attention
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.linear import Embedding, Linear
+from nlu.models.layers.linear import Linear
 
 See = Callable[[Tensor], None]
 """receives the queries, keys and values of a layer, (T, 3D)"""
@@ -28,9 +28,9 @@ class Embeddings(nn.Module):
     def __init__(self, vocab_size: int, sizes: Sizes):
         super().__init__()
         width = sizes["embedding_size"] or sizes["hidden_size"]
-        self.word_embeddings = Embedding(vocab_size, width)
-        self.position_embeddings = Embedding(sizes["max_positions"], width)
-        self.token_type_embeddings = Embedding(sizes["segment_types"], width)
+        self.word_embeddings = nn.Embedding(vocab_size, width)
+        self.position_embeddings = nn.Embedding(sizes["max_positions"], width)
+        self.token_type_embeddings = nn.Embedding(sizes["segment_types"], width)
         self.LayerNorm = nn.LayerNorm(width, eps=sizes["layer_norm_eps"])
         self.dropout = Dropout(sizes["dropout"])
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from nlu.config.errors import UserError
 from nlu.data.collate import Batch
 from nlu.models.formats.pretrained import Pretrained
-from nlu.models.layers.linear import Embedding
 
 
 class OverWords(nn.Module):
@@ -30,7 +29,7 @@ class OverWords(nn.Module):
         self.layout, self.has_segments = "single", True
         self.head_dropout = head_dropout
         self.max_positions: int | None = None
-        self.word_embeddings = Embedding(vocab_size, width)
+        self.word_embeddings = nn.Embedding(vocab_size, width)
 
     def draw_words(self) -> None:
         """Draw the word vectors from a normal distribution."""

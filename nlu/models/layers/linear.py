@@ -1,4 +1,4 @@
-"""Linear layers and embeddings. On a CPU the result of a linear layer for a row does not depend on the other rows.
+"""Linear layers. On a CPU the result of a linear layer for a row does not depend on the other rows.
 
 Matrix libraries choose the order of summation of a product by its number of rows, and a text would have another score
 alone than among others. Three things prevent that: MKL's strict mode, which nlu sets (`nlu.products`) and which ends it
@@ -6,7 +6,7 @@ on processors of Intel; and zero rows and columns that are added where a product
 AMD, where MKL uses other code for few rows, few outputs and rows that are not aligned, in the strict mode too. In bf16,
 which oneDNN multiplies, a single row of many numbers needs them as well.
 
-Axes: R rows, I input features, O output features; T positions, D width.
+Axes: R rows, I input features, O output features.
 """
 
 import torch
@@ -23,13 +23,7 @@ ROW_COUNTS = 32
 
 
 class Linear(nn.Linear):
-    """nn.Linear on (rows, features). Its weight may be float16, its bias not."""
-
-    may_be_half = True
-    """whether `halve` includes the weight"""
-
-    def __init__(self, in_features: int, out_features: int):
-        super().__init__(in_features, out_features)
+    """nn.Linear on (rows, features)."""
 
     def forward(self, input: Tensor, outputs: slice | None = None) -> Tensor:
         """Return (R, O), or only the output features `outputs`."""
@@ -59,28 +53,10 @@ class Tied(Linear):
         return self._words[0].weight
 
 
-class Embedding(nn.Embedding):
-    """nn.Embedding, whose weight may be float16."""
-
-    may_be_half = True
-    """whether `halve` includes the weight"""
-
-    def __init__(self, entries: int, width: int):
-        super().__init__(entries, width)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the vectors (T, D) of the entries (T,), float32."""
-        # Widened before the look-up, so that the gradients of an entry are summed in fp32 and rounded once.
-        return F.embedding(input, widened(self.weight))
-
-
 def product(rows_RI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
     """Return rows W' + b, (R, O), in the precision of autocast. On a CPU the bits of a row do not depend on the other
     rows."""
-    device = rows_RI.device.type
-    if not torch.is_autocast_enabled(device):
-        weight_OI = widened(weight_OI)
-    if device != "cpu":
+    if rows_RI.device.type != "cpu":
         return F.linear(rows_RI, weight_OI, bias_O)
     rows, outputs = len(rows_RI), len(weight_OI)
     if outputs <= FEW_OUTPUTS and rows_RI.shape[1] % ALIGNED:
@@ -117,26 +93,3 @@ def padding_rows(rows: int, device: torch.device) -> int:
 def up_to_compiled(rows: int) -> int:
     """Return the number of rows that are missing for one of the numbers above."""
     return -rows % max(MIN_ROWS, 2 ** (rows.bit_length() - 1) // ROW_COUNTS)
-
-
-def widened(tensor: Tensor) -> Tensor:
-    """Return a float16 tensor in float32, and any other one as it is."""
-    return tensor.float() if tensor.dtype == torch.float16 else tensor
-
-
-def halve(module: nn.Module) -> list[str]:
-    """Hold the weights of all our linear layers and embeddings within a module in float16; returns their names.
-
-    Biases, norms and all other parameters stay float32. Raises OverflowError with the name of a weight that float16
-    does not hold.
-    """
-    names = []
-    for name, each in module.named_modules():
-        if isinstance(each, Linear | Embedding) and each.may_be_half and isinstance(each.weight, nn.Parameter):
-            half = each.weight.detach().half()
-            if not torch.isfinite(half).all():
-                raise OverflowError(f"{name}.weight")
-            # The parameter stays the same object, to which heads and methods may refer.
-            each.weight.data = half
-            names.append(f"{name}.weight")
-    return names
