@@ -117,7 +117,6 @@ def modes() -> Iterator[None]:
 
 IN_FP16 = ("plain", "freelb", "accumulation", "pairs", "tags", "crf, plain", "no dropout in attention")
 """Ways that are tried in fp16 too, which differs from bf16 in its loss scale only."""
-"""Ways that are tried without master weights."""
 
 
 @pytest.mark.usefixtures("modes")
