@@ -14,7 +14,7 @@ from nlu.launching.local_queue import LocalQueue
 from nlu.launching.queue import Job, JobState, Look, QueueContext, Ticket
 from nlu.launching.slurm import SlurmQueue
 from nlu.launching.submissions import new_tokens
-from tests.launching.jobs import number_of, sleep
+from tests.launching.jobs import number_returned, sleep
 
 PATIENCE_S = 120.0
 Queue = LocalQueue | SlurmQueue
@@ -69,12 +69,12 @@ def ended(queue: Queue, tickets: list[Ticket]) -> list[Look]:
 
 
 def test_another_queue_of_the_folder_finds_the_jobs_and_reads_their_results(tmp_path: Path, kind: Kind) -> None:
-    tickets = kind.open(tmp_path, number_of).submit(jobs(tmp_path, 2))
+    tickets = kind.open(tmp_path, number_returned).submit(jobs(tmp_path, 2))
     other = kind.open(tmp_path)
     assert other.find([ticket.job for ticket in tickets]) == tickets
     assert other.find(jobs(tmp_path, 1)) == [None], "another submission"
     assert [look.state for look in ended(other, tickets)] == [JobState.DONE] * 2
-    assert [other.outcome(ticket.id) for ticket in tickets] == [0, 1]
+    assert [other.outcome(ticket.id).return_value for ticket in tickets] == [0, 1]
 
 
 def test_a_cancelled_job_and_a_killed_one_have_different_states(tmp_path: Path, kind: Kind) -> None:
