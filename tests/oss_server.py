@@ -1,4 +1,4 @@
-"""OSS as far as transfers and mirrors use it: moto's S3 behind a door that speaks OSS, and checks its signatures.
+"""OSS as far as transfers, mirrors and journals use it: moto's S3 behind a door that speaks OSS and checks signatures.
 
 The door takes requests signed with version 1 (HMAC-SHA1), renames headers (x-oss-* to x-amz-*) and puts answers into
 the form of OSS. It refuses a bulk delete without Content-MD5, as OSS does. It is not OSS, which may be stricter.
@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import oss2
+from moto.s3.models import s3_backends
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
@@ -37,11 +38,13 @@ Environment = dict[str, Any]
 class OssServer:
     """A context that serves one empty bucket on a free port of 127.0.0.1.
 
-    It refuses a bucket of `elsewhere` as OSS does if that is in another region.
+    It refuses a bucket of `elsewhere` as OSS does if that is in another region. A `versioned` bucket ignores the header
+    x-oss-forbid-overwrite, as the reference says. `token` is what goes with short-lived keys; without it, any is taken.
     """
 
-    def __init__(self, bucket: str = BUCKET, elsewhere: str = "far") -> None:
-        self.bucket, self.elsewhere = bucket, elsewhere
+    def __init__(self, bucket: str = BUCKET, elsewhere: str = "far", *, versioned: bool = False) -> None:
+        self.bucket, self.elsewhere, self.versioned = bucket, elsewhere, versioned
+        self.token: str | None = None
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -54,6 +57,11 @@ class OssServer:
         return {"OSS_ENDPOINT": endpoint, "FSSPEC_OSS_KEY": KEY, "FSSPEC_OSS_SECRET": SECRET}
 
     def __enter__(self) -> "OssServer":
+        # The memory behind all servers is that of the process.
+        for backend in (backend for account in s3_backends.values() for backend in account.values()):
+            if earlier := backend.buckets.get(self.bucket):
+                earlier.keys.clear()
+                earlier.multiparts.clear()
         self._thread.start()
         oss2.Bucket(oss2.Auth(KEY, SECRET), self.environment["OSS_ENDPOINT"], self.bucket).create_bucket()
         return self
@@ -66,13 +74,13 @@ class OssServer:
     def _answer(self, environment: Environment, start: Callable[..., Any]) -> Iterable[bytes]:
         query = parse_qsl(environment.get("QUERY_STRING", ""), keep_blank_values=True)
         self.methods.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
-        if refused := _refusal(environment, query):
+        if refused := _refusal(environment, query, self.token):
             return _refuse(start, *refused)
         if environment["PATH_INFO"].strip("/").partition("/")[0] == self.elsewhere:
             return _refuse(start, "403 Forbidden", "AccessDenied", ELSEWHERE)
         if any(name == "delete" for name, _ in query) and "HTTP_CONTENT_MD5" not in environment:
             return _refuse(start, "400 Bad Request", "MissingArgument")
-        if is_new := environment.get("HTTP_X_OSS_FORBID_OVERWRITE") == "true":
+        if is_new := environment.get("HTTP_X_OSS_FORBID_OVERWRITE") == "true" and not self.versioned:
             environment["HTTP_IF_NONE_MATCH"] = "*"
         kept = [(name, value) for name, value in query if value or name not in MARKERS]
         environment["QUERY_STRING"] = urlencode(kept)
@@ -86,12 +94,14 @@ class OssServer:
         return _translate(answer, body, environment["REQUEST_METHOD"], start)
 
 
-def _refusal(environment: Environment, query: list[tuple[str, str]]) -> tuple[str, str] | None:
+def _refusal(environment: Environment, query: list[tuple[str, str]], token: str | None) -> tuple[str, str] | None:
     match = re.fullmatch(r"OSS ([^:]+):(.+)", environment.get("HTTP_AUTHORIZATION", ""))
     if match is None:
         return "403 Forbidden", "AccessDenied"
     if match[1] != KEY:
         return "403 Forbidden", "InvalidAccessKeyId"
+    if token not in (None, environment.get("HTTP_X_OSS_SECURITY_TOKEN")):
+        return "403 Forbidden", "InvalidSecurityToken"
     headers = {name[5:].lower().replace("_", "-"): value for name, value in environment.items() if name[:5] == "HTTP_"}
     signed = sorted((name, value) for name, value in headers.items() if name.startswith("x-oss-"))
     resources = [name + (f"={value}" if value else "") for name, value in sorted(query) if name in SUBRESOURCES]

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from moto.server import DomainDispatcherApplication, create_backend_app
-from oss_emulator import OssEmulator
 from werkzeug.serving import make_server
 
 from nlu.config.errors import UserError
+from nlu.storage.objects import ObjectStore
 from nlu.sweeps.object_journal import ObjectJournalBackend
+from tests.oss_server import OssServer
 
 pytestmark = pytest.mark.services
 
@@ -58,7 +59,7 @@ def test_a_server_that_ignores_the_condition_is_refused(lax_s3: str) -> None:
 
 
 def test_writers_on_oss_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with OssEmulator() as oss:
+    with OssServer() as oss:
         adopt(monkeypatch, oss.environment)
         backends = [ObjectJournalBackend("oss://bucket/sweep") for _ in range(4)]
 
@@ -75,4 +76,4 @@ def test_writers_on_oss_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch)
         assert orders == [orders[0]] * 4
         for name in range(4):
             assert [entry["number"] for entry in orders[0] if entry["writer"] == name] == list(range(20))
-        assert sum("merged-32" in path for path in oss.objects) == 2
+        assert sum("merged-32" in key for key in ObjectStore("oss://bucket/sweep", "storage").list()) == 2

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import boto3
 import pytest
@@ -129,12 +128,11 @@ def test_wrong_keys_are_denied_by_the_name_of_their_variable(monkeypatch):
     pytest.importorskip("ossfs")
     from fsspec.config import conf
 
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "services")
-    from oss_emulator import KEY, OssEmulator
+    from tests.oss_server import KEY, OssServer
 
     monkeypatch.setitem(conf, "oss", {"key": KEY, "secret": "wrong"})
-    with OssEmulator() as emulator:
-        for name, value in {**emulator.environment, "FSSPEC_OSS_SECRET": "wrong"}.items():
+    with OssServer() as server:
+        for name, value in {**server.environment, "FSSPEC_OSS_SECRET": "wrong"}.items():
             monkeypatch.setenv(name, value)
         answer = ask([("oss://bucket/a.csv", False)])["oss://bucket/a.csv", False]
     assert answer.state is State.DENIED

@@ -54,13 +54,14 @@ def server(tmp_path: Path, keys: None) -> Iterator[Any]:
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """The store of hydra.launcher.oss_folder, on a double of OSS."""
     from fsspec.config import conf
-    from oss_emulator import KEY, SECRET, OssEmulator
+
+    from tests.oss_server import KEY, SECRET, OssServer
 
     # It reads the environment once, when it is imported.
     monkeypatch.setitem(conf, "oss", {"key": KEY, "secret": SECRET})
-    with OssEmulator() as emulator:
+    with OssServer() as server:
         monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
-        for name, value in emulator.environment.items():
+        for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         yield ObjectStore(STORE, "hydra.launcher.oss_folder")
 

@@ -100,8 +100,8 @@ def test_a_job_without_its_code_ends_with_one_line(archive, tmp_path, address, d
 
 @pytest.mark.thorough
 def test_a_job_with_a_role_fetches_its_code_by_the_keys_of_the_platform(archive, server, tmp_path, monkeypatch):
-    from oss_emulator import KEY
-    from oss_emulator import SECRET as SECRET_OF_STORE
+    from tests.oss_server import KEY
+    from tests.oss_server import SECRET as SECRET_OF_STORE
 
     server.role = {"AccessKeyId": KEY, "AccessKeySecret": SECRET_OF_STORE, "SecurityToken": "a-token"}
     monkeypatch.delenv("FSSPEC_OSS_KEY", raising=False)

@@ -180,9 +180,9 @@ def test_jobs_are_not_refused_while_the_store_is_unreachable(opened, server, mon
 
 
 def test_no_job_is_made_over_a_store_whose_mirrors_two_runs_could_take(opened, server, monkeypatch):
-    from oss_emulator import OssEmulator
+    from tests.oss_server import OssServer
 
-    with OssEmulator(versioned=True) as versioned:
+    with OssServer(versioned=True) as versioned:
         monkeypatch.setenv("OSS_ENDPOINT", versioned.environment["OSS_ENDPOINT"])
         with pytest.raises(JobRefused, match="in spite of x-oss-forbid-overwrite .*versioned.*; use another bucket"):
             opened().submit([job(0)])

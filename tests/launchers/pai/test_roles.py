@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra pai")
-from oss_emulator import KEY, SECRET, OssEmulator
 from pai_server import PaiServer
 
 from nlu.runs.mirror import Mirror, bring_back
 from nlu.storage import environment
 from nlu.storage.bucket import Denied
 from nlu.storage.objects import ObjectStore
+from tests.oss_server import KEY, SECRET, OssServer
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """An OSS that takes keys only with a token, and a platform that gives them to this process."""
     (tmp_path / "pai").mkdir()
-    with OssEmulator() as oss, PaiServer(tmp_path / "pai", runs=False) as platform:
+    with OssServer() as oss, PaiServer(tmp_path / "pai", runs=False) as platform:
         oss.token = "token-1"
         platform.role = {"AccessKeyId": KEY, "AccessKeySecret": SECRET, "SecurityToken": oss.token}
         monkeypatch.setenv("OSS_ENDPOINT", oss.environment["OSS_ENDPOINT"])
