@@ -81,7 +81,7 @@ def test_a_metric_that_is_never_a_number_is_said_at_once_and_leaves_the_last_wei
 @pytest.mark.parametrize(
     "other", [("method=rdrop",), ("trainer.major_metric=f1_macro",), ("loss=focal",)], ids=["method", "metric", "loss"]
 )
-def test_a_run_that_takes_over_another_one_with_other_terms_or_metrics_scores_its_weights_again(
+def test_a_run_that_takes_over_one_with_other_terms_or_metrics_scores_it_again(
     tmp_path: Path, other: tuple[str, ...]
 ) -> None:
     data = sets(tmp_path)
