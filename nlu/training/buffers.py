@@ -12,8 +12,9 @@ class Buffers:
     """The buffers of some modules. Without any, which is usual, nothing is done."""
 
     def __init__(self, modules: Sequence[nn.Module], ranks: Ranks):
-        self._ranks, self._step = ranks, 0
-        self._kept: list[Tensor] = []
+        self._ranks = ranks
+        self._kept: dict[int, list[Tensor]] = {}
+        """those before the last step and the one before it, which an accelerator may still compute, by number"""
         self.owners = [
             (module, name)
             for root in modules
@@ -31,10 +32,10 @@ class Buffers:
     @torch.no_grad()
     def begin(self, number: int) -> None:
         """Begin the passes of step `number`; if they have begun before, the buffers are put back as they were then."""
-        if number == self._step:
-            for buffer, before in zip(self._now, self._kept, strict=True):
-                buffer.copy_(before)
-        self._step, self._kept = number, [buffer.clone() for buffer in self._now]
+        for buffer, before in zip(self._now, self._kept.get(number, self._now), strict=True):
+            buffer.copy_(before)
+        self._kept = {step: kept for step, kept in self._kept.items() if abs(step - number) <= 1}
+        self._kept[number] = [buffer.clone() for buffer in self._now]
 
     @torch.no_grad()
     def make_equal(self) -> None:

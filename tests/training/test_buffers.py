@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 import nlu
@@ -12,6 +13,8 @@ from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded
 from nlu.models.head import vectors_of
 from nlu.models.heads.linear import LinearHead
+from nlu.training.buffers import Buffers
+from nlu.training.ranks import Ranks
 from tests.training.in_process import NO_DROPOUT, composed, start, tensors
 from tests.training.kinds import KINDS, read
 from tests.training.runs import result
@@ -64,3 +67,14 @@ def test_two_processes_score_and_save_the_same_running_statistics(tmp_path: Path
         there = json.loads((tmp_path / "run/checkpoints" / checkpoint / "score.json").read_text())["metrics"]["dev"]
         assert nlu.load(tmp_path / "run", checkpoint=checkpoint).evaluate(rows)["loss"] == there["loss"]
     assert result(tmp_path / "run")["best"]["step"] in (3, 6)
+
+
+def test_the_buffers_before_the_last_two_steps_can_be_put_back() -> None:
+    norm = nn.BatchNorm1d(2)
+    buffers = Buffers([norm], Ranks(0, 1, torch.device("cpu")))
+    for number in (1, 2, 3):
+        buffers.begin(number)
+        norm.running_mean.fill_(float(number))
+    # An accelerator computes step 3 while the host learns that step 2 has failed.
+    buffers.begin(2)
+    assert norm.running_mean.tolist() == [1.0, 1.0]
