@@ -33,7 +33,7 @@ def fails_at(call: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> No
     monkeypatch.setattr(Plain, "backward", failing)
 
 
-def test_an_error_in_a_step_saves_the_step_before_and_the_run_continues_to_the_same_bytes(
+def test_an_error_in_a_step_saves_the_step_before_which_continues_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = (*TINY, *sets(tmp_path), "trainer.max_duration=6st", "trainer.eval_interval=0", "trainer.save_interval=0",
