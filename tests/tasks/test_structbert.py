@@ -137,8 +137,6 @@ def test_a_run_is_scored_on_other_files_and_its_words_are_exported(pretrained: P
     ("options", "said"),
     [
         (("data.break_mode=complete",), "data.break_mode is complete, with which a block may have"),
-        (("task.mask_fraction=0",), "task.mask_fraction is 0, so no token is predicted"),
-        (("task.keep=0.6", "task.replace=0.5"), "more than all masked tokens together"),
         (("data=files", "data.train=rows.tsv", "data.fields={text: 0}"), "task=structbert needs documents"),
     ],
 )

@@ -132,7 +132,7 @@ def test_the_vectors_are_those_of_transformers_with_the_values_of_the_file(file:
     config = transformers.BertConfig(**json.loads((source.folder / "config.json").read_text()))
     assert math.isclose(config.layer_norm_eps, 1e-12) and config.vocab_size == ROWS
     reference = transformers.BertModel(config, add_pooling_layer=False).eval()
-    state = {name: torch.tensor(value) for name, value in source.tensors().items()}
+    state = dict(source.tensors())
     assert not reference.load_state_dict(state, strict=False).unexpected_keys
     with torch.inference_mode():
         rows = torch.tensor([[0, 8, 5, 2]])
