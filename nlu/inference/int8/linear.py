@@ -107,8 +107,9 @@ class QuantizedLinear(nn.Module):
         A span is LARGEST steps, or STEPS if the least possible activation is known.
         """
         if self.lowest is None:
-            span_R1 = input_RI.abs().amax(1, keepdim=True).clamp_(min=TINY)
-            steps_RI = input_RI * (LARGEST / span_R1)
+            steps_RI = input_RI.abs()
+            span_R1 = steps_RI.amax(1, keepdim=True).clamp_(min=TINY)
+            torch.mul(input_RI, LARGEST / span_R1, out=steps_RI)
         else:
             span_R1 = (input_RI.amax(1, keepdim=True) - self.lowest).clamp_(min=TINY)
             per_step_R1 = STEPS / span_R1
