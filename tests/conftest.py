@@ -51,9 +51,10 @@ settings.load_profile("repeatable")
 
 
 LONGEST = (
-    "test_export_elsewhere.py", "launching/test_signals.py", "test_pages.py",
-    "training/test_signals.py", "test_queue_launcher.py", "test_continuing.py", "test_mirror.py", "test_choices.py",
-    "test_keeping.py", "launchers/test_runs.py", "test_install.py", "test_kills.py", "test_leaks.py",
+    "launching/test_signals.py", "training/test_signals.py", "test_pages.py", "test_refusals.py",
+    "training/test_presence.py", "launchers/test_search.py", "test_mirror.py", "test_summary.py",
+    "launchers/test_goals.py", "test_install.py", "test_batch_independence.py", "launchers/test_runs.py",
+    "test_errors.py", "test_kills.py",
 )  # fmt: skip
 """The files that take longest. A file runs on one core, so one that starts late keeps the others idle at the end."""
 
