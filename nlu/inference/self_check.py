@@ -8,7 +8,6 @@ import platform
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,25 +31,6 @@ _said: set[str] = set()
 """warnings of this process, each of which is given once"""
 
 
-@dataclass(frozen=True)
-class Uneven:
-    """A layer that gives a row other bits among a few rows than among many."""
-
-    inputs: int
-    outputs: int
-    dtype: str
-    rows: int
-    threads: int
-    difference: float
-    """the largest one, as a part of the largest output"""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.inputs} to {self.outputs} in {self.dtype}, {self.rows} row{'s' * (self.rows > 1)} on "
-            f"{self.threads} thread{'s' * (self.threads > 1)}, by up to {self.difference:.0e}"
-        )
-
-
 def warn_of_batches(model: TaskModel, precision: NumberFormat, device: torch.device) -> None:
     """Warn by name, once, of layers on a CPU whose rows depend on the number of rows. Takes at most 0.05 s."""
     if device.type != "cpu" or not isinstance(model, TaskModel):
@@ -68,20 +48,21 @@ def warn_of_batches(model: TaskModel, precision: NumberFormat, device: torch.dev
         log.warning("%s; compare only scores of one batch size", said)
 
 
-def sentence(found: list[Uneven]) -> str:
+def sentence(found: list[str]) -> str:
     """Return what to say of uneven layers."""
-    libraries = sorted({library_of(one.dtype) for one in found})
+    used = [library_of(dtype) for dtype in ("float32", "bfloat16") if any(f" in {dtype}" in one for one in found)]
     return (
-        f"a score may depend on its batch here, in its last digits: {'; '.join(map(str, found))} "
-        f"({' and '.join(libraries)}, {cpu_model()}); docs/guarantees.md names the libraries on which the promise rests"
+        f"a score may depend on its batch here, in its last digits: {'; '.join(found)} ({' and '.join(used)}, "
+        f"{cpu_model()}); docs/guarantees.md names the libraries on which the promise rests"
     )
 
 
 @torch.inference_mode()
 def uneven_layers(
     layers: Iterable[tuple[Linear, AbstractContextManager[object]]], *, both_threads: bool, budget_s: float
-) -> Iterator[Uneven]:
-    """Yield the first uneven result of each shape and precision; a layer comes with the context of its forward pass.
+) -> Iterator[str]:
+    """Yield, for each shape and precision, where a row has other bits among few rows than among many, and by what part
+    of the largest output. A layer comes with the context of its forward pass.
 
     `both_threads`: whether rows are also computed by one thread, as batches side by side are. The rest is left out once
     `budget_s` is spent.
@@ -109,7 +90,8 @@ def uneven_layers(
         for (rows, threads), found in alone.items():
             if not torch.equal(found, there := together[START : START + rows]):
                 apart = float((found - there).abs().max() / together.abs().max())
-                yield Uneven(layer.in_features, layer.out_features, str(dtype)[6:], rows, threads, apart)
+                many = f"{rows} row{'s' * (rows > 1)} on {threads} thread{'s' * (threads > 1)}"
+                yield f"{shape[0]} to {shape[1]} in {str(dtype)[6:]}, {many}, by up to {apart:.0e}"
                 break
 
 

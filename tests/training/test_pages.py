@@ -154,7 +154,7 @@ def test_the_first_program_of_the_front_page_finds_no_text_that_differs(tmp_path
     of_transformers, of_nlu = done.stdout.splitlines()[-2:]
     said = "of 40 texts have another score in the batch"
     assert of_nlu == f"nlu: 0 {said}" and of_transformers.endswith(said)
-    assert f"    {of_nlu}\n" in page and f"    transformers: 12 {said}\n" in page
+    assert re.search(rf"^    transformers: [1-9]\d* {said}\n    {of_nlu}$", page, re.MULTILINE)
 
 
 def test_each_reason_not_to_run_a_command_is_still_needed() -> None:
