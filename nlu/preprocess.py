@@ -5,8 +5,11 @@ python -m nlu.preprocess data=afqmc show=5                     prints the first 
 python -m nlu.preprocess data=files data.train=big.jsonl 'data.fields={text: text, label: label}'
 """
 
+from __future__ import annotations
+
 import json
-from typing import Any, NoReturn
+import logging
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -14,6 +17,11 @@ from omegaconf import DictConfig
 from nlu.config.choices import SCHEMAS
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
+
+if TYPE_CHECKING:
+    from nlu.config.schema import Run
+
+log = logging.getLogger("nlu.preprocess")
 
 
 def main(composed: DictConfig) -> int:
@@ -28,16 +36,69 @@ def main(composed: DictConfig) -> int:
 
         return end_dry_run(config)
     from nlu.config.schema import Run
-    from nlu.training.experiment import describe_data, show_data, stream_data
+    from nlu.runs import logs
 
+    logs.set_up(None, 0)
+    run = Run.of(config)
     if config["show"]:
-        show_data(Run.of(config), config["show"])
+        show_rows(run, config["show"])
         return 0
     if config["data"].get("stream"):
-        stream_data(Run.of(config))
+        write_for_readers(run)
         config["data"]["stream"] = False
-    print(json.dumps(describe_data(Run.of(config)), ensure_ascii=False))
+        run = Run.of(config)
+    print(json.dumps(facts_of(run), ensure_ascii=False))
     return 0
+
+
+def show_rows(config: Run, count: int) -> None:
+    """Print the first `count` rows of each set that has files as the model gets them, of a mixture as NAME/SET."""
+    from nlu.data.prepare import first_rows
+    from nlu.display.encoded import print_encoded
+    from nlu.display.progress import Progress, bars
+    from nlu.training.build import naming, planned
+
+    samples = []
+    with Progress() as progress:
+        for name, own in (config.members or {"": config}).items():
+            with naming(name):
+                for sample in first_rows(planned(own)[2], count, bars(progress)):
+                    samples.append((f"{name}/{sample.name}" if name else sample.name, sample))
+    for name, sample in samples:
+        print_encoded(name, list(sample.examples()))
+
+
+def write_for_readers(config: Run) -> None:
+    """Write the data store for runs that read its rows meanwhile."""
+    from nlu.data.growing import write_stream
+    from nlu.display.progress import Progress, bars
+    from nlu.training.build import planned
+
+    with Progress() as progress:
+        write_stream(planned(config)[2], bars(progress))
+
+
+def facts_of(config: Run) -> dict[str, object]:
+    """Build or find the data store; log its content and return it, as in data.json.
+
+    If there are several folds, this is the content for the first one.
+    """
+    import torch
+
+    from nlu.data.facts import describe, lines
+    from nlu.display.progress import Progress
+    from nlu.training.build import build_data
+    from nlu.training.ranks import Ranks
+
+    if config.folds.count is not None and config.fold is None:
+        config = config.repeat(seed=config.seed, fold=0)
+    with Progress() as progress:
+        store = build_data(config, Ranks(0, 1, torch.device("cpu")), progress).store
+    facts = describe(store)
+    log.info("data store %s: %s tokens in the vocabulary", store.folder, f"{facts['vocab_size']:,}")
+    for line in lines(facts):
+        log.info("%s", line)
+    return facts
 
 
 def _require_rows(hydra: Any) -> None:

@@ -24,7 +24,6 @@ from nlu.config.words import counted
 from nlu.data.tokenizing import SPECIALS, Tokenizer, WordPiece, of_backend
 from nlu.data.unigrams import learned as learned_unigrams
 from nlu.data.word_starts import BLANK_MARKS
-from nlu.runs.logs import LASTING
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,6 @@ class Subwords(WordPiece):
                 "tokenizer=subwords learns no vocabulary, since the weights bring theirs, of %s; leave tokenizer= out, "
                 "or start from random weights (such as model=bert_tiny) to learn one",
                 counted(found.vocab_size, "token"),
-                extra=LASTING,
             )
         return found
 

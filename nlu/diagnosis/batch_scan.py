@@ -151,7 +151,7 @@ def _sizes(first: int, most: int) -> Iterator[int]:
 def _measured(run: Training, config: Scan, batch_size: int, on_host: host_memory.Peak | None) -> Size | None:
     """Measure some steps of one micro-batch of this size; returns None if memory ran out."""
     stepper, trainer = run.stepper, replace(config.trainer, batch_size=batch_size, accumulation=1)
-    run.order = order_of(replace(config, trainer=trainer), run.store, run.task, stepper.ranks)
+    run.order = order_of(replace(config, trainer=trainer), run.store, stepper.ranks)
     for number in range(WARMUP):
         stepper.read(take_step(run, number))
     # Only now, since the first steps of a size make memory that the others use again.

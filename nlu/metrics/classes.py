@@ -242,12 +242,6 @@ def _by_threshold(value_N: np.ndarray, is_positive_N: np.ndarray) -> tuple[np.nd
     return np.cumsum(is_positive_N[order_N].astype(np.int64))[ends_V], ends_V + 1
 
 
-def commonest(by_label: Sequence[LabelRow]) -> tuple[str, float]:
-    """Return the most frequent label and its share of the examples, from the scores by label."""
-    first = max(by_label, key=lambda entry: entry["examples"])
-    return first["label"], first["examples"] / sum(entry["examples"] for entry in by_label)
-
-
 def most_accurate_cut(similarity_N: np.ndarray, label_N: np.ndarray) -> float:
     """Return the most accurate threshold, midway between two values that occur; of several the highest."""
     order_N = np.argsort(-similarity_N, kind="stable")

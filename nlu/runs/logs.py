@@ -19,8 +19,6 @@ from nlu.storage.redaction import hide
 LOGGER_NAMES = ("nlu", "py.warnings")
 HANDLER_PREFIX = "nlu:"
 EARLY_RECORDS = 10_000
-LASTING = {"is_lasting": True}
-"""`extra` of a warning at the start of a run that its end repeats, since the log in between is long"""
 
 
 class HidingFormatter(logging.Formatter):
@@ -39,18 +37,6 @@ class LineFormatter(HidingFormatter):
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record).rstrip()
         return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
-
-
-class LastingHandler(logging.Handler):
-    """Keeps the messages of the warnings that the end of the run repeats."""
-
-    def __init__(self, messages: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self.messages = messages
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "is_lasting", False) and (text := record.getMessage()) not in self.messages:
-            self.messages.append(text)
 
 
 class SharedConsoleHandler(logging.Handler):
@@ -75,8 +61,7 @@ def set_up(run_dir: Path | None, rank: int, *, on_console: bool = True) -> None:
     """
     # Records that an earlier call kept until the folder was known.
     early = [record for handler in logging.getLogger("nlu").handlers for record in getattr(handler, "buffer", [])]
-    handlers = [*_handlers(run_dir, rank, early, on_console), LastingHandler(lasting())]
-    handlers[-1].set_name(f"{HANDLER_PREFIX}lasting")
+    handlers = _handlers(run_dir, rank, early, on_console)
     logging.captureWarnings(True)
     for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
@@ -93,19 +78,7 @@ def begin(run_dir: Path, rank: int, *, standalone: bool) -> None:
     A job of a search (not `standalone`) has its own folder, and logs only to the file there: on the console the search
     prints one line for each event.
     """
-    for handler in _lasting_handlers():
-        # The process may have run others before.
-        handler.messages = []
     set_up(None if standalone else run_dir, rank, on_console=standalone)
-
-
-def lasting() -> list[str]:
-    """Return the messages since `begin` that were logged as LASTING, each once."""
-    return next((handler.messages for handler in _lasting_handlers()), [])
-
-
-def _lasting_handlers() -> list[LastingHandler]:
-    return [one for one in logging.getLogger("nlu").handlers if isinstance(one, LastingHandler)]
 
 
 @contextmanager

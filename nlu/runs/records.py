@@ -83,15 +83,11 @@ class Table:
         """Sync all rows to the disk, so that they survive a power failure."""
         sync_file(self.path)
 
-    def truncate_after(self, step: int) -> int | None:
-        """Remove rows after `step`, and incomplete rows; the file is replaced atomically.
-
-        Returns the step of the last row that stays, None without rows.
-        """
+    def truncate_after(self, step: int) -> None:
+        """Remove rows after `step`, and incomplete rows; the file is replaced atomically."""
         lines = _complete_lines(self.path)[1:]
-        kept = [(found, line) for line in lines if (found := self._step(line)) is not None and found <= step]
-        write_text(self.path, self._header() + "".join(line for _, line in kept))
-        return kept[-1][0] if kept else None
+        kept = [line for line in lines if (found := self._step(line)) is not None and found <= step]
+        write_text(self.path, self._header() + "".join(kept))
 
     def _header(self) -> str:
         return "\t".join(self.columns) + "\n"

@@ -1,6 +1,6 @@
 """Build the parts of a run from its validated configuration: data, task, model, optimizer, state."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +15,12 @@ from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
-from nlu.data.growing import Growth, open_stream, write_stream
+from nlu.data.growing import Growth, open_stream
 from nlu.data.mixture import MixedStore, mixed
 from nlu.data.opening import Store
 from nlu.data.plan import Plan, plan_of
-from nlu.data.prepare import first_rows, prepare
+from nlu.data.prepare import prepare
 from nlu.data.seeds import stable_seed
-from nlu.data.shown import Sample
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
@@ -98,7 +97,7 @@ def build_run(
     )
     if not trainer.save:
         checkpoints = Unsaved(run_dir, ranks, wanted=bool(trainer.eval_rows or store.of_role("test")))
-    order = order_of(config, store, task, ranks)
+    order = order_of(config, store, ranks)
     clock = clock_of(config, store, order)
     scheduler = build(config.scheduler, trusted=trusted)
     # Last, since it overwrites the initial weights, the optimizer's state and the moving average.
@@ -281,8 +280,8 @@ def build_data(
     with ranks.leaders_go_first():
         plans: dict[str, Plan] = {}
         for name, own in (config.members or {"": config}).items():
-            with _named(name):
-                _, source, plans[name] = _planned(own)
+            with naming(name):
+                _, source, plans[name] = planned(own)
         whole = next(iter(plans.values())).tokenizer
         if is_trimmed(config, source, whole):
             plans = _trimmed(config, plans, fold, progress, checkpoint)
@@ -306,7 +305,7 @@ def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path
     return store
 
 
-def _named(name: str) -> AbstractContextManager[None]:
+def naming(name: str) -> AbstractContextManager[None]:
     """Return a context in which a problem of one set of several names the key that the user wrote for it."""
     return keys_called({"data.": f"data.sets.{name}."} if name else {})
 
@@ -314,7 +313,7 @@ def _named(name: str) -> AbstractContextManager[None]:
 def _prepared(config: Run, plans: Mapping[str, Plan], fold: Fold | None, progress: Progress) -> Store:
     stores = {}
     for name, plan in plans.items():
-        with _named(name):
+        with naming(name):
             stores[name] = prepare(plan, bars(progress), fold)
     return mixed(stores) if config.members else stores[""]
 
@@ -337,20 +336,7 @@ def _trimmed(
     }
 
 
-def build_stream(config: Run, progress: Progress) -> None:
-    """Write the data store for runs that read its rows meanwhile."""
-    write_stream(_planned(config)[2], bars(progress))
-
-
-def first_samples(config: Run, count: int, progress: Progress) -> Iterator[tuple[str, Sample]]:
-    """Yield the name of each set that has files, in a mixture NAME/SET, and its first rows as they are encoded."""
-    for name, own in (config.members or {"": config}).items():
-        with _named(name):
-            for sample in first_rows(_planned(own)[2], count, bars(progress)):
-                yield f"{name}/{sample.name}" if name else sample.name, sample
-
-
-def _planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
+def planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
     """Return the task's class, the pretrained weights, and the plan of the data store."""
     trusted = config.trusted_packages
     task_class = task_class_of(config)

@@ -9,15 +9,11 @@ import torch
 
 from nlu.config import stopping
 from nlu.config.schema import Run
-from nlu.data.facts import describe, lines
-from nlu.display.encoded import print_encoded
-from nlu.display.progress import Progress
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.sweeps.faults import lost_a_peer
 from nlu.training.auto import GROUP, NAME, with_precision
-from nlu.training.build import build_data, build_stream, first_samples
 from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
 from nlu.training.repeats import repeats_of, run_repeats
@@ -149,36 +145,3 @@ def trial_of(config: Run, ranks: Ranks) -> Trial | None:
     from nlu.sweeps.channel import open_trial
 
     return open_trial(config.trial)
-
-
-def stream_data(config: Run) -> None:
-    """Write the data store of a configuration for runs that read its rows meanwhile."""
-    logs.set_up(None, 0)
-    with Progress() as progress:
-        build_stream(config, progress)
-
-
-def show_data(config: Run, count: int) -> None:
-    """Print the first `count` rows of each set as the model gets them."""
-    logs.set_up(None, 0)
-    with Progress() as progress:
-        samples = list(first_samples(config, count, progress))
-    for name, sample in samples:
-        print_encoded(name, list(sample.examples()))
-
-
-def describe_data(config: Run) -> dict[str, object]:
-    """Build or find the data store of a configuration; log its content and return it, as in data.json.
-
-    If there are several folds, this is the content for the first one.
-    """
-    logs.set_up(None, 0)
-    if config.folds.count is not None and config.fold is None:
-        config = config.repeat(seed=config.seed, fold=0)
-    with Progress() as progress:
-        store = build_data(config, Ranks(0, 1, torch.device("cpu")), progress).store
-    facts = describe(store)
-    log.info("data store %s: %s tokens in the vocabulary", store.folder, f"{facts['vocab_size']:,}")
-    for line in lines(facts):
-        log.info("%s", line)
-    return facts

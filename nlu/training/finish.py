@@ -10,11 +10,8 @@ from nlu.data.examples import Examples
 from nlu.data.facts import length_histograms
 from nlu.display.figures import draw_lengths, draw_run
 from nlu.display.results import print_parts, print_result
-from nlu.metrics.classes import commonest
 from nlu.optim.update import averaged
-from nlu.runs import logs
 from nlu.runs.freeing import RESULT, remove_unkept
-from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.sweeps.goals import MEASURED
 from nlu.tasks.composite import task_of
@@ -65,9 +62,6 @@ def finish(run: Training) -> None:
                 run.trainer.patience,
             )
         draw(run)
-        warn_of_a_score_for_nothing(run)
-        for message in logs.lasting():
-            log.warning("as at the start of the run: %s", message)
         # Before result.json, whose existence says that the run is complete: after a kill here, the same command does
         # this part again.
         run.journal.end("pruned" if run.state.pruned else "finished", metrics)
@@ -110,29 +104,6 @@ def reason_to_keep_no_best(run: Training, value: float) -> str | None:
         return None
     side = "above" if run.higher_is_better else "below"
     return f"its best {run.metric} of {run.decisive.set_name}, {value:.4g}, is not {side} trainer.save_above, {bound:g}"
-
-
-def warn_of_a_score_for_nothing(run: Training) -> None:
-    """Warn if the best weights are not more accurate than predicting the most frequent class."""
-    name = next(iter(run.eval_sets))
-    if "accuracy" in run.task.metrics and name in kept_sets(run.run_dir):
-        header = predictions_of(run.run_dir, name).header
-        # Masked words have an accuracy, but no table by label.
-        if not header["by_label"]:
-            return
-        label, share = commonest(header["by_label"])
-        # A set without labels, as task=soft allows, has no accuracy.
-        accuracy = header["metrics"]["accuracy"]
-        if share < 1 and accuracy is not None and accuracy <= share:
-            log.warning(
-                "the accuracy of %s, %.4f, is no more than that of %r for every example, %.4f; train longer "
-                "(%s) or faster (optimizer.lr)",
-                name,
-                accuracy,
-                label,
-                share,
-                "trainer.patience" if run.is_out_of_patience else "trainer.max_duration",
-            )
 
 
 def show_result(run_dir: Path) -> None:

@@ -1,7 +1,7 @@
 """The order of the examples of a run, and the clock that counts them."""
 
 from nlu.config.durations import Clock
-from nlu.config.errors import DataError, UserError
+from nlu.config.errors import DataError
 from nlu.config.schema import Run
 from nlu.data.examples import Examples
 from nlu.data.growing import GrowingExamples
@@ -9,23 +9,17 @@ from nlu.data.mixture import MixedClock, MixedOrder, MixedStore
 from nlu.data.opening import Store
 from nlu.data.order import Order, Whole
 from nlu.data.token_order import TokenClock, TokenOrder
-from nlu.tasks.composite import task_of
-from nlu.tasks.task import Task
 from nlu.training.ranks import Ranks
 
 AnyOrder = Order | TokenOrder | MixedOrder
 
 
-def order_of(config: Run, store: Store, task: Task, ranks: Ranks) -> AnyOrder:
+def order_of(config: Run, store: Store, ranks: Ranks) -> AnyOrder:
     """Return the order of the examples that are trained on.
 
-    Raises DataError for an example of more than `trainer.batch_tokens` tokens, and UserError if a loss that compares
-    pairs would get single ones.
+    Raises DataError for an example of more than `trainer.batch_tokens` tokens.
     """
     orders = {part.member: _order(config, part, ranks) for part in store.of_role("train").values()}
-    for member, order in orders.items():
-        if isinstance(order, TokenOrder):
-            _require_pairs(config, order, task_of(task, member), ranks)
     if isinstance(store, MixedStore):
         return MixedOrder(orders, seed=config.seed, alpha=config.data["alpha"])
     return orders[""]
@@ -59,18 +53,6 @@ def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder:
         rank=ranks.rank,
         world_size=ranks.world_size,
     )
-
-
-def _require_pairs(config: Run, order: TokenOrder, task: Task, ranks: Ranks) -> None:
-    """Raise UserError if a rank would compare a pair with no other one, besides in the rest of an epoch."""
-    loss = getattr(task, "loss", None)
-    least = int(order.sizes_M[:-1].min(initial=order.examples))
-    if getattr(loss, "reads", None) == "similarities" and least < 2 * ranks.world_size:
-        raise UserError(
-            f"the loss compares a pair with the others of its micro-batch, but trainer.batch_tokens is "
-            f"{config.trainer.batch_tokens:,}, into which only {least} of the longest pairs fit, over "
-            f"{ranks.world_size} device(s); set trainer.batch_tokens higher, or data.max_len lower"
-        )
 
 
 def clock_of(config: Run, store: Store, order: AnyOrder) -> Clock:

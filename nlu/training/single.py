@@ -1,7 +1,7 @@
 """One run in one folder, on this rank: from its validated configuration to result.json."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from nlu.config.errors import OutOfMemory, UserError
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
-from nlu.optim.schedules import Constant, OneCycle, warmup_steps
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
 from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, keep_note, say_finished, write_config
@@ -224,14 +223,8 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     of_valid = (*VALID_COLUMNS, *(SAMPLE_COLUMNS if run.sampled_rows else ()))
     run.tables = {"train": Table(run_dir / TRAIN, columns), "valid": Table(run_dir / VALID, of_valid)}
     # Rows after the saved state will be written again.
-    ends = {name: table.truncate_after(run.state.step) for name, table in run.tables.items()}
-    logged_at = run.state.step - run.state.window.steps
-    # A run that was taken over from another folder has no rows of the steps before.
-    if (end := ends["train"]) is not None and end < logged_at:
-        log.warning(
-            "%s ends at step %s, but rows up to step %s were written: the others are lost, which changes nothing else",
-            run_dir / TRAIN, f"{end:,}", f"{logged_at:,}",
-        )  # fmt: skip
+    for table in run.tables.values():
+        table.truncate_after(run.state.step)
     run.journal.begin(run_dir, config.to_config(), run.state)
     if run.checkpoints.folder.is_dir():
         # A kill may have come between saving the state and naming the best checkpoints after it.
@@ -241,56 +234,15 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
     for line in lines(facts):
         log.info("%s", line)
     log.info(
-        "model: %s parameters, %s of them trained%s; %s steps of %s on %s",
+        "model: %s parameters, %s of them trained%s; %s steps on %s",
         f"{everything:,}",
         f"{trained:,}",
         f", and {beside:,} of the method" if beside else "",
         f"{run.due.total_steps:,}",
-        _size_of_steps(run),
         f"{ranks.world_size} x {ranks.device.type}",
     )
-    for warning in _warnings(run):
-        log.warning("%s", warning)
-
-
-def _size_of_steps(run: Training) -> str:
-    trainer = run.trainer
-    if trainer.batch_tokens is None:
-        return f"{trainer.batch_rows * trainer.accumulation} examples"
-    tokens, mean = trainer.batch_tokens * trainer.accumulation, run.clock.num_examples / run.clock.steps_per_epoch
-    return f"at most {tokens:,} tokens, about {mean:.0f} examples,"
-
-
-def _warnings(run: Training) -> Iterator[str]:
-    """Yield warnings for the user before the first step."""
-    if slow := run.stepper.precision.warning(run.stepper.ranks.device):
-        yield slow
-    trainer = run.trainer
-    if trainer.detect_anomaly:
-        yield "trainer.detect_anomaly=true: each step takes several times as long; leave it out if the reason is known"
-    key, unit = ("batch_tokens", "tokens") if trainer.batch_tokens else ("batch_size", "examples")
-    wanted = (trainer.batch_tokens or trainer.batch_rows) * trainer.accumulation
-    for part in run.store.of_role("train").values():
-        if part.is_growing or wanted <= (there := int(part.lengths_N.sum()) if trainer.batch_tokens else len(part)):
-            continue
-        of_set = f" of {part.member}" if part.member else ""
-        yield (
-            f"a step asks for {wanted:,} {unit} (trainer.{key} * trainer.accumulation), but there are "
-            f"{there:,}{of_set}, so every step takes all of them; set trainer.{key} lower"
-        )
-    if run.due.has_stage_beyond_end:
-        trainer = run.trainer
-        yield (
-            f"trainer.stop_after={trainer.stop_after} is later than trainer.max_duration={trainer.max_duration}, so "
-            "the run ends without a stop"
-        )
-    # A user's own schedule may not have a warm-up of this kind.
-    warmup = run.scheduler.warmup if isinstance(run.scheduler, OneCycle | Constant) else 0
-    if (rise := warmup_steps(warmup, run.due.total_steps, run.clock)) > run.due.total_steps:
-        yield (
-            f"the warm-up (scheduler.warmup) takes {rise:,} steps, but the run has {run.due.total_steps:,}, so its "
-            "learning rate stays below optimizer.lr; set scheduler.warmup lower, or trainer.max_duration higher"
-        )
+    if slow := stepper.precision.warning(ranks.device):
+        log.warning("%s", slow)
 
 
 def write_command(

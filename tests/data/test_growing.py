@@ -24,7 +24,7 @@ from nlu.data.order import Order
 from nlu.data.plan import Plan
 from nlu.storage.cache import cache_dir
 from nlu.storage.locks import hold_lock
-from nlu.training.build import _planned
+from nlu.training.build import planned
 from tests.inference.runs import evaluate
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, Killed, composed, program, start, train
 from tests.training.runs import REPOSITORY, SAME_THREADS, weights
@@ -76,7 +76,7 @@ def files_of_store() -> dict[str, bytes]:
 
 
 def plan_of_keys(keys: tuple[str, ...]) -> Plan:
-    return _planned(composed(*keys, *STREAM))[2]
+    return planned(composed(*keys, *STREAM))[2]
 
 
 def tables(run_dir: Path) -> list[list[str]]:

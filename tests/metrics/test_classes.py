@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlu.metrics.classes import ClassScorer, commonest, log_probabilities
+from nlu.metrics.classes import ClassScorer, log_probabilities
 from nlu.metrics.scores import Scores
 from nlu.tasks.classify import class_records
 
@@ -55,11 +55,6 @@ def test_every_class_has_its_row_also_where_it_does_not_occur():
     assert [(row["examples"], row["correct"]) for row in rows] == [(2, 1), (1, 1), (0, 0)]
     assert [(row["precision"], row["recall"]) for row in rows] == [(1.0, 0.5), (0.5, 1.0), (0.0, 0.0)]
     assert [row["f1"] for row in rows] == pytest.approx([2 / 3, 2 / 3, 0.0])
-
-
-def test_the_commonest_label_is_found_with_its_share():
-    by_label = scored(logits_of(np.array([0, 1, 1, 2]), 3), np.array([0, 2, 2, 1]), ["a", "b", "c"]).by_label
-    assert commonest(by_label) == ("c", 0.5)
 
 
 @settings(max_examples=40)

@@ -67,16 +67,6 @@ def test_an_ordinary_run_keeps_its_messages_until_its_folder_is_known(tmp_path):
     assert [line.split()[-1] for line in (tmp_path / "deep/run/log.txt").read_text().splitlines()] == ["early", "late"]
 
 
-def test_a_lasting_warning_is_kept_for_the_end_of_its_run_and_not_of_the_next(tmp_path):
-    warn = "log.warning('no %s', 'head', extra=logs.LASTING); log.warning('other')\n"
-    done = run(
-        tmp_path,
-        f"logs.begin(folder / 'a', 0, standalone=True); {warn}logs.set_up(folder / 'a', 0); {warn}"
-        "print(logs.lasting())\nlogs.begin(folder / 'b', 0, standalone=True); print(logs.lasting())",
-    )
-    assert done.stdout == "['no head']\n[]\n"
-
-
 def test_the_traceback_of_a_rank_is_in_its_own_log_only(tmp_path):
     code = """
 logs.set_up(folder, 1)

@@ -29,7 +29,6 @@ from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.formats.weights_config import read_config
 from nlu.models.head import ReadsCheckpoints
 from nlu.models.task_model import TaskModel
-from nlu.runs.logs import LASTING
 from nlu.storage.objects import backend_of
 from nlu.storage.places import is_object, parse_place, parse_reference
 from nlu.storage.resources import fetch
@@ -250,11 +249,7 @@ def load_into(
             if _predicts_words(source):
                 log.info("pretrained %s: pretrained by masked words; its encoder is loaded", source.reference)
             else:
-                log.warning(
-                    "pretrained %s: trained for other labels, so its head is not loaded",
-                    source.reference,
-                    extra=LASTING,
-                )
+                log.warning("pretrained %s: trained for other labels, so its head is not loaded", source.reference)
     else:
         tensors = source.tensors()
         named = model.backbone.checkpoint_names(dict(tensors))
@@ -308,7 +303,7 @@ def _foreign_head(
     try:
         head = fitted_head(model, tensors, source.config, labels)
     except UnfitHeadError as unfit:
-        log.warning("pretrained %s: its head is not loaded: %s", source.reference, unfit, extra=LASTING)
+        log.warning("pretrained %s: its head is not loaded: %s", source.reference, unfit)
         return {}
     if head:
         log.info("pretrained %s: its head is loaded for the classes %s", source.reference, ", ".join(labels[:10]))
