@@ -1,0 +1,47 @@
+"""MKL's strict mode holds in every process of nlu from the first product on; where it cannot, a line says so."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+STRICT = "import torch\nfrom nlu.config.products import is_strict\n"
+PRODUCT = "import torch\ntorch.randn(50, 50) @ torch.randn(50, 50)\n"
+SHOW = "print(is_strict(torch))\n"
+
+
+def run(code: str, **environment: str) -> tuple[str, str]:
+    """Return what a new process prints and what it logs, without the mode that this process has set."""
+    known = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=known | environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip(), done.stderr
+
+
+@pytest.fixture(scope="module")
+def asks_mkl() -> None:
+    import torch
+
+    from nlu.config.products import is_strict
+
+    if is_strict(torch) is None:
+        pytest.skip("torch has no MKL that says its mode")
+
+
+def test_a_process_that_imports_nlu_first_and_what_it_starts_multiply_in_the_strict_mode(asks_mkl: None) -> None:
+    child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {PRODUCT + STRICT + SHOW!r}], check=True)\n"
+    said, logged = run("import nlu\n" + PRODUCT + STRICT + SHOW + "import sys; sys.stdout.flush()\n" + child)
+    assert said.split() == ["True", "True"] and "MKL" not in logged
+
+
+def test_torch_may_be_imported_before_but_a_product_before_is_reported(asks_mkl: None) -> None:
+    assert run(STRICT + PRODUCT + SHOW) == ("True", "")
+    said, logged = run(PRODUCT + STRICT + SHOW)
+    assert said == "False"
+    assert "a product was computed before nlu was imported" in logged and "MKL_CBWR=AUTO,STRICT" in logged
+
+
+def test_a_mode_of_the_user_stays(asks_mkl: None) -> None:
+    assert run("import nlu, os\nprint(os.environ['MKL_CBWR'])", MKL_CBWR="COMPATIBLE") == ("COMPATIBLE", "")
