@@ -124,17 +124,17 @@ class AttentionInOneKernel:
     def self_attention(self, qkv_T3D: Tensor, dropout_p: float) -> Tensor:
         """Return the result for every token; (T, D)."""
         if kernel := self._kernel_for(qkv_T3D, 3, dropout_p):
-            return self._mix_packed(kernel, *self._by_head(qkv_T3D, 3), self._bounds, self._longest)
-        mixed_BHLE = self._mix(*self._padded(qkv_T3D, 3), dropout_p)
+            return self._mix_packed(kernel, self._by_head(qkv_T3D, 3), self._bounds, self._longest)
+        mixed_BHLE = self._mix(self._padded(qkv_T3D, 3), dropout_p)
         return mixed_BHLE.transpose(1, 2).flatten(0, 1).flatten(1).index_select(0, self._place_T)
 
     def first_token_attention(self, query_BD: Tensor, key_value_T2D: Tensor, dropout_p: float) -> Tensor:
         """Return the result for the first token of each sequence; (B, D)."""
         if kernel := self._kernel_for(key_value_T2D, 2, dropout_p):
             heads = *self._by_head(query_BD, 1), *self._by_head(key_value_T2D, 2)
-            return self._mix_packed(kernel, *heads, self._firsts, 1)
+            return self._mix_packed(kernel, heads, self._firsts, 1)
         query_BH1E = query_BD.view(self._count, self._heads, 1, -1)
-        return self._mix(query_BH1E, *self._padded(key_value_T2D, 2), dropout_p).flatten(1)
+        return self._mix((query_BH1E, *self._padded(key_value_T2D, 2)), dropout_p).flatten(1)
 
     def _kernel_for(self, packed_TC: Tensor, parts: int, dropout_p: float) -> Kernel | None:
         fits = packed_TC.dtype in (torch.bfloat16, torch.float16)
@@ -151,23 +151,26 @@ class AttentionInOneKernel:
         padded = padded.index_copy(0, self._place_T, packed_TC)
         return padded.view(self._count, self._longest, parts, self._heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
 
-    def _mix(self, query_BHQE: Tensor, key_BHLE: Tensor, value_BHLE: Tensor, dropout_p: float) -> Tensor:
+    def _mix(self, heads: tuple[Tensor, ...], dropout_p: float) -> Tensor:
+        """Return (B, H, Q, E) of padded queries, keys and values."""
+
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(
                 query, key, value, attn_mask=self._mask_B11L, dropout_p=dropout_p, scale=width**-0.5
             )
 
-        width = query_BHQE.shape[-1]
-        return repeatable(attend, *map(_wide_enough, (query_BHQE, key_BHLE, value_BHLE)))[..., :width]
+        width = heads[0].shape[-1]
+        return repeatable(attend, *map(_wide_enough, heads))[..., :width]
 
-    def _mix_packed(
-        self, kernel: Kernel, query_QHE: Tensor, key_THE: Tensor, value_THE: Tensor, query_bounds: Tensor, longest: int
-    ) -> Tensor:
+    def _mix_packed(self, kernel: Kernel, heads: tuple[Tensor, ...], query_bounds: Tensor, longest: int) -> Tensor:
+        """Return (Q, D) of packed queries, keys and values; `longest` of the queries of a sequence."""
+
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            return kernel(query, key, value, query_bounds, self._bounds, longest, self._longest, scale=width**-0.5)
+            bounds = query_bounds, self._bounds
+            return kernel(query, key, value, *bounds, longest, self._longest, scale=width**-0.5)
 
-        width = query_QHE.shape[-1]
-        return repeatable(attend, *map(_wide_enough, (query_QHE, key_THE, value_THE)))[..., :width].flatten(1)
+        width = heads[0].shape[-1]
+        return repeatable(attend, *map(_wide_enough, heads))[..., :width].flatten(1)
 
 
 def _wide_enough(heads: Tensor) -> Tensor:

@@ -5,14 +5,11 @@ of random numbers, a function of (seed, step, example, index of the sequence in 
 the order of their calls. So masks depend neither on ranks nor on micro-batches nor on padding. Outside of a step, and
 on an accelerator, where drawing on the host would cost more than all else, torch's own dropout is used.
 
-The models of transformers draw from these streams too, if the tensor has padded sequences in a known layout: (S, L, D)
-for hidden states and (S, H, L, L) for attention. Other calls stay torch's, so their masks depend on the micro-batch.
-
-Axes: S sequences, L the longest of a batch, D width, H heads.
+The models of transformers draw from these streams too, where a tensor has padded sequences: (S, L, D) for hidden states
+and (S, H, L, L) for attention; S sequences, L the longest, D width, H heads. Other calls stay torch's.
 """
 
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -28,18 +25,22 @@ from nlu.data.seeds import GOLDEN, mixed, stable_seed
 
 STEPS = 2**16
 """probabilities are rounded to a multiple of 1 / STEPS"""
-PER_WORD = 4
-"""random numbers of 16 bits in a word of the generator"""
 
 
 class Noise:
-    """The streams of a micro-batch."""
+    """The streams of a micro-batch, which is on the host."""
 
     def __init__(self, seed: int, step: int, batch: Batch):
-        """`batch`: on the host."""
         self.lengths = batch.lengths
-        self._keys = stable_seed(seed, "dropout", step), batch.examples_B, batch.sequences_KB.numpy()
-        self._generators: list[np.random.SFC64] | None = None
+        example_S, text_S = (np.empty(len(batch.lengths), np.uint64) for _ in range(2))
+        for text, sequences_B in enumerate(batch.sequences_KB.numpy()):
+            example_S[sequences_B], text_S[sequences_B] = batch.examples_B, text
+        # SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195) from nested hashes of the keys: a sum
+        # of keys would give equal streams to different examples.
+        begin = np.array([stable_seed(seed, "dropout", step)], np.uint64)
+        state_S = mixed(mixed(mixed(begin) ^ example_S) ^ text_S)
+        seeds_S3 = mixed(state_S[:, None] + np.arange(1, 4, dtype=np.uint64) * GOLDEN)
+        self._generators = [np.random.SFC64(_Given(words)) for words in seeds_S3]  # type: ignore[arg-type]
 
     def rows(self, count: int) -> list[int]:
         """Return the number of rows of each sequence, for `count` rows in all: one each if there are as many rows as
@@ -47,8 +48,7 @@ class Noise:
         return [1] * len(self.lengths) if count == len(self.lengths) else self.lengths
 
     def rows_at(self, places_U: Tensor) -> list[int]:
-        """Return the number of rows of each sequence, for one row for each of the tokens at `places_U`, in ascending
-        order."""
+        """Return the number of rows of each sequence, for one row for each of the tokens at `places_U`, ascending."""
         ends_S = np.cumsum(self.lengths)
         # right: a token at the end of one sequence is the first of the next.
         sequence_U = np.searchsorted(ends_S, places_U.numpy(), side="right")
@@ -60,48 +60,28 @@ class Noise:
         return bits.astype(np.float32) * np.float32(2.0**-15) - 1
 
     def bits(self, counts: Sequence[int], first: int = 0) -> np.ndarray:
-        """Return random numbers of 16 bits, one sequence after another: `counts` of them for each sequence from
-        `first`."""
-        generators = self._all()[first : first + len(counts)]
-        words = [
-            generator.random_raw(-(-count // PER_WORD)).view(np.uint16)[:count]
-            for generator, count in zip(generators, counts, strict=True)
-        ]
-        return np.concatenate(words)
+        """Return random numbers of 16 bits: `counts` of them for each sequence from `first`, one after another."""
+        drawn = zip(self._generators[first : first + len(counts)], counts, strict=True)
+        # A word of a generator has four numbers.
+        return np.concatenate([each.random_raw(-(-count // 4)).view(np.uint16)[:count] for each, count in drawn])
 
-    def position(self) -> object:
+    def position(self) -> Any:
         """Return the state of the streams, for `go_to`."""
-        return copy.deepcopy(self._generators)
+        return [generator.state for generator in self._generators]
 
     def go_to(self, position: Any) -> None:
         """Restore a state that `position` returned."""
-        self._generators = copy.deepcopy(position)
-
-    def _all(self) -> list[np.random.SFC64]:
-        # Created lazily, because a model without dropout draws nothing.
-        if self._generators is None:
-            begin, examples_B, sequences_KB = self._keys
-            example_S, text_S = (np.empty(len(self.lengths), np.uint64) for _ in range(2))
-            for text, sequences_B in enumerate(sequences_KB):
-                example_S[sequences_B], text_S[sequences_B] = examples_B, text
-            # SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195) from a hash of the keys. Nested,
-            # so that each key changes all bits before the next one is added; a sum of keys would give equal streams to
-            # different examples.
-            state_S = mixed(mixed(mixed(np.array([begin], np.uint64)) ^ example_S) ^ text_S)
-            seeds_S3 = mixed(state_S[:, None] + np.arange(1, 4, dtype=np.uint64) * GOLDEN)
-            self._generators = [np.random.SFC64(_Given(words)) for words in seeds_S3]  # type: ignore[arg-type]
-        return self._generators
+        for generator, state in zip(self._generators, position, strict=True):
+            generator.state = state
 
 
 class _Given(ISeedSequence):
-    """Seeds a generator with given words; NumPy's SeedSequence takes ten times as long, which is noticeable in a small
-    model."""
+    """Seeds a generator with given words; NumPy's SeedSequence takes ten times as long."""
 
     def __init__(self, words: np.ndarray):
         self._words = words
 
     def generate_state(self, n_words: int, dtype: object = np.uint32) -> np.ndarray:
-        """Return the words."""
         assert n_words == len(self._words) and dtype is np.uint64
         return self._words
 
@@ -126,7 +106,7 @@ def drawing_from(noise: Noise | None) -> Iterator[None]:
 
 
 class Dropout(nn.Module):
-    """Zero elements with `probability` during training and scale the others by 1 / (1 - probability)."""
+    """Zero elements with `probability` in training and scale the others by 1 / (1 - probability)."""
 
     def __init__(self, probability: float):
         super().__init__()
@@ -135,9 +115,6 @@ class Dropout(nn.Module):
     def forward(self, input: Tensor, rows: Sequence[int] | None = None) -> Tensor:
         """`rows`: the number of input rows of each sequence; None: a row for each token, or one for each sequence."""
         return dropout(input, self.probability, rows) if self.training else input
-
-    def extra_repr(self) -> str:
-        return f"probability={self.probability}"
 
 
 def dropout(input: Tensor, probability: float, rows: Sequence[int] | None = None, first: int = 0) -> Tensor:
@@ -161,15 +138,13 @@ def _mask(bits: np.ndarray, probability: float, dtype: torch.dtype) -> Tensor:
     """Return the factors of dropout, 0 or 1 / (1 - probability), for random numbers of 16 bits."""
     kept = bits >= round(probability * STEPS)
     # Multiplying the bits of a float by 0 or 1 is many times faster than converting or selecting.
-    same_width: Any = np.uint32 if dtype == torch.float32 else np.uint16
-    scale = torch.tensor(1 / (1 - probability), dtype=dtype)
-    factor = scale.view(torch.int32 if dtype == torch.float32 else torch.int16).item()
-    return torch.from_numpy(kept.astype(same_width) * same_width(factor)).view(dtype)
+    signed, unsigned = (torch.int32, np.uint32) if dtype == torch.float32 else (torch.int16, np.uint16)
+    factor = torch.tensor(1 / (1 - probability), dtype=dtype).view(signed).item()
+    return torch.from_numpy(np.multiply(kept, unsigned(factor), dtype=unsigned)).view(dtype)
 
 
 def padded_dropout(longest: int) -> AbstractContextManager[object]:
-    """Return a context in which the dropout of other libraries draws from the streams; a batch is padded to `longest`
-    tokens."""
+    """Return a context in which dropout in other libraries draws from the streams; `longest` tokens with padding."""
     return nullcontext() if _active is None else _DropoutMode(_active, longest)
 
 
@@ -184,20 +159,15 @@ class _DropoutMode(TorchFunctionMode):
         super().__init__()
         self._streams, self._longest = streams, longest
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Tensor],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Tensor:
+    def __torch_function__(self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         names = _ARGUMENTS.get(func)
         if names is None:
             return func(*args, **(kwargs or {}))
         named = dict(zip(names, args, strict=False)) | dict(kwargs or {})
+        probability = named.get("p", 0.5) if named.get("training", True) else 0.0
         # A tensor of another shape belongs to no known sequence, so its mask cannot depend on one.
-        if func is F.dropout and named.get("training", True) and self._is_known(named["input"].shape):
-            return self._dropped(named["input"], named.get("p", 0.5))
+        if func is F.dropout and probability and self._is_known(named["input"].shape):
+            return self._dropped(named["input"], probability)
         # With grouped queries, key and value have fewer heads than the query, which `_attend` does not repeat.
         if func is F.scaled_dot_product_attention and named.get("dropout_p") and not named.get("enable_gqa"):
             if self._is_known((*named["query"].shape[:-1], named["key"].shape[-2])):
