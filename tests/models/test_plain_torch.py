@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import load_into, open_pretrained
 from nlu.models.layers.attention import attention_over
-from nlu.models.layers.linear import Embedding, Linear, product
+from nlu.models.layers.linear import Linear, product
 from tests.models.parts import task_model
 
 LENGTHS = [1, 2, 5, 5, 9, 16, 17, 17, 30]
@@ -55,17 +55,6 @@ def test_some_outputs_of_a_linear_layer_have_the_gradient_of_their_rows() -> Non
     wanted = torch.autograd.grad(F.linear(*exact).square().sum(), exact)
     for one, other in zip(found, wanted, strict=True):
         require_equal(one, other)
-
-
-def test_an_embedding_sums_the_gradients_of_all_places_of_an_entry() -> None:
-    torch.manual_seed(0)
-    table, entries = Embedding(9, 6), torch.tensor([3, 3, 0, 8, 3, 0])
-    towards = torch.randn(6, 6)
-    table(entries).backward(towards)
-    wanted = np.zeros((9, 6))
-    np.add.at(wanted, entries.numpy(), towards.double().numpy())
-    assert table.weight.grad is not None
-    require_equal(table.weight.grad, torch.from_numpy(wanted))
 
 
 @pytest.mark.parametrize("first_only", [False, True])
