@@ -67,7 +67,7 @@ def _note(number: int) -> None:
     """Do nothing: the block polls."""
 
 
-_signals = _Signals()
+signals = _Signals()
 
 
 @contextmanager
@@ -77,27 +77,27 @@ def listening() -> Iterator[None]:
     When the outermost block ends, received signals are forgotten.
     """
     # Python installs handlers only from the main thread.
-    if _signals.is_listening or threading.current_thread() is not threading.main_thread():
+    if signals.is_listening or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, _signals.receive) for number in SIGNALS}
-    _signals.is_listening = True
+    before = {number: signal.signal(number, signals.receive) for number in SIGNALS}
+    signals.is_listening = True
     try:
         yield
     finally:
         # A process that runs several commands gets its own handlers back.
         for number, handler in before.items():
             signal.signal(number, handler)
-        _signals.forget()
+        signals.forget()
 
 
 @contextmanager
 def _mode(heard: Heard | None) -> Iterator[None]:
-    _signals.modes.append(heard)
+    signals.modes.append(heard)
     try:
         yield
     finally:
-        _signals.modes.pop()
+        signals.modes.pop()
 
 
 @contextmanager
@@ -118,63 +118,63 @@ def passed_on(to: Heard) -> Iterator[None]:
 def at_once() -> Iterator[None]:
     """Make signals raise `Stopped` even inside `polled`; raise it immediately if one was received before."""
     with listening(), _mode(None):
-        if _signals.received is not None:
-            raise Stopped(_signals.received)
+        if signals.received is not None:
+            raise Stopped(signals.received)
         yield
 
 
 def receive(number: int) -> None:
     """Handle a signal of this number."""
-    _signals.receive(number)
+    signals.receive(number)
 
 
 def received() -> signal.Signals | None:
     """Return the first received signal."""
-    return _signals.received
+    return signals.received
 
 
 def asked() -> bool:
     """Return whether a signal was received; log it on the first call after it, since a handler must not log."""
-    if _signals.received is not None and not _signals.is_logged:
-        _signals.is_logged = True
-        log.info("%s: stopping after this step", _signals.received.name)
-    return _signals.received is not None
+    if signals.received is not None and not signals.is_logged:
+        signals.is_logged = True
+        log.info("%s: stopping after this step", signals.received.name)
+    return signals.received is not None
 
 
 def is_polled() -> bool:
     """Return whether a signal would be recorded or passed on instead of raising `Stopped`."""
-    return bool(_signals.modes) and _signals.modes[-1] is not None
+    return bool(signals.modes) and signals.modes[-1] is not None
 
 
 def note(number: int) -> None:
     """Record a signal as received, without any effect now."""
-    if _signals.received is None:
-        _signals.received = signal.Signals(number)
+    if signals.received is None:
+        signals.received = signal.Signals(number)
 
 
 def exit_code(error: BaseException | None = None) -> int:
     """Return the exit status for the first signal, or for the KeyboardInterrupt that ended the command."""
-    number = error.signal if isinstance(error, Stopped) else _signals.received if error is None else signal.SIGINT
+    number = error.signal if isinstance(error, Stopped) else signals.received if error is None else signal.SIGINT
     return EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_REQUEUE
 
 
 def sentence(error: BaseException | None = None) -> str:
     """Return the message for the first signal, or for the KeyboardInterrupt that ended the command."""
-    number = error.signal if isinstance(error, Stopped) else _signals.received if error is None else signal.SIGINT
+    number = error.signal if isinstance(error, Stopped) else signals.received if error is None else signal.SIGINT
     return "interrupted" if number in (signal.SIGINT, None) else f"stopped by {number.name}"
 
 
 @contextmanager
 def told_when_saved(tell: Callable[[], None]) -> Iterator[None]:
     """Make a run call `tell` as soon as it has saved its state to stop, before it does anything else."""
-    before, _signals.when_saved = _signals.when_saved, tell
+    before, signals.when_saved = signals.when_saved, tell
     try:
         yield
     finally:
-        _signals.when_saved = before
+        signals.when_saved = before
 
 
 def tell_saved() -> None:
     """Report that the state is saved, so the process that started this run need not wait longer."""
-    if _signals.when_saved is not None:
-        _signals.when_saved()
+    if signals.when_saved is not None:
+        signals.when_saved()

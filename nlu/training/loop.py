@@ -45,7 +45,8 @@ def train(run: Training) -> bool:
 
     while not run.is_complete and not due.is_stage_over(state.step):
         number = state.step + len(pending) + 1
-        stepper.ranks.at(f"step {number}")
+        if stepper.ranks.world_size > 1:
+            stepper.ranks.at(f"step {number}")
         # The rate is a function of the step, so no state of a scheduler has to be saved.
         lr = set_learning_rate(stepper.optimizer, run.scheduler.factor(number, due.total_steps, run.clock))
 
@@ -62,8 +63,10 @@ def train(run: Training) -> bool:
                 save_last(run)
             return True
         inspector = run.inspector if due.logs(number) else None
-        step = stepper.step(part, micro_batches, number, stopping.asked(), epoch, inspector)
-        is_stopping |= step.stop
+        step = stepper.step(part, micro_batches, number, stopping.signals.received is not None, epoch, inspector)
+        if step.stop:
+            # Logs it, which the handler of a signal must not do.
+            is_stopping = stopping.asked() or True
 
         # An accelerator computes one step ahead of the host, unless the numbers of this step are needed now.
         pending.append(step)

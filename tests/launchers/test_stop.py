@@ -51,7 +51,7 @@ def ended(tmp_path, monkeypatch):
                 stopping.note(number)
             _failures.end_jobs(slots, running, tmp_path, board)
         finally:
-            stopping._signals.forget()
+            stopping.signals.forget()
         return board
 
     with waiting.of_a_search():
