@@ -4,7 +4,7 @@
     python benchmarks/predict.py --sizes "4 x 312" --rows 1000
 
 A turn scores every row once: ours by `score`, which each evaluation of a run calls, on the run that `python -m
-nlu.train` builds and in that command's environment (its threads sleep where they wait, the peer's spin), so that
+nlu.train` builds and in that command's environment , so that
 records of all rows and all metrics are computed too; the peer's by `Trainer.predict`, which returns logits, with the
 same batch size. Three configurations of the peer are measured: as in training (bf16 by autocast, rows in file order),
 the same with rows grouped by length (which returns predictions in another order than the rows'), and weights cast to

@@ -7,8 +7,7 @@
 Ours is the command, `python -m nlu.train`, with its environment and its defaults; the peer is `Trainer.train` in the
 environment of this script. Both run their whole loop on the same token rows, with the same model size, batch,
 precision, optimizer (AdamW), constant rate, clipping and threads, and log every ten steps; neither evaluates nor
-saves. What differs: our threads spin only on idle cores (unless OMP_WAIT_POLICY is set), the peer's always,
-which is faster on idle cores and slower on busy ones; ours keeps a moving average of the weights (trainer.ema_decay),
+saves. What differs: ours keeps a moving average of the weights (trainer.ema_decay),
 which the Trainer does not have. They take turns of some steps each, after a warm-up in which the libraries meet most
 of the lengths that batches have; figures are medians over the turns. The peer's best configuration (bf16, or fp32 on a
 CPU without bf16 products; batches grouped by length and padded to their longest row, SDPA) is the one that counts;

@@ -2,7 +2,7 @@
 
     python benchmarks/train_small.py
     python benchmarks/train_small.py --busy 1
-    python benchmarks/train_small.py --size BERT-base --steps 24 --sides shared trainer
+    python benchmarks/train_small.py --size BERT-base --steps 24 --sides one trainer
 
 Each side is a whole program that runs the same number of steps on the AFQMC pairs, as in benchmarks/train.py:
 `python -m nlu.train` with its own environment and defaults, or a script with `Trainer.train` and group_by_length. They
@@ -29,8 +29,6 @@ OURS = {
     "one": ("trainer.devices=1",),
     "thread": ("trainer.devices=1",),
     "gloo": ("trainer.devices=2", "parallel=replicated"),
-    "shared": ("trainer.devices=2", "parallel=shared"),
-    "auto": ("trainer.devices=auto",),
 }
 """what a side of ours sets beside the defaults; `thread` has one thread"""
 TRAINER = "trainer"
@@ -142,7 +140,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--busy", type=int, default=0, help="cores on which another process spins")
-    parser.add_argument("--sides", nargs="+", choices=[*OURS, TRAINER], default=["one", "gloo", "shared", TRAINER])
+    parser.add_argument("--sides", nargs="+", choices=[*OURS, TRAINER], default=["one", "gloo", TRAINER])
     parser.add_argument("--override", nargs="*", default=[], help="further overrides of our sides")
     parser.add_argument("--as-trainer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

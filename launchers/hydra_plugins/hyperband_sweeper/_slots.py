@@ -55,8 +55,7 @@ def need_of(config: DictConfig, gpus: int | None = None) -> Need:
     `gpus`: those of each trial, null for as many as its devices.
     """
     devices = OmegaConf.select(config, "trainer.devices")
-    # A trial with trainer.devices=auto uses the GPUs that it gets.
-    processes = devices if isinstance(devices, int) and devices > 0 else gpus if devices == "auto" and gpus else 1
+    processes = devices if isinstance(devices, int) and devices > 0 else 1
     return Need(processes, 0 if OmegaConf.select(config, "trainer.device") == "cpu" else gpus or processes)
 
 
