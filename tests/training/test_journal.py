@@ -117,8 +117,8 @@ def test_a_tracker_gets_each_step_once_and_the_outcome(tmp_path: Path, package: 
     assert "dev/accuracy" in logged[5] and "train/loss" not in logged[5]
     assert {"train/loss", "dev/accuracy"} <= set(logged[9])
     kinds = [one[0] for one in said if one[0] in ("log", "flush")]
-    # Steps 3, 6 and 9 save a state; what was logged before is handed over first.
-    assert kinds == ["flush", "log", "log", "flush", "log", "log", "flush"]
+    # Steps 3, 6 and 9 save a state, and step 5 with its best score; what was logged before is handed over first.
+    assert kinds == ["flush", "log", "log", "flush", "flush", "log", "log", "flush"]
     assert said[-1][:2] == ["end", "finished"] and "best/dev/accuracy" in said[-1][2]
 
 
