@@ -34,14 +34,14 @@ os._exit = save_and_leave
 WHERE = '''
 import os, subprocess, sys
 from pathlib import Path
-import hydra_plugins.hyperband_sweeper.config, nlu
+import hydra_plugins.hyperband_sweeper.hyperband_sweeper, nlu
 from tests import warm
 HERE, ASK = Path(__file__).resolve().parents[1], ("-c", "import nlu; print(nlu.__file__)")
 
 def test_the_copy_is_what_is_imported(tmp_path):
     separate = subprocess.run([sys.executable, *ASK], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     forked = warm.run(ASK, cwd=tmp_path, env=dict(os.environ)).stdout
-    for file in (nlu.__file__, hydra_plugins.hyperband_sweeper.config.__file__, separate, forked):
+    for file in (nlu.__file__, hydra_plugins.hyperband_sweeper.hyperband_sweeper.__file__, separate, forked):
         assert Path(file.strip()).is_relative_to(HERE), f"{file} is imported instead of {HERE}"
 '''
 

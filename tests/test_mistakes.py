@@ -1,6 +1,8 @@
 """Mistakes that benchmarks/mistakes.py draws, and which tests it takes for them."""
 
 import ast
+import importlib
+import re
 import sys
 from pathlib import Path
 from textwrap import dedent
@@ -10,6 +12,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
 try:
+    import copied
     import drawing
     import mistakes
     import reached
@@ -168,6 +171,11 @@ def test_an_equivalent_must_fit_a_place_and_have_an_argument() -> None:
         drawing.Equivalent("nlu/a.py", "x = a < b", "x = a <= b", ""),
     ):
         assert drawing.unfit([right, wrong], sources) == [wrong]
+
+
+def test_the_modules_by_which_a_copy_is_known_exist() -> None:
+    (names,) = re.findall(r"^import (.*hydra_plugins.*)$", copied.WHERE, re.MULTILINE)
+    assert [importlib.import_module(name).__name__ for name in names.split(", ")] == names.split(", ")
 
 
 def test_the_equivalents_of_the_repository_fit() -> None:
