@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from nlu.models.layers.linear import up_to_compiled
 
 # Private parts of torch, which are there in 2.13; a torch that lacks them is refused.
-_prepack = getattr(torch.ops.onednn, "qlinear_prepack", None)
-_multiply = getattr(torch.ops.onednn, "qlinear_pointwise", None)
+_prepack: Any = getattr(torch.ops.onednn, "qlinear_prepack", None)
+_multiply: Any = getattr(torch.ops.onednn, "qlinear_pointwise", None)
 
 LARGEST = 127
 """the largest whole number of a weight or of an activation around 0; the smallest is its negative"""
