@@ -30,7 +30,7 @@ def asks_mkl() -> None:
         pytest.skip("torch has no MKL that says its mode")
 
 
-def test_a_process_that_imports_nlu_first_and_what_it_starts_multiply_in_the_strict_mode(asks_mkl: None) -> None:
+def test_a_process_that_imports_nlu_and_those_it_starts_multiply_in_strict_mode(asks_mkl: None) -> None:
     child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {PRODUCT + STRICT + SHOW!r}], check=True)\n"
     said, logged = run("import nlu\n" + PRODUCT + STRICT + SHOW + "import sys; sys.stdout.flush()\n" + child)
     assert said.split() == ["True", "True"] and "MKL" not in logged

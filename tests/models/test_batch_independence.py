@@ -180,9 +180,7 @@ def test_logits_of_bert_have_the_same_bits_with_one_thread_and_two(corpus, sprea
 
 
 @pytest.mark.parametrize("in_bf16", [False, True])
-def test_gradients_depend_on_the_number_of_threads_by_rounding_only_and_repeat_with_the_same(
-    corpus, spread, threads, in_bf16
-):
+def test_gradients_depend_on_the_number_of_threads_by_rounding_only_and_repeat(corpus, spread, threads, in_bf16):
     # Sums over the rows of a batch, as in the gradients of weights, are divided among threads.
     model, batch = spread(task_model(bert(**SMALL), "single", 3)), corpus("single", lengths_of(4)).batch()
     found = []
