@@ -1,6 +1,6 @@
 """What the tests of signals share: kinds of commands, the phases in which a signal may come, and what a command leaves.
 
-A phase is named by the function that begins it: "2 nlu.training.loop score_set" is its second call. A command sends
+A phase is named by the function that begins it: "2 nlu.training.best score_set" is its second call. A command sends
 itself a signal there (`signalled_at.py`). A job, which somebody else asks to stop, waits there for a signal: its
 environment is that of `waiting_at`.
 """
@@ -39,9 +39,9 @@ PHASES = {
     "compose": "1 nlu.config.entry.app require_safe",
     "prepare": "1 nlu.training.single build_run",
     "step": "1 nlu.training.step Stepper.step",
-    "scoring": "1 nlu.training.loop score_set",
+    "scoring": "1 nlu.training.best score_set",
     "saving": "1 nlu.runs.checkpoint Checkpoints.save_last",
-    "last scoring": "2 nlu.training.loop score_set",
+    "last scoring": "2 nlu.training.best score_set",
     "test set": "1 nlu.training.finish score_set",
     "figures": "1 nlu.training.finish draw",
 }

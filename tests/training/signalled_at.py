@@ -1,6 +1,6 @@
 """`python -m nlu.train`, which sends itself a signal at a named instant, as a scheduler would.
 
-SIGNALLED_AT="SIGTERM 2 nlu.training.loop score_set" names it: when that function is called for the second time. The
+SIGNALLED_AT="SIGTERM 2 nlu.training.best score_set" names it: when that function is called for the second time. The
 signal goes to the process of the command, also where one of its workers is the one that has come so far.
 """
 

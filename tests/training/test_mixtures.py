@@ -112,7 +112,8 @@ def test_a_mixture_of_one_set_is_the_plain_run_to_the_bit(member: Any, tmp_path:
 def gradients_of(run: Training, step: int) -> dict[str, torch.Tensor]:
     """Return the gradients of a step, before any update."""
     passes = run.stepper.passes
-    shares = passes.shares(run.train_set(step), run.rank_batches(step), 0)
+    part, micro_batches, _ = run.rows(step + 1)
+    shares = passes.shares(part, micro_batches, 0)
     counts, _, _ = passes.count(shares, False)
     passes.model.train()
     passes.run(shares, {name: passes.weights[name] / max(1, count) for name, count in counts.items()}, 1)
@@ -145,9 +146,8 @@ def test_the_gradient_of_a_step_comes_only_from_its_set(tmp_path: Path) -> None:
         }
         own.stepper.model.load_state_dict(renamed)
         first = next(step for step in range(20) if mixed.order.member_of(step) == name)
-        assert [batch.tolist() for batch in mixed.rank_batches(first)] == [
-            batch.tolist() for batch in own.rank_batches(0)
-        ]
+        of_mixed, of_own = mixed.rows(first + 1)[1], own.rows(1)[1]
+        assert [batch.tolist() for batch in of_mixed] == [batch.tolist() for batch in of_own]
         found, wanted = gradients_of(mixed, first), gradients_of(own, 0)
         found = {key.replace(f"head.{name}.", "head."): value for key, value in found.items()}
         assert found.keys() == wanted.keys()
