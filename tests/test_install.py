@@ -2,7 +2,6 @@
 
 import ast
 import configparser
-import email
 import re
 import subprocess
 import sys
@@ -78,18 +77,6 @@ def test_the_wheel_holds_every_module_and_every_choice_and_nothing_else(wheel_fi
     }
     # What people type who know another program is data beside the module that reads it.
     assert held == modules | plugins | conf | {"nlu/config/foreign.txt"}
-
-
-def test_the_wheel_says_its_licence_and_holds_its_text(wheel_file):
-    with zipfile.ZipFile(wheel_file) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        said = email.message_from_bytes(archive.read(metadata))
-        text = archive.read(metadata.replace("METADATA", "licenses/LICENSE"))
-    assert said["License-Expression"] == "Apache-2.0" and said.get_all("License-File") == ["LICENSE"]
-    assert said["Author"] == "The nlu authors" and said["Summary"] and said["Keywords"]
-    assert "Programming Language :: Python :: 3.11" in said.get_all("Classifier", [])
-    assert said.get_payload().startswith("# nlu")
-    assert text == (REPOSITORY / "LICENSE").read_bytes() and b"Version 2.0, January 2004" in text
 
 
 def declared(names: configparser.SectionProxy, key: str) -> set[str]:

@@ -92,17 +92,6 @@ def test_choices_in_a_folder_of_ones_own_are_offered(environment, tmp_path):
     assert query(environment, f"nlu-train --config-dir {tmp_path} data=sh") == ["data=shop"]
 
 
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "", "nlu-train 'tra", "nlu-train --config-dir ", "nlu-train --mul", "nlu-train a==b tra",
-        "nlu-train hydra.run.dir=",
-    ],
-)  # fmt: skip
-def test_completion_prints_nothing_if_it_has_nothing_to_offer(environment, typed):
-    assert query(environment, typed) == []
-
-
 def test_completion_imports_nothing_heavy(environment):
     shown = query(environment, "nlu-train model=", sys.executable, "-X", "importtime")
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in shown}

@@ -11,13 +11,6 @@ OWN = ("data=files", "data.train=my.csv")
 
 
 @pytest.mark.parametrize(
-    "overrides", [(), ("task=match",), ("task=tag", "data.format=jsonl"), ("data.fields={text: 0, label: 1}",)]
-)
-def test_fields_may_be_left_to_the_names_of_the_columns(composer, overrides):
-    assert composer.problems_of(composer.plain(*OWN, *overrides)) == []
-
-
-@pytest.mark.parametrize(
     ("overrides", "problem"),
     [(("task=tag", "data.format=conll"), "data.fields is null, but CoNLL columns have no names"),
      (("data.fields={text: review}",), "but task=classify needs label as well"),
@@ -82,18 +75,6 @@ def test_a_key_that_applies_to_no_file_of_the_run_is_refused(composer, overrides
         Path(name).touch()
     (found,) = composer.problems_of(composer.plain(*OWN, *overrides))
     assert found.startswith(problem)
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [("data.dev=my.xlsx", "data.sheet=1", "data.quote="), ("data.train=odps://a/tables/b", "data.separator=';'"),
-     ("data.dev=my.jsonl", "data.separator=';'"), ("data.train=https://a.org/x.csv?v", "data.quote="),
-     ("data.skip_lines=0",)],
-)  # fmt: skip
-def test_a_key_that_applies_to_one_of_the_files_or_may_do_so_is_accepted(composer, overrides):
-    for name in ("my.jsonl", "my.xlsx"):
-        Path(name).touch()
-    assert composer.problems_of(composer.plain(*OWN, *overrides)) == []
 
 
 def test_a_run_scored_on_another_format_does_not_keep_the_separator_of_its_files(composer):

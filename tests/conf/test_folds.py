@@ -35,16 +35,3 @@ def test_the_number_of_folds_has_a_short_form(written, meant):
 def test_wrong_folds_and_seeds_are_refused(composer, arguments, problem):
     (found,) = composer.command_problems(f"-m nlu.train {arguments}")
     assert problem in found
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "folds=5 fold=4", "folds.group_by=7 data=afqmc data.dev=null",
-        "folds=12 folds.group_by=7 data=afqmc", "folds=5 fold=4 resume=.", "seeds=3 resume=auto",
-        "folds=5 data.dev_fraction=0", "--multirun folds=5 fold=0,1,2,3,4",
-        "data=files data.train=my.* 'data.fields={text: 0, label: 1}'",
-    ],
-)  # fmt: skip
-def test_valid_folds_and_seeds_pass(composer, arguments):
-    assert [text for text in composer.command_problems(f"-m nlu.train {arguments}") if "AFQMC" not in text] == []

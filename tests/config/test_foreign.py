@@ -22,8 +22,6 @@ from nlu.config.foreign import (
     choice_elsewhere,
     command_elsewhere,
     function_elsewhere,
-    key_elsewhere,
-    metrics_elsewhere,
     table,
 )
 from nlu.config.signature import read_signature
@@ -149,17 +147,6 @@ def test_functions_of_other_search_spaces_are_answered_with_intervals_of_hydra()
         assert OverridesParser.create().parse_override(f"key={row.ours}").is_sweep_override()
     assert function_elsewhere("trial.suggest_float('a', 0, 1)") == "interval(0,0.3)"
     assert function_elsewhere("interval(0,1)") is None and function_elsewhere("uniform") is None
-
-
-def test_a_metric_means_only_what_the_task_has():
-    assert metrics_elsewhere("f1_score", ["f1_macro", "accuracy"]) == ["f1_macro"]
-    assert metrics_elsewhere("roc_auc", ["rmse"]) == [] and metrics_elsewhere("accuracy", ["accuracy"]) == []
-
-
-def test_a_key_is_known_by_its_last_part_and_some_only_as_a_whole():
-    assert key_elsewhere("trainer.cv") == "write folds, such as folds=5"
-    assert key_elsewhere("model") == "write run=RUN; a trained run has its model"
-    assert key_elsewhere("trainer.model") is None
 
 
 def test_a_command_of_another_program_is_answered_with_ours():

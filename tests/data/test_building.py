@@ -31,17 +31,6 @@ def test_a_header_is_refused_as_a_row_if_fields_are_given_by_number(write, open_
     assert len(open_files(train=train, dev=train, header=True).labels) == 2
 
 
-def test_a_header_of_a_workbook_is_refused_as_a_row_too(tmp_path, open_files):
-    book = pytest.importorskip("openpyxl").Workbook()
-    for row in [["review", "stars"], ["Does what it says", 5], ["Arrived broken", 1], ["As expected", 5]]:
-        book.active.append(row)
-    train = tmp_path / "train.xlsx"
-    book.save(train)
-    refused(open_files, f"{train}:1: field label (column 1): 'stars' occurs in no other row", train=train, dev=train)
-    assert open_files(train=train, dev=train, header=True).labels == ["1", "5"]
-    refused(open_files, "data.fields is null", "data.header=false", train=train, dev=train, fields=None, header=False)
-
-
 @pytest.mark.parametrize(
     "content",
     ["a\t0\nb\t1\n", "a\tpositive\nb\tnegative\nc\tnegative\n", "a\tlabel\nb\tother\nc\tlabel\n", "a\t1\n"],
@@ -63,11 +52,6 @@ def test_a_column_that_the_header_has_twice_is_refused_with_its_numbers(write, o
     fields = {"text": "text", "label": "label"}
     refused(open_files, "the header has it 2 times, as columns 0, 2", train=train, dev=train, fields=fields)
     assert len(open_files(train=train, dev=train, fields={"text": 2, "label": 1}, header=True).sets["train"]) == 2
-
-
-def test_a_nul_byte_is_refused_at_its_row(write, open_files):
-    train = write("train.tsv", "a\t0\nb\0c\t1\n")
-    refused(open_files, f"{train}:2: field text (column 0)", "holds a NUL character", train=train, dev=train)
 
 
 def test_marks_of_documents_are_left_out_and_counted(write, open_files):
@@ -157,11 +141,6 @@ def test_a_folder_is_refused_with_the_files_in_it(write, open_files, tmp_path):
     (tmp_path / "rows").mkdir()
     write("rows/b.csv", ""), write("rows/a.csv", "")
     refused(open_files, "which is a folder that holds a.csv, b.csv; set data.train to a file", train=tmp_path / "rows")
-
-
-def test_an_empty_separator_is_refused(open_files):
-    with pytest.raises(Exception, match="data.label_separator"):
-        open_files(train="x", label_separator="")
 
 
 def test_sets_of_labels_are_spread_over_folds_as_evenly_as_can_be(write, open_files):

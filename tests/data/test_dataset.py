@@ -1,12 +1,11 @@
 """Which files make which set, and where they are looked for."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.data.dataset import Files, SourceFile
+from nlu.data.dataset import Files
 
 
 def test_a_path_is_looked_up_here_first_and_then_in_the_data_folder(tmp_path, monkeypatch):
@@ -28,11 +27,6 @@ def test_every_missing_file_is_named_with_its_key(tmp_path, monkeypatch):
     assert [problem.split(",")[0] for problem in caught.value.problems] == [
         "data.train is 'a.tsv'", "data.train is 'b.tsv'", "data.dev.hard is 'c.tsv'", "data.test is 'd.tsv'",
     ]  # fmt: skip
-
-
-def test_a_file_per_label_is_named_by_its_label(tmp_path):
-    with pytest.raises(DataError, match=r"data\.train\.negative is 'n\.txt'"):
-        Files(train={"negative": "n.txt"}, format="lines").sets()
 
 
 @pytest.mark.parametrize("name", ["train", "test", "..", "a/b"])
@@ -127,10 +121,3 @@ def test_taking_out_what_is_not_there_or_everything_is_refused(splits, train, de
     with pytest.raises(DataError) as caught:
         Files(train=train, dev=dev, exclude_dev_from_train=True).sets()
     assert rule in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_file_is_called_by_its_path_and_one_that_was_fetched_by_its_address():
-    path = Path("/data/rows.tsv")
-    assert SourceFile(path, written="rows.tsv").name == SourceFile(path).name == "/data/rows.tsv"
-    for address in ("https://example.org/rows.tsv?v=1", "rows.tsv#sha256=" + "0" * 64, "s3://bucket/rows.tsv"):
-        assert SourceFile(path, written=address).name == address

@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import random
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -15,14 +14,12 @@ from nlu.data import store as store_module
 from nlu.data.collate import collate
 from nlu.data.dataset import Files
 from nlu.data.folds import Fold
-from nlu.data.plan import plan_of
-from nlu.data.prepare import prepare, prepare_scoring
+from nlu.data.prepare import prepare_scoring
 from nlu.data.tokenizing import SPECIALS, WordPiece
 from nlu.storage.cache import cache_dir
 
 TRAIN = "good film\t1\nbad film\t0\nfine\t1\n"
 DEV = "bad\t0\ngood\t1\n"
-NAMES = ["73616ec34118d436119b19a0", "3bceb8e5cde9a247b594da87", "3228b43a8026ac45ec9e289c"]
 
 
 def stores():
@@ -90,22 +87,6 @@ def test_a_store_is_found_again_and_not_built_again(write, open_files):
     assert {path: path.stat().st_mtime_ns for path in second.folder.rglob("*")} == files
 
 
-def test_bars_count_every_row_of_the_vocabulary_and_of_each_set(write, monkeypatch):
-    monkeypatch.setattr(reading_module, "CHUNK_ROWS", 2)
-    shown = {}
-
-    @contextmanager
-    def bar(description):
-        yield shown.setdefault(description, []).append
-
-    train, dev = write("train.tsv", "a\t1\n\t0\nb\t0\nc\t1\nd\t0\n"), write("dev.tsv", "a\t1\nb\t0\nc\t0\n")
-    files = Files(train=str(train), dev=str(dev), fields={"text": 0, "label": 1}, on_bad_row="skip", header=False)
-    wanted = {"vocabulary": [2, 2, 1], "tokenizing train": [2, 2, 1], "tokenizing dev": [2, 1]}
-    target, given = "nlu.data.targets.Classes", {"pretrained": None, "vocab": None}
-    prepare(plan_of(files, WordPiece(min_count=1), target, ["single"], **given), bar)
-    assert shown == wanted
-
-
 @pytest.mark.parametrize(
     "change",
     [{"max_len": 9}, {"labels": ["0", "1"]}, {"label_separator": ";"}, {"on_bad_row": "skip"}, {"max_rows": 3},
@@ -162,12 +143,6 @@ def test_bad_rows_are_all_listed_by_file_row_field_and_value_and_leave_no_store(
     ]
     assert "data.on_bad_row=skip" in error.remedy
     assert stores() == [] and list((empty_cache / "staging").iterdir()) == []
-
-
-def test_a_label_that_max_rows_removed_from_the_training_set_is_explained(write, open_files):
-    train, dev = write("train.tsv", "a\t0\nb\t1\nc\t2\n"), write("dev.tsv", "c\t2\n")
-    refused(open_files, f"{dev}:1: field label", "data.max_rows=2 keeps", train=train, dev=dev, max_rows=2)
-    assert open_files(train=train, dev=dev, max_rows=2, labels=["0", "1", "2"]).labels == ["0", "1", "2"]
 
 
 def test_a_file_that_is_not_utf_8_is_refused_at_its_line_however_far_down(write, open_files):
@@ -525,20 +500,6 @@ def test_the_name_of_a_store_is_the_same_in_every_version(write, open_files, nam
     train = write(*files)
     # Where it must be another one, FORMAT_VERSION says so; by accident all users would build all stores again.
     assert open_files(layout, train=train, dev=train, **settings).folder.name == name
-
-
-def test_keys_with_their_defaults_leave_the_names_of_stores_as_they_were(write, open_files):
-    path = write("a.csv", "good;1\nbad;0\n")
-    found = [
-        plan_of(
-            Files(train=str(path), fields={"text": 0, "label": 1}, **settings), WordPiece(), "nlu.data.targets.Classes",
-            ("single",), pretrained=None, vocab=None,
-        ).folder().name
-        for settings in ({}, {"separator": ";"}, {"labels": ["0", "1"]}, {"quote": ""}, {"skip_lines": 1})
-    ]  # fmt: skip
-    # As the code named them before the later keys were added.
-    assert found[:3] == NAMES
-    assert len(set(found)) == 5
 
 
 def test_a_file_of_labels_is_the_same_as_a_list_of_them(write, open_files):

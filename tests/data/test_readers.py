@@ -10,11 +10,10 @@ import pytest
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import Input
 from nlu.data.dataset import Files
-from nlu.data.dialect import PLAIN, Dialect
+from nlu.data.dialect import Dialect
 from nlu.data.fields import FORMATS, SUFFIX_FORMATS
 from nlu.data.reader import BadRow, Row
 from nlu.data.readers import READERS, column_names, read_rows
-from nlu.data.reading import fields_of
 
 TEXT_LABEL = {"text": "text", "label": "label"}
 
@@ -96,13 +95,6 @@ def test_a_table_of_one_column_is_refused_with_the_separator_that_it_seems_to_ha
     assert f"seems to be {separator!r}: " in str(refused.value) and remedy in str(refused.value)
 
 
-@pytest.mark.parametrize("header", ["review\n", "a;b,c\n", "a|b,c,d\n"])
-def test_the_error_for_other_columns_does_not_mention_separators(write, header):
-    with pytest.raises(DataError, match="set data.fields.text to one of these") as refused:
-        read(write("a.csv", header + "x\n"), {"text": "text"})
-    assert "separator" not in str(refused.value)
-
-
 @pytest.mark.parametrize(("name", "how"), [("a.txt", r"tsv \(by its suffix \.txt\)"), ("a.csv", "csv")])
 def test_lists_cannot_be_read_from_a_table(write, name, how):
     with pytest.raises(DataError, match=rf"names tokens, tags, but the file is read as {how}.*data\.format=conll"):
@@ -137,15 +129,6 @@ def test_jsonl_rows_are_numbered_by_line_and_bad_ones_say_why(write):
         "is not a JSON object", "is not an object with named fields", "lacks this field",
     ]  # fmt: skip
     assert rows[4].values == {"text": "z", "label": None}
-
-
-@pytest.mark.parametrize("value", ["1" + 5000 * "0", 100_000 * "[" + 100_000 * "]"], ids=["long number", "deep list"])
-def test_json_that_cannot_be_read_is_refused_though_it_is_well_formed(write, value):
-    record = f'{{"text": "x", "label": {value}}}'
-    bad, good = read(write("a.jsonl", f'{record}\n{{"text": "y", "label": 1}}\n'))
-    assert bad.number == 1 and bad.rule.startswith("is not a JSON object: ") and good.values["text"] == "y"
-    with pytest.raises(DataError, match=r"a\.json:1: not a JSON list: "):
-        read(write("a.json", f"[{record}]"))
 
 
 def test_json_may_be_a_list_or_one_object_a_line(write):
@@ -232,11 +215,6 @@ def test_a_bad_row_is_described_by_file_row_field_value_and_rule(tmp_path):
     assert text == f"{tmp_path}/a.tsv:12: field label: {'x' * 77 + '...'!r} is not one of the labels"
 
 
-def test_a_cell_may_be_longer_than_a_page(write):
-    (row,) = read(write("long.csv", f"text,label\n{'ab ' * 60_000},x\n"))
-    assert len(row.values["text"]) == 180_000
-
-
 @pytest.mark.parametrize(
     ("name", "content", "separator", "found"),
     [
@@ -303,39 +281,7 @@ def test_the_first_lines_of_a_file_may_be_skipped_and_still_count(tmp_path, name
         assert column_names(path, "auto", Dialect(skip_lines=2)) == list(fields)
 
 
-def test_a_file_without_lines_has_none_to_skip(tmp_path):
-    path = tmp_path / "t.json"
-    path.write_text('[{"text": "a"}]')
-    with pytest.raises(DataError, match=r"data\.skip_lines is 1, but the file is one JSON list"):
-        list(read_rows(path, "auto", {"text": "text"}, None, dialect=Dialect(skip_lines=1)))
-
-
 @pytest.mark.parametrize("settings", [{"quote": "ab"}, {"quote": ";", "separator": ";"}, {"quote": "a"}, {"sheet": -1}])
 def test_an_impossible_quote_or_sheet_is_refused(settings):
     with pytest.raises(UserError, match=r"data\.(quote|sheet) is"):
         Dialect(**settings)
-
-
-TITLE = "Reviews of 2024\n\ntext,label\nx,1\n"
-
-
-@pytest.mark.parametrize("fields", [TEXT_LABEL, {"text": 0, "label": 1}])
-def test_a_title_above_the_header_is_answered_with_the_lines_to_skip(write, fields):
-    with pytest.raises(DataError, match=r"a\.csv:1: .*; line 3 seems to be the header: set data\.skip_lines=2$"):
-        read(write("a.csv", TITLE), fields)
-    # Without a header below, nothing is suggested.
-    with pytest.raises(DataError, match=r"a\.csv:1: data\.fields\.\w+ is (?!.*skip_lines)"):
-        read(write("a.csv", "Reviews\nx\ny\n"), fields)
-
-
-def test_columns_found_by_name_are_looked_for_below_a_title_too(write):
-    files = Files(train=str(write("a.tsv", TITLE.replace(",", "\t"))))
-    with pytest.raises(DataError, match="a field; line 3 seems to be the header: set data.skip_lines=2$"):
-        fields_of(files, files.sets()["train"], ["label"])
-
-
-@pytest.mark.parametrize("dialect", [PLAIN, Dialect(skip_lines=2)])
-def test_an_error_names_the_line_of_the_file_and_not_of_what_is_read(write, dialect):
-    path = write("a.csv", ("title\n" * dialect.skip_lines) + "text,class\nx,1\n")
-    with pytest.raises(DataError, match=rf"a\.csv:{1 + dialect.skip_lines}: data\.fields\.label is 'label'"):
-        list(read_rows(path, "auto", TEXT_LABEL, None, dialect=dialect))

@@ -12,7 +12,6 @@ from nlu.data.dataset import Files
 from nlu.data.plan import plan_of
 from nlu.data.prepare import first_rows, prepare
 from nlu.data.tokenizing import SPECIALS, WordPiece
-from nlu.display.encoded import print_encoded
 from nlu.storage.cache import cache_dir
 from tests.training.in_process import program
 
@@ -87,36 +86,6 @@ def test_segments_sides_and_targets_of_units_stand_at_their_tokens(shaping: Call
     (units,) = shown(1, shaping(rows, "Tags", "units"))["train"][0]["sequences"]
     assert units["pieces"] == ["[CLS]", "a", "c", "##c", "b", "[SEP]"]
     assert units["names"] == ["", "B-p", "I-p", "", "O", ""] and units["targets"] == ["", "1", "2", "", "0", ""]
-
-
-def test_only_rows_that_decide_the_labels_are_read_beyond_the_shown_ones(shaping: Callable[..., Shaping]) -> None:
-    rows = [
-        *({"text": "a", "label": "x"} for _ in range(5000)),
-        {"text": "a", "label": "y"},
-        {"text": "", "label": "x"},
-    ]
-    with pytest.raises(Exception, match=r"rows\.jsonl:5002: field text: '' is empty"):
-        shown(1, shaping(rows))
-    # With the labels given, reading ends behind the first rows, and does not reach the bad one.
-    assert shown(1, shaping(rows, labels=["y", "x"]))["train"][0]["target"] == "1"
-
-
-def test_a_table_of_tokens_is_as_wide_as_the_line_allows(capsys: pytest.CaptureFixture[str]) -> None:
-    own = {"pieces": ["[CLS]", "中国", "a"], "ids": [101, 7, 1234], "segments": [0, 0, 1]}
-    example = {"place": "a.tsv:3", "texts": {"text": "中国\na"}, "target": "0", "name": "no", "sequences": [own]}
-    print_encoded("dev", [example])
-    assert capsys.readouterr().out.splitlines() == [
-        "dev 1: a.tsv:3",
-        "  text     中国 a",
-        "  target   0 = no",
-        "  piece    [CLS]  中国  a",
-        "  id       101    7     1234",
-        "  segment  0      0     1",
-        "",
-    ]
-    print_encoded("dev", [{**example, "sequences": [{key: values * 40 for key, values in own.items()}]}])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 20 and max(map(len, lines)) <= 120
 
 
 def test_the_command_prints_the_first_rows_and_builds_no_store(

@@ -127,20 +127,6 @@ def test_padding_and_truncation_in_a_tokenizer_file_are_ignored(tmp_path):
     assert padded.ids(["abcabcabc"])[1].tolist() == [9]
 
 
-def test_padding_is_ignored_in_a_tokenizer_file_without_special_tokens_too(tmp_path):
-    backend = wordpiece([*SPECIALS, "a", "b"], True, "here").backend
-    backend.enable_padding(length=16, pad_id=0, pad_token="[PAD]")
-    backend.enable_truncation(3)
-    backend.save(str(tmp_path / "tokenizer.json"))
-    assert words_of(load_tokenizer(tmp_path, None), "a b a b a") == ["a", "b", "a", "b", "a"]
-
-
-def test_a_saved_tokenizer_of_another_kind_is_loaded_unchanged(tmp_path):
-    tokenizer = WordPiece().given(roberta_like(tmp_path / "given.json"), None)
-    tokenizer.save(tmp_path)
-    assert load_tokenizer(tmp_path, None).digest == tokenizer.digest
-
-
 def test_a_tokenizer_without_an_unknown_token_or_that_cannot_spell_is_refused(tmp_path):
     backend = Backend(models.BPE({"<s>": 0, "a": 1}, []))
     backend.save(str(tmp_path / "closed.json"))

@@ -3,16 +3,13 @@
 import zipfile
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from fractions import Fraction
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from nlu.config.errors import DataError, UserError
-from nlu.data import workbook
+from nlu.config.errors import DataError
 from nlu.data.dialect import Dialect
 from nlu.data.reader import BadRow, Row
 from nlu.data.readers import read_rows
@@ -52,11 +49,6 @@ def test_columns_may_be_given_by_number_in_a_sheet_without_a_header(tmp_path: Pa
     ]  # fmt: skip
 
 
-def test_a_workbook_may_have_any_name(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.xlsx", ["text"], ["a"]).rename(tmp_path / "stdin")
-    assert list(read_rows(path, "xlsx", {"text": "text"}, None)) == [Row(2, {"text": "a"})]
-
-
 def test_values_that_a_cell_cannot_hold_are_described() -> None:
     assert rule_of_cell("a" * 32767) is None and rule_of_cell(3) is None and rule_of_cell(["a"]) is None
     assert "32,768 characters" in str(rule_of_cell("a" * 32768))
@@ -85,33 +77,6 @@ def test_a_damaged_workbook_is_refused(tmp_path: Path) -> None:
                 other.writestr(name, whole.read(name)[: 200 if name == part else None])
         with pytest.raises(DataError, match="not an Excel workbook"):
             list(read_rows(damaged, "auto", {"text": "text"}, None))
-
-
-def test_without_the_package_a_workbook_is_refused_with_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(tmp_path / "a.xlsx", ["text"], ["a"])
-    monkeypatch.setattr(workbook, "find_spec", lambda name: None if name == "openpyxl" else find_spec(name))
-    with pytest.raises(UserError, match=r"a\.xlsx needs openpyxl; install it with pip install 'nlu\[excel\]'"):
-        list(read_rows(path, "auto", {"text": "text"}, None))
-
-
-class Stamp(datetime):
-    """A moment of another library, as pandas has."""
-
-
-class Span(timedelta):
-    """A time between moments of another library."""
-
-
-class Share(float):
-    """A number of another library."""
-
-
-def test_moments_and_numbers_of_other_libraries_come_back_as_pythons_own() -> None:
-    found = loaded(dumped([Stamp(2026, 1, 2, 3, 4), Span(days=1, microseconds=5), Share(0.5), Fraction(1, 4)]))
-    assert found == [datetime(2026, 1, 2, 3, 4), timedelta(days=1, microseconds=5), 0.5, 0.25]
-    assert list(map(type, found)) == [datetime, timedelta, float, float]
 
 
 def test_rows_come_from_the_chosen_sheet_behind_skipped_rows(tmp_path: Path) -> None:

@@ -243,20 +243,6 @@ def test_a_scan_of_sizes_ends_where_memory_ends(
     assert "note: the largest size was the fastest; larger ones were not measured" in printed
 
 
-def test_pairs_that_are_compared_are_scanned_from_two_on(
-    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "pairs.tsv"
-    path.write_text("".join(f"a b {'cdefgh'[number % 6]}\tb a {'cdefgh'[number % 6]}\n" for number in range(12)))
-    run_scan(
-        "task=retrieve", "data=files", f"data.train={path}", f"data.dev={path}", "data.fields={text_a: 0, text_b: 1}",
-        "loss=info_nce", "of=batch_size", "steps=3",
-    )  # fmt: skip
-    printed = capsys.readouterr().out
-    assert re.findall(r"^ +(\d+) +[\d,.]+ ", printed, re.MULTILINE) == ["2", "4", "8"]
-    assert "InfoNce compares the rows of a micro-batch" in printed
-
-
 def test_sizes_of_a_mixture_are_scanned_and_its_rates_are_refused(
     tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:

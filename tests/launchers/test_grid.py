@@ -49,9 +49,3 @@ def test_every_job_is_checked_before_the_first_one_starts(tmp_path):
     assert not folder.exists()
     assert "job 1 (seed=-2): seed is -2 but" in grid(folder, *files(tmp_path), "seed=1,-2", status=2)
     assert "set hydra.sweep.dir=mine" in grid(folder, *files(tmp_path), "seed=1,2", "hydra.run.dir=mine", status=2)
-
-
-def test_a_grid_that_only_checks_has_a_line_for_each_job_and_names_no_report(tmp_path):
-    said = grid(tmp_path / "grid", *files(tmp_path), "seed=1,2", "dry_run=true")
-    assert said.splitlines()[:2] == ["# job 0 (seed=1)", "# job 1 (seed=2)"] and len(said.splitlines()) == 4
-    assert "nlu.report" not in said and "jobs were" not in said and not (tmp_path / "grid").exists()

@@ -11,7 +11,6 @@ from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from nlu.storage.objects import ObjectStore
 from tests.launchers import test_runs
-from tests.launchers.searches import search as search_program
 from tests.launchers.searches import states, study
 from tests.launchers.test_runs import search
 from tests.training.runs import files
@@ -67,15 +66,3 @@ def test_the_mirrors_of_trials_lose_the_same_also_if_the_search_continues_elsewh
         assert {(key[0], key[2]) for key in keys} == {(str(best), "best-1")}
         shutil.rmtree(folder)
         search(folder, *options)
-
-
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("hydra.sweeper.keep=some", "hydra.sweeper.keep is 'some' but must be all or rungs or best"),
-        ("hydra.sweeper.keep=best", "but only trials of nlu.train have checkpoints; leave it out"),
-    ],
-)
-def test_a_wrong_choice_of_what_to_keep_is_refused_before_the_first_trial(tmp_path, override, said):
-    assert said in search_program(tmp_path / "s", "lr=interval(0.001,1)", override, status=1)
-    assert not (tmp_path / "s").exists()

@@ -67,19 +67,6 @@ def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(e
     assert ended(Slots([]), {7}).said == ["trial 7 is under way elsewhere, and continues there"]
 
 
-@pytest.mark.parametrize(("answer", "said"), [("c", "cancelled 1 job"), ("l", "trial 4 is under way elsewhere")])
-def test_ctrl_c_asks_what_becomes_of_jobs_elsewhere(ended, tmp_path, monkeypatch, answer, said):
-    from hydra_plugins.hyperband_sweeper import _failures
-
-    cancelled, asked = [], []
-    monkeypatch.setattr(_failures, "cancel_all", lambda folder: cancelled.append(folder) or 1)
-    monkeypatch.setattr(_failures, "choose", lambda question, answers: asked.append(question) or answer)
-    board = ended(Slots([]), {4}, signal.SIGINT)
-    assert asked == ["trial 4 is under way elsewhere"] and not board.has_bar
-    assert board.said[0].startswith(said) and cancelled == ([tmp_path] if answer == "c" else [])
-    assert ended(Slots([]), {4}, signal.SIGTERM).said and len(asked) == 1, "no terminal to ask on"
-
-
 def test_jobs_of_this_machine_are_told_to_save_their_state_until_all_have_ended(ended):
     from hydra_plugins.hyperband_sweeper import _failures
 

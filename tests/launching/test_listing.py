@@ -8,7 +8,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.launching import listing
-from nlu.launching.listing import cancel_all, follow, latest, listed, queue_of, records_of
+from nlu.launching.listing import follow, latest, listed, queue_of, records_of
 from nlu.launching.queue import Job, JobState, Look, QueueContext, Ticket
 from nlu.launching.submissions import Submissions
 
@@ -104,19 +104,6 @@ def test_each_job_is_listed_by_its_newest_submission_and_only_open_ones_are_poll
     with pytest.raises(UserError, match="queue does not answer: connection refused; try again later"):
         listed(found)
     assert listed([]) == []
-
-
-def test_all_open_jobs_of_a_folder_are_cancelled_but_not_those_that_may_be_anothers(
-    tmp_path: Path, queues: dict[Path, Fixed]
-) -> None:
-    submit(tmp_path, 0, 1, 2, 3).ended(f"{tmp_path.name}-3-1", "done")
-    queue = queues.setdefault(tmp_path, Fixed("slurm", QueueContext({}, tmp_path)))
-    id = f"{tmp_path.name}/%d/1"
-    queue.looks = {
-        id % 0: Look(JobState.DONE), id % 1: Look(JobState.WAITING),
-        id % 2: Look(JobState.RUNNING, is_certain=False),
-    }  # fmt: skip
-    assert cancel_all(tmp_path) == 1 and queue.cancelled == [id % 1]
 
 
 def test_open_jobs_are_followed_and_ended_ones_are_reported_and_fetched(

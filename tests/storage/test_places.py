@@ -1,7 +1,5 @@
 """Where a text says that something lies, and what of it is refused before anything is asked."""
 
-from pathlib import Path
-
 import pytest
 
 from nlu.config.errors import UserError
@@ -26,16 +24,6 @@ from nlu.storage.places import Place, address_problems, is_object, object_refere
 )
 def test_a_text_names_one_place(text: str, place: Place) -> None:
     assert parse_place(text) == place
-
-
-def test_paths_from_here_and_from_home_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert parse_place("a") == Place("", "", str(tmp_path / "a"))
-    for here in (".", "./"):
-        assert parse_place(here) == Place("", "", str(tmp_path), names_folder=True)
-    assert parse_place("..") == Place("", "", str(tmp_path.parent), names_folder=True)
-    assert parse_place("~/a") == Place("", "", str(tmp_path / "home/a"))
 
 
 def test_a_place_has_a_name_and_places_within_it() -> None:

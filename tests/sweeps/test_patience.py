@@ -1,7 +1,6 @@
 """A storage of any kind may be away in the middle of a search: nothing is lost, and nothing happens twice."""
 
 import uuid
-from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -106,24 +105,3 @@ def test_a_lost_answer_to_a_close_is_accepted_but_a_close_by_others_is_an_error(
     study.tell(1, state=TrialState.FAIL)
     with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
         study._storage.set_trial_state_values(1, TrialState.COMPLETE, [0.7])
-
-
-def test_pauses_double_up_to_a_bound_until_patience_is_over(monkeypatch):
-    now_s, pauses_s = 0.0, []
-
-    def sleep(seconds, is_hurried):
-        nonlocal now_s
-        pauses_s.append(seconds)
-        now_s += seconds
-
-    def away():
-        raise OSError("gone")
-
-    monkeypatch.setattr(patience, "_sleep", sleep)
-    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: now_s))
-    with pytest.raises(StorageUnavailable):
-        patience.patiently(away, "journal:///x", (OSError,), 60.0)
-    # Each is spread by half of it.
-    expected = [0.5, 1.0, 2.0, 4.0, 8.0, *[15.0] * (len(pauses_s) - 5)]
-    assert all(0.5 <= pause_s / mean <= 1.5 for pause_s, mean in zip(pauses_s, expected, strict=True))
-    assert 60.0 - 22.5 < sum(pauses_s) <= 60.0

@@ -18,12 +18,6 @@ def nothing(key):
     return None
 
 
-def test_the_command_line_wins():
-    space = read_space({"a": "choice(1,2)", "b": "interval(0,1)", "c": 3}, None, ["a=5", "b=choice(7,8)", "d=x"])
-    assert space.names == ["b"] and sorted(space.fixed) == ["a=5", "c=3", "d=x"]
-    assert space.described() == {"b": "choice(7, 8)"}
-
-
 def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
     when = {
         "b=x": {"c": "choice(1)"},
@@ -61,11 +55,6 @@ def test_a_branch_is_drawn_with_its_choice_also_through_another_branch():
 def test_a_space_that_cannot_be_drawn_is_refused(params, when, arguments, said):
     with pytest.raises(UserError, match=said):
         read_space(params, when, arguments)
-
-
-def test_a_misspelt_function_is_refused_with_its_place_and_the_nearest():
-    with pytest.raises(UserError, match=r"hydra.sweeper.params.x: x=intervall\(1,2\) .*Unknown function 'intervall'"):
-        read_space({"x": "intervall(1,2)"}, None, [])
 
 
 def test_all_problems_are_reported_together():

@@ -1,26 +1,18 @@
 """python -m nlu.data: its page, and what it says of files that cannot be used."""
 
-import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nlu.config.entry.flags import read_command_line
 from nlu.config.errors import UserError
 from nlu.data.__main__ import main
-from nlu.data.opening import Store
 from tests import warm
-from tests.inference.runs import trained
-from tests.storage import conftest as storage
 from tests.training.in_process import composed
-from tests.training.kinds import TASKS
 from tests.training.runs import REPOSITORY, SAME_THREADS
 
-server = storage.server
 ROWS = "review,stars\n" + "".join(f"what number {n} says is fine,{n % 2}\n" for n in range(12))
 
 
@@ -44,13 +36,6 @@ def test_the_page_stands_by_itself_and_shows_texts_as_texts(capsys: pytest.Captu
     assert "&lt;/script&gt;&lt;b&gt;bold&lt;/b&gt; &amp; $title" in page and "<b>bold" not in page
 
 
-@pytest.mark.thorough
-def test_without_out_each_report_is_a_new_file(capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
-        assert main(["shop.csv"]) == 0
-    assert len(list(Path("outputs/data").glob("shop-*.html"))) == 2
-
-
 def test_the_command_to_begin_with_trains_on_these_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train=shop.csv", "shop2=shop.csv", "--json"]) == 0
     command = json.loads(capsys.readouterr().out)["command"]
@@ -69,56 +54,6 @@ def test_a_separator_is_used_and_repeated_in_the_suggested_command(
     config = composed(*shlex.split(told["command"])[3:])
     assert config.data["separator"] == "|" and config.data["fields"] == {"text": "review", "label": "stars"}
     assert told["sets"]["bars"]["rows"] == 12
-
-
-def test_quotes_and_skipped_lines_are_used_and_repeated_in_the_suggested_command(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    rows = "".join(f"'number {n}, it says, is \"fine',{n % 2}\n" for n in range(12))
-    Path("odd.csv").write_text(f"A report\nreview,stars\n{rows}")
-    assert main(["odd.csv", "--quote", "'", "--skip-lines", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    config = composed(*shlex.split(told["command"])[3:])
-    assert (config.data["quote"], config.data["skip_lines"]) == ("'", 1)
-    assert told["sets"]["odd"]["rows"] == 12
-
-
-def test_the_command_names_addresses_as_they_were_written(
-    server: storage.FileServer, empty_cache: Path, open_files: Callable[..., Store], capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.files["/rows.csv"] = ROWS.encode()
-    pin = hashlib.sha256(ROWS.encode()).hexdigest()
-    addresses = [server.url(f"/rows.csv?version=1#sha256={pin}"), server.url("/rows.csv?version=2")]
-    assert main([f"train={addresses[0]}", f"dev={addresses[1]}", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    config = composed(*read_command_line(shlex.split(record["command"])[3:]).overrides)
-    assert [config.data["train"], config.data["dev"]] == addresses
-    assert [record["sets"][name]["files"] for name in ("train", "dev")] == [[address] for address in addresses]
-    # So do the records of a store, of one address and of several.
-    open_files(train=addresses[0], dev=addresses, fields={"text": "review", "label": "stars"})
-    (meta,) = (json.loads(path.read_text()) for path in empty_cache.rglob("meta.json"))
-    assert meta["files"] == {"train": addresses[:1], "dev": addresses}
-
-
-def test_the_tokenizer_of_a_run_counts_as_it_did_there(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = trained(TASKS["classify"], here / "of")
-    capsys.readouterr()
-    assert main([str(here / "of/train.jsonl"), "--model", str(run), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    facts = json.loads((run / "data.json").read_text())["sets"]["train"]
-    assert record["sets"]["train"]["lengths"] == [facts[f"length_{name}"] for name in ("median", "95_percent", "max")]
-    assert record["sets"]["train"]["labels"] == facts["labels"]
-    assert f"model.pretrained={run}/checkpoints/best-1" in record["command"]
-
-
-def test_files_of_one_label_each_are_one_set(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("bad.txt").write_text("broken\nawful\nso so\n")
-    Path("good.txt").write_text("fine\nso so\n")
-    assert main(["negative=bad.txt", "positive=good.txt", "--format", "lines", "--out", "page.html"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"texts +5 +0 +1 +1 ", said) and re.search(r"negative +3 +60.0%", said)
-    assert "so so  [bad.txt:3 negative, good.txt:2 positive]" in said
-    assert "'data.train={negative: bad.txt, positive: good.txt}'" in said
 
 
 def test_a_named_data_set_is_read_as_its_yaml_says(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,19 +132,3 @@ def test_mistakes_are_reported_in_one_sentence_with_status_2(
     with pytest.raises(UserError, match=words):
         main(arguments)
     assert (here / "there.html").read_text() == "kept" and capsys.readouterr().out == ""
-
-
-def test_the_least_numbers_are_accepted_and_those_below_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["shop.csv", "--max-len", "4", "--max-rows", "1", "--examples", "0", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert record["max_len"] == 4 and record["sets"]["shop"]["rows"] == 1
-    for flag, number in (("--max-len", "3"), ("--max-rows", "0"), ("--examples", "-1")):
-        with pytest.raises(UserError, match=flag):
-            main(["shop.csv", flag, number])
-
-
-def test_the_first_five_of_many_unusable_rows_are_listed() -> None:
-    Path("blank.csv").write_text("text,label\n" + ",a\n" * 6)
-    with pytest.raises(UserError) as refused:
-        main(["blank.csv", "--fields", "text=text"])
-    assert len(refused.value.problems) == 5 and "none of its 6 rows can be used" in str(refused.value)

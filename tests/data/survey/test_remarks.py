@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nlu.data.dataset import SourceFile
 from nlu.data.reading import Reading
 from nlu.data.survey.letters import Letters
-from nlu.data.survey.report import Report, as_record, command, histogram, numbers_of, percentiles, remarks, report_on
+from nlu.data.survey.report import Report, command, histogram, numbers_of, percentiles, remarks, report_on
 from nlu.data.survey.walk import Source, Survey, Unknown
 from nlu.data.tokenizing import wordpiece
 
@@ -200,25 +200,3 @@ def test_the_command_to_begin_with_says_what_these_rows_need(
 ) -> None:
     made = [survey(**{"name": "train", "labels": [*"xyxy"], **one}) for one in surveys]
     assert command(report_of(*made), model, choice) == f"python -m nlu.train {words}"
-
-
-def test_everything_is_in_the_record_under_its_name() -> None:
-    report = report_of(survey("train", FINE), survey("dev", ["x"], texts=[3]))
-    record = as_record(report, "MODEL", "shop")
-    assert record.keys() == {
-        "tokenizer", "unit", "train", "max_len", "suggested_max_len", "sets", "overlap", "remarks", "command"
-    }  # fmt: skip
-    assert (record["tokenizer"], record["unit"], record["train"], record["max_len"]) == ("REF", "tokens", "train", 128)
-    (pair,) = record["overlap"]
-    assert pair == {
-        "first": "train", "second": "dev", "rows_of_first": 1, "rows_of_second": 1, "texts_with_other_labels": 1,
-        "examples": [],
-    }  # fmt: skip
-    assert record["sets"]["train"].keys() == {
-        "files", "fields", "fields_because", "rows", "bad_rows", "listed_bad_rows", "kind", "labels", "numbers",
-        "characters", "character_histogram", "lengths", "length_histogram", "cut", "unknown", "duplicates",
-        "duplicates_with_same_label", "conflicts", "shown_duplicates", "shown_conflicts", "language", "scripts",
-        "character_classes",
-    }  # fmt: skip
-    assert record["sets"]["train"]["cut"][0] == {"max_len": 16, "rows": 0.0, "tokens": 0.0}
-    assert record["sets"]["dev"]["fields"] == TABLE and record["remarks"] == remarks(report)

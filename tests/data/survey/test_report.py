@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from nlu.data.__main__ import main
-from nlu.data.survey.walk import shown_label
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 
@@ -140,26 +139,3 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(capsys: pytest.CaptureF
     assert own["labels"]["(none)"] == 5
     assert any("5 rows without a label" in remark for remark in found["remarks"])
     assert "data.on_bad_row=skip" in found["command"]
-
-
-def test_names_of_files_are_texts_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    name = "<img src=x onerror=alert(1)>.csv"
-    write_rows(name, [("the same", "a"), ("the same", "b")] * 3)
-    assert main([name, "--out", "page.html"]) == 0
-    page = Path("page.html").read_text()
-    assert "&lt;img src=x onerror=alert(1)&gt;.csv:2" in page and "<img" not in page
-
-
-@pytest.mark.parametrize(
-    ("values", "shown"),
-    [
-        ({"tokens": ["Ann", "Lee", "left", "Rome"], "tags": ["B-PER", "I-PER", "O", "S-LOC"]}, "PER Ann Lee, LOC Rome"),
-        ({"tokens": list("在北京"), "tags": ["O", "B-LOC", "E-LOC"]}, "LOC 北京"),
-        ({"tokens": ["a", "b"], "tags": ["O", "O"]}, "no span"),
-        ({"tokens": ["a", "b"], "tags": ["NN", "VB"]}, "NN VB"),
-        ({"text": "Ann Lee", "spans": {"PER": {"Ann Lee": [[0, 6]]}}}, "PER Ann Lee"),
-        ({"text": "a", "label": 3}, "3"),
-    ],
-)
-def test_a_label_of_tags_is_shown_by_its_spans(values: dict[str, Any], shown: str) -> None:
-    assert shown_label(values) == shown

@@ -54,29 +54,6 @@ def test_the_first_rows_of_a_repeated_text_and_those_with_other_labels_are_shown
     assert one.shown_conflicts == [shown] and (one.duplicates, one.with_same_label, one.conflicts) == (1099, 1096, 1)
 
 
-def test_each_set_lists_its_own_places_of_a_shared_text() -> None:
-    report = report_of(5, train=[("x", "a")] * 8 + [("y", "a"), ("z", "a")], dev=[("y", "a"), ("x", "a"), ("x", "b")])
-    (pair,) = report.betweens
-    assert (pair.first, pair.second, pair.rows, pair.conflicts) == ("train", "dev", (9, 3), 1)
-    # What has other labels comes first.
-    assert [(shown.text, shown.rows) for shown in pair.shown] == [("x", 10), ("y", 2)]
-    assert places(pair.shown[0])[6:] == [("dev", 3, "a"), ("dev", 4, "b")]
-    assert places(pair.shown[1]) == [("train", 10, "a"), ("dev", 2, "a")]
-
-
-def test_the_requested_number_of_texts_is_shown_the_most_frequent_first() -> None:
-    rows = [("b", "1"), ("a", "1"), *[("c", "1")] * 4, ("a", "2"), ("b", "1"), ("d", "1"), ("b", "2")]
-    other = [("d", "1"), ("b", "1"), ("a", "2")]
-    for count, frequent, conflicts, shared in (
-        (0, "", "", ""), (1, "c", "b", "b"), (2, "cb", "ba", "ba"), (3, "cba", "ba", "bad"), (9, "cba", "ba", "bad"),
-    ):  # fmt: skip
-        report = report_of(count, train=rows, dev=other)
-        one = report.withins["train"]
-        assert [shown.text for shown in one.shown_duplicates] == list(frequent)
-        assert [shown.text for shown in one.shown_conflicts] == list(conflicts)
-        assert [shown.text for shown in report.betweens[0].shown] == list(shared)
-
-
 def test_a_set_without_labels_is_in_no_conflict_with_one_that_has_some() -> None:
     for sets in ({"train": [("x", "a"), ("y", "b")], "test": ["x", "z", "x"]}, {"train": ["x", "z"], "dev": ["x"]}):
         (pair,) = report_of(2, **sets).betweens

@@ -44,11 +44,6 @@ def test_columns_of_a_table(
     assert (found.fields, found.header) == (fields, has_header)
 
 
-def test_the_reason_of_each_column_is_given(tmp_path: Path) -> None:
-    found = guess(written(tmp_path, "rows.tsv", table(["n", "words", "stars"], ROWS)), "auto", None)
-    assert found.sentence() == "text = words (the longest texts), label = stars (by its name)"
-
-
 @pytest.mark.parametrize(
     ("record", "fields"),
     [
@@ -200,30 +195,3 @@ def test_the_format_of_a_text_file_is_recognized_by_its_lines(tmp_path: Path, li
 def test_a_file_of_tokens_without_tags_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no line of a token and its tag; give a file with rows, or another --fo"):
         guess(written(tmp_path, "rows.conll", "a\nb\n\nc\n"), "auto", None)
-
-
-def test_only_a_table_of_three_lines_and_more_is_refused_for_its_separators(tmp_path: Path) -> None:
-    assert guess(written(tmp_path, "two.csv", "text\na; b\n"), "auto", None).fields == {"text": "text"}
-    two = written(tmp_path, "pairs.csv", "words of it; kind\nwords of that; sort\n")
-    assert guess(two, "auto", None).fields == {"text": 0}
-    with pytest.raises(DataError, match="of one column"):
-        guess(written(tmp_path, "three.csv", "a;b\nc;d\ne;f\n"), "auto", None)
-
-
-def test_a_column_with_a_repeated_name_is_given_by_its_number(tmp_path: Path) -> None:
-    rows = [[str(n), f"{LONG} {n}", f"k{n % 2}"] for n in range(8)]
-    found = guess(written(tmp_path, "rows.tsv", table(["x", "text", "x"], rows)), "auto", True)
-    assert found.fields == {"text": "text", "label": 2}
-
-
-@pytest.mark.parametrize("name", ["rows.tsv", "rows.jsonl"])
-@pytest.mark.parametrize(("place", "is_seen"), [(999, True), (1000, False)])
-def test_columns_are_recognized_by_the_first_thousand_rows(
-    tmp_path: Path, name: str, place: int, is_seen: bool
-) -> None:
-    rows = [[f"{LONG} {n}", "b" if n == place else "a"] for n in range(1001)]
-    text = table(["text", "of it"], rows)
-    if name.endswith("jsonl"):
-        text = "".join(json.dumps({"text": first, "of it": second}) + "\n" for first, second in rows)
-    found = guess(written(tmp_path, name, text), "auto", None).fields
-    assert found == {"text": "text"} | ({"label": "of it"} if is_seen else {})

@@ -116,25 +116,6 @@ def test_lengths_are_of_all_texts_of_a_row_in_characters_and_words(tmp_path: Pat
     assert survey.letters.scripts == {"Latin": 2} and survey.letters.classes["h"] == 2
 
 
-@pytest.mark.parametrize("name", ["rows.tsv", "rows.csv", "rows.jsonl", "rows.json"])
-@pytest.mark.parametrize(("max_rows", "rows"), [(None, 7), (7, 7), (3, 3)])
-def test_a_bar_knows_how_many_rows_there_are_about_where_a_line_is_a_row(
-    tmp_path: Path, name: str, max_rows: int | None, rows: int
-) -> None:
-    # The size of the blocks that are read must not matter.
-    (tmp_path / name).write_text("text\n" * 7)
-    (source,) = of_files([str(tmp_path / name)], {"text": "text"}, "auto", None, max_rows)
-    assert source.rows() == (None if name == "rows.json" else rows)
-
-
-def test_a_limit_of_rows_is_of_each_file(tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("a.txt", "b.txt")]
-    for path in files:
-        path.write_text("text\n" * 4)
-    (source,) = of_files([f"x={files[0]}", f"y={files[1]}"], None, "lines", None, 3)
-    assert source.rows() == 6 and walked(source).labels == {"x": 3, "y": 3}
-
-
 def test_unknown_tokens_are_counted_in_all_rows_and_shown_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,14 +140,3 @@ def test_lines_that_begin_a_document_are_skipped_and_bad_rows_listed_up_to_a_lim
     monkeypatch.setattr(walk_module, "LISTED_BAD_ROWS", 2)
     bad = walked(source_of(tmp_path / "t.jsonl", [{"text": ""}] * 3 + [{"text": "a"}], {"text": "text"}))
     assert (len(bad), bad.bad, len(bad.listed_bad)) == (1, 3, 2)
-
-
-def test_all_files_of_a_pattern_get_the_given_name_or_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("part1.txt", "part2.txt"):
-        Path(name).write_text("text\n")
-    (source,) = of_files(["good=part*.txt", "bad=part1.txt"], None, "lines", None, None)
-    assert [(file.path.name, file.label) for file in source.files] == [
-        ("part1.txt", "good"), ("part2.txt", "good"), ("part1.txt", "bad")
-    ]  # fmt: skip
-    assert [source.name for source in of_files(["part*.txt"], None, "lines", None, None)] == ["part1", "part2"]
