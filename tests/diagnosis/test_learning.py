@@ -105,13 +105,3 @@ def test_a_reason_why_a_run_may_not_learn_is_named(tmp_path: Path, name: str, sa
     found = checks_of(run_of(tmp_path / "run", **made))
     assert [check.name for check in found.values() if check.mark == "warning"] == [name]
     assert says in found[name].says and found[name].remedy
-
-
-def test_a_score_of_which_less_is_better_is_best_where_it_is_lowest(tmp_path: Path) -> None:
-    config = {"task___target_": "nlu.tasks.regress.Regress", "trainer__major_metric": "mae"}
-    folder = begin_run(tmp_path / "run", **{**PLAIN, **config})
-    valid = Table(folder / "valid.tsv", VALID_COLUMNS)
-    for number, value in enumerate([0.9, 0.5, 0.1, 0.4], 1):
-        valid.append(step=100 * number, set="dev", metric="mae", value=value)
-    course = checks_of(folder)["course of the score"]
-    assert course.says == "dev mae was best (0.1000) at evaluation 3 of 4" and course.mark == "ok"

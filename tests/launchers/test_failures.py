@@ -1,6 +1,5 @@
 """A failed trial is a line at once, a traceback in its own log, FAIL in the storage; and what is done about it."""
 
-import re
 import time
 from pathlib import Path
 
@@ -113,27 +112,3 @@ def test_a_job_that_dies_continues_from_its_checkpoint(tmp_path):
     assert states(tmp_path / "s") == ["COMPLETE", "COMPLETE"]
     assert [runs(tmp_path / "s", number) for number in (0, 1)] == [[0, 2], [0, 2]]
     assert said.count("its job is gone") == 2
-
-
-@pytest.fixture
-def refusing_slurm(tmp_path, monkeypatch):
-    """A Slurm that refuses every job, at once the first and after some seconds the others."""
-    said = "sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed"
-    refuse = f"mkdir {tmp_path}/asked 2>&- || sleep 4; echo '{said}' >&2; exit 1"
-    for name, script in (("srun", "exit 1"), ("sbatch", refuse)):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    path = f"{tmp_path}:{searches.ENVIRONMENT['PATH']}"
-    monkeypatch.setattr(searches, "ENVIRONMENT", {**searches.ENVIRONMENT, "PATH": path})
-
-
-@pytest.mark.thorough
-def test_a_job_that_slurm_refuses_is_one_error_and_the_same_command_continues(tmp_path, refusing_slurm):
-    folder, drawn = tmp_path / "s", (DRAWN, "hydra.sweeper.n_trials=2", "hydra/sweeper/sampler=grid")
-    told = search(folder, *drawn, "hydra/launcher=submitit_slurm", "hydra.sweeper.n_jobs=2", status=1)
-    # Both are launched at once, and either may be reported first.
-    refused = r"trial [01]: Slurm refused the jobs: Batch job submission failed; correct what hydra.launcher sets, and"
-    assert re.search(refused, told)
-    assert "under way" not in told and "failed:" not in told and states(folder) == ["RUNNING", "RUNNING"]
-    search(folder, *drawn)
-    assert states(folder) == ["COMPLETE", "COMPLETE"]

@@ -1,18 +1,13 @@
 """How long a local job may take, and by which folder a search is held: what does not show before it goes wrong."""
 
-import multiprocessing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra._internal.callbacks import Callbacks
-from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
 from hydra.types import HydraContext
-
-from nlu.config.errors import UserError
 
 LOCAL = "hydra/launcher=submitit_local"
 TIMEOUT = "hydra.launcher.timeout_min"
@@ -85,57 +80,3 @@ def primary(tmp_path):
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf/mine.yaml").write_text("x: 1\n")
     return (tmp_path / "conf/mine.yaml").write_text
-
-
-class OfAnotherPackage(BasicLauncher):
-    """Stands for launchers that may not be thread-safe."""
-
-    launches: ClassVar[list[tuple[int, int]]] = []
-
-    def launch(self, job_overrides, initial_job_idx):
-        self.launches.append((initial_job_idx, len(job_overrides)))
-        return super().launch(job_overrides, initial_job_idx)
-
-
-def test_a_launcher_of_another_package_gets_one_trial_at_a_time(tmp_path, primary):
-    primary("x: 1\n")
-    Plugins.instance().register(OfAnotherPackage)
-    target = f"hydra.launcher._target_={OfAnotherPackage.__module__}.OfAnotherPackage"
-    slots = slots_of(tmp_path, 4, "hydra/launcher=basic", target, "hydra.sweep.subdir='${hydra:job.num}'")
-    assert slots.count == 1 and not slots.is_threaded
-    assert "OfAnotherPackage may not be called from several threads, so trials run one at a time" in slots.sentence(4)
-    for number in (3, 1):
-        slots.launch(number, 1, [f"x={number}"])
-        ended = slots.next_ended()
-        assert (ended.number, ended.value) == (number, 10 * number)
-    slots.launch(7, 1, ["unknown=1"])
-    assert slots.next_ended().never_began
-    assert OfAnotherPackage.launches == [(3, 1), (1, 1), (7, 1)]
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.isdigit()) == ["1", "3"]
-
-
-def hold_in_another_process(folder: Path, answers) -> None:
-    from hydra_plugins.hyperband_sweeper._folder import hold
-
-    try:
-        with hold(folder) as name:
-            answers.put(name)
-    except UserError as error:
-        answers.put(str(error))
-
-
-def test_a_folder_keeps_its_name_and_one_search(tmp_path):
-    from hydra_plugins.hyperband_sweeper._folder import hold, keep
-
-    answers = multiprocessing.get_context("fork").Queue()
-    with hold(tmp_path / "s") as name:
-        other = multiprocessing.get_context("fork").Process(
-            target=hold_in_another_process, args=(tmp_path / "s", answers)
-        )
-        other.start()
-        assert "another search is running in it" in answers.get(timeout=30)
-        other.join()
-        keep(tmp_path / "s", "s", "url", "id")
-    with hold(tmp_path / "s") as again, hold(tmp_path / "t") as elsewhere:
-        assert again == name != elsewhere
-    assert not (tmp_path / "t").exists() and (tmp_path / "s").exists()

@@ -9,7 +9,6 @@ import pytest
 from faulty_proxy import FaultyProxy
 from writers import start_writer
 
-from nlu.config.errors import UserError
 from nlu.sweeps.object_journal import ObjectJournalBackend
 
 pytestmark = pytest.mark.services
@@ -91,22 +90,3 @@ def test_an_entry_whose_reply_was_lost_is_not_written_twice(
                 assert proxy.counts["lost"] > lost, "the replies were really lost"
                 assert (remaining[0] > 0) is every_retry
         assert [entry["number"] for entry in journal.read_logs(0)] == list(range(4))
-
-
-@pytest.mark.parametrize(
-    ("environment", "says"),
-    [
-        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "correct AWS_SECRET_ACCESS_KEY"),
-        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}, "check AWS_ENDPOINT_URL"),
-    ],
-)
-def test_a_store_that_cannot_be_used_is_one_clear_error(
-    s3_url: str, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], says: str
-) -> None:
-    secret = os.environ["AWS_SECRET_ACCESS_KEY"]
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError) as caught:
-        ObjectJournalBackend(s3_url)
-    assert says in str(caught.value) and s3_url in str(caught.value)
-    assert secret not in str(caught.value)

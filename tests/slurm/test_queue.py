@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nlu.launching import slurm
-from nlu.launching.queue import JobRefused, JobState
+from nlu.launching.queue import JobState
 from nlu.launching.slurm_folders import SUBMITTED
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import (
@@ -57,25 +57,6 @@ def test_a_waiting_job_says_why_and_can_be_cancelled(tmp_path):
     until(JobState.CANCELLED, own, ticket)
 
 
-@pytest.mark.thorough
-def test_a_refused_part_cancels_the_earlier_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
-    own = queue(tmp_path, additional_parameters={"hold": True})
-    executor, asked = own._executor, []
-
-    def second_is_wrong(token):
-        asked.append(token)
-        made = executor(token)
-        if len(asked) == 2:
-            made.update_parameters(partition="nowhere")
-        return made
-
-    monkeypatch.setattr(own, "_executor", second_is_wrong)
-    with pytest.raises(JobRefused):
-        own.submit(jobs(tmp_path, 2))
-    assert ask("squeue", "--noheader", "--states=PENDING") == ""
-
-
 def test_every_key_reaches_slurm(tmp_path):
     own = queue(
         tmp_path, partition="urgent", gpus=1, cpus=2, memory_gb=1.5, nodes=2, tasks_per_node=2, name="mine",
@@ -109,23 +90,6 @@ def test_a_job_whose_node_goes_down_is_requeued_or_lost_if_that_is_forbidden(tmp
     let_end(again, start=1)
     until(JobState.DONE, own, again)
     assert detail(again, "Restarts") == "1"
-
-
-@pytest.mark.thorough
-def test_a_job_that_slurm_has_forgotten_is_what_it_left_and_else_lost(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "_squeue", lambda ids: {})
-    monkeypatch.setattr(slurm, "_sacct", lambda ids: {})
-    monkeypatch.setattr(slurm, "GRACE_S", 0.5)
-    own = queue(tmp_path)
-    (ticket,) = own.submit(jobs(tmp_path, 1))
-    assert own.look([ticket.id])[ticket.id].state is JobState.RUNNING
-    while own.outcome(ticket.id) is None:
-        time.sleep(0.1)
-    until(JobState.DONE, own, ticket)
-    assert own.look(["4711"])["4711"].state is JobState.RUNNING
-    time.sleep(0.6)
-    look = own.look(["4711"])["4711"]
-    assert look.state is JobState.LOST and look.reason == "Slurm does not know it any more"
 
 
 @pytest.mark.thorough

@@ -53,17 +53,6 @@ def test_an_object_that_is_gone_for_good_is_damage(url: str) -> None:
         records_of(url, "runs")
 
 
-def test_an_address_without_runs_is_refused_and_a_local_folder_is_used_unchanged(url: str, tmp_path: Path) -> None:
-    Run(url).store.put("file", b"")
-    for name, said in (("/none", "none, which does not exist; correct it"), ("/file", "file, which is a file; name a")):
-        with pytest.raises(DataError, match=f"runs is s3://.*{said}"):
-            records_of(url + name, "runs")
-    assert copies.all_records_of([tmp_path, str(tmp_path / "x")], "runs") == [tmp_path, tmp_path / "x"]
-    assert complete(tmp_path) == tmp_path and copies.place_text(tmp_path) == str(tmp_path)
-    top = records_of(url, "runs")
-    assert copies.place_text(top) == url and copies.place_text(top / "a") == f"{url}/a"
-
-
 def test_changed_files_of_a_copy_are_fetched_again_and_deleted_ones_are_removed(url: str) -> None:
     store = ObjectStore(url, "mirror")
     for name in ("a/same.txt", "a/changed.txt", "a/gone.txt", "a/checkpoints/w.bin", "a/checkpoints/x.json", ".begun"):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-import nlu
 from nlu.config.entry.app import run_app
 
 FOREIGN = """
@@ -104,11 +103,6 @@ def test_a_search_without_multirun_is_refused_instead_of_being_one_run(train):
         code, told = train(*arguments)
         assert code == 2 and "add --multirun, or set hydra/sweeper=basic" in told and "ran" not in told
     assert train("hydra/sweeper=basic", "hydra.run.dir=run")[0] == 0
-
-
-def test_the_version_is_the_programs_own(train):
-    code, told = train("--version")
-    assert code == 0 and told.startswith(f"nlu {nlu.__version__}, Hydra ") and "ran" not in told
 
 
 def test_a_launcher_also_accepts_one_run_but_neither_a_search_nor_several_values(train):
