@@ -21,7 +21,7 @@ from nlu.runs.records import Cell, read_rows
 from nlu.storage.files import read_json
 from nlu.training.precision import NumberFormat
 from nlu.training.ranks import Ranks
-from nlu.training.resuming import changes, machine_as_recorded
+from nlu.training.resuming import changes, machine_of
 
 LISTED = 6
 LOADED = re.compile(r".* pretrained (?P<what>.+): (?P<loaded>\d+) of (?P<all>\d+) tensors of the model loaded")
@@ -164,7 +164,7 @@ def computed_on(
     last = run_dir / "checkpoints" / "last"
     if (last / "state.json").is_file():
         _, order = read_order(last)
-        changed = changes(order, {**order, "world_size": ranks.world_size, "machine": machine_as_recorded(ranks)})
+        changed = changes(order, {**order, "world_size": ranks.world_size, "machine": machine_of(ranks)})
         names = {
             "device": "device",
             "version of torch": "torch",

@@ -32,7 +32,7 @@ from nlu.methods.method import Context
 from nlu.storage.cache import Entry
 from nlu.storage.places import Reference
 from nlu.training.ranks import Ranks
-from nlu.training.resuming import machine_as_recorded
+from nlu.training.resuming import machine_of
 
 KEY = "method.logits"
 KIND = "logits"
@@ -68,7 +68,7 @@ def _identity(teacher: Teacher, part: Examples, context: Context) -> Iterator[st
     yield hashlib.sha256(part.stored.text_hash_N[part.rows_N].tobytes()).hexdigest()
     yield json.dumps([part.layout.name, type(part.layout).__qualname__, part.layout.settings()], sort_keys=True)
     # Another device, or another number of threads, may round differently.
-    yield json.dumps(machine_as_recorded(Ranks(0, 1, context.device)), sort_keys=True)
+    yield json.dumps(machine_of(Ranks(0, 1, context.device)), sort_keys=True)
 
 
 def _written(teacher: Teacher, part: Examples, context: Context, folder: Path) -> Path:

@@ -49,7 +49,7 @@ from nlu.training.build import build_data, build_model, build_task, store_of_run
 from nlu.training.evaluation import Evaluator, keep_predictions, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group
-from nlu.training.resuming import changes, machine_as_recorded
+from nlu.training.resuming import changes, machine_of
 
 log = logging.getLogger(__name__)
 
@@ -370,7 +370,7 @@ def differences(config: Evaluate, located: Located, digests: dict[str, str], ran
         if located.head_name is not None:
             order = {**order, "evaluated": list(own_sets(dict(order["evaluated"]), located.head_name).items())}
         found += changed_rows(order, digests)
-        found += changes(order, {**order, "world_size": ranks.world_size, "machine": machine_as_recorded(ranks)})
+        found += changes(order, {**order, "world_size": ranks.world_size, "machine": machine_of(ranks)})
     precision = config_of(located.run_dir).precision
     if config.precision != precision:
         found.append(f"precision: {precision} there, {config.precision} here")

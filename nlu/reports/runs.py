@@ -252,14 +252,27 @@ def saved_config(run_dir: Path) -> dict[str, Any]:
             raise DataError(
                 f"{path} ends within a line, so a part of it is missing; copy it again, or give another run"
             )
-        data = content.get("data", {})
-        for node in (data, *data.get("sets", {}).values()):
-            # Keys of preprocessing, which earlier versions wrote; they do not decide what the weights compute.
-            for key in ("part", "parts", *(["stream"] if node.get(TARGET) != target_of("data", "corpus") else [])):
-                node.pop(key, None)
+        _leave_out_earlier(content)
         return with_defaults(content, RUN)
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not the configuration of a run ({_reason(error)}); give another run") from error
+
+
+def _leave_out_earlier(content: dict[str, Any]) -> None:
+    """Take away what earlier versions wrote, and what does not decide what the weights compute."""
+    data, trainer = content.get("data", {}), content.get("trainer", {})
+    for node in (data, *data.get("sets", {}).values()):
+        for key in ("part", "parts", *(["stream"] if node.get(TARGET) != target_of("data", "corpus") else [])):
+            node.pop(key, None)
+    for key in ("replay", "watch"):
+        content.pop(key, None)
+    content["inspect"] = bool(content.get("inspect"))
+    trainer.pop("kernels", None)
+    content.get("precision", {}).pop("master_weights", None)
+    if trainer.get("devices") == "auto":
+        trainer["devices"] = 1
+    if str(content.get("parallel", {}).get(TARGET)).startswith("nlu.training.shared."):
+        content["parallel"] = {TARGET: target_of("parallel", "replicated")}
 
 
 def _is_whole(content: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ GOALS = "goals"
 """user attribute of a study with objectives or constraints: `Goals.to_json`"""
 MEASURED = "measured"
 """in result.json, and a user attribute of a trial: its quantities by name"""
-QUANTITIES = {"latency_ms": False, "parameters": False, "size_mb": False, "peak_mb": False, "examples_per_s": True}
+QUANTITIES = {"latency_ms": False, "parameters": False, "size_mb": False}
 """what a run measures of itself, and whether more of it is better"""
 OBJECTIVES, CONSTRAINTS = "hydra.sweeper.objectives", "hydra.sweeper.constraints"
 _UNKNOWN = "which is neither measured nor a metric of the dev set that all trials have"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,18 +80,11 @@ class Spool:
                     yield example, pickle.loads(os.pread(descriptor, size, offset))
 
     def gather(self, ranks: Ranks) -> None:
-        """Collect the records of all ranks on rank 0, in pieces."""
-        own = iter(self) if not ranks.is_first else iter(())
-        while True:
-            # `range` comes first: at the end of a piece, `zip` must not have taken a record that it then drops.
-            piece = [entry for _, entry in zip(range(CHUNK_RECORDS), own, strict=False)]
-            # Each rank repeats until none has records left, so that all enter the same number of collectives.
-            if not sum(ranks.sum_on_host([float(len(piece))])):
-                return
-            # The records of rank 0 are in its spool already.
-            for received in (ranks.gather_to_first(piece) or [])[1:]:
-                if received:
-                    self.add(*zip(*received, strict=True))
+        """Collect the records of all ranks on rank 0."""
+        # Those of rank 0 are in its spool already.
+        for received in (ranks.gather_to_first([] if ranks.is_first else list(self)) or [])[1:]:
+            if received:
+                self.add(*zip(*received, strict=True))
 
     def close(self) -> None:
         self._file.close()
@@ -180,7 +173,10 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     assert total == len(part), f"{total} of {len(part)} examples were scored"
     if not_finite:
         _name_rows(part, bad, not_finite, ranks)
-    scores = scores_of_all(_NoScore(task, part) if not_finite else scorer, ranks)
+        names = (*task.metrics, *(task.binary_metrics if len(part.target.names) == 2 else ()))
+        scores = Scores(dict.fromkeys(names, math.nan))
+    else:
+        scores = scores_of_all(scorer, ranks)
     return Scored(part, scores, spool, type(scorer), not_finite)
 
 
@@ -194,22 +190,6 @@ def _name_rows(part: Examples, bad: list[int], count: int, ranks: Ranks) -> None
             "train with a lower optimizer.lr, or with precision=bf16 or fp32 if this is fp16",
             part.name, count, len(part), ", ".join(rows), ", ..." if count > len(rows) else "",
         )  # fmt: skip
-
-
-class _NoScore:
-    """The scorer of a set without a score: each metric of its task is NaN."""
-
-    def __init__(self, task: Task, part: Examples):
-        self._names = (*task.metrics, *(task.binary_metrics if len(part.target.names) == 2 else ()))
-
-    def add(self, record: Mapping[str, object]) -> None:
-        """Count nothing."""
-
-    def merge(self, other: Self) -> None:
-        """Count nothing."""
-
-    def result(self) -> Scores:
-        return Scores(dict.fromkeys(self._names, math.nan))
 
 
 def scores_of_all(scorer: Scorer, ranks: Ranks) -> Scores:

@@ -1,9 +1,8 @@
-"""What a search wants to know of a run besides its scores: latency, size, memory, speed.
+"""What a search wants to know of a run besides its scores: latency and size.
 
 The names are those of `nlu.sweeps.goals.QUANTITIES`. Measured once, at the end of the run, and only if asked for.
 """
 
-import csv
 import statistics
 import time
 from collections.abc import Sequence
@@ -15,9 +14,7 @@ import torch
 from nlu.config.errors import UserError
 from nlu.data.collate import collate
 from nlu.data.examples import Examples
-from nlu.runs.records import PEAK_COLUMN, TRAIN
 from nlu.sweeps.goals import QUANTITIES
-from nlu.training.memory import peak_mb
 from nlu.training.parts import Training
 
 WARM_UP, TIMED = 8, 64
@@ -53,17 +50,13 @@ def measured(run: Training, names: Sequence[str]) -> dict[str, object]:
     """
     if not names:
         return {}
-    ranks, throughput = run.stepper.ranks, run.state.throughput
+    ranks = run.stepper.ranks
     found: dict[str, object] = {"latency_ms": latency_ms(run)} if "latency_ms" in names else {}
     for name in names if ranks.is_first else ():
         if name == "parameters":
             found[name] = parameters_of(run)
         elif name == "size_mb":
             found[name] = _size_mb(run.run_dir / "checkpoints" / "best-1" / "model.safetensors")
-        elif name == "peak_mb":
-            found[name] = _largest_peak_mb(run)
-        elif name == "examples_per_s":
-            found[name] = throughput.examples / throughput.steps_s if throughput.steps_s else None
     device = ranks.device
     is_cuda = device.type == "cuda"
     return {
@@ -111,11 +104,3 @@ def _size_mb(path: Path) -> float:
     if not path.is_file():
         raise UserError(f"{path} does not exist, so size_mb cannot be measured; leave size_mb out")
     return path.stat().st_size / 1e6
-
-
-def _largest_peak_mb(run: Training) -> float:
-    """Return the largest memory of the run, as `memory.peak_mb` measures it: train.tsv and what followed."""
-    with open(run.run_dir / TRAIN, encoding="utf-8", newline="") as rows:
-        table = csv.DictReader(rows, delimiter="\t")
-        found = [float(row[PEAK_COLUMN]) for row in table if row.get(PEAK_COLUMN)]
-    return max([*found, run.state.window.peak_mb, peak_mb(run.stepper.ranks.device)])

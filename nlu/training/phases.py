@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -18,21 +18,6 @@ Phase = Literal[
     "reading", "encoding", "output", "writing",
 ]  # fmt: skip
 """those of training, then those that only `nlu.profile` has for predictions"""
-
-
-class Event(Protocol):
-    """A point in the work of a device."""
-
-    def record(self) -> None: ...
-
-    def query(self) -> bool:
-        """Return whether the device has reached the point."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has reached the point."""
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Return the milliseconds between two points that were reached."""
 
 
 class HostPhases:
@@ -81,22 +66,18 @@ class DevicePhases(HostPhases):
     What the device has not reached yet is taken by a later call of `take`. Only `catch_up` waits for it.
     """
 
-    def __init__(self, new_event: Callable[[], Event]):
-        """`new_event` returns an event with timing, of the stream on which everything runs."""
+    def __init__(self, new_event: Callable[[], Any]):
+        """`new_event` returns a `torch.cuda.Event` with timing, of the stream on which everything runs."""
         self._new_event = new_event
-        self._free: list[Event] = []
-        self._marks: deque[tuple[Phase, Event]] = deque()
         super().__init__()
 
     def start(self) -> None:
         self._seconds = {}
-        self._current = "other"
-        self._free += [event for _, event in self._marks]
-        self._marks.clear()
+        self._marks: deque[tuple[Phase, Any]] = deque()
         self._mark("other")
 
     def begin(self, phase: Phase) -> Phase:
-        ended, self._current = self._current, phase
+        ended = self._current
         if phase != ended:
             self._mark(phase)
         return ended
@@ -108,23 +89,16 @@ class DevicePhases(HostPhases):
     def take(self) -> dict[str, float]:
         # Divides the current phase, so that its part until here can be read.
         self._mark(self._current)
-        self._settle()
-        taken, self._seconds = self._seconds, {}
-        return taken
-
-    def _settle(self) -> None:
-        """Add the time between events that the device has reached, which are free then."""
         # Events are reached in their order.
         while len(self._marks) > 1 and self._marks[1][1].query():
             phase, event = self._marks.popleft()
             self._seconds[phase] = self._seconds.get(phase, 0.0) + event.elapsed_time(self._marks[0][1]) / 1e3
-            self._free.append(event)
+        taken, self._seconds = self._seconds, {}
+        return taken
 
     def _mark(self, phase: Phase) -> None:
-        # Read only when none is free: a look at an event costs the host as much as recording it.
-        if not self._free:
-            self._settle()
-        event = self._free.pop() if self._free else self._new_event()
+        self._current = phase
+        event = self._new_event()
         event.record()
         self._marks.append((phase, event))
 

@@ -2,7 +2,6 @@
 
 import logging
 import platform
-from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,6 +29,8 @@ log = logging.getLogger(__name__)
 def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> OrderKey:
     """Return everything that determines the order of examples and the best evaluations; stored with the state."""
     trainer = config.trainer
+    # The order in which several processes add numbers depends on it.
+    strategy = {"parallel": choice_of("parallel", config.parallel[TARGET])} if ranks.world_size > 1 else {}
     return {
         **trained_on(config, store),
         # The best evaluations in the state are of these sets, ranked by the metric of the first one.
@@ -42,7 +43,7 @@ def order_key_of(config: Run, store: Store, ranks: Ranks, model: nn.Module) -> O
         "batch_size": None if trainer.batch_tokens else trainer.batch_rows, "batch_tokens": trainer.batch_tokens,
         "accumulation": trainer.accumulation,
         "bucket_batches": trainer.bucket_batches, "window_rows": trainer.window_rows, "world_size": ranks.world_size,
-        "machine": machine_as_recorded(ranks) | versions_of(model) | _strategy_of(config, ranks),
+        "machine": machine_of(ranks) | versions_of(model) | strategy,
     }  # fmt: skip
 
 
@@ -53,33 +54,17 @@ def trained_on(config: Run, store: Store) -> dict[str, object]:
     return {"train": [[name, store.digests[name]] for name in store.of_role("train")], "alpha": config.data["alpha"]}
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The hardware and settings that affect the bytes of a run, besides its configuration and `versions_of`."""
-
-    device: str
-    torch: str
-    threads: int
-    cpu: str
-    """the instruction sets of the matrix kernels"""
-
-
-def machine_of(ranks: Ranks) -> Machine:
-    """Return the machine of this process; the number of threads only matters on a CPU."""
+def machine_of(ranks: Ranks) -> dict[str, object]:
+    """Return the hardware and settings that affect the bytes of a run, besides its configuration and `versions_of`."""
     cuda = ranks.device.type == "cuda"
-    device = torch.cuda.get_device_name(ranks.device) if cuda else f"cpu {platform.machine()}"
-    threads = 0 if cuda else torch.get_num_threads()
-    return Machine(device, torch.__version__, threads, torch.backends.cpu.get_cpu_capability())
-
-
-def machine_as_recorded(ranks: Ranks) -> dict[str, object]:
-    """Return `machine_of` in the form of a saved state."""
-    return asdict(machine_of(ranks))
-
-
-def _strategy_of(config: Run, ranks: Ranks) -> dict[str, str]:
-    """Return the strategy of several processes: the order in which they add numbers depends on it."""
-    return {"parallel": choice_of("parallel", config.parallel[TARGET])} if ranks.world_size > 1 else {}
+    return {
+        "device": torch.cuda.get_device_name(ranks.device) if cuda else f"cpu {platform.machine()}",
+        "torch": torch.__version__,
+        # They only matter on a CPU.
+        "threads": 0 if cuda else torch.get_num_threads(),
+        # The instruction sets of the matrix kernels.
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
 def versions_of(model: nn.Module) -> dict[str, str]:
@@ -131,9 +116,7 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: T
     # Only afterwards, since building the precision has set its initial scale.
     stepper.precision.load_state(state.precision)
     for change in changes(saved, order_key):
-        log.warning("%s, so the bytes will differ from an unbroken run", change)
-    for change in changed_versions(saved, order_key):
-        log.warning("%s, so the order of examples, dropout masks and bytes may differ from an unbroken run", change)
+        log.warning("%s, so the bytes may differ from an unbroken run", change)
     log.info("continuing from %s at step %d", source_of(checkpoint), state.step)
     return state
 
@@ -165,25 +148,16 @@ def tokenizer_at(checkpoint: Path) -> Tokenizer | None:
 
 
 def changes(saved: OrderKey, here: OrderKey) -> list[str]:
-    """Return a sentence for each difference from the saved state that affects the rounding of sums."""
+    """Return a sentence for each difference from the saved state that affects the bytes of a run."""
     found = []
     if saved["world_size"] != here["world_size"]:
         found.append(f"saved by {saved['world_size']} processes, continued by {here['world_size']}")
     names = {
         "device": "device", "torch": "version of torch", "threads": "number of threads", "cpu": "CPU's kernels",
-        "parallel": "choice of parallel",
+        "parallel": "choice of parallel", "numpy": "version of numpy", "transformers": "version of transformers",
     }  # fmt: skip
-    return found + _others(saved, here, names)
-
-
-def changed_versions(saved: OrderKey, here: OrderKey) -> list[str]:
-    """Return a sentence for each library whose version differs, which may change random numbers."""
-    return _others(saved, here, {"numpy": "version of numpy", "transformers": "version of transformers"})
-
-
-def _others(saved: OrderKey, here: OrderKey, names: dict[str, str]) -> list[str]:
     before, now = saved["machine"], here["machine"]
-    return [
+    return found + [
         f"saved with another {what} ({before[key]}), continued with {now[key]}"
         for key, what in names.items()
         if key in before and key in now and before[key] != now[key]

@@ -41,7 +41,7 @@ def saved(folder: Path, step: int, value: float, **metrics: float) -> Located:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("nlu.inference.evaluation.describe_code", lambda: HERE)
-    monkeypatch.setattr(recorded, "machine_as_recorded", lambda ranks: MACHINE)
+    monkeypatch.setattr(recorded, "machine_of", lambda ranks: MACHINE)
 
 
 def test_ends_scores_and_settings_are_described_as_approved() -> None:

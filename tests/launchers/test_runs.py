@@ -113,7 +113,7 @@ def test_a_run_measures_itself_once_for_the_objectives_of_its_search(tmp_path):
     folder, data = tmp_path / "s", files(tmp_path)
     arguments = (
         *data, "model.hidden_size=choice(16,32,256)", "hydra.sweeper.pruner=none", "optimizer.lr=3e-3",
-        "hydra.sweeper.objectives=[accuracy,latency_ms,size_mb,examples_per_s,recall_macro]",
+        "hydra.sweeper.objectives=[accuracy,latency_ms,size_mb,recall_macro]",
         'hydra.sweeper.constraints=["parameters<=100e3","loss<=1e6"]', "trainer.max_duration=20st",
     )  # fmt: skip
     said = search(folder, *arguments)

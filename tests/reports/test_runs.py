@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from nlu.config.schema import Trainer
 from nlu.reports.runs import find_runs, read_run, saved_config
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
@@ -120,3 +121,17 @@ def test_keys_of_preprocessing_that_earlier_versions_wrote_are_left_out(tmp_path
     assert "stream" not in saved_config(begin_run(tmp_path / "files", data__stream=False))["data"]
     corpus = {"_target_": "nlu.data.corpus.Corpus", "train": "a.txt", "stream": True}
     assert saved_config(begin_run(tmp_path / "corpus", data=corpus))["data"]["stream"]
+
+
+def test_a_configuration_with_what_training_no_longer_has_is_read(tmp_path):
+    earlier = begin_run(
+        tmp_path / "a", trainer__kernels="compiled", trainer__devices="auto", replay=None, watch=[],
+        inspect=["gradients"],
+        parallel={"_target_": "nlu.training.shared.Shared"},
+        precision={"_target_": "nlu.training.fp16.Fp16", "min_scale": 0.5, "master_weights": False},
+    )  # fmt: skip
+    config = saved_config(earlier)
+    assert not {"replay", "watch"} & config.keys() and config["inspect"] is True
+    assert Trainer(**config["trainer"]).devices == 1
+    assert config["precision"]["min_scale"] == 0.5 and "master_weights" not in config["precision"]
+    assert config["parallel"]["_target_"] == "nlu.training.parallel.Replicated"

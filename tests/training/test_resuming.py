@@ -93,30 +93,18 @@ def test_a_best_that_the_saved_state_knows_outlives_a_kill_before_the_next_state
         ("torch", "1.13.0", "saved with another version of torch (1.13.0), continued with "),
         ("device", "NVIDIA A10", "saved with another device (NVIDIA A10), continued with cpu "),
         ("cpu", "NO AVX", "saved with another CPU's kernels (NO AVX), continued with "),
+        # Its generators give the order and the dropout masks.
+        ("numpy", "1.17.0", f"saved with another version of numpy (1.17.0), continued with {np.__version__}"),
     ],
 )
-def test_a_change_in_the_rounding_of_sums_is_reported_and_the_run_continues(
+def test_a_change_that_affects_bytes_is_reported_and_the_run_continues(
     broken: tuple[Path, tuple[str, ...]], what: str, before: Any, said: str
 ) -> None:
     run_dir, options = broken
     change(run_dir, "order", "machine", what, to=before)
     start(composed(*options), run_dir)
     (warning,) = warned_of(run_dir)
-    assert said in warning and "the bytes will differ from an unbroken run" in warning
-    assert result(run_dir)["steps"] == 2
-
-
-def test_another_version_of_numpy_is_reported_because_it_may_change_order_and_masks(
-    broken: tuple[Path, tuple[str, ...]],
-) -> None:
-    run_dir, options = broken
-    machine = json.loads(state_file(run_dir).read_text())["order"]["machine"]
-    assert machine["numpy"] == np.__version__ and "transformers" not in machine
-    change(run_dir, "order", "machine", "numpy", to="1.17.0")
-    start(composed(*options), run_dir)
-    (warning,) = warned_of(run_dir)
-    assert f"saved with another version of numpy (1.17.0), continued with {np.__version__}" in warning
-    assert "so the order of examples, dropout masks and bytes may differ from an unbroken run" in warning
+    assert said in warning and "the bytes may differ from an unbroken run" in warning
     assert result(run_dir)["steps"] == 2
 
 
@@ -196,20 +184,3 @@ def test_a_run_with_windows_trains_on_them_one_after_another(tmp_path: Path) -> 
         start(composed(*options), tmp_path / "run")
     assert sorted(np.concatenate([*taken[0], *taken[1]]).tolist()) == list(range(16))
     assert min(taken[2][0]) >= 16
-
-
-@pytest.mark.parametrize("kept", [1, 2, 3])
-def test_rows_of_train_tsv_that_were_cut_off_are_missed_in_one_sentence(tmp_path: Path, kept: int) -> None:
-    options = [*TINY, *sets(tmp_path), "trainer.max_duration=6st", "trainer.log_interval=1st", "resume=auto"]
-    run_dir = tmp_path / "run"
-    train(*options, "trainer.stop_after=3st", f"hydra.run.dir={run_dir}")
-    table = run_dir / "train.tsv"
-    lines = table.read_text().splitlines(keepends=True)
-    assert len(lines) == 4
-    table.write_text("".join(lines[: kept + 1]))
-    train(*options, f"hydra.run.dir={run_dir}")
-    said = [line for line in warned_of(run_dir) if "train.tsv" in line]
-    cut = f"train.tsv ends at step {kept}, but rows up to step 3 were written: the others are lost"
-    assert (len(said) == 1 and cut in said[0]) if kept < 3 else not said
-    steps = [int(line.split("\t")[0]) for line in table.read_text().splitlines()[1:]]
-    assert steps == [*range(1, kept + 1), 4, 5, 6]

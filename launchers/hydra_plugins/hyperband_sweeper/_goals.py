@@ -8,12 +8,8 @@ from nlu.config.words import listed
 from nlu.sweeps import preflight, resources
 from nlu.sweeps.goals import CONSTRAINTS, OBJECTIVES, QUANTITIES, Goals, read_goals
 
-from ._slots import BASIC, visible_gpus
 
-
-def goals_of(
-    settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], launcher: str, *, hands_trial: bool
-) -> Goals:
+def goals_of(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], *, hands_trial: bool) -> Goals:
     """Return the goals of a search. `configs` are trials of nlu.train, none of another program.
 
     Raises UserError with all problems.
@@ -34,11 +30,6 @@ def goals_of(
         )
     if goals.objectives and _is_cma(settings):
         problems.append(f"hydra/sweeper/sampler is cmaes, which has one objective, but {OBJECTIVES} is set; take tpe")
-    if "peak_mb" in goals.quantities and launcher == BASIC and _is_on_cpu(configs):
-        problems.append(
-            "peak_mb of a trial on a CPU is that of its process, but Hydra's launcher runs all trials in one; choose "
-            "hydra/launcher=submitit_local, or leave peak_mb out"
-        )
     if "size_mb" in goals.quantities and any(not config["trainer"]["save"] for config in configs):
         problems.append(
             "size_mb is that of the weights that a trial saves, but trainer.save is false; set it to true, or take "
@@ -59,9 +50,9 @@ def goal_warnings(goals: Goals, settings: Mapping[str, Any], pruner: str, *, at_
         )
     if goals.constraints and _is_cma(settings):
         found.append("cmaes does not learn from constraints; tpe and gp do")
-    if at_once > 1 and {"latency_ms", "examples_per_s"} & set(goals.quantities):
+    if at_once > 1 and "latency_ms" in goals.quantities:
         found.append(
-            f"{at_once} trials at a time slow each other down, also while latency_ms or examples_per_s is measured; "
+            f"{at_once} trials at a time slow each other down, also while latency_ms is measured; "
             "hydra.sweeper.n_jobs=1 measures them alone"
         )
     return found
@@ -83,7 +74,3 @@ def announced(goals: Goals, direction: str) -> list[str]:
 def _is_cma(settings: Mapping[str, Any]) -> bool:
     sampler = settings["sampler"]
     return isinstance(sampler, Mapping) and str(sampler.get("_target_")).endswith(".CmaEsSampler")
-
-
-def _is_on_cpu(configs: Sequence[Mapping[str, Any]]) -> bool:
-    return not visible_gpus() or any(config["trainer"]["device"] == "cpu" for config in configs)

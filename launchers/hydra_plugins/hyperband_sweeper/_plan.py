@@ -131,8 +131,7 @@ class SearchPlan(SearchSettings):
             except UserError as error:
                 found = [*error.problems, *found]
         try:
-            launcher = self.config.hydra.launcher._target_
-            self.goals = goals_of(self.settings, configs, launcher, hands_trial=self.hands_trial)
+            self.goals = goals_of(self.settings, configs, hands_trial=self.hands_trial)
         except UserError as error:
             found += error.problems
         has_begun = _folder.held_search(self.folder) is not None
