@@ -76,9 +76,11 @@ def built(config: Any) -> Any:
     from nlu.display.progress import Progress
     from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, Table
     from nlu.training.build import build_run
-    from nlu.training.ranks import Ranks, choose_device
+    from nlu.training.ranks import Ranks, choose_device, keep_freed_memory
 
     folder = scratch_folder()
+    # As every command does where it joins its group.
+    keep_freed_memory()
     ranks = Ranks(0, 1, choose_device(config.trainer.device, 0))
     run = build_run(config, folder, ranks, Progress(enabled=False), None)
     run.tables = {"train": Table(folder / "train.tsv", (*TRAIN_COLUMNS, *COST_COLUMNS))}

@@ -67,8 +67,11 @@ def ours(turns: Turns, *, run: str, texts: list[str], precision: str, threads: i
     import torch
 
     import nlu
+    from nlu.training.ranks import keep_freed_memory
 
     torch.set_num_threads(threads)
+    # As nlu.predict and nlu.serve do.
+    keep_freed_memory()
     predictor = nlu.load(run, device="cpu", precision=precision).predictor
     everything = predictor.encode([{"text": text} for text in texts])
     singles = [predictor.encode([{"text": text}]) for text in texts[:ONE_BY_ONE]]

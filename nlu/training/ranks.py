@@ -4,6 +4,7 @@ Each device has one process. Messages on the host use gloo, so they need no memo
 one. Gradients on CUDA devices use nccl.
 """
 
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,6 +142,7 @@ def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float
     In the block, `breakpoint()` gives one rank the terminal and the others wait. Raises ProcessLost, which names the
     ranks, if others have ended or do not answer within `timeout_min`.
     """
+    keep_freed_memory()
     place = placement()
     device = choose_device(wanted_device, place.local_rank, keys)
     if place.meeting is None:
@@ -188,3 +190,17 @@ def _named(presence: Presence) -> Iterator[None]:
         if not lost_a_peer(error) or stopping.received():
             raise
         raise ProcessLost(f"{presence.missing()} ({error})") from error
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep the memory of a batch for the next one, up to 256 MiB; other C libraries are not changed.
+
+    Otherwise the system clears the pages again: 5 % of the time of a step of 4 layers of 312 on a CPU.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        # The largest threshold that glibc takes.
+        mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(M_TRIM_THRESHOLD, 256 << 20)
