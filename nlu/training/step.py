@@ -192,8 +192,6 @@ class Stepper:
         if skipped is not None or is_finite:
             self.is_intact = False
             update(self.optimizer, gradients, divisor if loss_scale is None else divisor * loss_scale, skipped)
-            # Fused kernels do not mark weights as changed, but cached copies in lower precision must be renewed.
-            torch.autograd.graph.increment_version(self.trained)
             if self.average is not None:
                 follow(self.average, self.model, self.ema_decay, number, skipped)
             self.is_intact = True
