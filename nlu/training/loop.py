@@ -97,6 +97,7 @@ def train(run: Training) -> bool:
                 return True
         if saving or due.evaluates(number):
             meter.restart()
+        run.settled = state.step
 
     # Check for a signal since the last step: the ranks must agree, and the end of a run may take long.
     return stepper.ranks.from_first(stopping.asked())

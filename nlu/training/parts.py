@@ -83,6 +83,8 @@ class Training:
     """called on rank 0 each time the last state was saved"""
     inspector: Inspector | None = None
     """looks into the steps that write a row of train.tsv; on all ranks or on none"""
+    settled: int = 0
+    """the last step after which the loop has done all that was due"""
     tables: dict[str, Table] = field(default_factory=dict)
     """train.tsv and valid.tsv on rank 0, none elsewhere; opened when the run begins to write"""
     unsaved: dict[str, Scored] = field(default_factory=dict)

@@ -125,8 +125,11 @@ def save_what_is_intact(run: Training, error: Exception) -> None:
 
     Of several ranks, only for an error that all of them raise together: they save together.
     """
-    state, stepper = run.state, run.stepper
-    if not stepper.is_intact or not state.step or not run.due.is_whole(state.step):
+    state, stepper, due = run.state, run.stepper, run.due
+    if not stepper.is_intact or not state.step or not due.is_whole(state.step):
+        return
+    # A run that continues from this state would leave out what was due.
+    if run.settled != state.step and (due.logs(state.step) or due.evaluates(state.step)):
         return
     if stepper.ranks.world_size > 1 and not isinstance(error, NonFinite | AboveMaxLoss):
         return

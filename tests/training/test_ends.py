@@ -10,6 +10,7 @@ import pytest
 
 import nlu
 from nlu.methods.plain import Plain
+from nlu.training import best
 from tests.training.in_process import TINY, sets, train
 from tests.training.runs import result
 
@@ -50,6 +51,20 @@ def test_an_error_in_a_step_saves_the_step_before_which_continues_to_the_same_by
         assert one.read_bytes() == other.read_bytes(), name
 
 
+def test_an_error_in_an_evaluation_repeats_it_when_the_run_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = (*TINY, *sets(tmp_path), "trainer.max_duration=4st", "trainer.eval_interval=2st", "resume=auto")
+    with monkeypatch.context() as patched:
+        patched.setattr(best, "log_evaluation", lambda *of: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(*options, f"hydra.run.dir={tmp_path}/broken")
+    for name in ("broken", "whole"):
+        train(*options, f"hydra.run.dir={tmp_path}/{name}")
+    for name in ("valid.tsv", "checkpoints/best-1/model.safetensors", "checkpoints/last/model.safetensors"):
+        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
 def test_an_error_while_weights_change_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def half_an_update(*of: Any) -> None:
         raise RuntimeError("the user's optimizer")
@@ -73,8 +88,8 @@ def test_a_metric_that_is_never_a_number_is_said_at_once_and_leaves_the_last_wei
     train(*TINY, *data, *EVERY_STEP, "trainer.max_duration=3st", "trainer.major_metric=auc", f"hydra.run.dir={run}")
     said = capfd.readouterr().err
     assert said.count("auc of dev is not a number at step 1") == 1 and "was never a number" in said
-    best = result(run)["best"]
-    assert (best["value"], best["step"], best["checkpoint"]) == (None, 3, "checkpoints/best-1")
+    found = result(run)["best"]
+    assert (found["value"], found["step"], found["checkpoint"]) == (None, 3, "checkpoints/best-1")
     assert nlu.load(run).predict(["w1 w2"]), "the last weights can be used"
 
 
@@ -92,11 +107,11 @@ def test_a_run_that_takes_over_one_with_other_terms_or_metrics_scores_it_again(
     b = tmp_path / "b"
     train(*TINY, *data, *EVERY_STEP, *other, "trainer.max_duration=5st", f"resume={tmp_path}/a", f"hydra.run.dir={b}")
     train(*TINY, *data, *EVERY_STEP, *other, "trainer.max_duration=5st", "resume=auto", f"hydra.run.dir={b}")
-    best, kept = result(b)["best"], json.loads((b / "checkpoints/best-1/score.json").read_text())
+    found, kept = result(b)["best"], json.loads((b / "checkpoints/best-1/score.json").read_text())
     if other[0].startswith("trainer.major_metric"):
-        assert best["metric"] == "f1_macro"
-    assert kept["value"] == best["value"] == result(b)["metrics"]["dev"][best["metric"]]
-    assert math.isfinite(best["value"])
+        assert found["metric"] == "f1_macro"
+    assert kept["value"] == found["value"] == result(b)["metrics"]["dev"][found["metric"]]
+    assert math.isfinite(found["value"])
 
 
 def test_a_run_that_is_taken_over_at_its_end_reports_scores_by_its_own_settings(tmp_path: Path) -> None:
