@@ -177,9 +177,19 @@ def whole_weights(parallel: Parallel, module: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_weights(parallel: Parallel, module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load whole weights, which every rank has read. Every rank must call it. Raises KeyError for a missing one."""
-    for name, own in module.state_dict().items():
-        own.copy_(parallel.place(weights[name], own))
+    """Load whole weights, which every rank has read. Every rank must call it.
+
+    Raises ValueError, with nothing changed, if names or shapes are not those of the module.
+    """
+    own = module.state_dict()
+    if own.keys() != weights.keys():
+        raise ValueError(f"{min(own.keys() ^ weights.keys())} is in only one of the two")
+    for name, value in own.items():
+        # A copy would repeat a smaller tensor.
+        if value.shape != weights[name].shape:
+            raise ValueError(f"{name} has shape {tuple(weights[name].shape)} there, {tuple(value.shape)} here")
+    for name, value in own.items():
+        value.copy_(parallel.place(weights[name], value))
 
 
 def strategy(ranks: Ranks, node: Mapping[str, Any], trusted: Sequence[str] = ()) -> Parallel:

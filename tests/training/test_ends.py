@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import nlu
 from nlu.methods.plain import Plain
 from nlu.training import best
+from nlu.training.parallel import SingleProcess, load_weights
+from nlu.training.ranks import Ranks
 from tests.training.in_process import TINY, sets, train
 from tests.training.runs import result
 
@@ -141,3 +144,14 @@ def test_a_run_continues_with_other_frozen_weights_and_without_a_teacher(tmp_pat
         train(*TINY, *data, *second, "trainer.max_duration=4st", f"resume={tmp_path}/{name}-a",
               f"hydra.run.dir={tmp_path}/{name}-b")  # fmt: skip
         assert result(tmp_path / f"{name}-b")["steps"] == 4
+
+
+def test_weights_of_another_shape_or_name_are_refused_and_nothing_is_changed() -> None:
+    module, parallel = torch.nn.Linear(3, 1), SingleProcess(Ranks(0, 1, torch.device("cpu")))
+    before = module.weight.detach().clone()
+    for weights in ({"weight": torch.ones(1), "bias": torch.ones(1)}, {"weight": torch.ones(1, 3)}):
+        with pytest.raises(ValueError, match="shape|only one"):
+            load_weights(parallel, module, weights)
+        assert torch.equal(module.weight, before)
+    load_weights(parallel, module, {"weight": torch.ones(1, 3), "bias": torch.zeros(1)})
+    assert module(torch.ones(1, 3)).item() == 3
