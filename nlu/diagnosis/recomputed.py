@@ -15,7 +15,7 @@ from nlu.config.words import counted
 from nlu.data.examples import Examples
 from nlu.diagnosis.check import Check, broken, warning
 from nlu.display.progress import Progress
-from nlu.inference.evaluation import changed_rows
+from nlu.inference.evaluation import changed_rows, store_of_run
 from nlu.inference.locate import Located
 from nlu.inference.trained import Trained, load_trained
 from nlu.metrics.kinds import Kind
@@ -24,7 +24,6 @@ from nlu.runs.checkpoint import read_order
 from nlu.runs.predictions import Record, kept_sets, predictions_of
 from nlu.storage.files import read_json
 from nlu.storage.settle import is_whole
-from nlu.training.build import store_of_run
 from nlu.training.evaluation import Evaluator, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks

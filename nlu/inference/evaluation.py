@@ -18,6 +18,7 @@ import numpy as np
 
 from nlu.config.errors import CheckpointError, UserError, keys_called
 from nlu.config.inference import Evaluate
+from nlu.config.schema import Run
 from nlu.config.targets import build
 from nlu.config.words import counted
 from nlu.data.dataset import Files, SourceFile
@@ -45,7 +46,7 @@ from nlu.storage.outputs import output_folder, require_free
 from nlu.storage.places import files_like
 from nlu.tasks.task import Task
 from nlu.training.auto import with_precision
-from nlu.training.build import build_data, build_model, build_task, store_of_run
+from nlu.training.build import build_data, build_model, build_task
 from nlu.training.evaluation import Evaluator, keep_predictions, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group
@@ -172,6 +173,14 @@ def _subject(
                 f"{trained.labels}; give the rows to score as data.test=FILE"
             )
     return Subject(trained.task, model, _but_train(store.sets), store.digests, trained.decided)
+
+
+def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path | None) -> Store:
+    """Return the store of a run that was trained, to score its sets; `checkpoint` as in `build_data`."""
+    store = build_data(config, ranks, progress, checkpoint).store
+    # The task decides what its target makes of a row, such as the share of masked words.
+    build_task(config, store)
+    return store
 
 
 def _store_of(

@@ -60,25 +60,14 @@ def with_precision(config: AnyRun, ranks: Ranks, run_dir: Path | None = None) ->
         return config
 
     def choose() -> tuple[dict[str, Any], str]:
+        if run_dir is not None and config.resume != "never" and (run_dir / CONFIG).is_file():
+            begun = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+            choice = begun["choices"].get(GROUP, begun[GROUP][TARGET])
+            log.info("precision=auto is %s, with which the run was begun", choice)
+            return begun[GROUP], choice
         choice, reason = choice_for(ranks.device)
-        if (begun := _begun(config, run_dir)) is None:
-            log.info("precision=auto is %s: %s", choice, reason)
-            return node_of(GROUP, choice), choice
-        there = begun["choices"].get(GROUP, begun[GROUP][TARGET])
-        if there != choice:
-            log.warning(
-                "precision=auto is %s, with which the run was begun, and not %s, the choice here: %s", there, choice,
-                reason,
-            )  # fmt: skip
-        return begun[GROUP], there
+        log.info("precision=auto is %s: %s", choice, reason)
+        return node_of(GROUP, choice), choice
 
     node, choice = ranks.from_first(choose() if ranks.is_first else None)
     return config.with_choice(GROUP, node, choice)
-
-
-def _begun(config: Run, run_dir: Path | None) -> dict[str, Any] | None:
-    """Return the configuration of the run that is continued in this folder, if any."""
-    if run_dir is None or config.resume == "never" or not (run_dir / CONFIG).is_file():
-        return None
-    begun: dict[str, Any] = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
-    return begun

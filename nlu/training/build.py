@@ -55,9 +55,8 @@ from nlu.training.words import is_trimmed, start_words, tokenizing_of
 
 @dataclass
 class Data:
-    """The inputs of a run: the class of its task, its rows, and its initial weights."""
+    """The inputs of a run: its rows and its initial weights."""
 
-    task_class: type[Task]
     store: Store
     source: Pretrained | None
     rows_V: np.ndarray | None = None
@@ -92,7 +91,7 @@ def build_run(
     checkpoints = Checkpoints(
         run_dir,
         config=model.backbone.settings(),
-        labels=labels_of(config, data),
+        labels=labels_of(config, store),
         tokenizer=store.tokenizer,
     )
     if not trainer.save:
@@ -132,45 +131,26 @@ def build_task(config: Run, store: Store) -> Task:
         num_labels = {name: len(one.labels) for name, one in store.members.items()}
         several: Task = build(config.task, tasks, num_labels, trusted=trusted)
         return several
-    task = task_with_loss(config, store.target, frequencies(store))
+    loss, train, target = build(config.loss, trusted=trusted), store.sets["train"], store.target
+    if train.is_growing:
+        loss.bind(target.names, None, None)
+    else:
+        # Counted over the training rows of this fold, so that weights by frequency know nothing of held-out rows.
+        loss.bind(target.names, target.facts(train.stored, train.rows_N).get("labels"), len(train))
+    task: Task = build(config.task, loss, target, trusted=trusted)
     # Import the kind of records now, so that an error does not appear when predictions are written hours later.
     kind_named(task.kind, trusted)
     return task
 
 
-def frequencies(store: Store) -> dict[str, Any]:
-    """Return what a loss learns of the training rows: `counts` of each label, and the number of `examples`."""
-    train = store.sets["train"]
-    if train.is_growing:
-        return {"counts": None, "examples": None}
-    # Counted over the training rows of this fold, so that weights by frequency know nothing of held-out rows.
-    return {"counts": store.target.facts(train.stored, train.rows_N).get("labels"), "examples": len(train)}
-
-
-def task_with_loss(config: Run, target: Target, known: Mapping[str, Any]) -> Task:
-    """Build a task with its loss; `known` is a result of `frequencies`."""
-    loss = build(config.loss, trusted=config.trusted_packages)
-    loss.bind(target.names, known["counts"], known["examples"])
-    task: Task = build(config.task, loss, target, trusted=config.trusted_packages)
-    return task
-
-
-def labels_of(config: Run, data: Data) -> dict[str, object]:
+def labels_of(config: Run, store: Store) -> dict[str, object]:
     """Return the meaning of the outputs for a checkpoint: enough to score and to predict without the store."""
-    store, target = data.store, data.store.target
+    adapter = {"adapter": config.adapter} if config.has_adapter else {}
     if isinstance(store, MixedStore):
-        members = {
-            name: labels_of(own, Data(task_class_of(own), store.members[name], data.source))
-            for name, own in config.members.items()
-        }
-        adapter = {"adapter": config.adapter} if config.has_adapter else {}
+        members = {name: labels_of(own, store.members[name]) for name, own in config.members.items()}
         return {"layout": LAYOUT, "labels": store.labels, "members": members, **adapter}
-    return {
-        "layout": store.layout.name,
-        "labels": store.labels,
-        "target": {TARGET: data.task_class.target, "meta": target.meta()},
-        **({"adapter": config.adapter} if config.has_adapter else {}),
-    }
+    target = {TARGET: task_class_of(config).target, "meta": store.target.meta()}
+    return {"layout": store.layout.name, "labels": store.labels, "target": target, **adapter}
 
 
 def build_model(config: Run, data: Data, task: Task, progress: Progress | None) -> TaskModel:
@@ -294,15 +274,7 @@ def build_data(
     rows_V = None
     if source is not None and whole is not None and not config.tokenizer.get("vocab"):
         rows_V = rows_of(store.tokenizer, whole)
-    return Data(task_class_of(config), store, source, rows_V)
-
-
-def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path | None) -> Store:
-    """Return the store of a run that was trained, to score its sets; `checkpoint` as in `build_data`."""
-    store = build_data(config, ranks, progress, checkpoint).store
-    # The task decides what its target makes of a row, such as the share of masked words.
-    build_task(config, store)
-    return store
+    return Data(store, source, rows_V)
 
 
 def naming(name: str) -> AbstractContextManager[None]:

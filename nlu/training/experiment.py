@@ -60,15 +60,9 @@ def choose_kernels(device: torch.device) -> None:
 def _say_how_to_continue(run_dir: Path, is_saved: bool) -> None:
     # Without a signal, its trial was paused.
     name = stopping.sentence() if stopping.received() else "paused by the search"
-    if (run_dir / CONFIG).is_file() and not is_saved:
-        log.info(
-            "%s; the run cannot be continued, since trainer.save is false: the command with hydra.run.dir=%s "
-            "resume=auto starts it again at step 0",
-            name,
-            run_dir,
-        )
-    elif (run_dir / CONFIG).is_file():
-        log.info("%s; the command with hydra.run.dir=%s resume=auto continues", name, run_dir)
+    if (run_dir / CONFIG).is_file():
+        how = "continues" if is_saved else "starts again at step 0, since trainer.save is false"
+        log.info("%s; the command with hydra.run.dir=%s resume=auto %s", name, run_dir, how)
     else:
         log.info("%s before the run had begun; the same command begins it", name)
 

@@ -13,7 +13,7 @@ from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
 from nlu.runs import logs
-from nlu.runs.checkpoint import held_steps, remove_replaced, source_of
+from nlu.runs.checkpoint import held_steps, remove_replaced
 from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, keep_note, say_finished, write_config
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
@@ -161,14 +161,6 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
     state.evaluated_at, state.last_metrics = 0, {}
     # Read by rank 0 only, since it renames and deletes these folders below.
     held = ranks.from_first(list(held_steps(taken.folder)) if ranks.is_first else None)
-    if state.best and state.best[0].step not in held:
-        lacking = source_of(checkpoint).parent
-        log.warning(
-            "%s lacks the weights of its best evaluation, at step %d; only later ones count as the best",
-            lacking,
-            state.best[0].step,
-        )
-        state.best = []
     state.best = scored_again(run, taken.folder, [entry for entry in state.best if entry.step in held])
     # Patience counts from the best evaluation, or from this step if none is known.
     state.improved_at = state.best[0].step if state.best else state.step
