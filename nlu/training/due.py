@@ -43,11 +43,6 @@ class Due:
         """Return whether `trainer.stop_after` ends the command after this step; the run is continued later."""
         return self._stage_steps is not None and step >= self._stage_steps and self.is_whole(step)
 
-    @property
-    def has_stage_beyond_end(self) -> bool:
-        """Whether `trainer.stop_after` is later than the end of the run."""
-        return self._stage_steps is not None and self._stage_steps > self.total_steps
-
     def logs(self, step: int) -> bool:
         """Return whether train.tsv gets a row."""
         return self._is_time(self._log_interval, step) or self.is_last(step)

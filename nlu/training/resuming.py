@@ -13,7 +13,6 @@ from nlu.config.choices import choice_of
 from nlu.config.errors import CheckpointError
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET
-from nlu.config.words import counted
 from nlu.data.mixture import MixedStore
 from nlu.data.opening import Store
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
@@ -96,12 +95,6 @@ def resume(checkpoint: Path, stepper: Stepper, order_key: OrderKey, tokenizer: T
     weights are read last.
     """
     step, saved = read_order(checkpoint)
-    if "machine" not in saved:
-        run = source_of(checkpoint).parent.parent
-        raise CheckpointError(
-            f"{source_of(checkpoint)} was saved by an earlier version, and this one cannot continue it; take its "
-            f"weights with model.pretrained={run}/last"
-        )
     # By the keys of this version: an older state may lack one, which then counts as a difference.
     if differences := [key for key in order_key if key not in PASSED_OVER and saved.get(key) != order_key[key]]:
         raise CheckpointError(
@@ -127,15 +120,12 @@ def _require_vocabulary(checkpoint: Path, tokenizer: Tokenizer) -> None:
     With the same rows, this happens if another version has built the vocabulary.
     """
     last, before = source_of(checkpoint), tokenizer_at(checkpoint)
-    if before is None or (there := before.vocabulary) == (here := tokenizer.vocabulary):
-        return
-    differing = sum(there.get(token) != number for token, number in here.items())
-    raise CheckpointError(
-        f"{last} was trained with a vocabulary of {counted(len(there), 'token')}; the one that this version builds "
-        f"from the same rows has {len(here):,}, {differing:,} of them new or with another number, so the run cannot "
-        f"continue; continue it with the version that began it, or take its weights and its vocabulary with "
-        f"model.pretrained={last.parent.parent}/last in another hydra.run.dir"
-    )
+    if before is not None and before.vocabulary != tokenizer.vocabulary:
+        raise CheckpointError(
+            f"{last} was trained with another vocabulary than the one that this version builds from the same rows; "
+            f"continue it with the version that began it, or take its weights and its vocabulary with "
+            f"model.pretrained={last.parent.parent}/last in another hydra.run.dir"
+        )
 
 
 def tokenizer_at(checkpoint: Path) -> Tokenizer | None:

@@ -155,7 +155,7 @@ def test_another_vocabulary_of_the_same_rows_is_reported(
     path.write_text(json.dumps(content))
     train(*options, f"hydra.run.dir={run_dir}", status=2)
     said = capsys.readouterr().err
-    assert f"was trained with a vocabulary of {len(vocab)} tokens" in said and "2 of them new or with another" in said
+    assert "was trained with another vocabulary than the one that this version builds" in said
     assert f"model.pretrained={run_dir}/last" in said and "damaged" not in said
 
 
