@@ -24,13 +24,15 @@ from nlu.inference.self_check import warn_of_batches
 from nlu.inference.side_by_side import is_small, may_be_apart, on_one_thread, side_by_side
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import PROBABILITY, Cell, Holds, Kind
+from nlu.models.encoders.bert import Bert
 from nlu.models.heads.pairs import unit_vectors
+from nlu.models.layers.linear import Linear
 from nlu.models.layers.pooling import mean_of_sequences
 from nlu.runs.predictions import Record
 from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.memory import by_parts
-from nlu.training.precision import NumberFormat
+from nlu.training.precision import NumberFormat, Precision
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,12 @@ class Predictor:
             self.precision.require(device)
         # Explanations need gradients of vectors, never of weights, whose gradients would take as much memory again.
         trained.model.to(device).requires_grad_(False)
+        backbone = trained.model.backbone
+        if isinstance(self.precision, Precision) and self.precision.dtype == "bfloat16" and isinstance(backbone, Bert):
+            # The same bits; autocast would round the weights again in each batch.
+            for each in backbone.encoder.modules():
+                if type(each) is Linear:
+                    each.bfloat16()
         self._apart = may_be_apart(trained.model, trained.task)
         warn_of_batches(trained.model, self.precision, device)
 
