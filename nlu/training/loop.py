@@ -53,17 +53,21 @@ def train(run: Training) -> bool:
         # Data, forward, backward, clip, update. The request to stop is shared with the counts of rows, so that all
         # ranks stop after the same step.
         stepper.phases.begin("data")
+        inspector = run.inspector if due.logs(number) else None
         try:
             part, micro_batches, epoch = run.rows(number)
-        except stopping.Stopped:
-            # On all ranks, while they waited for rows that another command writes.
+            step = stepper.step(part, micro_batches, number, stopping.signals.received is not None, epoch, inspector)
+        except (Exception, stopping.Stopped) as error:
+            # The weights are those of the step before, which was not counted yet on an accelerator.
             while pending:
                 meter.count(stepper.read(pending.popleft()))
-            if state.step:
+            if not isinstance(error, stopping.Stopped):
+                raise
+            # On all ranks, while they waited for rows that another command writes.
+            state.train_s = time.perf_counter() - began_s
+            if state.step and due.is_whole(state.step):
                 save_last(run)
             return True
-        inspector = run.inspector if due.logs(number) else None
-        step = stepper.step(part, micro_batches, number, stopping.signals.received is not None, epoch, inspector)
         if step.stop:
             # Logs it, which the handler of a signal must not do.
             is_stopping = stopping.asked() or True

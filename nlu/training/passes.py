@@ -11,6 +11,7 @@ Axes: B examples of a micro-batch.
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,6 +63,9 @@ class Passes:
         self.weights = self.method.weights(self.task)
         """the weights of all terms of the loss, equal on all ranks, also on one without rows"""
         self.buffers = Buffers([self.model, *([] if self.own is None else [self.own])], self.ranks)
+        self._recorded: dict[int, tuple[list[Any], int]] = {}
+        """what `nlu.runs.summary` had recorded before the last step and the one before it, by number: a list, and its
+        length"""
 
     def shares(self, part: Examples, micro_batches: list[np.ndarray], epoch: int) -> list[Share | None]:
         """Gather this rank's rows of each micro-batch.
@@ -117,6 +121,8 @@ class Passes:
             self.buffers.begin(number)
         recorded, fits = summary.listener.recorded if summary.listener else [], True
         before = len(recorded)
+        self._recorded = {step: known for step, known in self._recorded.items() if step == number - 1}
+        self._recorded[number] = recorded, before
         # float64, so that the reported sum hardly depends on the division into micro-batches.
         totals = torch.zeros(len(self.weights), dtype=torch.float64, device=self.device)
         try:
@@ -141,6 +147,12 @@ class Passes:
         if self.buffers.owners:
             self.buffers.make_equal()
         return self.parallel.reduce(self.trained, totals, number)
+
+    def undo(self, number: int) -> None:
+        """Put back the buffers, and forget what was recorded, since the passes of step `number` began, if they did."""
+        self.buffers.begin(number)
+        recorded, before = self._recorded.get(number, ([], 0))
+        del recorded[before:]
 
     def backward(self, share: Share, scale: Scale, number: int, micro: int) -> Tensor:
         """Add the gradient of a micro-batch and return the sums of the terms, 0 for a placeholder."""

@@ -126,16 +126,22 @@ def save_what_is_intact(run: Training, error: Exception) -> None:
     Of several ranks, only for an error that all of them raise together: they save together.
     """
     state, stepper, due = run.state, run.stepper, run.due
-    if not stepper.is_intact or not state.step or not due.is_whole(state.step):
+    # After such an error nothing was updated, also by steps that an accelerator had begun.
+    is_refused = isinstance(error, NonFinite | AboveMaxLoss)
+    if not state.step or not due.is_whole(state.step) or not (is_refused or stepper.begun == state.step):
         return
     # A run that continues from this state would leave out what was due.
     if run.settled != state.step and (due.logs(state.step) or due.evaluates(state.step)):
         return
-    if stepper.ranks.world_size > 1 and not isinstance(error, NonFinite | AboveMaxLoss):
+    if stepper.ranks.world_size > 1 and not is_refused:
         return
-    # As they were before the passes of the step that failed.
-    stepper.passes.buffers.begin(state.step + 1)
-    save_last(run)
+    stepper.passes.undo(state.step + 1)
+    try:
+        save_last(run)
+    except Exception as failure:
+        # The error that came first must be the one that is reported.
+        log.error("the state of step %d could not be saved: %s", state.step, failure)
+        return
     log.info("the state of step %d is saved%s", state.step, "" if run.trainer.save else " nowhere: trainer.save=false")
 
 

@@ -63,8 +63,8 @@ class Stepper:
         self.is_asynchronous = self.device.type == "cuda"
         self.ahead = int(self.is_asynchronous)
         """steps that the device computes ahead of the host"""
-        self.is_intact = True
-        """false while weights change, and after an error that came then"""
+        self.begun = 0
+        """the last step that began to change weights in this process"""
         self._failed = torch.zeros((), device=self.device)
         """on an accelerator: not 0 after a step that must end the run"""
 
@@ -185,16 +185,14 @@ class Stepper:
         `ends`: whether the step ends the run; on an accelerator, of which the host learns one step late, all later
         steps are skipped then.
         """
-        skipped = None
+        self.begun, skipped = number, None
         if self.is_asynchronous:
             self._failed = torch.maximum(self._failed, ends.float())
             skipped = torch.maximum(self._failed, (~is_finite).float())
         if skipped is not None or is_finite:
-            self.is_intact = False
             update(self.optimizer, gradients, divisor if loss_scale is None else divisor * loss_scale, skipped)
             if self.average is not None:
                 follow(self.average, self.model, self.ema_decay, number, skipped)
-            self.is_intact = True
         if loss_scale is not None:
             self.precision.update(is_finite)
 

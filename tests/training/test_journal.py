@@ -1,10 +1,12 @@
 """What a run tells beside its two tables: what its model recorded, and everything to its tracker."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from nlu.methods.plain import Plain
 from nlu.runs.records import read_rows
 from nlu.training.journal import names_of
 from tests.training.in_process import MODEL, NO_DROPOUT, PLAIN, killed_in_backward, sets, train
@@ -136,3 +138,24 @@ def test_names_of_runs_tell_what_they_belong_to() -> None:
     assert names_of(Path("/x/outputs/mine")) == (None, "mine")
     assert names_of(Path("/x/search/17")) == ("search", "search/17")
     assert names_of(Path("/x/search/17/seed-2-fold-0")) == ("search", "search/17/seed-2-fold-0")
+
+
+def test_what_the_passes_of_a_step_that_fails_recorded_is_recorded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, backward = [0], Plain.backward
+
+    def failing(self: Plain, *of: Any) -> Any:
+        found = backward(self, *of)
+        calls[0] += 1
+        # In the second micro-batch of step 3, after both have recorded.
+        assert calls[0] != 6, "the user's loss"
+        return found
+
+    steps = ("trainer.max_duration=5st", "resume=auto")
+    with monkeypatch.context() as patched:
+        patched.setattr(Plain, "backward", failing)
+        with pytest.raises(AssertionError, match="the user's loss"):
+            run_of(tmp_path, "broken", *steps)
+    broken, whole = (run_of(tmp_path, name, *steps) for name in ("broken", "whole"))
+    assert (broken / "scalars.tsv").read_bytes() == (whole / "scalars.tsv").read_bytes()
