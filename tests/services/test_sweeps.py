@@ -12,6 +12,7 @@ import pytest
 
 from nlu.sweeps.channel import OUTCOME
 from nlu.sweeps.storage import open_storage
+from tests.few import first
 
 pytestmark = pytest.mark.services
 
@@ -37,6 +38,8 @@ def starts_of(folder: Path) -> dict[str, str]:
     return {path.parent.name: path.read_text() for path in folder.glob("*/runs.txt")}
 
 
+# test_keeping.py kills a search whose journal is on S3.
+@pytest.mark.parametrize("storage_url", first(1, ["postgresql", "s3"]), indirect=True)
 def test_a_sweep_broken_by_a_kill_is_continued_and_no_finished_trial_begins_again(
     tmp_path: Path, storage_url: str, study_name: str
 ) -> None:
