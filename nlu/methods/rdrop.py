@@ -19,8 +19,6 @@ CONSISTENCY = "consistency"
 class RDrop(Plain):
     """The mean loss of two passes, plus the weighted divergence of their predictions."""
 
-    """The forward passes whose tensors are in memory together."""
-
     def __init__(self, *, alpha: NonNegativeFloat = 1.0):
         """`alpha`: the paper's weight of the divergence, 1 to 5 for text in the paper; 0 = two passes without it.
 

@@ -44,7 +44,7 @@ def release(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        # glibc keeps up to `nlu.training.ranks.KEPT_BYTES` for the next batch.
+        # glibc keeps memory for the next batch (`nlu.training.ranks.keep_freed_memory`).
         trim(0)
 
 

@@ -168,7 +168,8 @@ def run_repeats(
                 run_dir / repeat.name,
                 repeat.overrides,
                 ranks,
-                trial=mean,
+                # As for a single run, only rank 0 has one.
+                trial=mean if ranks.is_first else None,
                 before_training=begin,
                 after_save=after_save,
             )

@@ -39,6 +39,7 @@ from tests.training.in_process import (
     write_rows,
 )
 from tests.training.runs import result
+from tests.training.test_kinds_in_processes import run_in_two
 
 SIZES = [8, 8, 8, 3] * 3
 """examples of the steps of a run over 27 rows in batches of 8, which go through them once in four steps"""
@@ -334,6 +335,23 @@ def test_a_trial_below_the_threshold_is_pruned_unless_it_was_done_anyway(
     assert trial.intermediate_values == {sum(SIZES[:steps]): result(tmp_path / "0")["last"]["dev"]["accuracy"]}
     assert result(tmp_path / "0")["pruned"] == (state == "pruned")
     assert result(tmp_path / "0")["steps"] == steps == read_rows(tmp_path / "0/train.tsv")[-1]["step"]
+
+
+def test_two_processes_that_train_the_folds_of_a_trial_report_each_evaluation_once(
+    data: tuple[str, ...], tmp_path: Path
+) -> None:
+    url = storage_url(None, tmp_path)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(study_name="s", storage=open_storage(url), direction="maximize")
+    study.ask()
+    config = composed(
+        *TINY, *(one for one in data if not one.startswith("data.dev=")), "data.dev=null", "folds.count=2",
+        "trainer.eval_interval=1st", "trainer.max_duration=2st", "resume=auto",
+        f"trial={{storage: '{url}', study: s, number: 0, attempt: 0}}",
+    )  # fmt: skip
+    run_in_two([(config, tmp_path / "0")], tmp_path)
+    trial = optuna.load_study(study_name="s", storage=open_storage(url)).get_trials()[0]
+    assert len(trial.intermediate_values) == 4 and len(result(tmp_path / "0")["parts"]) == 2
 
 
 def test_a_trial_pruned_after_a_fold_ends_there_even_if_killed_right_after_it(
