@@ -91,7 +91,8 @@ def scored_again(run: Training, folder: Path, entries: list[Best]) -> list[Best]
     best: dict[str, Scored] = {}
     for old in entries:
         load_weights(stepper.parallel, stepper.model, load_tensors(held[old.step] / "model.safetensors"))
-        metrics, scored = scored_sets(run)
+        # Nothing else may appear in the folder of this run, which has not begun.
+        metrics, scored = scored_sets(run, folder)
         entry = replace(old, value=run.value_of(metrics), metrics=metrics, rows=run.sampled_rows)
         found = run.ranked([*found, entry])
         replaced = scored
@@ -110,16 +111,16 @@ def scored_again(run: Training, folder: Path, entries: list[Best]) -> list[Best]
     return found
 
 
-def scored_sets(run: Training) -> tuple[dict[str, dict[str, float]], dict[str, Scored]]:
+def scored_sets(run: Training, folder: Path | None = None) -> tuple[dict[str, dict[str, float]], dict[str, Scored]]:
     """Score every evaluation set with the current weights; returns its metrics, with those of all together, and its
-    records."""
+    records. `folder` holds their files meanwhile, None: that of the run's predictions."""
     scored: dict[str, Scored] = {}
     for name, part in run.eval_sets.items():
         # In order: a later set may take the threshold that the first one has chosen.
         known = {other: one.scores.metrics for other, one in scored.items()}
         # What a model records while it trains is not meant here.
         with summary.unheard():
-            scored[name] = score_set(run, name, part, decided=decided_for(run.store, name, known))
+            scored[name] = score_set(run, name, part, decided_for(run.store, name, known), folder)
     return with_summary(run.task, run.store, {name: one.scores.metrics for name, one in scored.items()}), scored
 
 
@@ -138,10 +139,14 @@ def keep_weights(run: Training) -> None:
             run.checkpoints.save_best(weights, run.state.best)
 
 
-def score_set(run: Training, name: str, part: Examples, decided: Mapping[str, float]) -> Scored:
-    """Score a set with the current weights; `decided` are the metrics of the first set, for later ones."""
+def score_set(
+    run: Training, name: str, part: Examples, decided: Mapping[str, float], folder: Path | None = None
+) -> Scored:
+    """Score a set with the current weights; `decided` are the metrics of the first set, for later ones; `folder` as in
+    `scored_sets`."""
+    evaluator = run.evaluator(part.member)
     with run.progress.task(f"scoring {name}", len(part)) as bar:
-        return score(run.evaluator(part.member), part, decided, bar.advance)
+        return score(replace(evaluator, folder=folder or evaluator.folder), part, decided, bar.advance)
 
 
 def log_evaluation(run: Training, entry: Best) -> None:

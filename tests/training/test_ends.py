@@ -17,7 +17,7 @@ from nlu.training.inspection import Inspector
 from nlu.training.parallel import SingleProcess, load_weights
 from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
-from tests.training.in_process import TINY, sets, train
+from tests.training.in_process import TINY, Killed, sets, train
 from tests.training.runs import result
 
 EVERY_STEP = ("trainer.eval_interval=1st", "trainer.save_interval=100st")
@@ -165,6 +165,25 @@ def test_a_run_that_takes_over_one_with_other_terms_or_metrics_scores_it_again(
         assert found["metric"] == "f1_macro"
     assert kept["value"] == found["value"] == result(b)["metrics"]["dev"][found["metric"]]
     assert math.isfinite(found["value"])
+
+
+def test_the_same_command_takes_a_run_over_again_after_a_kill_behind_its_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*of: Any) -> None:
+        raise Killed
+
+    data = sets(tmp_path)
+    train(*TINY, *data, "trainer.max_duration=2st", f"hydra.run.dir={tmp_path}/a")
+    command = (*TINY, *data, "trainer.max_duration=4st", f"resume={tmp_path}/a")
+    with monkeypatch.context() as patched:
+        patched.setattr("nlu.training.single.mark_whole", die)
+        with pytest.raises(Killed):
+            train(*command, f"hydra.run.dir={tmp_path}/killed")
+    for name in ("killed", "whole"):
+        train(*command, f"hydra.run.dir={tmp_path}/{name}")
+    for name in ("checkpoints/last/model.safetensors", "predictions/dev.jsonl", "valid.tsv"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
 def test_a_run_that_is_taken_over_at_its_end_reports_scores_by_its_own_settings(tmp_path: Path) -> None:
