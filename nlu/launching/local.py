@@ -222,7 +222,7 @@ class _Workers:
         """Print the whole traceback of the first worker that failed, and a line for each later one."""
         rank = self._ranks[number]
         if isinstance(failure.error, ProcessLost):
-            # Its message names the process at fault, and where this one waited does not matter.
+            # Where this one waited does not matter.
             return _say(f"rank {rank}: {failure.error}")
         if not is_first:
             _say(f"rank {rank} failed too: {failure.line}")

@@ -38,7 +38,7 @@ def machine_fault(error: BaseException) -> str | None:
 
 
 class ProcessLost(RuntimeError):
-    """A process of the run on another machine ended while this process needed it."""
+    """Another process of the run ended, or did not answer, while this one needed it."""
 
 
 _OF_GLOO = re.compile(r"\bgloo\b|Connection (closed|reset) by peer")

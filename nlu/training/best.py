@@ -30,7 +30,6 @@ def evaluate(run: Training) -> bool:
     """
     state, ranks = run.state, run.stepper.ranks
     is_first_one, state.evaluated_at = not state.evaluated_at, state.step
-    ranks.at(f"the evaluation at step {state.step}")
     with run.stepper.phases.within("evaluation"), averaged(run.stepper.model, run.stepper.average):
         metrics, scored = scored_sets(run)
         entry = entry_of(run, state.step, metrics)

@@ -45,8 +45,6 @@ def train(run: Training) -> bool:
 
     while not run.is_complete and not due.is_stage_over(state.step):
         number = state.step + len(pending) + 1
-        if stepper.ranks.world_size > 1:
-            stepper.ranks.at(f"step {number}")
         # The rate is a function of the step, so no state of a scheduler has to be saved.
         lr = set_learning_rate(stepper.optimizer, run.scheduler.factor(number, due.total_steps, run.clock))
 

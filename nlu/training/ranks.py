@@ -8,7 +8,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -22,7 +22,6 @@ from nlu.display import terminal
 from nlu.display.breakpoints import breakpoints
 from nlu.runs.provenance import usable_cores
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
-from nlu.training.presence import Presence
 
 Value = TypeVar("Value")
 
@@ -45,17 +44,10 @@ class Ranks:
     """the rank on its node"""
     node: int = 0
     nodes: int = 1
-    presence: Presence | None = field(default=None, compare=False)
-    """names ranks that do not answer; None in a single process"""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
-
-    def at(self, place: str) -> None:
-        """Note where this rank is, in words such as `step 12`, in case that others do not answer."""
-        if self.presence is not None:
-            self.presence.place = place
 
     @contextmanager
     def leaders_go_first(self) -> Iterator[None]:
@@ -139,8 +131,8 @@ def choose_device(wanted: str, local_rank: int, keys: str = "trainer.") -> torch
 def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float = TIMEOUT_MIN) -> Iterator[Ranks]:
     """Join the group of the environment, if any, and leave it at the end; `keys` as in `choose_device`.
 
-    In the block, `breakpoint()` gives one rank the terminal and the others wait. Raises ProcessLost, which names the
-    ranks, if others have ended or do not answer within `timeout_min`.
+    In the block, `breakpoint()` gives one rank the terminal and the others wait. Raises ProcessLost if
+    another rank has ended or does not answer within `timeout_min`.
     """
     keep_freed_memory()
     place = placement()
@@ -169,27 +161,19 @@ def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float
     )
     # nccl sends only tensors on a device. Every rank must create the group.
     host_group = dist.new_group(backend="gloo", timeout=timeout) if device.type == "cuda" else None
-    presence = Presence(store, rank, world_size)
     try:
-        ranks = Ranks(rank, world_size, device, host_group, place.local_rank, place.node, place.nodes, presence)
-        with breakpoints(rank, world_size), _named(presence):
+        ranks = Ranks(rank, world_size, device, host_group, place.local_rank, place.node, place.nodes)
+        with breakpoints(rank, world_size):
             yield ranks
             # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.
             ranks.barrier()
-    finally:
-        dist.destroy_process_group()
-
-
-@contextmanager
-def _named(presence: Presence) -> Iterator[None]:
-    """Add to an error of an exchange which ranks did not answer."""
-    try:
-        yield
     except RuntimeError as error:
         # If the run is asked to stop, a rank that has ended is no fault.
         if not lost_a_peer(error) or stopping.received():
             raise
-        raise ProcessLost(f"{presence.missing()} ({error})") from error
+        raise ProcessLost(f"another rank has ended or did not answer ({error})") from error
+    finally:
+        dist.destroy_process_group()
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

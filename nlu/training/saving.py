@@ -126,7 +126,6 @@ def save_last(run: Training) -> None:
     Best checkpoints that the new state no longer names are removed last: if the run is killed before, it continues from
     the old state, which still names them.
     """
-    run.stepper.ranks.at(f"the save at step {run.state.step}")
     run.stepper.phases.begin("saving")
     run.journal.gather(run.state.window)
     # A continued run adds to them, so its next row has the time of all steps since this one.
