@@ -222,14 +222,6 @@ class TrialChannel:
             time.sleep(ANSWER_POLL_S if self._is_local else ANSWER_POLL_REMOTE_S)
         return is_paused(frozen) or is_stopped(frozen)
 
-    def refuses(self, measured: Mapping[str, float], folder: Path) -> bool:
-        """Close the trial before it trains if what is known of it breaks a constraint; returns whether it did."""
-        if not (broken := self._goals.broken(measured)):
-            return False
-        log.info("not trained: %s", "; ".join(broken))
-        self.finish(PRUNED, folder, examples=0, measured=measured)
-        return True
-
     def end_part(self, examples: int, value: float) -> None:
         """Note that a fold or seed of the trial has ended after `examples` examples in all, with the mean of the best
         values so far."""

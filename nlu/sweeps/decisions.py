@@ -9,7 +9,6 @@ from optuna.trial import FrozenTrial
 
 from nlu.display.decisions import DecisionRow
 from nlu.sweeps.brackets import RUNG
-from nlu.sweeps.goals import is_infeasible
 from nlu.sweeps.steps import PART_ENDS, STOP, pauses_of, steps_of, value_at_end
 
 BEGUN, CONTINUED, PAUSED, THAWED, PASSED, PRUNED = "begun", "continued", "paused", "thawed", "passed", "pruned"
@@ -81,8 +80,6 @@ def _judged(trial: FrozenTrial) -> Iterator[DecisionRow]:
         at = trial.last_step or 0
         if STOP in trial.user_attrs:
             why = "a user stopped it"
-        elif trial.last_step is None and is_infeasible(trial):
-            why = "it breaks a constraint, so it was not trained"
         else:
             why = "the pruner stopped it"
         yield DecisionRow(None, trial.number, PRUNED, at, None, _value(trial, at), why)

@@ -29,20 +29,6 @@ def asked_for(run: Training) -> list[str]:
     return [name for name in run.stepper.ranks.from_first(found) if name in QUANTITIES]
 
 
-def is_refused(run: Training) -> bool:
-    """Return on all ranks whether the trial of this run, if any, was closed for what is known before it trains."""
-    if "parameters" not in asked_for(run):
-        return False
-    ranks, known = run.stepper.ranks, {"parameters": parameters_of(run)}
-    refused: bool = ranks.from_first(run.trial.refuses(known, run.run_dir) if run.trial is not None else None)
-    return refused
-
-
-def parameters_of(run: Training) -> int:
-    """Return the number of weights of the model, trained or not."""
-    return sum(parameter.numel() for parameter in run.stepper.model.parameters())
-
-
 def measured(run: Training, names: Sequence[str]) -> dict[str, object]:
     """Return these quantities by name, with the device and its threads; {} if nothing was asked for.
 
@@ -54,7 +40,7 @@ def measured(run: Training, names: Sequence[str]) -> dict[str, object]:
     found: dict[str, object] = {"latency_ms": latency_ms(run)} if "latency_ms" in names else {}
     for name in names if ranks.is_first else ():
         if name == "parameters":
-            found[name] = parameters_of(run)
+            found[name] = sum(parameter.numel() for parameter in run.stepper.model.parameters())
         elif name == "size_mb":
             found[name] = _size_mb(run.run_dir / "checkpoints" / "best-1" / "model.safetensors")
     device = ranks.device

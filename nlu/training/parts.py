@@ -1,7 +1,7 @@
 """The parts of one run, which `nlu.training.build` makes and the loop uses."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -47,9 +47,6 @@ class Trial(Protocol):
     @property
     def quantities(self) -> Sequence[str]:
         """What is to be measured at the end of the run (`nlu.sweeps.goals.QUANTITIES`)."""
-
-    def refuses(self, measured: Mapping[str, float], folder: Path) -> bool:
-        """Close the trial if what is known of it before it trains breaks a constraint; returns whether it did."""
 
     def require_newest(self) -> None:
         """Raise UserError if another job has taken the trial. Called before each save."""

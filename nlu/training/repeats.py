@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,6 @@ class RunningMean:
     def __init__(self, trial: Trial | None):
         """`trial`: on rank 0. The others only count, and never ask it."""
         self.asked_to_prune = False
-        self.is_refused = False
         self._trial = trial
         self._heard = False
         self._values: list[float] = []
@@ -98,12 +97,6 @@ class RunningMean:
     @property
     def quantities(self) -> Sequence[str]:
         return self._of_first.quantities
-
-    def refuses(self, measured: Mapping[str, float], folder: Path) -> bool:
-        """Close the trial if a repeat breaks a constraint; returns whether it did."""
-        # A fold may have a larger vocabulary than the first one, which was trained.
-        self.is_refused = self._of_first.refuses(measured, folder.parent)
-        return self.is_refused
 
     def require_newest(self) -> None:
         self._of_first.require_newest()
@@ -175,8 +168,6 @@ def run_repeats(
             )
             if status:
                 return status
-            if mean and ranks.from_first(mean.is_refused if ranks.is_first else None):
-                return 0
             # `run_single` has directed the log to the folder of the repeat.
             logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
             if not ranks.from_first((run_dir / repeat.name / "result.json").is_file()):

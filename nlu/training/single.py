@@ -35,7 +35,6 @@ from nlu.training import batch_search
 from nlu.training.best import scored_again
 from nlu.training.build import build_run
 from nlu.training.loop import train
-from nlu.training.measuring import is_refused
 from nlu.training.memory import REMEDY, is_out_of_memory
 from nlu.training.nonfinite import AboveMaxLoss, NonFinite
 from nlu.training.parts import Training, Trial
@@ -81,8 +80,6 @@ def run_single(
             return 0
         # Nothing was written so far: a mistake of the user leaves the folder as it was.
         run = build_run(config, run_dir, ranks, progress, checkpoint, trial, after_save)
-        if checkpoint is None and is_refused(run):
-            return 0
         # From here on, a signal must save the state.
         with run.journal.closed_on_errors(), stopping.polled():
             before_training()

@@ -74,8 +74,6 @@ def climb(config: DictConfig, folder: Path) -> float:
     is_pruned = False
     if trial and step and step < config.steps and trial.pauses(100 * step):
         raise Stop
-    if trial and not step and trial.refuses({"parameters": config.parameters}, folder):
-        return 0.0
     while step < config.steps and not is_pruned:
         time.sleep(config.step_s)
         step += 1

@@ -10,7 +10,7 @@ import pytest
 
 from nlu.sweeps.goals import MEASURED
 from tests.few import first
-from tests.launchers.searches import search, start, states, trials
+from tests.launchers.searches import search, start, trials
 
 DRAWN = ("lr=choice(0.05,0.1)", "latency_ms=choice(2,4,8)", "parameters=choice(1000,5000)")
 GOALS = ("hydra.sweeper.objectives=[latency_ms]", 'hydra.sweeper.constraints=["latency_ms<=5","parameters<=2e3"]')
@@ -24,7 +24,7 @@ def expected_front(folder: Path) -> list[int]:
     """By the definition, from what the trials drew."""
     points = {
         trial.number: (trial.value, trial.user_attrs[MEASURED]["latency_ms"])
-        for trial in trials(folder) if trial.state.name == "COMPLETE" and trial.params["latency_ms"] <= 4
+        for trial in trials(folder) if trial.params["latency_ms"] <= 4 and trial.params["parameters"] <= 2000
     }  # fmt: skip
     return [
         key
@@ -41,38 +41,6 @@ def of_grid(tmp_path_factory) -> tuple[Path, str]:
     return folder, said
 
 
-def test_a_trial_that_is_known_to_break_a_constraint_does_not_train(of_grid) -> None:
-    folder, said = of_grid
-    for trial in trials(folder):
-        is_large = trial.params["parameters"] > 2000
-        assert trial.state.name == ("PRUNED" if is_large else "COMPLETE")
-        assert bool(trial.intermediate_values) == (not is_large)
-    told = re.findall(r"^trial \d+ not trained: parameters is 5000, but parameters<=2000", said, re.MULTILINE)
-    assert len(told) == 6
-
-
-def test_a_search_of_which_no_trial_can_train_ends_after_some(tmp_path) -> None:
-    arguments = (
-        "lr=interval(0.05,0.1)", "parameters=choice(5000,8000)", "hydra.sweeper.n_trials=12",
-        'hydra.sweeper.constraints=["latency_ms<=9","parameters<=2e3"]',
-    )  # fmt: skip
-    # nlu.train ends with status 2 and without a traceback; a program of Hydra raises.
-    said = search(tmp_path / "s", *arguments, status=1)
-    assert states(tmp_path / "s") == ["PRUNED"] * 10
-    assert (
-        "none of the first 10 trials was trained: each breaks parameters<=2000 (the nearest: 5,000); draw other values "
-        "or change hydra.sweeper.constraints, in another hydra.sweep.dir; hydra.sweeper.stop_after_same_failures=0 "
-        "continues anyway"
-    ) in " ".join(said.split())
-    search(tmp_path / "s", *arguments, "hydra.sweeper.stop_after_same_failures=0", status=1)
-    assert len(states(tmp_path / "s")) == 12
-    # One that can train shows that others may.
-    search(
-        tmp_path / "t", *arguments[:1], "parameters=choice(1000,5000)", *arguments[2:], "hydra/sweeper/sampler=random"
-    )
-    assert set(states(tmp_path / "t")) == {"PRUNED", "COMPLETE"}
-
-
 def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_grid) -> None:
     folder, said = of_grid
     front = expected_front(folder)
@@ -84,7 +52,7 @@ def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_
     assert {int(row["trial"]) for row in rows if row["feasible"] == "false"} == slow
     numbers = re.search(r"the front of height and latency_ms: trials? ([\d, ]+);", said)
     assert numbers and sorted(map(int, numbers[1].split(", "))) == front
-    assert "latency_ms<=5 is broken by 2 of 12 trials (the worst: 8.0" in said
+    assert "latency_ms<=5 is broken by 4 of 12 trials (the worst: 8.0" in said
     assert "parameters<=2000 is broken by 6 of 12 trials (the worst: 5,000)" in said
     assert {path.stem for path in (folder / "experiment").glob("trial_*.yaml")} == {f"trial_{each}" for each in front}
     page = (folder / "summary/index.html").read_text()

@@ -109,7 +109,7 @@ def test_a_failed_run_is_tried_again_from_its_checkpoint_and_keeps_the_cause(tmp
 
 
 def test_a_run_measures_itself_once_for_the_objectives_of_its_search(tmp_path):
-    """One of three is too large to train; the others are measured, and a search that continues measures no more."""
+    """One of three is too large; all are measured, and a search that continues measures no more."""
     folder, data = tmp_path / "s", files(tmp_path)
     arguments = (
         *data, "model.hidden_size=choice(16,32,256)", "hydra.sweeper.pruner=none", "optimizer.lr=3e-3",
@@ -119,11 +119,6 @@ def test_a_run_measures_itself_once_for_the_objectives_of_its_search(tmp_path):
     said = search(folder, *arguments)
     told = {}
     for trial in trials(folder):
-        if trial.params["model.hidden_size"] == 256:
-            assert trial.state.name == "PRUNED" and not (folder / str(trial.number) / "result.json").exists()
-            assert f"trial {trial.number} not trained: parameters is " in said
-            assert trial.user_attrs["measured"].keys() == {"parameters"} and trial.constraints["parameters<=100000"] > 0
-            continue
         told[trial.number] = found = result(folder, trial.number)["measured"]
         weights = folder / str(trial.number) / "checkpoints/best-1/model.safetensors"
         assert found["parameters"] == sum(tensor.numel() for tensor in load_tensors(weights).values())
@@ -132,8 +127,9 @@ def test_a_run_measures_itself_once_for_the_objectives_of_its_search(tmp_path):
         best = result(folder, trial.number)["metrics"]["dev"]
         for name, value in trial.user_attrs["measured"].items():
             assert value == (best[name] if name in ("recall_macro", "loss") else found[name])
-        assert all(value <= 0 for value in trial.constraints.values())
-    assert len(told) == 2
+        is_large = trial.params["model.hidden_size"] == 256
+        assert (trial.constraints["parameters<=100000"] > 0) == is_large and trial.constraints["loss<=1000000"] <= 0
+    assert len(told) == 3 and "parameters<=100000 is broken by 1 of 3 trials" in said
     before = [(trial.state, trial.values, trial.user_attrs) for trial in trials(folder)]
     search(folder, *arguments)
     assert [(trial.state, trial.values, trial.user_attrs) for trial in trials(folder)] == before

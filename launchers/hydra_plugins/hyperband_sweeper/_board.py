@@ -132,8 +132,6 @@ def ended_line(trial: FrozenTrial, outcome: Mapping[str, Any], goals: Goals) -> 
     """Return the line about a trial that is complete or pruned: value, objectives, broken constraints, cost."""
     measured = trial.user_attrs.get(MEASURED, {})
     broken = goals.broken(measured)
-    if broken and not outcome["examples"]:
-        return f"trial {trial.number} not trained: {', '.join(broken)}"
     examples = f" after {outcome['examples']:,} examples" if outcome.get("examples") else ""
     word = "finished" if outcome["state"] == COMPLETE else outcome.get("error") or "pruned"
     value = f"{outcome['value']:.6g}" if outcome["value"] is not None else "no value"

@@ -19,12 +19,11 @@ from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.display.jobs import choose
-from nlu.display.trials import quantity_text
 from nlu.launching.listing import cancel_all
 from nlu.launching.waiting import give_up
 from nlu.storage.temporary import Pauses
 from nlu.sweeps.channel import COMPLETE, FAILED, worked_s
-from nlu.sweeps.goals import MEASURED, Goals, is_infeasible
+from nlu.sweeps.goals import is_infeasible
 
 from ._board import Board
 from ._slots import Slots, terminate_jobs
@@ -35,8 +34,6 @@ FAULTS_MAX = 3
 """faults of the machine, in a row without progress, after which a trial is set aside"""
 LOST_MAX = 3
 """jobs that vanish, in a row without progress, after which a trial fails"""
-UNTRAINED_MAX = 10
-"""the first trials of a search, of which one must keep the constraints that are known before it trains"""
 WAIT_S, AGAIN_S = 60.0, 2.0
 REFUSED_S = 15.0
 """how much later than the first job another one may be refused, if the search ends for that and not by a signal"""
@@ -93,41 +90,6 @@ class Failures:
             f"trials {', '.join(map(str, self.alike))} failed one after another with the same error, shown above; "
             f"correct it, and the same command with hydra.sweep.dir={self.folder} continues with the rest; {key}"
         )
-
-    def are_refused(self, trials: Sequence[FrozenTrial], goals: Goals) -> bool:
-        """Whether the first trials, and all others that have ended, were refused before they trained.
-
-        No open trial has reported either, but one may still train. So the search starts no other one meanwhile.
-        """
-        first = sorted(trials, key=lambda trial: trial.number)[:UNTRAINED_MAX]
-        if not self.limit or len(first) < UNTRAINED_MAX or not all(trial.state.is_finished() for trial in first):
-            return False
-        ended = [trial for trial in trials if trial.state.is_finished()]
-        are_pruned = all(trial.state == TrialState.PRUNED and goals.broken(_measured(trial)) for trial in ended)
-        return are_pruned and all(trial.last_step is None for trial in trials)
-
-    def untrained(self, trials: Sequence[FrozenTrial], goals: Goals) -> None:
-        """Raise FailuresEndSearch if all trials so far, and not only a few, were refused before they trained."""
-        if not self.are_refused(trials, goals) or not all(trial.state.is_finished() for trial in trials):
-            return
-        measured = [_measured(trial) for trial in trials]
-        names = []
-        for each in goals.constraints:
-            known = [found[each.name] for found in measured if each.name in found]
-            values = [value for value in known if each.violation(value) > 0]
-            if len(values) == len(trials):
-                nearest = min(values, key=each.violation)
-                names.append(f"{each.text} (the nearest: {quantity_text(nearest)})")
-        raise FailuresEndSearch(
-            f"none of the first {len(trials)} trials was trained: each breaks {' and '.join(names) or 'a constraint'}; "
-            "draw other values or change hydra.sweeper.constraints, in another hydra.sweep.dir; "
-            "hydra.sweeper.stop_after_same_failures=0 continues anyway"
-        )
-
-
-def _measured(trial: FrozenTrial) -> Mapping[str, float]:
-    found: Mapping[str, float] = trial.user_attrs.get(MEASURED, {})
-    return found
 
 
 @dataclass

@@ -146,9 +146,6 @@ class Search:
             return None
         if self.steps.pauses and self._held() >= self.plan.slots.count:
             return None
-        # If no trial was trained so far, those that still run decide whether the search ends.
-        if self.running and self.plan.goals.constraints and self.failures.are_refused(self._trials(), self.plan.goals):
-            return None
         number = self.steps.next(self._trials, self.asked, set(self.running), self.board.say)
         self.is_spent = number is None and not self.running
         self.asked = max(self.asked, -1 if number is None else number + 1)
@@ -263,8 +260,6 @@ class Search:
             return
         self.board.say(f"{ended_line(frozen, outcome, self.plan.goals)}; best {self._best()}")
         self._show_progress()
-        if self.plan.goals.constraints and frozen.last_step is None:
-            self.failures.untrained(self._trials(), self.plan.goals)
 
     def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
         number, attempt, error = frozen.number, outcome["attempt"], outcome["error"]
