@@ -46,7 +46,7 @@ class Loaded:
         if precision not in (None, *PRECISIONS):
             raise UserError(f"precision is {precision!r} but must be {one_of(PRECISIONS)}, or None for the run's own")
         trained = load_trained(locate(str(run), checkpoint).of_head(head_name), precision=precision)
-        return cls(Predictor(trained, choose_device(device, 0, keys=""), batch_size=batch_size))
+        return cls(Predictor(trained, choose_device(device, 0, keys=""), batch_size=batch_size, owns=True))
 
     def __repr__(self) -> str:
         trained = self.trained

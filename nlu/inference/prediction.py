@@ -91,7 +91,7 @@ def work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks, others:
     columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits)
     label_separator = trained.config.data.get("label_separator", "|")
     output = output_of(config.output, source, columns, label_separator, keeps=config.columns)
-    predictor = Predictor(trained, ranks.device, batch_size=config.batch_size)
+    predictor = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True)
     if others:
         predictor = Ensemble([trained, *others], ranks.device, batch_size=config.batch_size)
     may_skip = config.on_bad_row == "skip"

@@ -32,7 +32,7 @@ from nlu.runs.predictions import Record
 from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
 from nlu.training.memory import by_parts
-from nlu.training.precision import NumberFormat, Precision
+from nlu.training.precision import NumberFormat
 
 log = logging.getLogger(__name__)
 
@@ -44,15 +44,16 @@ LOGITS = "logits"
 class Predictor:
     """Predicts as the run does when it is scored: the prediction for a row depends only on that row."""
 
-    def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64):
+    def __init__(self, trained: Trained, device: torch.device, *, batch_size: int = 64, owns: bool = False):
+        """`owns`: nothing else computes with the model or writes its weights, so it may hold them rounded."""
         self.trained, self.device, self.batch_size = trained, device, batch_size
         self.precision: NumberFormat = build(trained.config.precision, trusted=trained.config.trusted_packages)
         if isinstance(self.precision, Int8):
             self.precision.require(device)
         # Explanations need gradients of vectors, never of weights, whose gradients would take as much memory again.
         trained.model.to(device).requires_grad_(False)
-        backbone = trained.model.backbone
-        if isinstance(self.precision, Precision) and self.precision.dtype == "bfloat16" and isinstance(backbone, Bert):
+        backbone, is_bf16 = trained.model.backbone, getattr(self.precision, "dtype", None) == "bfloat16"
+        if owns and is_bf16 and isinstance(backbone, Bert):
             # The same bits; autocast would round the weights again in each batch.
             for each in backbone.encoder.modules():
                 if type(each) is Linear:

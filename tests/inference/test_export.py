@@ -286,3 +286,14 @@ def test_a_mistyped_format_and_a_folder_that_exists_are_refused(tmp_path: Path, 
     assert "rows: unknown key; nearest: max_rows" in capsys.readouterr().err
     export(f"run={tmp_path}/run", "format=huggingface", f"out={tmp_path}/run", status=2)
     assert "exists; nothing was written" in capsys.readouterr().err
+
+
+def test_every_export_of_a_run_that_computes_in_bf16_has_the_weights_of_the_run(tmp_path: Path) -> None:
+    run = trained(TASKS["classify"], tmp_path, "precision=bf16")
+    export(f"run={run}", f"out={tmp_path}/out", "format=[torchscript,huggingface]")
+    own = load_file(run / "checkpoints/best-1/model.safetensors")
+    exported = load_file(tmp_path / "out/huggingface/model.safetensors")
+    name = "encoder.layer.0.output.dense.weight"
+    (there,) = (value for key, value in exported.items() if key.endswith(name))
+    assert there.dtype == np.float32
+    np.testing.assert_array_equal(there, own[f"backbone.{name}"])
