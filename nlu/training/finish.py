@@ -42,9 +42,12 @@ def finish(run: Training) -> None:
         with averaged(run.stepper.model, run.stepper.average):
             last = with_summary(run.task, run.store, scores_of(run, dev, last, kept_step=None))
     if whole := dev | run.store.of_role("test"):
-        # Every rank reads all of them, because a strategy may let each rank keep another part of every tensor.
-        load_weights(run.stepper.parallel, run.stepper.model, run.checkpoints.best_weights())
-        metrics |= scores_of(run, whole, metrics, kept_step=best.step)
+        if has_best:
+            # Every rank reads all of them, because a strategy may let each rank keep another part of every tensor.
+            load_weights(run.stepper.parallel, run.stepper.model, run.checkpoints.best_weights())
+        # Without a best evaluation they are the last weights, which the model has.
+        with averaged(run.stepper.model, None if has_best else run.stepper.average):
+            metrics |= scores_of(run, whole, metrics, kept_step=best.step)
         if dev:
             summed = with_summary(run.task, run.store, {name: metrics[name] for name in dev})
             metrics = summed | {name: values for name, values in metrics.items() if name not in summed}

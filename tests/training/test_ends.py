@@ -144,6 +144,9 @@ def test_a_metric_that_is_never_a_number_is_said_at_once_and_leaves_the_last_wei
     found = result(run)["best"]
     assert (found["value"], found["step"], found["checkpoint"]) == (None, 3, "checkpoints/best-1")
     assert nlu.load(run).predict(["w1 w2"]), "the last weights can be used"
+    unsaved = ("trainer.major_metric=auc", "trainer.save=false", f"hydra.run.dir={tmp_path}/unsaved")
+    train(*TINY, *data, "trainer.max_duration=3st", *unsaved)
+    assert result(tmp_path / "unsaved")["best"]["value"] is None
 
 
 @pytest.mark.parametrize(
