@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
@@ -41,8 +40,6 @@ SAME_IN_RESUME = (
 """keys that must usually be the same in a run that starts with resume=RUN: they decide its weights and its order"""
 LOCK_WAIT_S = 10.0
 """the workers of a killed process need a moment to end"""
-SHARED_WAIT_S = 60.0
-"""longer than a network file system caches that a file does not exist"""
 
 
 @contextmanager
@@ -76,19 +73,6 @@ def hold(run_dir: Path) -> Iterator[None]:
                         # Something else is in it: a file of a user, or the lock of a process that waited for this one.
                         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                             raise
-
-
-def is_seen(run_dir: Path) -> bool:
-    """Wait until a folder that another process holds is visible here, and return whether it is.
-
-    A shared file system may take a while to show it.
-    """
-    deadline_s = time.monotonic() + SHARED_WAIT_S
-    while not (run_dir / LOCK).exists():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def _contents(run_dir: Path) -> list[str]:

@@ -425,7 +425,7 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
     if status:
         trial.finish(FAILED, run_dir, error=f"a process of it ended with status {status}", log_file=run_dir / "log.txt")
         return status
-    # A trial that was refused has no result; if another job has taken it over, its end is not in the storage either.
+    # If another job has taken the trial over, its end may not be in the storage, nor its result here.
     if not trial.is_over and (run_dir / "result.json").is_file():
         _finish_with_result(trial, run_dir)
     return 0

@@ -94,9 +94,6 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
     if status or not ranks.is_first:
         return status
     if not (run_dir / "result.json").is_file():
-        if config.trial is not None:
-            # Refused before it trained; the stages of a run are not for trials.
-            return status
         log.info(
             "unfinished; the command with hydra.run.dir=%s resume=auto continues, without trainer.stop_after or with a "
             "later one than %s",

@@ -42,7 +42,6 @@ class Ranks:
     """the group for messages on the host; None: the default group"""
     local_rank: int = 0
     """the rank on its node"""
-    node: int = 0
     nodes: int = 1
 
     @property
@@ -162,7 +161,7 @@ def process_group(wanted_device: str, keys: str = "trainer.", timeout_min: float
     # nccl sends only tensors on a device. Every rank must create the group.
     host_group = dist.new_group(backend="gloo", timeout=timeout) if device.type == "cuda" else None
     try:
-        ranks = Ranks(rank, world_size, device, host_group, place.local_rank, place.node, place.nodes)
+        ranks = Ranks(rank, world_size, device, host_group, place.local_rank, place.nodes)
         with breakpoints(rank, world_size):
             yield ranks
             # Rank 0 hosts the addresses of the group: if it left first, the last message of another rank could fail.

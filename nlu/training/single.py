@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from nlu.config import stopping
-from nlu.config.errors import OutOfMemory, UserError
+from nlu.config.errors import OutOfMemory
 from nlu.config.schema import Run
 from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced
-from nlu.runs.folder import FOLDER_KEY, checkpoint_to_continue, hold, is_seen, keep_note, say_finished, write_config
+from nlu.runs.folder import checkpoint_to_continue, hold, keep_note, say_finished, write_config
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.runs.records import (
@@ -69,8 +69,6 @@ def run_single(
     # these.
     with hold(run_dir) if ranks.is_first else nullcontext(), shown as progress:
         checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
-        # After the first node has created the folder, before a rank writes to it.
-        require_shared(run_dir, ranks)
         # Without a checkpoint too: a finished run may have kept none.
         if (run_dir / RESULT).is_file():
             if ranks.is_first:
@@ -140,15 +138,6 @@ def save_what_is_intact(run: Training, error: Exception) -> None:
         log.error("the state of step %d could not be saved: %s", state.step, failure)
         return
     log.info("the state of step %d is saved%s", state.step, "" if run.trainer.save else " nowhere: trainer.save=false")
-
-
-def require_shared(run_dir: Path, ranks: Ranks) -> None:
-    """Raise UserError on all ranks if a node does not see the folder of the run, which the first node has created."""
-    if ranks.nodes > 1 and ranks.sum_on_host([float(ranks.node > 0 and not is_seen(run_dir))])[0]:
-        raise UserError(
-            f"{run_dir}, the folder of this run, is not the same on all of its {ranks.nodes} nodes; choose a "
-            f"{FOLDER_KEY} on a file system that they share"
-        )
 
 
 def take_over(run: Training, checkpoint: Path, config: Run) -> None:
