@@ -48,7 +48,7 @@ def test_the_measured_side_is_the_command_with_its_own_environment_and_defaults(
     program = (
         "import os; from afqmc import as_command\n"
         "def work(composed):\n"
-        "    print(os.environ['OMP_WAIT_POLICY'], os.environ['OMP_NUM_THREADS'], composed.trainer.ema_decay)\n"
+        "    print(os.environ['MKL_CBWR'], os.environ['OMP_NUM_THREADS'], composed.trainer.ema_decay)\n"
         "    return 0\n"
         "as_command(work, ['trainer.batch_size=4'], 1)\n"
     )
@@ -58,5 +58,5 @@ def test_the_measured_side_is_the_command_with_its_own_environment_and_defaults(
         [sys.executable, "-c", program], cwd=FOLDER.parent, env=environment, capture_output=True, text=True, check=True
     )
     decay = yaml.safe_load((FOLDER.parent / "conf/trainer/default.yaml").read_text())["ema_decay"]
-    assert done.stdout.split() == ["passive", "1", str(decay)] and decay > 0
+    assert done.stdout.split() == ["AUTO,STRICT", "1", str(decay)] and decay > 0
     assert list(tmp_path.iterdir()) == [], "the scratch folder is deleted when the process ends"

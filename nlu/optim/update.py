@@ -65,8 +65,10 @@ def follow(average: Mapping[str, Tensor], model: nn.Module, decay: float, number
     amount: Tensor | float = 1 - min(decay, (1 + number) / (10 + number))
     amount = amount if skipped is None else amount * (1 - skipped)
     pairs = [(average[name], parameter) for name, parameter in model.named_parameters() if name in average]
-    shadows, weights = map(list, zip(*pairs, strict=True))
-    torch._foreach_lerp_(shadows, weights, [amount] * len(shadows) if isinstance(amount, Tensor) else amount)
+    # Where only the module of a method is trained, there are none.
+    if pairs:
+        shadows, weights = map(list, zip(*pairs, strict=True))
+        torch._foreach_lerp_(shadows, weights, [amount] * len(shadows) if isinstance(amount, Tensor) else amount)
 
 
 @contextmanager

@@ -188,8 +188,8 @@ def load_weights(parallel: Parallel, module: nn.Module, weights: Mapping[str, Te
         # A copy would repeat a smaller tensor.
         if value.shape != weights[name].shape:
             raise ValueError(f"{name} has shape {tuple(weights[name].shape)} there, {tuple(value.shape)} here")
-    for name, value in own.items():
-        value.copy_(parallel.place(weights[name], value))
+    # By the module itself, which may refuse a state.
+    module.load_state_dict({name: parallel.place(weights[name], value) for name, value in own.items()})
 
 
 def strategy(ranks: Ranks, node: Mapping[str, Any], trusted: Sequence[str] = ()) -> Parallel:

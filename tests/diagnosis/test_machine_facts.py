@@ -49,6 +49,7 @@ def test_threads_are_held_against_cores_and_what_a_container_may_use(
 def test_memory_is_what_the_container_leaves(group: Path) -> None:
     (group / "memory.max").write_text(f"{GIB * 3 // 4}\n")
     (group / "memory.current").write_text(f"{GIB // 4}\n")
+    (group / "memory.stat").write_text("anon 0\ninactive_file 0\n")
     found = by_name(machine.memory())["memory"]
     assert found.says == "0.5 of 0.8 GiB free" and found.mark == "warning"
     # Files that were read count as used, and are given up.
