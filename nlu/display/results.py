@@ -112,8 +112,6 @@ def _facts(result: Mapping[str, Any], hidden_metrics: int) -> list[tuple[str, st
     ):
         if result.get(key) is not None:
             facts.append((label, f"{result[key]:,.0f}{unit}"))
-    if isinstance(result.get("padding"), (int, float)):
-        facts.append(("padding", f"{result['padding']:.1%} of tokens"))
     if result.get("wall_s") is not None:
         training = "" if result.get("train_s") is None else f", {format_time(result['train_s'])} of it training"
         facts.append(("wall time", f"{format_time(result['wall_s'])}{training}"))

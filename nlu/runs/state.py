@@ -91,8 +91,6 @@ class Throughput:
     steps_s: float = 0.0
     examples: int = 0
     real_tokens: int = 0
-    computed_tokens: int = 0
-    """real ones plus the padding that the encoder computed"""
 
 
 @dataclass
@@ -131,5 +129,6 @@ class State:
         known = {item.name: values[item.name] for item in fields(cls)}
         known["best"] = [Best(**entry) for entry in known["best"]]
         known["window"] = Window.from_json(known["window"])
-        known["throughput"] = Throughput(**known["throughput"])
+        # Earlier versions saved more of it.
+        known["throughput"] = Throughput(*(known["throughput"][item.name] for item in fields(Throughput)))
         return cls(**known)

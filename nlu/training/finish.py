@@ -139,7 +139,6 @@ def result_of(
         "examples": run.clock.examples(state.step),
         "examples_per_s": throughput.examples / steps_s,
         "real_tokens_per_s": throughput.real_tokens / steps_s,
-        "padding": 1 - throughput.real_tokens / throughput.computed_tokens if throughput.computed_tokens else None,
         "train_s": state.train_s,
     }  # fmt: skip
 

@@ -38,7 +38,7 @@ class Meter:
         self._steps += 1
         run.state.step = result.number
         window, throughput = run.state.window, run.state.throughput
-        examples, tokens, computed_tokens = size_of_step(run, result.number - 1)
+        examples, tokens = size_of_step(run, result.number - 1)
         window.steps += 1
         # The loss of a skipped step is not finite and would spoil the means.
         if result.skipped:
@@ -59,19 +59,15 @@ class Meter:
             throughput.steps_s += elapsed_s
             throughput.examples += examples
             throughput.real_tokens += tokens
-            throughput.computed_tokens += computed_tokens
         run.progress.advance(result.number, result.loss, window.examples / window.steps_s)
 
 
-def size_of_step(run: Training, step: int) -> tuple[int, int, int]:
-    """Return the examples, the tokens, and the tokens with padding of the step with this number, counted from 0."""
+def size_of_step(run: Training, step: int) -> tuple[int, int]:
+    """Return the examples and the tokens of the step with this number, counted from 0."""
     lengths_N = run.train_set(step).lengths_N
     # Each rank knows the examples of all ranks from the order.
     lengths = [lengths_N[examples_B] for examples_B in run.global_batches(step)]
-    examples, tokens = sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
-    # As one process would pad the micro-batch; with several ranks, each pads to the longest example of its own share.
-    pads = run.stepper.model.backbone.pads
-    return examples, tokens, int(sum(part.max() * len(part) for part in lengths)) if pads else tokens
+    return sum(map(len, lengths)), int(sum(part.sum() for part in lengths))
 
 
 def log_window(run: Training, lr: float, loss_scale: float | None) -> None:

@@ -294,7 +294,7 @@ def a_result() -> dict[str, Any]:
             "checkpoint": "checkpoints/best-1"}  # fmt: skip
     return {
         "metrics": metrics, "best": best, "steps": 1500, "examples": 48000, "examples_per_s": 912.3, "wall_s": 3700.2,
-        "real_tokens_per_s": 31234.2, "padding": 0.0431, "train_s": 100.0, "sd": {"dev": {"mcc": 0.125}, "test": {}},
+        "real_tokens_per_s": 31234.2, "train_s": 100.0, "sd": {"dev": {"mcc": 0.125}, "test": {}},
         "parts": [
             {"name": "fold-0", "pruned": False, "step": 1200, "metrics": {"dev": {"mcc": 0.5, "f1": 0.25}}},
             {"name": "fold-1", "pruned": True, "step": 900, "metrics": {"dev": {"mcc": 0.0}}},

@@ -125,7 +125,7 @@ def in_which_no_field_has_its_default() -> State:
     state = State(
         step=7, best=best, last_metrics={"dev": {"accuracy": 0.0625}}, train_s=1.5, evaluated_at=6, improved_at=5,
         pruned=True, window=window, precision={"scale": 8.0}, skipped=4, pieces=2,
-        throughput=Throughput(2.5, 40, 410, 420),
+        throughput=Throughput(2.5, 40, 410),
     )  # fmt: skip
     for part, fresh in ((state, State()), (state.window, Window()), (state.throughput, Throughput())):
         for field in dataclasses.fields(part):
