@@ -126,7 +126,6 @@ class Scored:
     """how many examples have numbers that are not finite, on all ranks; with any, every metric of the task is NaN"""
 
 
-@torch.inference_mode()
 def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]) -> Scored:
     """Score one set with the current weights. Memory: a few bytes per row.
 
@@ -134,6 +133,14 @@ def score(evaluator: Evaluator, part: Examples, decided: Mapping[str, float], ad
     model computes a number that is not finite for one of its examples: then every metric of the task is NaN, and the
     rows are named in a warning.
     """
+    # A strategy that communicates in a pass may keep memory of the first one, to which training writes.
+    with torch.inference_mode(evaluator.divides), torch.no_grad():
+        return _score(evaluator, part, decided, advance)
+
+
+def _score(
+    evaluator: Evaluator, part: Examples, decided: Mapping[str, float], advance: Callable[[int], None]
+) -> Scored:
     task, ranks = evaluator.task, evaluator.ranks
     scorer, spool = task.scorer(decided), Spool(len(part), evaluator.folder)
     batches = evaluation_batches(
