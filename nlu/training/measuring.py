@@ -13,7 +13,6 @@ import torch
 
 from nlu.config.errors import UserError
 from nlu.data.collate import collate
-from nlu.data.examples import Examples
 from nlu.sweeps.goals import QUANTITIES
 from nlu.training.parts import Training
 
@@ -56,7 +55,8 @@ def measured(run: Training, names: Sequence[str]) -> dict[str, object]:
 def latency_ms(run: Training) -> float:
     """Return the median time of one text of the dev set, from its tokens to the outputs of the model.
 
-    `TIMED` texts, spread evenly over the set, are timed one by one, after `WARM_UP` others. Tokenizing is left out.
+    `TIMED` texts, spread evenly over the set, are timed one by one, after a pass over `WARM_UP` of them. Tokenizing is
+    left out. A small set repeats texts.
     """
     part = next(iter(run.store.of_role("dev").values()))
     evaluator, device = run.evaluator(part.member), run.stepper.ranks.device
@@ -64,7 +64,8 @@ def latency_ms(run: Training) -> float:
     evaluator.model.eval()
     try:
         times_s = []
-        for number, example in enumerate(_spread(part, WARM_UP + TIMED)):
+        texts = np.linspace(0, len(part) - 1, TIMED).astype(int).tolist()
+        for number, example in enumerate([*texts[:: TIMED // WARM_UP], *texts]):
             began_s = time.perf_counter()
             batch = collate(part, np.array([example]))
             with evaluator.precision.autocast(device):
@@ -77,13 +78,6 @@ def latency_ms(run: Training) -> float:
     finally:
         evaluator.model.train(was_training)
     return statistics.median(times_s) * 1000
-
-
-def _spread(part: Examples, count: int) -> list[int]:
-    """Return examples at even distances; of a small set some occur several times."""
-    # The warm-up, which comes first, should see all lengths too.
-    order = np.random.default_rng(0).permutation(count)
-    return [int(place * len(part) // count) for place in order]
 
 
 def _size_mb(path: Path) -> float:
