@@ -56,7 +56,8 @@ def native_config(size: str, *overrides: str) -> Any:
 def as_command(work: Callable[[Any], int], overrides: list[str], threads: int) -> NoReturn:
     """Be `python -m nlu.train OVERRIDES` in this process, with `work(composed configuration)` as its task.
 
-    The command sets its environment itself (how products are computed, for instance), so torch must not be imported before.
+    The command sets its environment itself (how products are computed, for instance), so torch must not be imported
+    before.
     """
     from nlu.config.entry.app import run_app
 

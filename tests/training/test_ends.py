@@ -81,7 +81,7 @@ def test_an_error_while_weights_change_saves_nothing(tmp_path: Path, monkeypatch
     assert not (tmp_path / "run/checkpoints/last").exists()
 
 
-def test_an_error_while_an_accelerator_is_a_step_ahead_saves_the_step_whose_weights_it_has(
+def test_an_error_a_step_ahead_of_the_host_saves_the_step_whose_weights_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = Stepper.__post_init__
