@@ -14,9 +14,8 @@ from nlu.runs.folder import CONFIG, hold
 from nlu.runs.mirror import Mirror, closed_at_the_end
 from nlu.sweeps.faults import lost_a_peer
 from nlu.training.auto import GROUP, NAME, with_precision
-from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks, process_group
-from nlu.training.repeats import repeats_of, run_repeats
+from nlu.training.repeats import WholeTrial, repeats_of, run_repeats
 from nlu.training.single import run_single
 
 log = logging.getLogger(__name__)
@@ -129,7 +128,7 @@ def mirrored(config: Run, run_dir: Path, ranks: Ranks) -> Iterator[Callable[[], 
     ranks.barrier()
 
 
-def trial_of(config: Run, ranks: Ranks) -> Trial | None:
+def trial_of(config: Run, ranks: Ranks) -> WholeTrial | None:
     """Return the trial of a search to which evaluations are reported, on rank 0; None elsewhere."""
     if config.trial is None or not ranks.is_first:
         return None

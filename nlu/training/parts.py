@@ -38,12 +38,6 @@ class Trial(Protocol):
     def pauses(self, examples: int) -> bool:
         """Return whether the run should save its state after `examples` examples and end, to be continued later."""
 
-    def end_part(self, examples: int, value: float) -> None:
-        """Note that a fold or seed of the trial has ended after `examples` examples in all.
-
-        `value` is the mean of the best values of all that have ended.
-        """
-
     @property
     def quantities(self) -> Sequence[str]:
         """What is to be measured at the end of the run (`nlu.sweeps.goals.QUANTITIES`)."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from nlu.config import stopping
 from nlu.config.schema import Run
@@ -54,10 +54,20 @@ def repeats_of(config: Run, overrides: list[str]) -> list[Repeat]:
     return repeats
 
 
+class WholeTrial(Trial, Protocol):
+    """The trial of a search, as seen by the repeats of its configuration."""
+
+    def end_part(self, examples: int, value: float) -> None:
+        """Note that a fold or seed of the trial has ended after `examples` examples in all.
+
+        `value` is the mean of the best values of all that have ended.
+        """
+
+
 class RunningMean:
     """Reports to a trial the mean over its repeats: the best values of finished ones and the current value."""
 
-    def __init__(self, trial: Trial | None):
+    def __init__(self, trial: WholeTrial | None):
         """`trial`: on rank 0. The others only count, and never ask it."""
         self.asked_to_prune = False
         self._trial = trial
@@ -66,7 +76,7 @@ class RunningMean:
         self._examples = 0
 
     @property
-    def _of_first(self) -> Trial:
+    def _of_first(self) -> WholeTrial:
         assert self._trial is not None, "only rank 0 asks the trial"
         return self._trial
 
@@ -84,10 +94,6 @@ class RunningMean:
         """Return whether the trial is paused after the last repeat that was added. Called on rank 0."""
         self._of_first.end_part(self._examples, statistics.fmean(self._values))
         return self._of_first.pauses(self._examples)
-
-    def end_part(self, examples: int, value: float) -> None:
-        """Belongs to `pauses_between`: a run does not contain several repeats."""
-        raise AssertionError("a repeat does not end a part of its trial itself")
 
     def ask_again(self, result: dict[str, Any]) -> None:
         """Report again the end of a repeat that an earlier process has run, from its result.json."""
@@ -122,7 +128,7 @@ def run_repeats(
     run_dir: Path,
     overrides: list[str],
     ranks: Ranks,
-    trial: Trial | None,
+    trial: WholeTrial | None,
     after_save: Callable[[], None] = lambda: None,
 ) -> int:
     """Run the repeats that are not finished yet, then write their joint result; returns the exit status.
