@@ -16,7 +16,7 @@ from nlu.diagnosis.bottlenecks import Measured, findings
 from nlu.diagnosis.limits import limit_gflops
 from nlu.diagnosis.profiled import Profiled, draw_memory, print_profile
 from nlu.diagnosis.profiled_prediction import profile_prediction
-from nlu.diagnosis.steps import built, take_step
+from nlu.diagnosis.steps import built, computed_tokens, take_step
 from nlu.diagnosis.traced import Traced, trace
 from nlu.diagnosis.usable import device_name, with_machine
 from nlu.display.progress import Progress
@@ -86,7 +86,7 @@ def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | 
                 path,
             )
     # Steps have different lengths, so times are those of a step with as many tokens as the measured ones.
-    tokens = sum(size_of_step(run, number)[2] for number in numbers) / len(numbers)
+    tokens = sum(computed_tokens(run, number) for number in numbers) / len(numbers)
     traced.scale(profiled.measured.computed_tokens / max(1, tokens))
     profiled.modules, profiled.operators = traced.modules, traced.operators
     profiled.measured = replace(
@@ -130,8 +130,9 @@ def _measured_steps(run: Training, config: Profile, advance: Callable[[], None])
     stepper.phases.catch_up()
     elapsed_s = time.perf_counter() - began_s
     seconds = {phase: value / config.steps for phase, value in stepper.phases.take().items()}
-    sizes = [size_of_step(run, number) for number in range(config.warmup, config.warmup + config.steps)]
-    examples, real, computed = (sum(values) for values in zip(*sizes, strict=True))
+    numbers = range(config.warmup, config.warmup + config.steps)
+    examples, real = (sum(values) for values in zip(*(size_of_step(run, each) for each in numbers), strict=True))
+    computed = sum(computed_tokens(run, each) for each in numbers)
     measured = Measured(seconds, real_tokens=real / config.steps, computed_tokens=computed / config.steps)
     return Profiled(
         "a step of training",
@@ -174,5 +175,4 @@ def _gflops(run: Training, number: int, profiled: Profiled) -> float:
     """Return the rate of a step in 10^9 operations per second, by the operations of one step for each token."""
     with FlopCounterMode(display=False) as counter:
         run.stepper.read(_step(run, number))
-    _, _, tokens = size_of_step(run, number)
-    return counter.get_total_flops() / max(1, tokens) * profiled.computed_tokens_per_s / 1e9
+    return counter.get_total_flops() / max(1, computed_tokens(run, number)) * profiled.computed_tokens_per_s / 1e9

@@ -34,3 +34,14 @@ def take_step(run: Training, number: int) -> Step:
     run.state.step = number
     part, micro_batches, epoch = run.rows(number + 1)
     return run.stepper.step(part, micro_batches, number + 1, False, epoch)
+
+
+def computed_tokens(run: Training, number: int) -> int:
+    """Return the tokens that the encoder computes in the step with this number, counted from 0, with padding.
+
+    As one process would pad the micro-batch; with several ranks, each pads to the longest example of its own share.
+    """
+    lengths_N = run.train_set(number).lengths_N
+    lengths = [lengths_N[examples_B] for examples_B in run.global_batches(number)]
+    pads = run.stepper.model.backbone.pads
+    return int(sum(part.max() * len(part) if pads else part.sum() for part in lengths))
