@@ -67,8 +67,9 @@ def train(run: Training) -> bool:
                 save_last(run)
             return True
         if step.stop:
+            is_stopping = True
             # Logs it, which the handler of a signal must not do.
-            is_stopping = stopping.asked() or True
+            stopping.asked()
 
         # An accelerator computes one step ahead of the host, unless the numbers of this step are needed now.
         pending.append(step)
