@@ -54,7 +54,7 @@ def explain(
     the weights from before the step, `micro_batches` holds the examples of this rank, `scale` the factors that the
     passes used. All ranks must call it. Gradients are lost.
     """
-    nothing = "nothing was updated, and what was saved before stands"
+    nothing = "nothing was updated"
     # What passes change besides gradients is put back, since the state may still be saved.
     stepper.passes.buffers.begin(number)
     # In the same pieces, for which memory is enough.
@@ -62,8 +62,8 @@ def explain(
     if math.isfinite(value):
         return AboveMaxLoss(
             f"the loss is {value:g} at step {number}, {search.named([])}, above trainer.max_loss, "
-            f"{stepper.max_loss:g}; {nothing}; lower optimizer.lr, lengthen scheduler.warmup, set trainer.clip_norm, "
-            "or set trainer.max_loss higher"
+            f"{stepper.max_loss:g}; {nothing}; in a new run, lower optimizer.lr, lengthen scheduler.warmup, set "
+            "trainer.clip_norm, or set trainer.max_loss higher"
         )
     rows = search.rows()
     sentences = [search.place(), *search.texts(rows)]
@@ -72,8 +72,9 @@ def explain(
     return NonFinite(
         *sentences,
         summary=f"the {what} is {value}{at} at step {number}, {search.named(rows)}; {nothing}",
-        remedy="lower optimizer.lr, lengthen scheduler.warmup or set trainer.clip_norm; with precision=bf16 or fp16 "
-        "try fp32; the same command with resume=auto debug=anomaly runs into it again and names the operation",
+        remedy="in a new run, lower optimizer.lr, lengthen scheduler.warmup or set trainer.clip_norm; with "
+        "precision=bf16 or fp16 try fp32; the same command with resume=auto trainer.detect_anomaly=true runs into it again and names "
+        "the operation",
     )
 
 

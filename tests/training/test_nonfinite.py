@@ -102,7 +102,7 @@ def test_the_row_and_the_module_that_fails_first_are_named(
     assert f"{what} at step {step_of(tmp_path / 'run') + 1}, row {ROW} of train;" in error.summary
     said, text = error.problems
     assert said.startswith(f"first in the {phase} pass of backbone.{PLACES[place]}") and text == TEXT
-    assert "lower optimizer.lr" in error.remedy and "resume=auto debug=anomaly" in error.remedy
+    assert "lower optimizer.lr" in error.remedy and "resume=auto trainer.detect_anomaly=true" in error.remedy
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
