@@ -73,8 +73,8 @@ def explain(
         *sentences,
         summary=f"the {what} is {value}{at} at step {number}, {search.named(rows)}; {nothing}",
         remedy="in a new run, lower optimizer.lr, lengthen scheduler.warmup or set trainer.clip_norm; with "
-        "precision=bf16 or fp16 try fp32; the same command with resume=auto trainer.detect_anomaly=true runs into it again and names "
-        "the operation",
+        "precision=bf16 or fp16 try fp32; the same command with resume=auto trainer.detect_anomaly=true runs into it "
+        "again and names the operation",
     )
 
 
