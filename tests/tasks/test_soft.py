@@ -61,3 +61,10 @@ def test_a_loss_of_logits_refuses_probabilities(store_of):
     store = opened(store_of, ROWS)
     with pytest.raises(UserError, match="^loss compares logits, but the rows have probabilities; set loss=kl$"):
         Soft(MseLogits(), store.target)
+
+
+def test_a_label_of_the_first_class_is_scored_too(store_of):
+    store = opened(store_of, ({**ROWS[0], "label": "x"}, *ROWS[1:]))
+    scores, _ = scored(Soft(Kl(), store.target), store, LOGITS)
+    assert scores.metrics["accuracy"] == pytest.approx(2 / 3)
+    assert [row["examples"] for row in scores.by_label] == [1, 1, 1]

@@ -2,12 +2,17 @@
 
 import json
 import math
+from itertools import pairwise, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
+from nlu.data.collate import collate
 from nlu.losses.cross_entropy import CrossEntropy
-from nlu.tasks.tag import Tag
+from nlu.models.heads.crf import CrfHead
+from nlu.tasks.tag import Tag, spans_of
 from tests.tasks.conftest import scored
 
 CONLL = {"fields": {"tokens": 0, "tags": 1}}
@@ -86,3 +91,30 @@ def test_spans_of_a_text_are_found_and_scored_by_their_characters(store_of):
     # A part of a word is not found exactly, and what was cut off is missed.
     assert scores.metrics["span_precision"] == 2 / 3 and scores.metrics["span_recall"] == 2 / 4
     assert scores.metrics["tag_accuracy"] == (4 + 4 + 7) / (4 + 4 + 8)
+
+
+def test_the_tags_of_a_head_that_decodes_are_its_own_and_not_the_best_of_each_unit(store_of):
+    store = store_of("a.conll", sentence("B-X I-X O") * 2, Tag, **CONLL)
+    names, head = store.labels, CrfHead(4, store.target)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in (head.transitions_CC, head.start_C, head.end_C):
+            parameter.normal_(std=2.0)
+    part = store.sets["dev"]
+    batch = collate(part, np.arange(1))
+    logits_UC = torch.randn(int(batch.unit_counts_B.sum()), len(names))
+    task = Tag(CrossEntropy(), store.target)
+    (record,) = task.predictions(batch, SimpleNamespace(head=head), {"logits": logits_UC})
+
+    def score(tags):
+        legal = tags[0] != "I-X" and all(two != "I-X" or one in ("B-X", "I-X") for one, two in pairwise(tags))
+        numbers = [names.index(tag) for tag in tags]
+        steps = sum(head.transitions_CC[one, two] for one, two in pairwise(numbers))
+        units = sum(logits_UC[place, number] for place, number in enumerate(numbers))
+        ends = head.start_C[numbers[0]] + head.end_C[numbers[-1]]
+        return float(steps + units + ends) if legal else -math.inf
+
+    with torch.no_grad():
+        best = max(product(names, repeat=3), key=score)
+    assert list(best) != [names[number] for number in logits_UC.argmax(1).tolist()], "transitions decide"
+    assert record["spans"] == spans_of(list(best))

@@ -1,5 +1,6 @@
 """model.keep_layers: an encoder that starts from some layers of weights computes what transformers does with these."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,10 @@ def test_layers_that_cannot_be_kept_are_refused_before_anything_starts(
     train(*options, "model.keep_layers=2", *given, f"hydra.run.dir={tmp_path}/run", status=2)
     assert expected in capfd.readouterr().err.replace("\n    ", " ")
     assert not (tmp_path / "run").exists()
+
+
+def test_heads_that_are_gone_move_with_their_layers(spread: Any, tmp_path: Path) -> None:
+    foreign("roberta", spread).save_pretrained(tmp_path)  # type: ignore[operator]
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "pruned_heads": {"1": [0], "2": [1]}}))
+    assert with_layers(open_pretrained(str(tmp_path)), [1, -1]).config["pruned_heads"] == {"0": [0]}
