@@ -19,12 +19,9 @@ from nlu.training.ranks import Ranks
 from nlu.training.step import Stepper
 from tests.training.in_process import TINY, Killed, sets, train
 from tests.training.runs import result
+from tests.training.test_loop import state_of
 
 EVERY_STEP = ("trainer.eval_interval=1st", "trainer.save_interval=100st")
-
-
-def state_of(run_dir: Path) -> dict[str, Any]:
-    return json.loads((run_dir / "checkpoints/last/state.json").read_text())["state"]
 
 
 def fails_at(call: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -207,7 +204,7 @@ def test_a_run_that_is_taken_over_at_its_end_reports_scores_by_its_own_settings(
         assert found["steps"] == 4 and found["last"] == {"dev": found["metrics"]["dev"]}
 
 
-def test_a_run_continues_with_other_frozen_weights_and_without_a_teacher(tmp_path: Path) -> None:
+def test_a_run_continues_with_other_frozen_weights(tmp_path: Path) -> None:
     data = sets(tmp_path)
     frozen = 'optimizer.freeze=["backbone.embeddings.*"]'
     for first, second in (((frozen,), ()), ((), (frozen,))):
