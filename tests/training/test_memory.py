@@ -17,6 +17,7 @@ from tests.training.kinds import KINDS, Kind, few_first
 from tests.training.runs import REPOSITORY
 from tests.training.short_memory import memory_for
 from tests.training.test_kinds_in_processes import run_in_two
+from tests.training.test_loop import state_of
 
 ROWS = 24
 DROPOUT = ("model.dropout=0.3", "model.attention_dropout=0.3", "model.head_dropout=0.3")
@@ -25,10 +26,6 @@ STEPS = (
     "trainer.batch_size=12", "trainer.max_duration=4st", "trainer.clip_norm=0", "trainer.eval_interval=0",
     "trainer.save_interval=0", "optimizer.betas=[0.5,0.999]",
 )  # fmt: skip
-
-
-def state_of(folder: Path) -> dict[str, object]:
-    return json.loads((folder / "checkpoints/last/state.json").read_text())["state"]
 
 
 def assert_same_but_for_rounding(one: Path, other: Path, rounding: float = 1e-4) -> None:
