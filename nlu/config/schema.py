@@ -43,7 +43,7 @@ class Trainer:
     eval_rows: PositiveInt | None = None
     """Evaluations while training score a fixed sample of this many rows of each set; null = all rows."""
     save_interval: Interval = "500st"
-    """How often checkpoints/last is replaced, besides at the end and on a signal; 0 = at each evaluation."""
+    """How often checkpoints/last is replaced, besides at a new best, an error and the end; 0 = at each evaluation."""
     log_interval: Duration = "10st"
     """How often a row is added to train.tsv."""
     eval_batch_size: PositiveInt | None = None

@@ -1,4 +1,4 @@
-"""What a step does with an optimizer: its rates, the norm of the gradient, the update, and the moving average."""
+"""What a step does with an optimizer: its rates, the update, and the moving average."""
 
 import inspect
 from collections.abc import Iterator, Mapping

@@ -79,4 +79,4 @@ def test_the_state_is_saved_at_its_own_interval_or_else_with_each_evaluation() -
     # What the help of the key says.
     source = (Path(__file__).parents[2] / "nlu/config/schema.py").read_text()
     said = source.partition("save_interval")[2].splitlines()[1]
-    assert "besides at the end and on a signal; 0 = at each evaluation." in said
+    assert "besides at a new best, an error and the end; 0 = at each evaluation." in said

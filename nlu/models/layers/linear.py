@@ -1,9 +1,9 @@
 """Linear layers. On a CPU the result of a linear layer for a row does not depend on the other rows.
 
 Matrix libraries choose the order of summation of a product by its number of rows, and a text would have another score
-alone than among others. Three things prevent that: MKL's strict mode, which nlu sets (`nlu.products`) and which ends it
-on processors of Intel; and zero rows and columns that are added where a product is small, which ends it on those of
-AMD, where MKL uses other code for few rows, few outputs and rows that are not aligned, in the strict mode too. In bf16,
+alone than among others. Two things prevent that: MKL's strict mode, which nlu sets (`nlu.config.products`) and which
+suffices on processors of Intel; and zero rows and columns that are added where a product is small, for those of AMD,
+where MKL uses other code for few rows, few outputs and rows that are not aligned, in the strict mode too. In bf16,
 which oneDNN multiplies, a single row of many numbers needs them as well.
 
 Axes: R rows, I input features, O output features.
