@@ -48,7 +48,7 @@ class Files:
         train: str | list[str] | dict[str, str],
         dev: str | list[str] | dict[str, str] | None = None,
         test: str | list[str] | dict[str, str] | None = None,
-        fields: dict[str, str | int] | None = None,
+        fields: dict[str, str | int | list[str | int]] | None = None,
         format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"] = "auto",
         reader: ReaderNode | None = None,
         header: bool | None = None,
@@ -71,11 +71,11 @@ class Files:
         several evaluation sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off
         `dev_fraction` of the training texts. `exclude_dev_from_train` removes the files of `dev` from those of
         `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
-        number from 0; null: columns that are called like the fields. `reader` is your class for another format;
-        null: `format`. `layout` makes sequences of a row's texts; null: that of the task. `header` null: a table has
-        one exactly when a field is given by name. `separator` stands between the cells of a csv or tsv file, `quote`
-        around those that may hold separators ("": none). `skip_lines` at the start of each file are not read. `sheet`:
-        name or number from 0.
+        number from 0, label also to a list of columns of 0 and 1; null: columns that are called like the fields.
+        `reader` is your class for another format; null: `format`. `layout` makes sequences of a row's texts; null: that
+        of the task. `header` null: a table has one exactly when a field is given by name. `separator` stands between
+        the cells of a csv or tsv file, `quote` around those that may hold separators ("": none). `skip_lines` at the
+        start of each file are not read. `sheet`: name or number from 0.
         `labels`: a list, or a file of one label a line; null: those of the training set. `label_separator` stands
         between the labels of a cell if an example may have several. `on_bad_row=skip` counts and lists what it
         leaves out. `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows`

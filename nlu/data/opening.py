@@ -38,7 +38,7 @@ class Meta(TypedDict, total=False):
     max_len: int
     groups: list[str]
     layout: str
-    fields: dict[str, str | int]
+    fields: dict[str, str | int | list[str | int]]
     dropped_duplicates: int
     """only of an open store, in which it is computed"""
 

@@ -70,6 +70,9 @@ class Plan:
         # Only these stores depend on what a word is.
         if self.layout.name == "units" and "tokens" not in reading.fields:
             shaped_by["units"] = WORDS.pattern
+        if target.kind == "label_set":
+            # Stores of before the lists within cells were read hold such a cell as a label.
+            shaped_by["label_cells"] = "lists"
         # Entries of later features are added only if they are used, so that older stores keep their names.
         if reading.dialect != PLAIN:
             shaped_by["dialect"] = reading.dialect.settings()

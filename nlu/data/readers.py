@@ -19,6 +19,7 @@ from nlu.config.nearest import hint, nearest
 from nlu.config.words import counted, shortened
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect
 from nlu.data.fields import SUFFIX_FORMATS
+from nlu.data.labels import applies
 from nlu.data.reader import WHOLE_ROW, BadRow, Mark, Row
 from nlu.data.workbook import text_rows
 
@@ -35,7 +36,8 @@ TABLES = ("csv", "tsv", "xlsx")
 """formats whose rows are cells, and whose first row may be a header"""
 BLANKS = re.compile("[ \t]+")
 """separates CoNLL columns; an ideographic space is a token like any other"""
-Fields = dict[str, str | int]
+Fields = dict[str, Any]
+"""the column of each field, by name or number; of a label that is given by several columns, the list of them"""
 DOCUMENT_MARK = "-DOCSTART-"
 GROUP = "group"
 """the role of the column that `folds.group_by` names"""
@@ -43,7 +45,7 @@ GROUP = "group"
 
 def key_of(role: str) -> str:
     """Return the configuration key that names a role's column."""
-    return "folds.group_by" if role == GROUP else f"data.fields.{role}"
+    return "folds.group_by" if role == GROUP else f"data.fields.{role.partition('.')[0]}"
 
 
 Watch = Callable[[Iterator[str]], Iterable[str]]
@@ -77,6 +79,12 @@ def read_rows(
     group is given by name. `watch` receives the open text file and returns the lines that are read. Raises DataError if
     the format is unknown or a column is missing.
     """
+    if isinstance(columns := fields.get("label"), list):
+        apart = {f"label.{place}": column for place, column in enumerate(columns)}
+        # Each column is looked up as a field of its own.
+        others = {role: column for role, column in fields.items() if role != "label"}
+        rows = read_rows(path, file_format, others | apart, header, watch, dialect)
+        return (_with_labels(row, columns) if isinstance(row, Row) else row for row in rows)
     chosen = format_of(path, file_format)
     if GROUP in fields and chosen in ("lines", "conll"):
         raise DataError(
@@ -92,6 +100,20 @@ def read_rows(
     return (_read_own if chosen == OWN else READERS[chosen])(
         _File(path, chosen, fields, has_header(fields, header), watch or iter, dialect)
     )
+
+
+def _with_labels(row: Row, columns: list[str | int]) -> Row | BadRow:
+    """Return a row whose label is the list of the columns that apply to it."""
+    labels = []
+    for place, column in enumerate(columns):
+        cell = row.values.pop(f"label.{place}")
+        if (is_label := applies(cell)) is None:
+            rule = "is neither 0 nor 1, as in a column for each label (data.fields.label is a list)"
+            return BadRow.of(row.number, str(column), cell, rule)
+        if is_label:
+            labels.append(str(column))
+    row.values["label"] = labels
+    return row
 
 
 def format_of(path: Path, file_format: str) -> str:
@@ -111,7 +133,8 @@ def has_header(fields: Fields, header: bool | None) -> bool:
     group is given by name."""
     if header is not None:
         return header
-    return any(isinstance(column, str) for role, column in fields.items() if role != GROUP)
+    columns = [column for role, column in fields.items() if role != GROUP]
+    return any(isinstance(one, str) for column in columns for one in (column if isinstance(column, list) else [column]))
 
 
 def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list[str]:

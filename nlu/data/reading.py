@@ -202,7 +202,12 @@ def refuse_header_as_row(reading: Reading, source: SourceFile, labels: Sequence[
     """
     column = reading.fields.get("label")
     is_table = format_of(source.path, reading.file_format) in TABLES
-    if reading.header is not None or has_header(reading.fields, None) or not is_table or column is None:
+    if (
+        reading.header is not None
+        or has_header(reading.fields, None)
+        or not is_table
+        or not isinstance(column, str | int)
+    ):
         return
     cells = []
     for row in reading.rows(source):

@@ -231,10 +231,18 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], re
         if role not in known:
             yield f"data.fields.{role}: unknown field; {hint(role, known)}; map one of these"
     roles_of: dict[str | int, list[str]] = {}
-    for role, column in fields.items():
-        roles_of.setdefault(column, []).append(role)
-        if isinstance(column, int) and column < 0:
-            yield f"data.fields.{role} is {column} but columns are counted from 0; set it to a number >= 0"
+    for role, given in fields.items():
+        if isinstance(given, list) and (
+            role != "label" or not read_constants(str(task.get("target"))).get("takes_columns")
+        ):
+            yield (
+                f"data.fields.{role} is {given}, but only the label of task=multilabel or classify may have several "
+                f"columns, each of 0 and 1; set data.fields.{role} to one column"
+            )
+        for column in given if isinstance(given, list) else [given]:
+            roles_of.setdefault(column, []).append(role)
+            if isinstance(column, int) and column < 0:
+                yield f"data.fields.{role} is {column} but columns are counted from 0; set it to a number >= 0"
     for column, roles in roles_of.items():
         # A loss with in-batch negatives can compare a text with itself under two dropout masks (SimCSE).
         if len(roles) > 1 and not (reads == "similarities" and roles == ["text_a", "text_b"]):

@@ -20,6 +20,7 @@ from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import Files
 from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
 from nlu.data.fields import SUFFIX_FORMATS, usual_fields
+from nlu.data.labels import applies
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow
@@ -45,6 +46,11 @@ def values_of(trained: Trained, row: object, place: str, others: Iterable[str] =
         for role, name in _names_of(trained, others).items():
             if (known := next((one for one in (name, role) if one in row), None)) is not None:
                 values[role] = row[known]
+        columns = (trained.config.data.get("fields") or {}).get("label")
+        if isinstance(columns, list) and "label" in others and all(name in row for name in columns):
+            wrong = next((name for name in columns if applies(row[name]) is None), None)
+            require_none(None if wrong is None else (wrong, "is neither 0 nor 1"), dict(row), place)
+            values["label"] = [name for name in columns if applies(row[name])]
     return values
 
 

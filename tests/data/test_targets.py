@@ -19,7 +19,7 @@ from nlu.data.targets import Classes, LabelSet, Number, Tags
 from nlu.data.targets.classes import require_names
 from nlu.data.targets.tags import SCHEMES, scheme_of, tags_of_spans, to_bio
 
-LABEL_BREAKS = [None, {}, ["a"], "", "  ", float("nan")]
+LABEL_BREAKS = [None, {}, [["a"]], "", "  ", float("nan")]
 
 
 def files(**settings):

@@ -13,6 +13,7 @@ import numpy as np
 
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import SourceFile
+from nlu.data.labels import listed_labels
 from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.pieces import IDEOGRAPHS, PIECES
 from nlu.data.reader import Mark, Row
@@ -235,7 +236,7 @@ def _joined(tokens: Sequence[str]) -> str:
 def _count_labels(survey: Survey, labels: list[str], rows: Sequence[Values]) -> None:
     for label, values in zip(labels, rows, strict=True):
         named = _named(label, values)
-        survey.is_several |= isinstance(values.get("label"), list)
+        survey.is_several |= len(named) > 1 and "label" in values
         for name in named:
             if name in survey.labels or len(survey.labels) < MOST_LABELS:
                 survey.labels[name] += 1
@@ -249,7 +250,10 @@ def _named(label: str, values: Values) -> list[str]:
         return _begun(list(map(str, tags)))
     if isinstance(spans := values.get("spans"), dict):
         return [str(kind) for kind, surfaces in spans.items() for places in surfaces.values() for _ in places]
-    if isinstance(several := values.get("label"), list):
+    several = values.get("label")
+    if isinstance(several, str):
+        several = listed_labels(several)
+    if isinstance(several, list):
         return list(map(str, several)) or [NO_LABEL]
     return [label] if "label" in values else []
 

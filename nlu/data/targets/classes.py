@@ -3,6 +3,7 @@
 Axes: N rows of a set, B rows of a batch, C names.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
@@ -13,13 +14,16 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import DataError
-from nlu.config.words import shortened
+from nlu.config.words import counted, shortened
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
+from nlu.data.labels import labels_of
 from nlu.data.layouts import unusable
 from nlu.data.seeds import bytes_hash
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
+
+log = logging.getLogger(__name__)
 
 WHOLE = re.compile(r"[+-]?\d+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -30,6 +34,7 @@ FEWEST_ROWS = 20
 LENGTH_OF_TEXT = 10
 """mean number of characters from which labels that are mostly distinct look like texts"""
 ABSENT = "is not a label"
+FLAGS = frozenset(("0", "1", "0.0", "1.0", "false", "true"))
 
 
 class Names:
@@ -75,6 +80,16 @@ class Names:
             self._check_at *= 10
             self._require_labels()
         return number, None
+
+    def number_places(self, count: int) -> list[str]:
+        """Return the names of labels that a list of `count` zeros and ones gives; while open, those are its places."""
+        if self.is_open and not self._numbers:
+            self._numbers, self._rows = numbered(map(str, range(count))), [0] * count
+            log.warning(
+                "rows have a list of %d zeros and ones, so labels are called by their places, 0 to %d; set data.labels "
+                "to their names", count, count - 1,
+            )  # fmt: skip
+        return self.names
 
     def close(self, fewest: int) -> list[int]:
         """Fix the order (integers by value, else by name) after the training set was read.
@@ -165,14 +180,26 @@ class Classes(Target):
 
     kind = "classes"
     roles: tuple[str, ...] = ("label",)
+    takes_columns = True
+    """whether the label may have several columns, each of 0 and 1; a class constant"""
     fewest = 2
 
     def __init__(self, files: Files):
-        self._names = Names(files.labels, files.max_rows)
+        # The order of several columns is that of their labels, also of one that no row has.
+        columns = files.fields.get("label")
+        labels = list(map(str, columns)) if isinstance(columns, list) and files.labels is None else files.labels
+        self._names = Names(labels, files.max_rows)
         self.remap = None
 
     def read(self, values: Values) -> tuple[object, Problem | None]:
-        number, rule = self._names.number(values.get("label"))
+        """Read a label, or a list of one."""
+        written = values.get("label")
+        if isinstance(written, list):
+            if len(written) != 1:
+                several = "is a list of several labels, which task=multilabel reads"
+                return None, ("label", several if written else "is an empty list, which is not a label")
+            written = written[0]
+        number, rule = self._names.number(written)
         return number, None if rule is None else ("label", rule)
 
     def column(self) -> pa.DataType | None:
@@ -255,12 +282,16 @@ class LabelSet(Classes):
         self._separator = files.label_separator
 
     def read(self, values: Values) -> tuple[object, Problem | None]:
-        """Read a list of labels, or a text with `data.label_separator` between labels; an empty one means none."""
+        """Read a list of labels or of a 0 or 1 for each label, or a text with such a list or with
+        `data.label_separator` between labels; an empty one means none."""
         written = values.get("label")
         if isinstance(written, str):
-            written = [part for part in written.split(self._separator) if part.strip()]
+            written = labels_of(written, self._separator)
         if not isinstance(written, list):
             return None, ("label", "is neither a list of labels nor a text of them")
+        written = self._of_flags(written)
+        if isinstance(written, str):
+            return None, ("label", written)
         # All values are checked before the first is added, so that a bad row adds no label.
         if wrong := [value for value in written if no_label(value) or not str(value).strip() or unusable(str(value))]:
             return None, ("label", f"holds {wrong[0]!r}, which is not a label")
@@ -272,6 +303,28 @@ class LabelSet(Classes):
             assert number is not None, "there is a number or a broken rule"
             numbers.add(number)
         return sorted(numbers), None
+
+    def _of_flags(self, written: list[object]) -> list[object] | str:
+        """Return the labels of a list of a 0 or 1 for each label, any other list unchanged; or the broken rule.
+
+        A list of 0 and 1 is one of flags if a value stands in it twice, which no set has, or if it has one for each
+        label and these are not called 0 and 1.
+        """
+        flags = [str(value).lower() for value in written]
+        if not written or not {*flags} <= FLAGS:
+            return written
+        names, is_twice = self._names.names, len({*flags}) < len(flags)
+        is_sure = is_twice or isinstance(written[0], bool)
+        if not is_sure and ({"0", "1"} <= {*names} or len(names) != len(flags)):
+            return written
+        if self._names.is_open and len(flags) == 2 and not isinstance(written[0], bool):
+            return "may be the labels 0 and 1, or a 0 or 1 for each of two labels; set data.labels to these two"
+        names = self._names.number_places(len(flags))
+        if len(names) != len(flags):
+            return (
+                f"has {len(flags)} zeros and ones, but there are {counted(len(names), 'label')}; set data.labels to all"
+            )
+        return [name for name, flag in zip(names, flags, strict=True) if flag in ("1", "1.0", "true")]
 
     def column(self) -> pa.DataType | None:
         return pa.list_(pa.int32())
