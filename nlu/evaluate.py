@@ -2,14 +2,12 @@
 
 python -m nlu.evaluate run=outputs/mine data.test=new.csv out=scores
 python -m nlu.evaluate run=outputs/mine compare=true             its own sets again: exactly equal, or why not
-python -m nlu.evaluate export=exported data.test=new.csv         an exported model, and its difference from the run
 python -m nlu.evaluate model=bert_tiny data=afqmc max_rows=500   a configuration's initial weights
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
@@ -32,16 +30,7 @@ def main(composed: DictConfig) -> int:
     plain, unresolved = resolve(composed)
     # Only jobs of a search have this key.
     plain.pop("trial", None)
-    export = None
-    if plain.get("export") is not None:
-        from nlu.inference.locate import find_export
-
-        _require_only_export(plain)
-        export = find_export(str(plain["export"]))
-        saved = with_defaults(export.scoring["config"], RUN)
-        located, named = None, scored_sets(overrides) or _own_sets(saved, export.folder)
-        config = on_run(saved, with_defaults(plain, EVALUATE), overrides, named, str(export.folder))
-    elif (reference := plain.get("run")) is None:
+    if (reference := plain.get("run")) is None:
         _require_subject(overrides)
         located, named = None, []
         config = plain
@@ -71,7 +60,7 @@ def main(composed: DictConfig) -> int:
     from nlu.launching.local import count_of, spread
 
     # A partial of a function of a module, since the processes of several devices get it by pickle.
-    work = partial(run_evaluation, Evaluate.of(config), located, named, export)
+    work = partial(run_evaluation, Evaluate.of(config), located, named)
     return spread(work, count_of(config["trainer"]["devices"], config["trainer"]["device"]))
 
 
@@ -84,30 +73,6 @@ def _require_subject(overrides: Sequence[str]) -> None:
             "run is not set, and neither are model or data; set run=RUN for a trained run, or model=NAME and data=NAME "
             "for the initial weights of a configuration"
         )
-
-
-def _require_only_export(plain: Mapping[str, object]) -> None:
-    """Raise UserError for keys that name a run or its weights beside an export."""
-    defaults = {"run": None, "checkpoint": "best", "head_name": None, "compare": False}
-    if given := [key for key, value in defaults.items() if plain.get(key, value) != value]:
-        raise UserError(
-            *(
-                f"{key} is {_shown(plain[key])}, but export is set, which has its own weights; leave out one"
-                for key in given
-            )
-        )
-
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _own_sets(saved: Mapping[str, Any], folder: Path) -> list[str]:
-    """Return the evaluation sets of an export's run that come from separate files. Raises UserError if none does."""
-    named = [name for name in ("dev", "test") if saved["data"].get(name) is not None]
-    if not named:
-        raise UserError(f"export is {folder}, whose run has no file of a dev or test set; give data.test=FILE")
-    return named
 
 
 def _cross(config: Mapping[str, object], named: Sequence[str]) -> list[str]:
@@ -143,9 +108,9 @@ def _table(config: Mapping[str, object]) -> list[str]:
 
 
 def _idle(config: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[str]:
-    """Yield the given keys of reading that apply to no file, of the configuration of a run or an export."""
+    """Yield the given keys of reading that apply to no file, of the configuration of a run."""
     data = config.get("data")
-    if config.get("run") is config.get("export") is None or not isinstance(data, Mapping):
+    if config.get("run") is None or not isinstance(data, Mapping):
         return
     from nlu.data.fields import idle_keys
     from nlu.data.rules import formats_of

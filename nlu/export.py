@@ -2,7 +2,7 @@
 
 python -m nlu.export run=outputs/mine format=huggingface out=mine-hf
 python -m nlu.export run=outputs/mine 'format=[onnx,onnx-int8]' out=mine-onnx
-python -m nlu.export run=outputs/search format=torch_export out=mine-compiled     the best trial of a search
+python -m nlu.export run=outputs/search format=torchscript out=mine-traced     the best trial of a search
 """
 
 from typing import NoReturn

@@ -34,18 +34,18 @@ def main(composed: DictConfig) -> int:
     return spread(partial(run_prediction, config, located), count_of(config.devices, config.device))
 
 
-def _located(config: "Predict") -> "list[Located]":
-    """Return the checkpoint, or those of all folds and seeds of a run.
+def _located(config: "Predict") -> "Located":
+    """Return the checkpoint.
 
     Reports missing files before torch is imported, which takes longer than all other checks.
     """
     from nlu.config.inference import STANDARD
     from nlu.config.placement import placement
     from nlu.data.dataset import Files
-    from nlu.inference.locate import locate_all
+    from nlu.inference.locate import locate
     from nlu.inference.pieces import pairs_of, pieces_of
 
-    located = [one.of_head(config.head_name) for one in locate_all(config.run, config.checkpoint)]
+    located = locate(config.run, config.checkpoint).of_head(config.head_name)
     pairs = pairs_of(config.input.path, config.output)
     for path, _ in pairs:
         if path != STANDARD:

@@ -1,8 +1,7 @@
 """Remove the least important attention heads of a trained run.
 
-python -m nlu.prune run=outputs/mine                                      score, size and speed by share of heads
+python -m nlu.prune run=outputs/mine                                      score and size by share of heads
 python -m nlu.prune run=outputs/mine fraction=0.3 out=outputs/smaller     a new run with 70 % of the heads
-python -m nlu.prune run=outputs/mine max_loss=0.5 out=outputs/smaller     the fewest heads that cost half a point
 """
 
 import json
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from nlu.config.inference import Prune
     from nlu.inference.locate import Located
 
-CHOOSING = ("fraction", "heads", "max_loss")
+CHOOSING = ("fraction", "heads")
 """the keys of which one says which heads are removed"""
 
 
@@ -53,7 +52,7 @@ def _cross(config: dict[str, Any]) -> Iterator[str]:
     if given and config["out"] is None:
         yield f"{given[0]} is {config[given[0]]}, but out is not set; set out to a new folder, or leave out {given[0]}"
     if not given and config["out"] is not None:
-        yield f"out is {config['out']}, but nothing says which heads to remove; set fraction, heads or max_loss"
+        yield f"out is {config['out']}, but nothing says which heads to remove; set fraction or heads"
     if config["heads"] == {}:
         yield "heads is {}, but must name a layer; leave it out for only the table"
     if config["fraction"] == 0:

@@ -131,8 +131,6 @@ class Evaluate(Run):
     """best | last | best-2 | PATH of a checkpoint."""
     head_name: str | None = None
     """Of a run over several sets, the set whose head is meant; null = the only one."""
-    export: str | None = None
-    """Folder that nlu.export wrote, which is scored in the place of a run; null = none."""
     out: str | None = None
     """Folder for result.json, predictions/ and plots/; null = only print the scores."""
     table: str | None = None
@@ -143,8 +141,6 @@ class Evaluate(Run):
     """Score a sample of this many rows of each set, which the seed draws evenly over labels; null = all."""
     group_by: str | int | None = None
     """Column whose equal values are one query: intervals draw whole queries, and classifiers get scores of queries."""
-    classes: list[str] | None = None
-    """Classes that precision_chosen, recall_chosen and f1_chosen average; null = none."""
     resamples: NonNegativeInt = 1000
     """Bootstrap resamples for the 95 % intervals; 0 = none."""
 
@@ -161,12 +157,12 @@ class Export(_Command):
     """Of a run over several sets, the set whose head is meant; null = the only one."""
     format: (
         Literal[
-            "huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript",
+            "huggingface", "sentence_transformers", "onnx", "onnx-int8", "torchscript",
             "tf_checkpoint", "savedmodel",
         ]
         | list[
             Literal[
-                "huggingface", "sentence_transformers", "onnx", "onnx-int8", "torch_export", "torchscript",
+                "huggingface", "sentence_transformers", "onnx", "onnx-int8", "torchscript",
                 "tf_checkpoint", "savedmodel",
             ]
         ]
@@ -177,7 +173,7 @@ class Export(_Command):
     max_rows: PositiveInt = 256
     """Rows of the run's evaluation set on which the export is compared with the run."""
     fixed_length: PositiveInt | None = None
-    """Tokens of every input of an onnx, onnx-int8 or torch_export model, at least data.max_len; null = any number."""
+    """Tokens of every input of an onnx or onnx-int8 model, at least data.max_len; null = any number."""
 
 
 @dataclass(kw_only=True)
@@ -189,19 +185,13 @@ class Prune(_Command):
     checkpoint: str = "best"
     """best | last | best-2 | PATH of a checkpoint."""
     out: NewFolder | None = None
-    """A new run folder; null = only print the table."""
+    """A new run folder; null = only print a table."""
     fraction: Fraction | None = None
     """Share of the heads to remove."""
     heads: dict[int, PositiveInt] | None = None
     """Number of heads to remove, by layer from 0; -1 is the last layer."""
-    max_loss: NonNegativeFloat | None = None
-    """Remove the largest share that loses at most so many hundredths of the run's metric."""
-    fractions: list[Fraction] = field(default_factory=lambda: [number / 10 for number in range(1, 10)])
-    """Shares of the heads in the table."""
     max_rows: PositiveInt | None = 1000
     """Rows of the training set from which importances are computed; null = all."""
-    eval_rows: PositiveInt | None = None
-    """Rows of the evaluation set on which each share is scored; null = all."""
     batch_size: PositiveInt = 32
     """Rows of a batch; results do not depend on it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

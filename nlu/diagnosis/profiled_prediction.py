@@ -40,7 +40,7 @@ def profile_prediction(
     asked = Predict(run=config.run, input=Input(path=config.rows), output=STANDARD, batch_size=batch_size)
     trained = load_trained(located)
     with found(config.rows, "auto", "rows") as file, progress.task("profiling") as bar:
-        work = work_of(asked, trained, file, ranks, ())
+        work = work_of(asked, trained, file, ranks)
         work.bar = bar
         predictor = work.predictor
         phases = phases_on(ranks.device)

@@ -71,19 +71,6 @@ def print_scores(found: Mapping[str, ShownScores], out: str | None) -> None:
         print_table("", *map(os.path.relpath, [*kept, Path(out, "result.json")]))
 
 
-def print_beside(
-    first: Mapping[str, Mapping[str, float]], second: Mapping[str, Mapping[str, float]], names: tuple[str, str]
-) -> None:
-    """Print the metrics of two models on the same sets, and the first minus the second."""
-    table = table_of([*texts("set", "metric"), *numbers(*names, "difference")])
-    for set_name, values in first.items():
-        for metric, value in values.items():
-            other = second[set_name].get(metric)
-            difference = "-" if other is None else "0" if value == other else f"{value - other:+.2g}"
-            table.add_row(set_name, metric, metric_text(value), metric_text(other), difference)
-    print_table("", table)
-
-
 def _by_label(entries: Sequence[Mapping[str, object]]) -> Table:
     def shown(key: str, value: object) -> str:
         if key == "label":

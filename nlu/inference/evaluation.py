@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,11 +27,10 @@ from nlu.data.mixture import own_sets
 from nlu.data.opening import Store
 from nlu.data.prepare import prepare_scoring
 from nlu.display.progress import Progress, bars
-from nlu.display.scores import draw_scores, print_beside, print_scores
-from nlu.inference.exported import Exported, digests_of
-from nlu.inference.findings import Findings, find, require_classes
+from nlu.display.scores import draw_scores, print_scores
+from nlu.inference.findings import Findings, find
 from nlu.inference.int8.precision import int8_of
-from nlu.inference.locate import ExportFolder, Located
+from nlu.inference.locate import Located
 from nlu.inference.scores_table import append_scores
 from nlu.inference.self_check import warn_of_batches
 from nlu.inference.side_by_side import may_be_apart, side_by_side
@@ -71,14 +70,11 @@ class Subject:
     """metrics with the threshold of the task; {}: the first set decides it"""
 
 
-def run_evaluation(
-    config: Evaluate, located: Located | None, named: list[str], export: ExportFolder | None = None
-) -> int:
+def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) -> int:
     """Score, print and, with `out`, write the results; returns the exit status.
 
     `named` are those of dev and test for which the command gives rows; if empty, the sets of the configuration are
-    scored. An `export` is scored in the place of a run, and compared with its run if that is on this machine. Raises
-    UserError for the user's mistakes, before anything is written.
+    scored. Raises UserError for the user's mistakes, before anything is written.
     """
     with process_group(config.trainer.device) as ranks, keys_called({"folds.group_by": "group_by"}):
         logs.set_up(None, ranks.rank)
@@ -88,25 +84,18 @@ def run_evaluation(
         if config.out is not None:
             require_free(config.out, "out")
         with Progress(enabled=ranks.is_first) as progress:
-            subject = _subject(config, located, named, export, ranks, progress)
-            require_classes(config.classes, next(iter(subject.sets.values())).target)
+            subject = _subject(config, located, named, ranks, progress)
             with _folder(config.out, ranks) as folder:
                 # Other ranks leave after their last collective call. Rank 0 writes while the folder is still the
                 # temporary one, so a failed comparison leaves nothing at `out`.
                 found = _score_all(config, subject, folder, ranks, progress)
-                of_run = {} if export is None else _scores_of_run(config, export, subject, folder, ranks, progress)
                 if not ranks.is_first:
                     return 0
                 result = _result(config, located, found)
-                if export is not None:
-                    result |= {"run": export.scoring["run"], "checkpoint": export.about["checkpoint"]}
-                    result |= {"export": str(export.folder), "format": export.format, "metrics_of_run": of_run}
                 status = _compare_and_write(config, located, subject, found, result, folder, ranks)
     print_scores(found, config.out)
     if config.table is not None:
         _append(config, result, found)
-    if of_run and export is not None:
-        print_beside({name: one.own_metrics for name, one in found.items()}, of_run, (export.format, "run"))
     return status
 
 
@@ -114,7 +103,7 @@ def _append(config: Evaluate, result: Mapping[str, Any], found: Mapping[str, Fin
     """Add the rows of the scored sets to `table`."""
     append_scores(
         str(config.table),
-        result.get("export") or result["run"] or "",
+        result["run"] or "",
         result["checkpoint"] or "",
         {name: config.data.get(name) for name in found},
         {name: one.rows for name, one in found.items()},
@@ -143,16 +132,7 @@ def _compare_and_write(
     return status
 
 
-def _subject(
-    config: Evaluate, located: Located | None, named: list[str], export: ExportFolder | None, ranks: Ranks,
-    progress: Progress,
-) -> Subject:  # fmt: skip
-    if export is not None:
-        exported = Exported(export, config)
-        store = _store_of(config, named, exported, export.scoring["config"]["data"], ranks, progress)
-        # It has what scoring uses of a TaskModel.
-        model: Any = exported.model
-        return Subject(exported.task, model, _but_train(store.sets), store.digests, exported.decided)
+def _subject(config: Evaluate, located: Located | None, named: list[str], ranks: Ranks, progress: Progress) -> Subject:
     if located is None:
         data = build_data(config, ranks, progress)
         task = build_task(config, data.store)
@@ -164,7 +144,7 @@ def _subject(
     trained = load_trained(located, precision=config.precision)
     model = trained.model.to(ranks.device)
     if named:
-        store = _store_of(config, named, trained, trained.config.data, ranks, progress)
+        store = _store_of(config, named, trained, ranks, progress)
     else:
         store = store_of_run(config, ranks, progress, located.checkpoint)
         if store.labels != trained.labels:
@@ -183,11 +163,8 @@ def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path
     return store
 
 
-def _store_of(
-    config: Evaluate, named: list[str], trained: Trained | Exported, data: Mapping[str, Any], ranks: Ranks,
-    progress: Progress,
-) -> Store:  # fmt: skip
-    """Return the store of the named sets; `data` are the keys of training, whose files cause a warning."""
+def _store_of(config: Evaluate, named: list[str], trained: Trained, ranks: Ranks, progress: Progress) -> Store:
+    """Return the store of the named sets. Files on which the run was trained cause a warning."""
     files: Files = build(config.data, trusted=config.trusted_packages)
     of_task = config.folds.group_by if config.task.get("score_queries") else None
     names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
@@ -201,7 +178,7 @@ def _store_of(
         if wrong := store.meta["sets"][name]["bad_rows"]:
             log.warning("%s: left out %s that cannot be used", name, counted(wrong, "row"))
     if ranks.is_first:
-        _warn_of_training_files(data["train"], files.sets(only=names))
+        _warn_of_training_files(trained.config.data["train"], files.sets(only=names))
     return store
 
 
@@ -249,22 +226,6 @@ def _score_all(
             found[name] = find(config, subject.task, part, scored, progress)
         scored.spool.close()
     return found
-
-
-def _scores_of_run(
-    config: Evaluate, export: ExportFolder, subject: Subject, folder: Path, ranks: Ranks, progress: Progress
-) -> dict[str, dict[str, float]]:
-    """Return the metrics of the run of an export on the same rows, by set; {} if its weights are not here."""
-    located = export.run()
-    if located is None or digests_of(located.checkpoint) != export.scoring["weights"]:
-        why = "is not here" if located is None else "has other weights now"
-        log.info("the run %s %s, so the export is not compared with it", export.scoring["run"], why)
-        return {}
-    trained = load_trained(located)
-    run = Subject(trained.task, trained.model.to(ranks.device), subject.sets, subject.digests, trained.decided)
-    own = replace(config, out=None, resamples=0)
-    found = _score_all(own, run, folder, ranks, progress)
-    return {name: one.own_metrics for name, one in found.items()}
 
 
 @contextmanager

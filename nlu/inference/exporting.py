@@ -1,7 +1,6 @@
 """Export a run to other formats; each export is read back and compared with the run before it is published."""
 
 import logging
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from nlu.config.inference import Export
 from nlu.config.targets import TARGET
 from nlu.display.progress import Progress
 from nlu.display.tables import metric_text, print_table, table_of
-from nlu.inference.exported import digests_of
 from nlu.inference.exports import masked
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
 from nlu.inference.exports.deciding import Row
@@ -28,7 +26,6 @@ from nlu.runs import logs
 from nlu.runs.predictions import evaluation_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder
-from nlu.storage.redaction import without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +69,7 @@ def run_export(config: Export, located: Located) -> int:
             bar.advance()
         # Timed after the exports, in the same process and on the same rows, so that the times can be compared.
         own = check_run(trained, rows)
-        write_json(staging / ABOUT, _about(trained, [one.name for one in formats], config.fixed_length, [own, *found]))
+        write_json(staging / ABOUT, _about(trained, [own, *found]))
     _print([own, *found])
     threshold = trained.config.task.get("threshold")
     if threshold is not None and trained.target.kind in ("classes", "label_set"):
@@ -136,26 +133,13 @@ def rows_to_check(trained: Trained, count: int) -> list[Row]:
     return found
 
 
-def _about(
-    trained: Trained, formats: Sequence[str], fixed_length: int | None, found: Sequence[Checked]
-) -> dict[str, object]:
+def _about(trained: Trained, found: Sequence[Checked]) -> dict[str, object]:
     return {
         "run": str(trained.located.run_dir),
         "checkpoint": trained.located.checkpoint.name,
         "labels": trained.labels,
         "decided": trained.decided,
         "checked": [asdict(one) for one in found],
-        # What nlu.evaluate needs to score rows without the run.
-        "scoring": {
-            "formats": formats,
-            "fixed_length": fixed_length,
-            "run": os.path.abspath(trained.located.run_dir),
-            "weights": digests_of(trained.located.checkpoint),
-            "head_name": trained.located.head_name,
-            "layout": trained.layout.name,
-            "target": {TARGET: type(trained.task).target, "meta": trained.target.meta()},
-            "config": without_secrets(trained.config.to_config()),
-        },
     }
 
 

@@ -1,20 +1,18 @@
 """Further results of a scored set: confidence intervals, calibration, confusion matrix, scores of queries."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from nlu.config.errors import UserError
 from nlu.config.inference import Evaluate
-from nlu.config.nearest import hint
 from nlu.data.examples import Examples
-from nlu.data.targets import ONE_CLASS, Target
 from nlu.display.progress import Progress
 from nlu.metrics.bootstrap import Blocks, CombinedScorer, Intervals, blocks_of, intervals_of_means
 from nlu.metrics.calibration import Bin, CalibrationScorer, CurveScorer
 from nlu.metrics.kinds import kind_named
-from nlu.metrics.queries import ChosenScorer, ConfusionScorer, QueryScorer
+from nlu.metrics.queries import ConfusionScorer, QueryScorer
 from nlu.metrics.scores import LabelRow, Record, Scorer
 from nlu.tasks.task import Task
 from nlu.training.evaluation import Scored
@@ -50,7 +48,7 @@ class Findings:
 def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress: Progress) -> Findings:
     """Compute the results from the records of a scored set; without a score there are no others.
 
-    Raises UserError for unknown classes or groups.
+    Raises UserError for groups of a task that has its own.
     """
     own = scored.scores.metrics
     names = part.target.names
@@ -63,8 +61,7 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
 
     def resampled() -> CombinedScorer:
         # Resamples keep the threshold: an interval shows the effect of the rows, not of the choice of a threshold.
-        asked: list[Scorer] = [ChosenScorer(config.classes)] if config.classes and kind.is_one_label else []
-        asked += [QueryScorer(names)] if has_probabilities and group_N is not None else []
+        asked: list[Scorer] = [QueryScorer(names)] if has_probabilities and group_N is not None else []
         more: list[Scorer] = [CalibrationScorer(names)] if has_probabilities else []
         # What the command asks for comes first, because a task may have scores of other classes under the same names.
         return CombinedScorer([*asked, task.scorer(own), *more])
@@ -99,7 +96,7 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
     whole = blocks.whole()
     # If the curves have a metric of the task, that of the task is used.
     more = (curves.result().metrics if curves is not None else {}) | whole.result().metrics
-    asked = [name for one in whole.scorers if isinstance(one, (ChosenScorer, QueryScorer)) for name in one.names]
+    asked = [name for one in whole.scorers if isinstance(one, QueryScorer) for name in one.names]
     found.metrics |= {name: value for name, value in more.items() if name not in own or name in asked}
     found.calibration = next((one.bins() for one in whole.scorers if isinstance(one, CalibrationScorer)), None)
     if config.resamples:
@@ -111,15 +108,3 @@ def find(config: Evaluate, task: Task, part: Examples, scored: Scored, progress:
 def _records(task: Task, part: Examples, scored: Scored) -> Iterator[tuple[int, Record]]:
     for example, record in scored.spool:
         yield example, task.finished(record, scored.scores.metrics)
-
-
-def require_classes(classes: Sequence[str] | None, target: Target) -> None:
-    """Raise UserError for chosen classes that the task does not have."""
-    if not classes:
-        return
-    if target.kind not in ONE_CLASS:
-        raise UserError("classes is set, but examples of this task do not have one class each; leave out classes")
-    if unknown := [name for name in classes if name not in target.names]:
-        raise UserError(
-            f"classes contains {unknown[0]}, an unknown class; {hint(unknown[0], target.names)}; name some of these"
-        )

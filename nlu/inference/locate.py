@@ -1,11 +1,9 @@
 """Find the checkpoint that a reference names."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.members import names_of
@@ -82,56 +80,6 @@ def locate_all(reference: str, checkpoint: str = "best") -> list[Located]:
     if not (path / RESULT).is_file():
         raise UserError(f"run is {reference}, and some of its runs have not ended; wait for them, or name one of them")
     return [locate(str(folder), checkpoint) for folder in several]
-
-
-@dataclass(frozen=True)
-class ExportFolder:
-    """A folder that nlu.export wrote, with one format."""
-
-    folder: Path
-    format: str
-    about: dict[str, Any]
-    """the content of its export.json"""
-
-    @property
-    def scoring(self) -> dict[str, Any]:
-        """Everything of the run that scores rows: config, target, layout, and where the run was."""
-        found: dict[str, Any] = self.about["scoring"]
-        return found
-
-    def run(self) -> Located | None:
-        """Return the checkpoint that was exported; None if it is not on this machine."""
-        try:
-            return locate(str(Path(self.scoring["run"], "checkpoints", self.about["checkpoint"]))).of_head(
-                self.scoring["head_name"]
-            )
-        except UserError:
-            return None
-
-
-def find_export(reference: str) -> ExportFolder:
-    """Return the export in a folder. Raises UserError if nlu.export did not write it, or for several formats."""
-    path = Path(reference).expanduser()
-    if "://" in reference:
-        raise UserError(f"export is {reference}, but must be a folder here; copy it with python -m nlu.io cp -r")
-    if not reference or not path.is_dir():
-        given = f"{reference}, which is not a folder here" if reference else "empty"
-        raise UserError(f"export is {given}; give a folder that python -m nlu.export wrote, or leave it out")
-    held = next((folder for folder in (path, path.parent) if (folder / ABOUT).is_file()), None)
-    if held is None:
-        raise UserError(f"export is {reference}, which lacks {ABOUT}; give a folder that python -m nlu.export wrote")
-    about = json.loads((held / ABOUT).read_text(encoding="utf-8"))
-    if "scoring" not in about:
-        raise UserError(
-            f"export is {reference}, which an earlier version wrote, without its task; export the run again"
-        )
-    formats = about["scoring"]["formats"]
-    if len(formats) == 1 and held == path:
-        return ExportFolder(path, formats[0], about)
-    if held == path or path.name not in formats:
-        inside = ", ".join(str(held / name) for name in formats)
-        raise UserError(f"export is {reference}, which has several formats; give one of {inside}")
-    return ExportFolder(path, path.name, about)
 
 
 def _found(reference: str, what: str) -> Path:

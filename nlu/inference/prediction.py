@@ -7,7 +7,7 @@ number is r modulo the number of ranks. Each chunk is a piece of the output, whi
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -23,7 +23,6 @@ from nlu.data.fields import idle_keys
 from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, Row
 from nlu.display.progress import Bar, Progress
-from nlu.inference.ensemble import Ensemble
 from nlu.inference.locate import Located
 from nlu.inference.output import output_of
 from nlu.inference.pieces import Pieces, pairs_of, pieces_of
@@ -45,8 +44,8 @@ USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.js
 Chunk = list[tuple[Row | BadRow, Original]]
 
 
-def run_prediction(config: Predict, located: Sequence[Located]) -> int:
-    """Predict all rows of the input, with the means of several runs; returns the exit status.
+def run_prediction(config: Predict, located: Located) -> int:
+    """Predict all rows of the input; returns the exit status.
 
     Raises UserError for the user's mistakes.
     """
@@ -59,16 +58,16 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
         # Before the checkpoint is loaded, which takes longer than this check.
         for pieces in outputs if ranks.is_first else ():
             pieces.require_place()
-        trained = [load_trained(one, precision=config.precision) for one in located]
+        trained = load_trained(located, precision=config.precision)
         # Before any row is looked at: a run that predicts none may read no rows of this kind.
-        require_predicting(trained[0])
+        require_predicting(trained)
         with ExitStack() as held, keys_called(KEYS):
             works = []
             # All rows of all files are read before the first one is predicted.
             for name, output in pairs:
                 own = replace(config, input=replace(config.input, path=name), output=output)
                 path = held.enter_context(found(name, config.input.format))
-                works.append(work_of(own, trained[0], path, ranks, trained[1:]))
+                works.append(work_of(own, trained, path, ranks))
             if idle := list(idle_keys(vars(config.input), {work.source.file_format for work in works}, "input")):
                 raise UserError(*idle)
             for work in works:
@@ -78,22 +77,13 @@ def run_prediction(config: Predict, located: Sequence[Located]) -> int:
     return 0
 
 
-def predict_file(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained] = ()) -> None:
-    """Predict the rows of a file with a run, or with the means of it and others. All ranks must call it."""
-    work_of(config, trained, path, ranks, others).run(ranks)
-
-
-def work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks, others: Sequence[Trained]) -> "Work":
+def work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks) -> "Work":
     """Check all rows of a file. Raises UserError for the user's mistakes."""
-    if others and config.logits:
-        raise UserError("logits is true, but a mean of several runs has none; leave it out, or name one of the runs")
     source = originals_for(trained, config.input, path)
     columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits)
     label_separator = trained.config.data.get("label_separator", "|")
     output = output_of(config.output, source, columns, label_separator, keeps=config.columns)
     predictor = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True)
-    if others:
-        predictor = Ensemble([trained, *others], ranks.device, batch_size=config.batch_size)
     may_skip = config.on_bad_row == "skip"
     # All rows are read once before any is predicted, so a bad row in the last line is reported within seconds, and
     # nothing is written then.
@@ -123,12 +113,10 @@ class Work:
 
     def run(self, ranks: Ranks, *, is_one_of_several: bool = False) -> None:
         """Predict all rows and write them. All ranks must call it."""
-        trained, *others = self.predictor.runs
+        trained = self.predictor.trained
         where = f"{ranks.world_size} x {ranks.device.type}"
         own, checkpoint = trained.located.run_dir, trained.located.checkpoint.name
         log.info("run %s, checkpoint %s; %s on %s", own, checkpoint, counted(self.rows, "row"), where)
-        for one in others:
-            log.info("averaged with run %s, checkpoint %s", one.located.run_dir, one.located.checkpoint.name)
         self.began_s = time.monotonic()
         with Progress(enabled=ranks.is_first) as progress, progress.task("predicting", self.rows) as self.bar:
             if self.config.output == STANDARD:
@@ -235,12 +223,11 @@ class Work:
             # Weights, their moving average, labels and tokenizer.
             "checkpoint": [
                 file_digest(path)
-                for run in self.predictor.runs
-                for path in sorted(run.located.checkpoint.iterdir())
+                for path in sorted(trained.located.checkpoint.iterdir())
                 # The others, such as the state of the optimizer in `last`, may change without an effect on predictions.
                 if path.name in USED
             ],
-            "decided": [run.decided for run in self.predictor.runs],
+            "decided": trained.decided,
             # Another device rounds differently, and its pieces would not join to the bytes of an uninterrupted command.
             "device": self.predictor.device.type,
             "max_len": trained.config.data["max_len"],

@@ -61,11 +61,6 @@ class Predictor:
         self._apart = may_be_apart(trained.model, trained.task)
         warn_of_batches(trained.model, self.precision, device)
 
-    @property
-    def runs(self) -> list[Trained]:
-        """The runs that predict."""
-        return [self.trained]
-
     def problem(self, values: Values) -> tuple[str, str] | None:
         """Return the field of a row that cannot be predicted, and the rule that its value breaks, or None."""
         return self.trained.layout.problem(values)

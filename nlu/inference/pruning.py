@@ -1,18 +1,15 @@
-"""Remove attention heads of a run: the table of shares, and a new run with one of these models.
+"""Remove attention heads of a run: a table of scores by share, or a new run without some of them.
 
 Axes: H heads of a layer.
 """
 
 import json
-import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import torch
 import yaml
 
 from nlu.config.errors import CheckpointError, UserError
@@ -20,13 +17,10 @@ from nlu.config.inference import Prune
 from nlu.config.members import own_name
 from nlu.config.schema import Run
 from nlu.config.targets import build
-from nlu.data.collate import collate
 from nlu.data.examples import Examples
 from nlu.data.opening import Store
-from nlu.data.order import evaluation_batches
-from nlu.display.heads import Candidate, draw_candidates, print_candidates
 from nlu.display.progress import Progress
-from nlu.display.tables import print_table
+from nlu.display.tables import metric_text, numbers, print_table, table_of
 from nlu.inference.evaluation import sample
 from nlu.inference.importance import (
     importances,
@@ -57,9 +51,24 @@ from nlu.training.ranks import Ranks, process_group
 ABOUT = "prune.json"
 """in the folder of a pruned run: how it was made, and the table"""
 RESULT = "result.json"
-TIMED_ROWS = 128
-TIMED_PASSES = 5
+SHARES = [number / 10 for number in range(10)]
+"""the shares of heads that the models of the table lack"""
 Metrics = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run without some of its heads."""
+
+    removed: int
+    """heads that were removed"""
+    heads: int
+    """heads of the run before"""
+    value: float
+    """the metric that decides in the run"""
+    parameters: int
+    size_mb: float
+    """of its weights on disk"""
 
 
 @dataclass
@@ -87,7 +96,7 @@ class Subject:
 
 
 def run_prune(config: Prune, located: Located) -> int:
-    """Compute importances, score the shares and, with `out`, write the smaller run; returns the exit status.
+    """Compute importances, score the models and, with `out`, write the smaller run; returns the exit status.
 
     Raises UserError for the user's mistakes; nothing is written then.
     """
@@ -101,15 +110,12 @@ def run_prune(config: Prune, located: Located) -> int:
         model = subject.trained.model.to(ranks.device)
         with progress.task("importance of heads", len(part)) as bar:
             importance = importances(model, task, part, ranks.device, batch_size=config.batch_size, advance=bar.advance)
-        # Each candidate is scored once, also if it is both in the table and asked for by itself.
-        asked = _asked(config, subject, importance)
-        found = _scored_all(config, subject, asked)
-        chosen = _chosen(config, asked, found)
-        with nullcontext() if config.out is None else output_folder(config.out, "out", last=RESULT) as folder:
-            if folder is not None and chosen is not None:
-                found[chosen] = replace(found[chosen], is_chosen=True)
-                _write(config, subject, asked[chosen], importance, found, folder)
-    print_candidates(found, subject.decisive.metric, importance)
+        removals = _removals(config, subject, importance)
+        found = _scored_all(config, subject, removals)
+        if config.out is not None:
+            with output_folder(config.out, "out", last=RESULT) as folder:
+                _write(config, subject, removals[-1], importance, found, folder)
+    _print(found, subject.decisive.metric)
     if config.out is not None:
         print_table("", config.out)
     return 0
@@ -135,49 +141,43 @@ def _subject(config: Prune, located: Located, ranks: Ranks, progress: Progress) 
     return Subject(trained, backbone, run, store, chosen, is_lower, ranks, progress)
 
 
-def _asked(config: Prune, subject: Subject, importance: list[np.ndarray]) -> list[Heads]:
-    """Return the places of the heads that each candidate lacks: none, the shares of the table, and what was asked for.
-
-    The last one is that of `fraction` or `heads`.
-    """
+def _removals(config: Prune, subject: Subject, importance: list[np.ndarray]) -> list[Heads]:
+    """Return the places of the heads that each model lacks: none, and then what was asked for, or each share."""
     order, heads = least_first(importance), subject.heads
-    counts = [round(share * sum(heads)) for share in [0.0, *sorted(config.fractions)]]
-    found = [to_remove(order, heads, count) for count in dict.fromkeys(counts) if count <= most_to_remove(heads)]
-    own = None
-    if config.fraction is not None:
-        own = to_remove(order, heads, round(config.fraction * sum(heads)))
-    elif config.heads is not None:
-        own = of_layers(order, {layer % len(heads): count for layer, count in config.heads.items()})
-    return found if own is None else [*(one for one in found if one != own), own]
+    if config.heads is not None:
+        return [{}, of_layers(order, {layer % len(heads): count for layer, count in config.heads.items()})]
+    shares = SHARES if config.fraction is None else [0.0, config.fraction]
+    counts = [round(share * sum(heads)) for share in shares]
+    return [to_remove(order, heads, count) for count in dict.fromkeys(counts) if count <= most_to_remove(heads)]
 
 
-def _scored_all(config: Prune, subject: Subject, asked: list[Heads]) -> list[Candidate]:
-    part, run = subject.eval_set, subject.run
-    part = part if config.eval_rows is None else sample(part, config.eval_rows, run.seed)
-    timed = sample(subject.eval_set, TIMED_ROWS, run.seed)
+def _scored_all(config: Prune, subject: Subject, removals: list[Heads]) -> list[Candidate]:
+    part = subject.eval_set
     found: list[Candidate] = []
     with TemporaryDirectory(prefix="nlu-prune-") as folder:
-        for places in asked:
+        for places in removals:
             model = without(subject, places).to(subject.ranks.device)
             removed = sum(map(len, places.values()))
             description = f"scoring {sum(subject.heads) - removed} heads"
             with subject.progress.task(description, len(part)) as bar:
                 scored = _score(config, subject, model, part, {}, Path(folder), bar.advance)
-            value = scored.scores.metrics[subject.decisive.metric]
             scored.spool.close()
-            whole = found[0].value if found else value
-            time_s, whole_s = _times_s(config, subject, model, timed)
-            tensors = model.state_dict().values()
-            found.append(
-                Candidate(
-                    removed, sum(subject.heads), value, 100 * (whole - value) * (-1 if subject.lower_is_better else 1),
-                    sum(one.numel() for one in model.parameters()),
-                    sum(one.numel() * one.element_size() for one in tensors) / 1e6,
-                    len(timed) / time_s,
-                    whole_s / time_s if removed else 1.0,
-                )
-            )  # fmt: skip
+            parameters = sum(one.numel() for one in model.parameters())
+            size_mb = sum(one.numel() * one.element_size() for one in model.state_dict().values()) / 1e6
+            value = scored.scores.metrics[subject.decisive.metric]
+            found.append(Candidate(removed, sum(subject.heads), value, parameters, size_mb))
     return found
+
+
+def _print(found: list[Candidate], metric: str) -> None:
+    lines = (
+        [
+            f"{one.removed / one.heads:.0%}", f"{one.heads - one.removed} of {one.heads}", metric_text(one.value),
+            f"{one.parameters:,}", f"{one.size_mb:.1f}",
+        ]
+        for one in found
+    )  # fmt: skip
+    print_table("", table_of(numbers("removed", "heads", metric, "parameters", "MB"), lines))
 
 
 def _score(
@@ -188,48 +188,6 @@ def _score(
     precision: Precision = build(run.precision, trusted=run.trusted_packages)
     evaluator = Evaluator(model, subject.trained.task, subject.ranks, precision, config.batch_size, folder)
     return score(evaluator, part, decided, advance)
-
-
-@torch.inference_mode()
-def _times_s(config: Prune, subject: Subject, model: TaskModel, part: Examples) -> tuple[float, float]:
-    """Return the seconds of the fastest pass of a model over a set, and those of the whole run.
-
-    They take turns, and only the fastest pass counts, since others may use the machine.
-    """
-    run, device = subject.run, subject.ranks.device
-    precision: Precision = build(run.precision, trusted=run.trusted_packages)
-    batches = [
-        collate(part, examples_B).to(device)
-        for examples_B in evaluation_batches(part.lengths_N, batch_size=config.batch_size, rank=0, world_size=1)
-    ]
-    times_s: dict[TaskModel, list[float]] = {model: [], subject.trained.model: []}
-    for _ in range(TIMED_PASSES):
-        for one, own_s in times_s.items():
-            began_s = time.perf_counter()
-            with precision.autocast(device):
-                for batch in batches:
-                    outputs = subject.trained.task.forward(one, batch)
-            # Copying to the host waits for the device.
-            outputs["logits"].cpu()
-            own_s.append(time.perf_counter() - began_s)
-    return min(times_s[model]), min(times_s[subject.trained.model])
-
-
-def _chosen(config: Prune, asked: list[Heads], found: list[Candidate]) -> int | None:
-    """Return the index of the candidate that becomes a run. Raises UserError if all lose more than `max_loss`."""
-    if config.fraction is not None or config.heads is not None:
-        return len(asked) - 1
-    if config.max_loss is None:
-        return None
-    # The loss need not rise with the share.
-    fitting = [index for index, one in enumerate(found) if index and one.loss_points <= config.max_loss]
-    if not fitting:
-        shown = ", ".join(f"{one.fraction:.0%} {one.loss_points:.2f}" for one in found[1:])
-        raise UserError(
-            f"max_loss is {config.max_loss}, but each share of heads loses more points ({shown}); set it higher, or "
-            "give smaller fractions"
-        )
-    return max(fitting, key=lambda index: found[index].removed)
 
 
 def pruned_with(subject: Subject, places: Heads) -> Heads:
@@ -260,7 +218,7 @@ def without(subject: Subject, places: Heads) -> TaskModel:
 def _write(
     config: Prune, subject: Subject, places: Heads, importance: list[np.ndarray], found: list[Candidate], folder: Path
 ) -> None:
-    """Write a run folder: configuration, checkpoint, predictions, the figure, and result.json last."""
+    """Write a run folder: configuration, checkpoint, predictions, and result.json last."""
     trained, located, ranks = subject.trained, subject.trained.located, subject.ranks
     model = without(subject, places).to(ranks.device)
     metrics: Metrics = {}
@@ -285,12 +243,11 @@ def _write(
     checkpoints.save_best({name: tensor.cpu() for name, tensor in model.state_dict().items()}, best)
     checkpoints.arrange(best)
     write_text(folder / CONFIG, yaml.safe_dump(_config(config, located), allow_unicode=True, sort_keys=False))
-    draw_candidates(folder / "plots" / "heads.png", str(config.out), found, subject.decisive.metric)
     about = {
         "run": str(located.run_dir), "checkpoint": located.checkpoint.name,
         "removed": as_written(pruned_with(subject, places)), "set": subject.decisive.set_name,
-        "metric": subject.decisive.metric, "max_rows": config.max_rows, "eval_rows": config.eval_rows,
-        "importance": [own_H.tolist() for own_H in importance], "candidates": [one.to_json() for one in found],
+        "metric": subject.decisive.metric, "max_rows": config.max_rows,
+        "importance": [own_H.tolist() for own_H in importance], "candidates": list(map(asdict, found)),
     }  # fmt: skip
     write_json(folder / ABOUT, about)
     write_json(

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypedDict
 
-import numpy as np
-
 from nlu.config.errors import DataError, UserError
 from nlu.config.targets import import_target
 from nlu.metrics.spans import FAULTS, Span, faults_of, span_set
@@ -70,8 +68,6 @@ class Kind:
     """whether `probabilities` holds a probability for each of the task's labels"""
     is_binary: ClassVar[bool] = True
     """whether a prediction is right or wrong; False: it has a distance from the label"""
-    has_mean: ClassVar[bool] = False
-    """whether the predictions of several runs can be averaged"""
     unjudged: ClassVar[str] = ""
     """why a single record is neither right nor wrong nor near nor far; empty if it is"""
     unpredicted: ClassVar[str] = ""
@@ -115,17 +111,13 @@ class Kind:
         """Return the cells of `columns`, for the texts of a row by role and what was predicted for it."""
         return {name: found[name] for name in self.columns}
 
-    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
-        """Return the mean of the predictions of several runs for one row; `names` are the labels. Needs `has_mean`."""
-        raise NotImplementedError
-
 
 class ClassKind(Kind):
     """One label, with the probability of each."""
 
     name, plural = "class", "classes"
     columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "text", PROBABILITY: "number"}
-    is_one_label = has_probabilities = has_mean = True
+    is_one_label = has_probabilities = True
     ranked_by, by_part = PROBABILITY, "by class"
 
     def confidence(self, record: Record, metrics: Mapping[str, float]) -> float:
@@ -134,18 +126,12 @@ class ClassKind(Kind):
     def described(self, record: Record) -> dict[str, str]:
         return {**super().described(record), PROBABILITY: f"{record[PROBABILITY]:.4f}"}
 
-    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, object]:
-        means = _mean_probabilities(found, names)
-        best = max(names, key=means.__getitem__)
-        return {PREDICTION: best, PROBABILITY: means[best], "probabilities": means}
-
 
 class SimilarityKind(Kind):
     """Two texts ranked by the cosine of their vectors, which makes a single pair neither right nor wrong."""
 
     name, plural = "similarity", "rankings"
     columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "number"}
-    has_mean = True
     unjudged = (
         "these predictions rank candidates, so that no row is right or wrong by itself; python -m nlu.evaluate gives "
         "the scores of queries"
@@ -156,9 +142,6 @@ class SimilarityKind(Kind):
 
     def cells(self, values: Texts, found: Record) -> dict[str, Cell]:
         return {PREDICTION: found[SIMILARITY]}
-
-    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, float]:
-        return {SIMILARITY: _mean(one[SIMILARITY] for one in found)}
 
 
 class ClassBySimilarityKind(SimilarityKind):
@@ -188,7 +171,7 @@ class LabelSetKind(Kind):
 
     name, plural = "label_set", "label sets"
     columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "texts", PROBABILITY: "numbers"}
-    has_probabilities = has_mean = True
+    has_probabilities = True
     ranked_by, by_part = "the surest wrong label", "by label of the rows that have it"
     faults, instead = ("invented",), ("", 0)
 
@@ -218,9 +201,6 @@ class LabelSetKind(Kind):
         # Of the predicted labels only, in their order; scores=true adds a column for each label.
         return {PREDICTION: predicted, PROBABILITY: [found["probabilities"][label] for label in predicted]}
 
-    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, dict[str, float]]:
-        return {"probabilities": _mean_probabilities(found, names)}
-
     def _surest(self, record: Record) -> tuple[float, str]:
         """Return the wrong label about which the model was most confident, with that confidence.
 
@@ -238,7 +218,7 @@ class NumberKind(Kind):
 
     name, plural = "number", "numbers"
     columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "number"}
-    has_mean, is_binary = True, False
+    is_binary = False
     unsuspected = "a number has no probability of being another"
     ranked_by = "distance"
 
@@ -257,9 +237,6 @@ class NumberKind(Kind):
             "predicted": f"{record[PREDICTION]:.6g}",
             "distance": f"{record[PREDICTION] - record['label']:+.4g}",
         }
-
-    def mean(self, found: Sequence[Record], names: Sequence[str]) -> dict[str, float]:
-        return {PREDICTION: _mean(one[PREDICTION] for one in found)}
 
 
 class SpanKind(Kind):
@@ -340,14 +317,6 @@ def kind_of(predictions: Predictions, trusted: Sequence[str] = ()) -> Kind:
             f"{predictions.path} does not name the kind of its records; score the run again: python -m nlu.evaluate"
         )
     return kind_named(name, trusted)
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
-
-
-def _mean_probabilities(found: Sequence[Record], names: Sequence[str]) -> dict[str, float]:
-    return {name: _mean(one["probabilities"][name] for one in found) for name in names}
 
 
 def _listed(labels: Sequence[str]) -> str:

@@ -260,15 +260,7 @@ async def _unknown_path(request: Request, error: Exception) -> Response:
 
 
 def _explained(served: Served, asked: AskedWhy) -> Parts:
-    found = asdict((yield from explaining(served.predictor, asked.values, asked.label, asked.span)))
-    nearest: list[dict[str, object]] = []
-    if asked.mistakes:
-        try:
-            nearest = (yield from served.mistakes()).nearest(asked.values, asked.mistakes)
-        except UserError as error:
-            # The explanation is still valid without the mistakes.
-            log.warning("explain: no mistakes: %s", error)
-    return {**found, "mistakes": nearest}
+    return asdict((yield from explaining(served.predictor, asked.values, asked.label, asked.span)))
 
 
 async def _file(name: str, kind: str, request: Request) -> Response:

@@ -96,9 +96,8 @@ class Rates:
 
 
 PREDICT = {"rows": "a list of rows", "scores": "true or false", "logits": "true or false"}
-EXPLAIN = {"row": "a row", "label": "a label", "span": "the first and the last unit", "mistakes": "a whole number"}
+EXPLAIN = {"row": "a row", "label": "a label", "span": "the first and the last unit"}
 """the keys of a body, and what each holds"""
-MOST_MISTAKES = 20
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,6 @@ class AskedWhy:
     values: Values
     label: str | None
     span: tuple[int, int] | None
-    mistakes: int
 
 
 def read_predict(body: bytes, trained: Trained, limits: Serve) -> Asked:
@@ -141,17 +139,13 @@ def read_predict(body: bytes, trained: Trained, limits: Serve) -> Asked:
 def read_explain(body: bytes, trained: Trained, limits: Serve) -> AskedWhy:
     """Return the request in a body. Raises Refused."""
     found = _object(body, EXPLAIN, "row")
-    label, span, mistakes = (found.get(name) for name in ("label", "span", "mistakes"))
+    label, span = found.get("label"), found.get("span")
     if label is not None and not isinstance(label, str):
         raise Refused(422, f"label is {label!r:.40} but must be a text")
     if span is not None and not (isinstance(span, list) and len(span) == 2 and all(map(_is_whole, span))):
         raise Refused(422, f"span is {span!r:.40} but must be the first and the last unit, such as [0, 3]")
-    if mistakes is None:
-        mistakes = 0
-    if not (_is_whole(mistakes) and 0 <= mistakes <= MOST_MISTAKES):
-        raise Refused(422, f"mistakes is {mistakes!r:.40} but must be a whole number from 0 to {MOST_MISTAKES}")
     values = _values(trained, found["row"], "row", limits)
-    return AskedWhy(values, label, None if span is None else (span[0], span[1]), mistakes)
+    return AskedWhy(values, label, None if span is None else (span[0], span[1]))
 
 
 def example_of(trained: Trained) -> dict[str, str]:

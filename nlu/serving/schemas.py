@@ -68,14 +68,13 @@ PREDICT_ROUTE = _route(
     {"rows": {"type": "array", "items": _PREDICTED}},
 )
 EXPLAIN_ROUTE = _route(
-    "How much each token of a row adds to its score, and the nearest mistakes on the evaluation set",
+    "How much each token of a row adds to its score",
     {
         "row": _ROW,
         "label": {"type": ["string", "null"], "description": "default: what is predicted"},
         "span": {
             "type": ["array", "null"], "items": {"type": "integer"}, "description": "first and last unit, of a tagger"
         },
-        "mistakes": {"type": ["integer", "null"], "description": "how many; default 0"},
     },
     "row",
     {
@@ -83,6 +82,5 @@ EXPLAIN_ROUTE = _route(
         "marks": {"type": "array", "items": {"type": "object", "properties": {
             "field": _TEXT, "start": {"type": "integer"}, "end": {"type": "integer"},
             "attribution": {"type": "number"}}}},
-        "mistakes": {"type": "array", "items": {"type": "object"}},
     },
 )  # fmt: skip

@@ -2,14 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from nlu.config.errors import CheckpointError
 from nlu.config.inference import Serve
 from nlu.inference.locate import LABELS, Located, locate
-from nlu.inference.mistakes import Mistakes
 from nlu.inference.predictor import Predictor
 from nlu.inference.source import alternatives_of
 from nlu.inference.trained import Trained, load_trained
@@ -28,35 +27,14 @@ Mark = tuple[str, int, int]
 
 @dataclass
 class Served:
-    """A checkpoint in memory. Only the thread of the model may use `predictor` and the result of `mistakes`."""
+    """A checkpoint in memory. Only the thread of the model may use `predictor`."""
 
     predictor: Predictor
     mark: Mark
-    _mistakes: Mistakes | None = None
-    _search: "Generator[None, None, Mistakes] | None" = None
-    """the search for mistakes, while it runs"""
 
     @property
     def trained(self) -> Trained:
         return self.predictor.trained
-
-    def mistakes(self) -> "Generator[None, None, Mistakes]":
-        """Find the mistakes of the run on its evaluation set once. A generator that yields between parts of the work.
-
-        Several explanations at the same time share one search, which continues if one of them is cancelled.
-        """
-        while self._mistakes is None:
-            self._search = self._search or Mistakes.of(self.predictor)
-            try:
-                next(self._search)
-            except StopIteration as end:
-                self._mistakes = end.value
-            except BaseException:
-                self._search = None
-                raise
-            else:
-                yield
-        return self._mistakes
 
     def about(self) -> dict[str, object]:
         """Return what a client must know to send requests and read the answers."""

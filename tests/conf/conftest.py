@@ -77,9 +77,9 @@ class Composer:
         return [text for each in given for text in problems(self._asked(name, each), SCHEMAS[name])]
 
     def _asked(self, name: str, overrides: list[str]) -> dict[str, Any]:
-        """Return the configuration of a command; of an evaluation of a run or an export, that of a run on files."""
+        """Return the configuration of a command; of an evaluation of a run, that of a run on files."""
         config = self.plain(*overrides, config_name=name)
-        if name != "evaluate" or config["run"] is config["export"] is None:
+        if name != "evaluate" or config["run"] is None:
             return config
         saved = with_defaults(self.choose(data="files"), RUN)
         return on_run(saved, with_defaults(config, EVALUATE), overrides, scored_sets(overrides), "outputs/mine")

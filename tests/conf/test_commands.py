@@ -47,7 +47,7 @@ def test_a_file_begins_with_a_command_that_uses_it(composer, name):
         ("evaluate", 5),
         ("export", 3),
         ("predict", 4),
-        ("prune", 4),
+        ("prune", 3),
         ("profile", 3),
         ("scan", 3),
     ],

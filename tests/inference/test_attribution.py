@@ -13,7 +13,6 @@ from nlu.config.errors import DataError
 from nlu.data.layouts import Values
 from nlu.inference.attribution import EXACT_ENOUGH, Explanation, characters_of, explaining
 from nlu.inference.loaded import Loaded
-from nlu.inference.mistakes import Mistakes
 from nlu.inference.predictor import Predictor
 from tests.inference.runs import kept, trained
 from tests.training.kinds import LOSSES, TASKS, few_first
@@ -117,23 +116,6 @@ def test_another_label_may_be_requested_and_an_unknown_one_is_refused(tmp_path: 
     assert bad.score == pytest.approx(-good.score, abs=1e-5)
     with pytest.raises(DataError, match="label is goood, which is not a label of the run; nearest: good"):
         explain(loaded.predictor, {"text": "a b"}, "goood", None)
-
-
-def test_the_nearest_mistakes_are_those_with_the_largest_cosine(tmp_path: Path) -> None:
-    loaded = run_of("classify", tmp_path)
-    wrong = [record for record in kept(tmp_path / "run") if record["prediction"] != record["label"]]
-    assert len(wrong) > 3
-    (own_D,) = loaded.encode(["a b"])
-    vectors_MD = loaded.encode([record["text"] for record in wrong])
-    cosines_M = vectors_MD @ own_D / np.linalg.norm(vectors_MD, axis=1) / np.linalg.norm(own_D)
-    mistakes = whole(Mistakes.of(loaded.predictor))
-    found, every = mistakes.nearest({"text": "a b"}, 3), mistakes.nearest({"text": "a b"}, 1000)
-    assert found == every[:3] and len(every) == len(wrong)
-    cosines = [one["cosine"] for one in every]
-    assert cosines == sorted(cosines, reverse=True) and cosines[0] > cosines[-1]
-    np.testing.assert_allclose([one["cosine"] for one in found], np.sort(cosines_M)[::-1][:3], rtol=1e-5)
-    assert {one["text"] for one in found} <= {record["text"] for record in wrong}
-    assert all(one["label"] != one["prediction"] for one in found)
 
 
 @pytest.mark.parametrize(

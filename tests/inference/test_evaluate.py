@@ -89,7 +89,6 @@ def test_a_sample_has_the_same_share_of_each_label(tmp_path: Path) -> None:
         (["data.test=IN", "out=DIR"], ["exists; nothing was written"]),
         (["data.test=IN", "compare=true"], ["leave out data"]),
         (["group_by=q"], ["group_by is set, but the rows to score are not"]),
-        (["data.test=IN", "classes=[great]"], ["classes contains great", "bad, good"]),
         (
             ["data.test=NEW"],
             [
@@ -103,7 +102,6 @@ def test_a_sample_has_the_same_share_of_each_label(tmp_path: Path) -> None:
         (["data.test=IN", "data.quote="], ["data.quote is '', but the files are jsonl, and it applies to csv, tsv"]),
         (["checkpoint=best-9"], ["lacks a checkpoint best-9"]),
         (["data.test=null"], ["nothing would be scored"]),
-        (["data.test=IN", "classes=[great]", "out=DIR/out"], ["classes contains great"]),
         (["data.test=IN", "group_by=queries", "out=DIR/out"], ["group_by"]),
     ],
 )

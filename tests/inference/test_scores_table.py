@@ -1,13 +1,13 @@
 """The table to which several evaluations add their rows."""
 
 import csv
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
 from nlu.inference.scores_table import COLUMNS, append_scores
 from tests.inference.runs import evaluate, trained
-from tests.inference.test_exported import result
 from tests.training.kinds import TASKS
 
 
@@ -26,7 +26,7 @@ def test_each_evaluation_adds_a_row_for_each_of_its_sets(tmp_path: Path, capsys:
         ("test", "23", "best-1"), ("dev", "7", "last"), ("test", "7", "last"),
     ]  # fmt: skip
     assert {row["run"] for row in found} == {str(run)} and {row["file"] for row in found} == {str(new)}
-    metrics = result(tmp_path / "first")["metrics"]["test"]
+    metrics = json.loads((tmp_path / "first/result.json").read_text())["metrics"]["test"]
     assert {name: float(cell) for name, cell in found[0].items() if name not in COLUMNS} == metrics
     assert f"{table}: 2 rows added" in capsys.readouterr().err
 

@@ -33,13 +33,6 @@ def test_a_class_is_wrong_as_surely_as_its_probability_says() -> None:
     assert kind.cells({}, {**wrong, "probabilities": {}}) == {"prediction": "b", "probability": 0.9}
 
 
-def test_the_mean_of_probabilities_decides() -> None:
-    found = [{"probabilities": {"a": 0.6, "b": 0.4}}, {"probabilities": {"a": 0.1, "b": 0.9}}]
-    assert ClassKind().mean(found, ["a", "b"]) == {
-        "prediction": "b", "probability": pytest.approx(0.65), "probabilities": pytest.approx({"a": 0.35, "b": 0.65}),
-    }  # fmt: skip
-
-
 def test_a_cosine_is_the_surer_the_farther_from_the_threshold() -> None:
     kind, record = ClassBySimilarityKind(), {"label": "0", "prediction": "1", "similarity": 0.9}
     assert kind.error(record) == 1.0
@@ -94,7 +87,6 @@ def test_a_ranking_makes_no_row_right_or_wrong() -> None:
     kind = SimilarityKind()
     assert "rank candidates" in kind.unjudged
     assert kind.cells({}, {"similarity": 0.5}) == {"prediction": 0.5}
-    assert kind.mean([{"similarity": 0.5}, {"similarity": 0.75}], []) == {"similarity": 0.625}
 
 
 class Mine(Kind):

@@ -2,8 +2,6 @@
 
 import importlib.util
 import inspect
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 EXTRAS = {"transformers": "hf", "onnx": "onnx", "onnxscript": "onnx", "onnxruntime": "onnx", "tensorflow": "tf"}
-MODEL = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx", "torchscript": "model.pt", "torch_export": "model.pt2"}
+MODEL = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx", "torchscript": "model.pt"}
 
 INT8_TOLERANCE = 0.5
 """the tolerance for weights in 8 bits: usually they change a tenth of the largest logit, with random logits a third"""
@@ -100,20 +98,6 @@ def _read_torchscript(folder: Path, trained: Trained) -> Compute:
     return partial(_computed, torch.jit.load(str(folder / MODEL["torchscript"])))
 
 
-def _write_torch_export(trained: Trained, folder: Path, fixed_length: int | None = None) -> None:
-    if shutil.which(os.environ.get("CXX", "g++")) is None:
-        raise UserError("format is torch_export, which needs a C++ compiler (g++); install one")
-    program = torch.export.export(
-        Padded(trained, "torch_export"), _example(trained, fixed_length), dynamic_shapes=_shapes(fixed_length)
-    )
-    torch._inductor.aoti_compile_and_package(program, package_path=str(folder / MODEL["torch_export"]))
-    huggingface.tokenizer_of(trained).save_pretrained(folder)
-
-
-def _read_torch_export(folder: Path, trained: Trained) -> Compute:
-    return partial(_computed, torch._inductor.aoti_load_package(str(folder / MODEL["torch_export"])))
-
-
 def _write_onnx(trained: Trained, folder: Path, fixed_length: int | None = None) -> None:
     program = torch.onnx.export(
         Padded(trained, "onnx"),
@@ -179,7 +163,6 @@ FORMATS = {
             can_fix=True,
             beyond="8 bits are too few for these weights: export it as onnx",
         ),
-        Format("torch_export", ("transformers",), _write_torch_export, _read_torch_export, can_fix=True),
         Format("torchscript", ("transformers",), _write_torchscript, _read_torchscript),
         Format(
             tf_checkpoint.FORMAT,

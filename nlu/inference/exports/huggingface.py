@@ -64,7 +64,7 @@ READ_BY = {
     "pooler": "a pooler over projected embeddings",
 }
 """what a classifier reads, by `model.pooling`"""
-OTHERWISE = "export it as onnx, torch_export or torchscript"
+OTHERWISE = "export it as onnx or torchscript"
 
 
 class Labels(TypedDict, total=False):

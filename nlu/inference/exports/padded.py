@@ -50,9 +50,9 @@ def require_native(trained: Trained, wanted: str) -> Bert:
 def others_of(backbone: object) -> str:
     """Return the formats that another encoder can be exported to."""
     if isinstance(backbone, HuggingFace):
-        return "export it as huggingface, onnx, torch_export or torchscript"
+        return "export it as huggingface, onnx or torchscript"
     if isinstance(backbone, TextCnn):
-        return "export it as onnx, torch_export or torchscript"
+        return "export it as onnx or torchscript"
     return "use nlu.predict, or train model=bert"
 
 
@@ -61,7 +61,7 @@ def own_linear(trained: Trained, wanted: str) -> nn.Linear:
     if isinstance(trained.model.head, MlpHead):
         raise UserError(
             f"format is {wanted}, but the run has a head of two layers, which this format does not support here; "
-            "export it as onnx, torch_export or torchscript"
+            "export it as onnx or torchscript"
         )
     if not isinstance(trained.model.head, LinearHead):
         raise _unsupported(trained, wanted)
@@ -195,7 +195,7 @@ def require_pooling(backbone: Bert | HuggingFace, wanted: str, fitting: Sequence
         what = {"pooler": "pooler of BERT"}.get(backbone.pooling, f"pooling by {backbone.pooling}")
         raise UserError(
             f"format is {wanted}, which lacks the {what}; train with model.pooling={' or '.join(fitting)}, or export "
-            "the run as onnx, torch_export or torchscript"
+            "the run as onnx or torchscript"
         )
 
 

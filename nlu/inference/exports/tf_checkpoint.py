@@ -49,7 +49,7 @@ def write(trained: Trained, folder: Path) -> None:
     if not isinstance(own.backend.model, WordPiece) or not isinstance(normalizer, normalizers.BertNormalizer):
         raise UserError(
             f"format is {FORMAT}, which needs a WordPiece tokenizer of BERT, but this run has another one; export it "
-            "as huggingface, onnx, torch_export or torchscript"
+            "as huggingface, onnx or torchscript"
         )
     if trained.target.kind != "tags":
         require_pooling(backbone, FORMAT, ("first", "mean", "max", "pooler"))

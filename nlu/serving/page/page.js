@@ -1,7 +1,6 @@
 "use strict";
 
 const SHOWN_LABELS = 12;
-const MISTAKES = 3;
 const HUES = [210, 35, 140, 320, 90, 265, 0, 180, 60, 295, 120, 240];
 const byId = (id) => document.getElementById(id);
 
@@ -187,43 +186,13 @@ function drawWhy(row, why) {
         + `the highlights add up to ${sum.toFixed(3)}`)));
 }
 
-function written(value, units, gap) {
-  if (!Array.isArray(value)) return String(value);
-  const said = value.map((one) => {
-    if (!Array.isArray(one)) return one;
-    const [first, last, type] = one;
-    return `${type} ${units.slice(first, last + 1).join(gap)}`;
-  });
-  return said.join(", ") || "nothing";
-}
-
-function textsOf(mistake) {
-  return served.fields.find((names) => names.every((name) => name in mistake)).map((name) => mistake[name]);
-}
-
-function told(mistake) {
-  const [text] = textsOf(mistake);
-  const gap = Array.isArray(text) ? " " : "";
-  const [label, prediction] = [mistake.label, mistake.prediction].map((value) => written(value, Array.from(text), gap));
-  return `is ${label}, predicted ${prediction}; cosine ${mistake.cosine.toFixed(3)}`;
-}
-
-function drawMistakes(mistakes) {
-  if (!mistakes.length) return show("mistakes");
-  return show("mistakes", element("h2", {}, "Nearest mistakes on the evaluation set"),
-    element("ol", { className: "rows" }, ...mistakes.map((one) => element("li", {},
-      ...textsOf(one).map((text) => element("p", {}, Array.isArray(text) ? text.join(" ") : text)),
-      element("p", { className: "soft" }, told(one))))));
-}
-
 async function explain(row, what, button) {
   const own = turn;
   for (const other of document.querySelectorAll("[aria-pressed]")) other.setAttribute("aria-pressed", other === button);
   try {
-    const why = await send("explain", { row, mistakes: MISTAKES, ...what });
+    const why = await send("explain", { row, ...what });
     if (own !== turn || (button && button.getAttribute("aria-pressed") !== "true")) return;
     drawWhy(row, why);
-    drawMistakes(why.mistakes);
   } catch (error) {
     if (own === turn) fail(error.message);
   }
@@ -246,7 +215,6 @@ async function predict() {
     drawFound(rows, answers);
     asked = rows[0];
     show("why");
-    show("mistakes");
     if (served.kind === "spans" && !answers[0].prediction.length) return;
     const best = document.querySelector(".is-predicted button, .span, .bars button");
     explain(served.kind === "similarity" ? bestOf(rows, answers) : asked, {}, best);
