@@ -19,7 +19,7 @@ FORMATS = ("auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "l
 """Formats of a file of rows; auto = by its suffix."""
 SUFFIX_FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
-    ".conll": "conll", ".xlsx": "xlsx",
+    ".conll": "conll", ".conllu": "conll", ".xlsx": "xlsx",
 }  # fmt: skip
 FORMATS_OF_KEYS = {
     "separator": ("csv", "tsv"), "quote": ("csv", "tsv"), "sheet": ("xlsx",),
@@ -27,6 +27,8 @@ FORMATS_OF_KEYS = {
 }  # fmt: skip
 """Keys of reading that apply only to some formats."""
 ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
+SENTENCE = "sentence_id"
+"""the field that tells the sentences of a table with one token a row apart"""
 USUAL_PAIRS = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("question", "sentence"),
     ("#1 String", "#2 String"),
@@ -34,6 +36,12 @@ USUAL_PAIRS = (
 USUAL_TEXTS = ("sentence",)
 USUAL_LABELS = ("gold_label", "is_duplicate", "score", "Quality")
 """Names of columns in GLUE and similar data sets."""
+USUAL_OF_TAGGING = {
+    "tokens": ("words", "word", "token"),
+    "tags": ("ner_tags", "ner", "tag", "labels", "label", "pos_tags", "upos"),
+    "spans": ("entities", "label", "labels", "result", "annotations"),
+}
+"""Names of columns of tagged rows, in lower case."""
 
 
 def format_by_suffix(reference: str) -> str | None:
@@ -78,6 +86,26 @@ def usual_fields(names: Collection[str], roles: Iterable[str]) -> dict[str, str]
     if "label" in roles and labels and (pairs or texts):
         found.setdefault("label", labels[0])
     return found
+
+
+def tagging_fields(found: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return the column of each role of tagged rows: those that are found, and those with a usual name."""
+    fields, lower = dict(found), {name.lower(): name for name in reversed(names)}
+
+    def take(role: str) -> None:
+        if role not in fields and (usual := [name for name in USUAL_OF_TAGGING[role] if name in lower]):
+            fields[role] = lower[usual[0]]
+            # The column of labels may be that of tags.
+            fields.pop("label" if role != "tokens" else "", None)
+
+    # Other tools write the tokens of a text beside its spans.
+    if {"text", "spans"} <= fields.keys() and "tags" not in fields:
+        fields.pop("tokens", None)
+        return fields
+    if "text" not in fields:
+        take("tokens")
+    take("tags" if "tokens" in fields else "spans")
+    return fields
 
 
 def layouts_of(task: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,11 +15,10 @@ from pathlib import Path
 
 from nlu.config.errors import DataError
 from nlu.config.words import counted
+from nlu.data.conll import Columns
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect, not_utf_8
 from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import (
-    BLANKS,
-    DOCUMENT_MARK,
     TABLES,
     Fields,
     column_names,
@@ -29,6 +28,7 @@ from nlu.data.readers import (
     open_text,
     own_records,
     read_rows,
+    token_fields,
 )
 from nlu.data.workbook import sheet_rows
 
@@ -56,12 +56,18 @@ class Originals:
         return self.file_format in TABLES and has_header(self.fields, self.header)
 
     @cached_property
+    def _is_by_token(self) -> bool:
+        """Whether the file is a table with one token a row, of which only the tokens are kept."""
+        with _utf_8(self.path):
+            return token_fields(self.path, self.file_format, self.fields, self.has_header, self.dialect) is not None
+
+    @cached_property
     def columns(self) -> list[str]:
         """The names of all columns: column_0, column_1, ... in a table without a header, those of the first record in
         jsonl."""
         if self.file_format == "lines":
             return ["text"]
-        if self.file_format == "conll":
+        if self.file_format == "conll" or self._is_by_token:
             return ["tokens"]
         with _utf_8(self.path):
             names = column_names(self.path, self.file_format, self.dialect)
@@ -96,7 +102,7 @@ class Originals:
     @cached_property
     def is_text(self) -> bool:
         """Whether rows are kept as texts."""
-        if self.file_format in ("parquet", "xlsx", OWN):
+        if self.file_format in ("parquet", "xlsx", OWN) or self._is_by_token:
             return False
         with _utf_8(self.path):
             return not (self.file_format == "json" and is_json_list(self.path))
@@ -118,7 +124,7 @@ class Originals:
                 cells = original.strip("\r\n").split(self.dialect.between(self.file_format))
                 return self._record_of(cells, place)
             if self.file_format == "conll":
-                return {"tokens": [cells[self.token_column] for cells in token_lines(original) if cells is not None]}
+                return {"tokens": [cells[self._token] for cells in self.token_lines(original) if cells is not None]}
             if self.file_format == "lines":
                 return {"text": original.strip("\r\n")}
             with suppress(ValueError, RecursionError):
@@ -130,10 +136,20 @@ class Originals:
             )
         return found
 
+    def token_lines(self, original: str) -> list[list[str] | None]:
+        """Return the cells of each line of a sentence in CoNLL columns, as the reader splits them; None for a line
+        without a token."""
+        return [cells for _, cells in self._conll.of_lines(original.removesuffix("\n").split("\n"))]
+
     @property
-    def token_column(self) -> int:
+    def _token(self) -> int:
         """The index of the column of tokens in a CoNLL file."""
         return int(self.fields["tokens"])
+
+    @cached_property
+    def _conll(self) -> Columns:
+        with open_text(self.path, self.file_format, self.dialect) as lines:
+            return Columns.of(self.dialect.lines(lines), [self._token])
 
     @property
     def _is_quoted(self) -> bool:
@@ -167,6 +183,13 @@ class Originals:
 
     def _of_records(self) -> Iterator[tuple[Row | BadRow, Original]]:
         rows = read_rows(self.path, self.file_format, self.fields, self.header, dialect=self.dialect)
+        if self._is_by_token:
+            yield from (
+                (row, {"tokens": row.values["tokens"] if isinstance(row, Row) else []})
+                for row in rows
+                if not isinstance(row, Mark)
+            )
+            return
         # The file is read twice, side by side: once by fields and once with everything that it holds.
         for row, whole in zip(rows, self._records(), strict=True):
             assert not isinstance(row, Mark), "only CoNLL columns have marks"
@@ -214,16 +237,6 @@ class NoOriginals(Originals):
 
     def record(self, original: Original, place: str) -> dict[str, object]:
         return {}
-
-
-def token_lines(original: str) -> list[list[str] | None]:
-    """Return the cells of each line of a sentence in CoNLL columns, as the reader splits them.
-
-    None stands for a line without a token: an empty line, or one that begins a document.
-    """
-    lines = [line.strip(" \t\r\n") for line in original.removesuffix("\n").split("\n")]
-    cells = [BLANKS.split(line) for line in lines]
-    return [own if line and own[0] != DOCUMENT_MARK else None for line, own in zip(lines, cells, strict=True)]
 
 
 @contextmanager

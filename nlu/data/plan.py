@@ -15,6 +15,7 @@ from nlu.data.dialect import PLAIN
 from nlu.data.layouts import Layout, Pair
 from nlu.data.pieces import WORDS
 from nlu.data.reader import Reader
+from nlu.data.readers import class_names_of
 from nlu.data.reading import Reading, fields_of, layout_of
 from nlu.data.sharing import SharedStores
 from nlu.data.store import FORMAT_VERSION
@@ -23,6 +24,8 @@ from nlu.data.tokenizing import Tokenizer, Vocabulary
 from nlu.storage.cache import cache_dir, file_digest
 
 KNOWN_CODE = ("nlu", "builtins", "typing", "abc")
+LISTS = 2
+"""the version of the rules by which lists and CoNLL columns are read"""
 LISTED_GROUPS = 100
 """names of groups that a store keeps for messages"""
 
@@ -73,6 +76,12 @@ class Plan:
         if target.kind == "label_set":
             # Stores of before the lists within cells were read hold such a cell as a label.
             shaped_by["label_cells"] = "lists"
+        paths = [file.path for sources in sets.values() for file in sources]
+        if named := [names for path in paths if (names := class_names_of(path, files.format))]:
+            shaped_by["class_names"] = named
+        is_conll = files.format == "conll" or files.format == "auto" and paths[0].suffix.lower() == ".conll"
+        if "tokens" in reading.fields and (is_conll or files.on_bad_row == "skip"):
+            shaped_by["lists"] = LISTS
         # Entries of later features are added only if they are used, so that older stores keep their names.
         if reading.dialect != PLAIN:
             shaped_by["dialect"] = reading.dialect.settings()

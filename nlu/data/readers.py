@@ -6,39 +6,38 @@ of a workbook.
 """
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import chain, islice
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
 from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
 from nlu.config.words import counted, shortened
+from nlu.data.conll import Columns, sentences
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect
-from nlu.data.fields import SUFFIX_FORMATS
+from nlu.data.fields import SENTENCE, SUFFIX_FORMATS
 from nlu.data.labels import applies
+from nlu.data.lists import is_single, read_lists, sentence_column
+from nlu.data.lists import sentences as sentences_of_rows
 from nlu.data.reader import WHOLE_ROW, BadRow, Mark, Row
 from nlu.data.workbook import text_rows
 
+SAMPLED_ROWS = 1000
+"""rows of a table that tell whether each has one token"""
 HEADER_ROWS = 10
 """rows below the first one among which a header is looked for"""
 UNREADABLE = dict.fromkeys((".xls", ".ods", ".numbers"), "is a spreadsheet; export it as xlsx or csv")
 UNREADABLE |= dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "is compressed; unpack it")
 """what to do about files that no reader can read, by suffix"""
-LIST_ROLES = ("tokens", "tags", "spans")
-"""fields that the cell of a table cannot hold"""
 OPTIONAL_ROLES = ("label", "spans", "logits", "probabilities")
 """fields that a JSON record or a parquet row may lack; what reads them says what is missing"""
 TABLES = ("csv", "tsv", "xlsx")
 """formats whose rows are cells, and whose first row may be a header"""
-BLANKS = re.compile("[ \t]+")
-"""separates CoNLL columns; an ideographic space is a token like any other"""
 Fields = dict[str, Any]
 """the column of each field, by name or number; of a label that is given by several columns, the list of them"""
-DOCUMENT_MARK = "-DOCSTART-"
 GROUP = "group"
 """the role of the column that `folds.group_by` names"""
 
@@ -90,12 +89,6 @@ def read_rows(
         raise DataError(
             f"{path}: folds.group_by is {fields[GROUP]!r}, but data.format={chosen} has no column to group by; "
             "set folds.group_by=null, or give the rows as a table or jsonl"
-        )
-    if chosen in TABLES and (lists := [role for role in LIST_ROLES if role in fields]):
-        read_as = f"{chosen} (by its suffix {path.suffix})" if file_format == "auto" else f"data.format={chosen}"
-        raise DataError(
-            f"{path}: data.fields names {', '.join(lists)}, but the file is read as {read_as}, a table, whose cells "
-            "cannot hold lists; set data.format=conll if each line is a token and its tag, or give the rows as jsonl"
         )
     return (_read_own if chosen == OWN else READERS[chosen])(
         _File(path, chosen, fields, has_header(fields, header), watch or iter, dialect)
@@ -201,14 +194,47 @@ def _require_lines(path: Path, what: str, dialect: Dialect) -> None:
 
 
 def _read_table(file: _File) -> Iterator[Row | BadRow]:
-    if file.kind == "xlsx":
-        yield from _rows_of_cells(file, text_rows(file.path, file.dialect))
-        return
-    with _lines_of(file) as lines:
-        yield from _rows_of_cells(file, file.dialect.cells(file.kind, file.path, lines))
+    by_token = token_fields(file.path, file.kind, file.fields, file.header, file.dialect)
+    file = file if by_token is None else replace(file, fields=by_token)
+    with nullcontext() if file.kind == "xlsx" else _lines_of(file) as lines:
+        numbered = (
+            text_rows(file.path, file.dialect) if lines is None else file.dialect.cells(file.kind, file.path, lines)
+        )
+        rows = _rows_of_cells(file, numbered, is_token=by_token is not None)
+        yield from rows if by_token is None else sentences_of_rows(rows)
 
 
-def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]]) -> Iterator[Row | BadRow]:
+def token_fields(path: Path, kind: str, fields: Fields, header: bool, dialect: Dialect) -> Fields | None:
+    """Return the fields of a table with one token a row, with that of SENTENCE if it has one; else None.
+
+    Its first tokens and tags are single ones. Raises DataError if nothing tells where a sentence begins.
+    """
+    if kind not in TABLES or "tokens" not in fields:
+        return None
+    file = _File(path, kind, fields, header, iter, dialect)
+    found = islice(_rows_of_cells(file, _cells_of(path, kind, dialect), is_token=True), SAMPLED_ROWS)
+    rows = [row for row in found if isinstance(row, Row)]
+    known = SENTENCE in fields
+    names = column_names(path, kind, dialect) if header else []
+    column = sentence_column([name for name in names if name not in fields.values()])
+    # With the column of sentences a token may be several words, as a name is.
+    roles = (
+        ["tags"] if (known or column) and "tags" in fields else [role for role in ("tokens", "tags") if role in fields]
+    )
+    are_single = all(is_single(row.values[role], role) for row in rows for role in roles)
+    if not rows or not are_single or not (known or column or "tags" in fields):
+        return None
+    if known or column:
+        return fields if known else {**fields, SENTENCE: str(column)}
+    if all(row.number == number for number, row in enumerate(rows, rows[0].number)):
+        raise DataError(
+            f"{path}: each row has one token and one tag, but no column tells where a sentence begins; set "
+            f"data.fields.{SENTENCE} to a column that changes with each sentence, or put an empty line after each"
+        )
+    return fields
+
+
+def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]], *, is_token: bool) -> Iterator[Row | BadRow]:
     width = None
     columns: dict[str, int] = {}
     separator = "\t" if file.kind == "xlsx" else file.dialect.between(file.kind)
@@ -221,7 +247,10 @@ def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]]) -> It
             rule = f"makes {counted(len(cells), 'column')} where the first row of the file has {width}"
             yield BadRow(number, WHOLE_ROW, separator.join(cells), rule)
             continue
-        yield Row(number, {role: cells[index] for role, index in columns.items()})
+        row = Row(number, {role: cells[index] for role, index in columns.items()})
+        if not is_token:
+            read_lists(row.values)
+        yield row
 
 
 def _columns(file: _File, first: list[str], number: int) -> dict[str, int]:
@@ -237,7 +266,9 @@ def _columns(file: _File, first: list[str], number: int) -> dict[str, int]:
         return len(cells) > most and (names <= {*cells} if file.header else len(cells) > len(first))
 
     def remedy() -> str | None:
-        return header_remedy(file.path, file.kind, is_header, file.dialect) or file.dialect.remedy(first, file.kind)
+        found = header_remedy(file.path, file.kind, is_header, file.dialect) or file.dialect.remedy(first, file.kind)
+        is_conll = found is None and "tokens" in file.fields and len(first) == 1
+        return "set data.format=conll if each line is a token and its tag" if is_conll else found
 
     for role, column in file.fields.items():
         key = key_of(role)
@@ -328,12 +359,41 @@ def _read_parquet(file: _File) -> Iterator[Row | BadRow]:
             "these or their numbers"
         )
     wanted: Fields = {role: names[column] if isinstance(column, int) else column for role, column in fields.items()}
-    number = 0
+    number, named = 0, _class_names(table.schema_arrow)
     # Only the needed columns are decoded.
     for batch in table.iter_batches(batch_size=8192, columns=list(dict.fromkeys(wanted.values()))):
         for record in batch.to_pylist():
             number += 1
+            for name in named.keys() & record.keys():
+                record[name] = _with_names(record[name], named[name])
             yield _record(number, record, wanted)
+
+
+def class_names_of(path: Path, file_format: str) -> dict[str, list[str]]:
+    """Return the names of numbers by column, if a file is parquet and has them."""
+    is_parquet = file_format == "parquet" or file_format == "auto" and path.suffix.lower() == ".parquet"
+    return _class_names(_parquet(path).schema_arrow) if is_parquet else {}
+
+
+def _class_names(schema: Any) -> dict[str, list[str]]:
+    """Return the names of the numbers in each column of a parquet file that the library datasets wrote with names."""
+    written = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+    found = {}
+    for column, feature in ((written.get("info") or {}).get("features") or {}).items():
+        # The names of a list are those of its items.
+        while (
+            isinstance(feature, list) or isinstance(feature, dict) and isinstance(feature.get("feature"), dict | list)
+        ):
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names"):
+            found[column] = feature["names"]
+    return found
+
+
+def _with_names(value: Any, names: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_with_names(one, names) for one in value]
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def _parquet(path: Path) -> Any:
@@ -357,6 +417,7 @@ def _record(number: int, record: object, fields: Fields) -> Row | BadRow:
             close = f" of folds.group_by; {hint(str(name), map(str, record))}" if role == GROUP else ""
             return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), f"lacks this field{close}")
         values[role] = record.get(str(name))
+    read_lists(values)
     return Row(number, values)
 
 
@@ -391,29 +452,10 @@ def _read_conll(file: _File) -> Iterator[Row | BadRow | Mark]:
             f"{file.path}: data.fields is {fields}, but the fields of CoNLL columns are tokens and tags, numbered from "
             "0; set e.g. {tokens: 0, tags: 1}, or data.format"
         )
-    tokens: list[str] = []
-    tags: list[str] = []
-    first = 1 + file.dialect.skip_lines
-    bad: BadRow | None = None
+    with open_text(file.path, file.kind, file.dialect) as sample:
+        columns = Columns.of(file.dialect.lines(sample), wanted)
     with _lines_of(file) as lines:
-        # An empty line after the last one ends the last sentence.
-        for number, line in enumerate(chain(lines, [""]), first):
-            line = line.strip(" \t\r\n")
-            cells = BLANKS.split(line)
-            is_mark = cells[0] == DOCUMENT_MARK
-            if not line or is_mark:
-                if bad or tokens:
-                    yield bad or Row(first, {"tokens": tokens, "tags": tags if "tags" in fields else None})
-                if is_mark:
-                    yield Mark(number)
-                tokens, tags, first, bad = [], [], number + 1, None
-            elif max(wanted) >= len(cells):
-                rule = f"has {counted(len(cells), 'column')}, not {max(wanted) + 1}"
-                # The first problem of a sentence is reported, and its other lines are skipped.
-                bad = bad or BadRow(number, WHOLE_ROW, line, rule)
-            else:
-                tokens.append(cells[wanted[0]])
-                tags.append(cells[wanted[-1]])
+        yield from sentences(lines, 1 + file.dialect.skip_lines, columns)
 
 
 READERS: dict[str, Callable[[_File], Iterator[Row | BadRow | Mark]]] = {

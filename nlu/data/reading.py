@@ -17,7 +17,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.words import listed, shortened
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
-from nlu.data.fields import ROLES, chosen_layout, missing_roles, usual_fields
+from nlu.data.fields import ROLES, chosen_layout, missing_roles, tagging_fields, usual_fields
 from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import GROUP, TABLES, Fields, column_names, format_of, has_header, header_remedy, read_rows
@@ -140,7 +140,8 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
         )
     own = [] if files.layout is None else chain.from_iterable(files.layout.alternatives)
     known = list(dict.fromkeys([*own, *ROLES, *targets]))
-    found: Fields = dict(usual_fields(names, known))
+    usual = usual_fields(names, known)
+    found: Fields = dict(tagging_fields(usual, names) if "tags" in targets else usual)
     # An empty file lacks the columns too, but that is another mistake.
     if not found and path.stat().st_size == 0:
         raise DataError(f"{path} is empty; give a file with rows")

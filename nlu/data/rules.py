@@ -17,7 +17,7 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
-from nlu.data.fields import ROLES, format_by_suffix, idle_keys, known_roles, layouts_of, missing_roles
+from nlu.data.fields import ROLES, SENTENCE, format_by_suffix, idle_keys, known_roles, layouts_of, missing_roles
 from nlu.storage.places import path_problem
 
 EPOCHS = re.compile(r"[0-9.]+ep")
@@ -225,7 +225,7 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], re
     fields, layouts, (targets, wrong) = data["fields"] or {}, layouts_of(task), known_roles(task)
     own = _own_roles(data)
     file_format = data.get("format", "auto")
-    known = list(dict.fromkeys([*(own or ()), *ROLES, *targets]))
+    known = list(dict.fromkeys([*(own or ()), *ROLES, SENTENCE, *targets]))
     # The fields of a task whose class cannot be read are not known.
     for role in fields if task else ():
         if role not in known:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.dialect import PLAIN
-from nlu.data.originals import BOM, NoOriginals, Original, Originals, token_lines
+from nlu.data.originals import BOM, NoOriginals, Original, Originals
 from nlu.data.workbook import MOST_ROWS, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.parquet_output import Parquet, TableRows
 from nlu.inference.predicted_row import OutputFormat, PredictedRow, require_no_more, text_of_cell
@@ -107,7 +107,7 @@ class _Table(_Joined):
 
     def __init__(self, source: Originals, columns: Columns, separator: str, chosen: str):
         self._source, self._columns, self._separator, self._format = source, columns, separator, chosen
-        self._is_kept = source.file_format == chosen
+        self._is_kept = source.is_text and source.file_format == chosen
         self._line_end = source.line_end if self._is_kept else "\n"
         dialect = source.dialect if self._is_kept else PLAIN
         self._between, self._quote = dialect.between(chosen), dialect.around(chosen)
@@ -212,7 +212,7 @@ class _Conll(_Joined):
     def __init__(self, source: Originals, columns: Columns):
         if not isinstance(columns.kind, SpanKind) or columns.logits:
             raise UserError("CoNLL columns hold only tags; give output the suffix .jsonl")
-        self._prediction = columns.prefix + PREDICTION
+        self._source, self._prediction = source, columns.prefix + PREDICTION
 
     def piece(self, rows: Sequence[PredictedRow]) -> bytes:
         return "".join(map(self._row, rows)).encode()
@@ -223,7 +223,7 @@ class _Conll(_Joined):
         spans = row.cells[self._prediction]
         if not isinstance(spans, list):
             return "\n".join([*lines, ""])
-        is_token = [cells is not None for cells in token_lines(row.original)]
+        is_token = [cells is not None for cells in self._source.token_lines(row.original)]
         tags = _tags(spans, sum(is_token))
         # Columns are separated as in the first token of the sentence.
         gap = "\t" if "\t" in lines[is_token.index(True)] else " "

@@ -223,9 +223,7 @@ def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialec
                 and all(_is_there(column, names) for column in fields.values())
             ):
                 return fields
-    # The cells of a table cannot hold lists, so the advice must not ask for tokens.
-    holds_lists = file_format not in ("csv", "tsv", "xlsx")
-    roles = next((roles for roles in alternatives if holds_lists or "tokens" not in roles), alternatives[0])
+    roles = alternatives[0]
     wanted = {role: trained_on.get(role, role) for role in roles}
     absent = [str(column) for column in wanted.values() if not _is_there(column, names)]
     close = ", ".join(nearest(absent[0], names))
