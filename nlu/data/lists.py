@@ -1,13 +1,11 @@
 """Lists of tokens, tags and spans as tables hold them: joined or written as a list in one cell, or one token a row."""
 
-import ast
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from nlu.data.fields import SENTENCE
+from nlu.data.labels import listed_labels
 from nlu.data.reader import BadRow, Row
 
 LIST_ROLES = ("tokens", "tags", "spans")
@@ -25,8 +23,6 @@ CONTROL = re.compile("[\x01-\x08\x0e-\x1f]")
 """characters that occur in no text; some separate the tokens of a cell"""
 BLANKS = re.compile("[ \t\r\n]+")
 BETWEEN_TAGS = "|,;"
-NUMPY = re.compile(r"(?<=['\"\d])\s+(?=['\"\d-])")
-"""stands between the items of an array as numpy prints it"""
 
 
 def read_lists(values: dict[str, Any]) -> None:
@@ -48,23 +44,12 @@ def read_lists(values: dict[str, Any]) -> None:
 
 
 def _written(text: str, role: str) -> Any:
-    """Return the list or object that a text writes in JSON or Python; the text itself if it writes none."""
-    if text.lstrip()[:1] not in ("[", "(", "{"):
+    """Return the list or object that a text writes; the text itself if it writes none."""
+    found = listed_labels(text)
+    # Brackets may be tokens of a sentence, but quotes around all tokens are not.
+    if found is None or role == "tokens" and not ("'" in text or '"' in text):
         return text
-    for parse in (json.loads, _of_python):
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            found = parse(text)
-            if role == "spans" and isinstance(found, dict | list):
-                return found
-            if isinstance(found, list) and (role == "tags" or all(isinstance(one, str) for one in found)):
-                return found
-    return text
-
-
-def _of_python(text: str) -> object:
-    # Without commas Python would join the texts of numpy to one.
-    found = ast.literal_eval(text if re.search(r"['\"\d]\s*,", text) else NUMPY.sub(", ", text.strip()))
-    return list(found) if isinstance(found, tuple) else found
+    return found[0] if role == "spans" and found and isinstance(found[0], dict) and text.strip()[0] == "{" else found
 
 
 def _separator_of(tags: str) -> str | None:

@@ -486,7 +486,7 @@ def test_groups_make_a_separate_store_and_dev_needs_no_such_column(write, open_f
         ("4ac941db9a27d12329e4b1bb", "single",
          {"group_by": 1, "max_len": 64, "on_bad_row": "skip", "max_rows": 7, "labels": ["1", "0"]}),
         ("bc52d445835f906b200b6081", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
-        ("0f6b1f8ab1c81eee4c7111d8", "single",
+        ("cbd7c0000dc6cee805d7c80d", "single",
          {"separator": ";", "target": "nlu.data.targets.LabelSet", "label_separator": ","}),
         ("bc4a34f66879aadf52bd29cc", "units", {"fields": {"text": "text", "spans": "label"}}),
     ],
