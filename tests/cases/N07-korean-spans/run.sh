@@ -1,0 +1,1 @@
+python -m nlu.preprocess task=tag model=static data=files data.train=train.jsonl data.dev=train.jsonl

@@ -1,0 +1,1 @@
+python -m nlu.preprocess model=static data=files data.train=frame.json data.dev=frame.json
