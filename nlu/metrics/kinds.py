@@ -7,8 +7,10 @@ kind of its records in its constant `kind`, and the header of the file repeats t
 To add a kind, derive from `Kind` or from the class below that comes closest. CONTRIBUTING.md has a complete example.
 """
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, ClassVar, Literal, TypedDict
 
 from nlu.config.errors import DataError, UserError
@@ -34,6 +36,8 @@ Texts = Mapping[str, str | Sequence[str]]
 """the texts of a row by role; `tokens` is a list"""
 PREDICTION, PROBABILITY, SIMILARITY = "prediction", "probability", "similarity"
 """names of columns"""
+MANY, KEPT = 100, 20
+"""with more labels than MANY, predictions/ has the KEPT largest probabilities of a row"""
 
 
 @dataclass(frozen=True)
@@ -317,6 +321,14 @@ def kind_of(predictions: Predictions, trusted: Sequence[str] = ()) -> Kind:
             f"{predictions.path} does not name the kind of its records; score the run again: python -m nlu.evaluate"
         )
     return kind_named(name, trusted)
+
+
+def with_largest(record: Record) -> Record:
+    """Return the record with the KEPT largest of more than MANY probabilities, the largest first."""
+    of_labels = record.get("probabilities")
+    if of_labels is None or len(of_labels) <= MANY:
+        return record
+    return {**record, "probabilities": dict(heapq.nlargest(KEPT, of_labels.items(), key=itemgetter(1)))}
 
 
 def _listed(labels: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ class LabelSetScorer:
     if they have one, as those of folds that each had its own threshold; else the threshold with the highest micro F1 on
     the same set is used, and the metric `threshold` is its value. For an example without labels, sample F1 and exact
     match are 1 if none is predicted. Macro averages are over labels that occur or are predicted, average precision is
-    over labels that occur. Memory: 5 bytes for each example and label, for the exact area under the curve.
+    over labels that occur; records that keep only the largest probabilities have none. Memory: 5 bytes for each example and label, for the exact area under the curve.
     """
 
     def __init__(self, names: list[str], threshold: float | Mapping[str, float] | None = None):
@@ -27,13 +27,16 @@ class LabelSetScorer:
         self._number = {name: number for number, name in enumerate(names)}
         self._probabilities, self._is_label, self._is_predicted = array("f"), bytearray(), bytearray()
         self._loss = ExactSum()
+        self._has_all = True
         self._of_all: tuple[np.ndarray, np.ndarray] | None = None
 
     def add(self, record: Record) -> None:
         self._is_label += self._mask(record["label"])
         if self.threshold is None and "prediction" in record:
             self._is_predicted += self._mask(record["prediction"])
-        self._probabilities.extend(record["probabilities"][name] for name in self.names)
+        of_labels = record["probabilities"]
+        self._has_all = self._has_all and len(of_labels) == len(self.names)
+        self._probabilities.extend(of_labels.get(name, 0.0) for name in self.names)
         self._loss.add(record["loss"])
 
     def _mask(self, names: Sequence[str]) -> bytearray:
@@ -46,6 +49,7 @@ class LabelSetScorer:
         self._is_label += other._is_label
         self._is_predicted += other._is_predicted
         self._probabilities.extend(other._probabilities)
+        self._has_all = self._has_all and other._has_all
         self._loss.merge(other._loss)
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +108,7 @@ class LabelSetScorer:
             "f1_samples": _mean_by_value(f1_N),
             "precision_micro": ratio(right_C.sum(), predicted_C.sum()),
             "recall_micro": ratio(right_C.sum(), wanted_C.sum()),
-            "average_precision": _mean_of_known(precision_C, float("nan")),
+            **({"average_precision": _mean_of_known(precision_C, float("nan"))} if self._has_all else {}),
             "exact_match": float((label_NC == predicted_NC).all(1).sum() / len(label_NC)),
             **({} if threshold is None else {"threshold": threshold}),
             "loss": self._loss.value / len(label_NC),

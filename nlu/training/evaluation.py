@@ -23,6 +23,7 @@ from nlu.data.examples import Examples
 from nlu.data.opening import Store
 from nlu.data.order import evaluation_batches, evaluation_passes
 from nlu.data.store import chunks_of
+from nlu.metrics.kinds import with_largest
 from nlu.metrics.scores import Scorer, Scores
 from nlu.models.task_model import TaskModel
 from nlu.runs.predictions import write_predictions
@@ -262,13 +263,14 @@ def _records(scored: Scored, task: Task) -> Iterator[dict[str, object]]:
     """Yield the record of each example after the fields that identify it.
 
     `id` counts the usable rows of all files of the set from 0, and is the same in every fold. `file` counts the files
-    from 0, and `row` is the place in the file, as in errors. The text is left out if the file has changed.
+    from 0, and `row` is the place in the file, as in errors. The text is left out if the file has changed, and of the
+    probabilities of many labels all but the largest.
     """
     part = scored.part
     # A file that was shortened since it was read has fewer texts; the last records then have none.
     texts = chain(part.texts(), repeat(None))
     for (_, record), place, text in zip(scored.spool, _places(part), texts, strict=False):
-        yield {**place, **(text or {}), **task.finished(record, scored.scores.metrics)}
+        yield {**place, **(text or {}), **with_largest(task.finished(record, scored.scores.metrics))}
 
 
 def _places(part: Examples) -> Iterator[dict[str, int]]:

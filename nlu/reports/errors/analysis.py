@@ -15,7 +15,7 @@ import numpy as np
 from nlu.config.errors import UserError
 from nlu.config.words import called, path_text
 from nlu.data.dataset import SourceFile
-from nlu.metrics.kinds import Kind
+from nlu.metrics.kinds import KEPT, MANY, Kind
 from nlu.reports.errors.label_errors import LabelErrors, Probabilities, RankBy, Suspect, find_label_errors
 from nlu.reports.errors.overlap import Overlap, SetTexts, files_of, layout_named, training_texts
 from nlu.reports.errors.slices import Parts, Slice, by_bounds, slice_of
@@ -98,13 +98,15 @@ class _Pass:
     def __init__(self, source: ErrorSource, first: Record, options: Options):
         self._source, self._options, self._remarks = source, options, list(source.remarks)
         self._kind, self._parts = source.kind, Parts(source.kind)
-        layout = self._layout = layout_named((read_json(source.run.folder / "data.json") or {}).get("layout"))
+        data = read_json(source.run.folder / "data.json") or {}
+        layout = self._layout = layout_named(data.get("layout"))
         if layout is None:
             self._remarks.append("by length, unknown tokens and overlap: the run's data.json does not name its layout")
         self._counter = self._token_counter()
         self._texts = SetTexts(layout, options.near) if layout is not None and "overlap" in options.by else None
         may_suspect = source.joined is not None and self._kind.has_probabilities
-        self._probabilities = Probabilities(first) if may_suspect else None
+        self._are_cut = may_suspect and len(first["probabilities"]) < len(data.get("labels", ()))
+        self._probabilities = Probabilities(first) if may_suspect and not self._are_cut else None
         self._error, self._number = array("d"), array("d")
         self._tokens, self._unknown = array("q"), array("q")
         self._mistakes: list[tuple[float, int, Mistake]] = []
@@ -266,6 +268,12 @@ class _Pass:
             found.remarks.append(
                 f"suspected label errors: there are none, since {self._kind.unsuspected}; read the first mistakes, "
                 f"those with the largest {self._kind.ranked_by}"
+            )
+            return
+        if self._are_cut:
+            found.remarks.append(
+                f"suspected label errors: there are none, since of more than {MANY} labels predictions keep the "
+                f"probabilities of {KEPT}"
             )
             return
         if self._probabilities is None:
