@@ -141,6 +141,9 @@ def grammar_problem(override: str, error: Exception) -> str:
         else:
             needs = f"range needs numbers, as in '{key}=range(1,5)'"
         remedy = f"{needs}; for a list of texts write '{key}=choice(a,b)'"
+    if value.startswith("choice(") and "NoneType" in said:
+        # Hydra's function takes no null, its list of values does.
+        return f"{override}: choice takes no null; write the values without it, as in '{key}={value[7:].rstrip(')')}'"
     if said.startswith("positional argument follows"):
         remedy = "write arguments with a name after the others, as in tag(log, interval(1e-4,1e-2), prior=1e-3)"
     return f"{override} cannot be read: {said}; {remedy}"

@@ -33,6 +33,8 @@ from nlu.config.targets import TARGET
 from nlu.storage.places import is_object
 from nlu.storage.redaction import credential_problems
 
+LONGEST_NAME = 255
+"""bytes that the name of a folder may have in Linux's file systems"""
 OWN = (
     "nlu",
     "hydra_plugins",
@@ -138,7 +140,7 @@ def whitelist(trusted: Sequence[str]) -> list[str]:
 
 
 def place_problems(config: DictConfig, group: str) -> Iterator[str]:
-    """Yield a problem if `hydra.run` or `hydra.sweep` is an address. `group`: run or sweep."""
+    """Yield a problem if `hydra.run` or `hydra.sweep` is an address, or too long a name. `group`: run or sweep."""
     for key in ("dir", "subdir") if group == "sweep" else ("dir",):
         # Hydra reports an interpolation that fails.
         with _ignored():
@@ -147,6 +149,14 @@ def place_problems(config: DictConfig, group: str) -> Iterator[str]:
                 yield (
                     f"hydra.{group}.{key} is {place}, but a run writes into a local folder; set "
                     f"hydra.{group}.{key} to a local folder{kept}"
+                )
+            elif (length := max(len(os.fsencode(name)) for name in place.split(os.sep))) > LONGEST_NAME:
+                left_out = ""
+                if "override_dirname" in str(OmegaConf.to_container(config.hydra[group], resolve=False)):
+                    left_out = "; leave out keys by 'hydra.job.config.override_dirname.exclude_keys=[KEY]'"
+                yield (
+                    f"hydra.{group}.{key} makes a name of {length} bytes, but a name of a folder may have "
+                    f"{LONGEST_NAME}{left_out or f'; set hydra.{group}.{key} to a shorter one'}"
                 )
 
 

@@ -52,3 +52,11 @@ def test_an_interval_of_anything_but_two_numbers_is_answered_with_one_of_numbers
         "interval needs two numbers, as in 'optimizer.lr=interval(0.1,0.5)'; for a list of texts write "
         "'optimizer.lr=choice(a,b)'"
     )
+
+
+def test_null_among_the_values_of_choice_is_answered_with_a_list_that_hydra_reads() -> None:
+    with pytest.raises(UserError) as raised:
+        read_override("loss.class_weights=choice(null,inverse_frequency)")
+    remedy = str(raised.value).split("as in ", 1)[1].strip("'")
+    assert remedy == "loss.class_weights=null,inverse_frequency"
+    assert list(read_override(remedy).sweep_iterator()) == ["null", "inverse_frequency"]

@@ -93,6 +93,19 @@ def test_a_remote_folder_of_a_grid_or_a_search_is_refused(train, key: str, sweep
     assert list(Path().iterdir()) == []
 
 
+def test_a_folder_with_too_long_a_name_is_refused_before_the_first_job(train):
+    code, told = train(f"hydra.run.dir={'字' * 86}/1")
+    assert code == 2 and "hydra.run.dir makes a name of 258 bytes, but" in told and "to a shorter one" in told
+    subdir = "hydra.sweep.subdir=${hydra.job.override_dirname}"
+    code, told = train("--multirun", "seed=1,2", subdir, f"note={'x' * 250}")
+    assert code == 2 and "hydra.sweep.subdir makes a name of 2" in told and "exclude_keys=[KEY]" in told
+    assert list(Path().iterdir()) == []
+    # 85 letters of three bytes each are 255.
+    assert train(f"hydra.run.dir=out/{'字' * 85}", "dry_run=true")[0] == 0
+    left_out = "hydra.job.config.override_dirname.exclude_keys=[note]"
+    assert train("--multirun", "seed=1,2", subdir, f"note={'x' * 250}", left_out, "dry_run=true")[0] == 0
+
+
 def test_a_job_stays_in_the_folder_from_which_its_paths_are_meant(train, tmp_path: Path):
     code, told = train("hydra.job.chdir=true", f"hydra.run.dir={tmp_path}/run")
     assert code == 2 and told.startswith("nlu: error: hydra.job.chdir is true") and not (tmp_path / "run").exists()
