@@ -59,4 +59,4 @@ def test_null_among_the_values_of_choice_is_answered_with_a_list_that_hydra_read
         read_override("loss.class_weights=choice(null,inverse_frequency)")
     remedy = str(raised.value).split("as in ", 1)[1].strip("'")
     assert remedy == "loss.class_weights=null,inverse_frequency"
-    assert list(read_override(remedy).sweep_iterator()) == ["null", "inverse_frequency"]
+    assert list(read_override(remedy).sweep_iterator()) == [None, "inverse_frequency"]
