@@ -4,8 +4,8 @@ python tests/cases.py                  all cases that take less than a minute
 python tests/cases.py C3 N07           some, by the beginning of their names
 python tests/cases.py --all            also the one that takes minutes
 
-A case is a folder of tests/cases: `run.sh` has its commands, `right.txt` what they should give, in words. The checks are
-here. Prints a line for each case; the exit status is the number of cases that give something else.
+A case is a folder of tests/cases: `run.sh` has its commands, `right.txt` what they should give, in words. The checks
+are here. Prints a line for each case; the exit status is the number of cases that give something else.
 """
 
 import json

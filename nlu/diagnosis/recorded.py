@@ -13,6 +13,7 @@ from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.evaluation import changed_commit, changed_versions
 from nlu.inference.locate import Located
 from nlu.inference.trained import decided_at, scores_at
+from nlu.metrics.thresholds import is_setting
 from nlu.reports.aggregate import spread_of
 from nlu.reports.runs import LOG, RunRecord, is_run, parts, read_run
 from nlu.runs.checkpoint import read_order
@@ -257,9 +258,9 @@ def settings(located: Located, run: RunRecord) -> Iterator[Check]:
             f"scores are those of the moving average (ema_decay {config['trainer.ema_decay']}), "
             "which best checkpoints contain; model.safetensors of last has other weights",
         )
-    threshold = decided_at(located.checkpoint).get("threshold")
-    if threshold is not None:
-        yield Check("threshold", f"{threshold:.4g}, decided on {run.set_name}; another one gives other scores")
+    for name, threshold in decided_at(located.checkpoint).items():
+        if is_setting(name):
+            yield Check(name, f"{threshold:.4g}, decided on {run.set_name}; another one gives other scores")
 
 
 def _is_mixture(config: dict[str, Any]) -> bool:

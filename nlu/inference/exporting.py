@@ -21,6 +21,7 @@ from nlu.inference.exports.huggingface import FORMAT
 from nlu.inference.locate import ABOUT, Located
 from nlu.inference.predictor import require_predicting
 from nlu.inference.trained import Trained, load_trained
+from nlu.metrics.thresholds import AUTO
 from nlu.models.heads.words import WordsHead
 from nlu.runs import logs
 from nlu.runs.predictions import evaluation_sets, predictions_of
@@ -73,7 +74,10 @@ def run_export(config: Export, located: Located) -> int:
     _print([own, *found])
     threshold = trained.config.task.get("threshold")
     if threshold is not None and trained.target.kind in ("classes", "label_set"):
-        log.info("task.threshold is %s: an export gives logits, and you apply it; docs/exporting.md", threshold)
+        where = ", whose values are in export.json" if threshold == AUTO else ""
+        log.info(
+            "task.threshold is %s%s: an export gives logits, and you apply it; docs/exporting.md", threshold, where
+        )
     print_table("", config.out)
     return 0
 

@@ -23,6 +23,7 @@ from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.inference.int8.precision import int8_of
 from nlu.inference.locate import LABELS, Located
 from nlu.metrics.kinds import Kind, kind_named
+from nlu.metrics.thresholds import SETTING, is_setting
 from nlu.models.adapter import Adapter
 from nlu.models.composite import of_head
 from nlu.models.formats.pretrained import open_pretrained
@@ -144,7 +145,9 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
     model.eval()
     decided = decided_at(checkpoint, located.head_name)
     # Without the threshold of the run, predictions would be decided by another rule than its scores.
-    if "threshold" in task.metrics and decided.get("threshold") is None:
+    by_class = getattr(task, "aim", None) is not None
+    is_there = any(map(is_setting, decided)) if by_class else decided.get(SETTING) is not None
+    if (by_class or SETTING in task.metrics) and not is_there:
         raise CheckpointError(
             f"{located.checkpoint} was saved before the first evaluation of the run, which sets its threshold; wait "
             "for an evaluation, or name another checkpoint"

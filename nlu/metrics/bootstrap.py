@@ -13,10 +13,9 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from nlu.metrics.scores import Averaging, Record, Scorer, Scores
+from nlu.metrics.thresholds import is_setting
 
 LEVEL = 0.95
-CHOSEN = ("threshold",)
-"""metrics that are settings and stay the same in every resample"""
 BIASED = ("ece",)
 """metrics of absolute differences, which grow with noise and so with the noise that resampling adds"""
 MOST_BLOCKS = 200
@@ -66,7 +65,7 @@ class Blocks(Generic[S]):
         return {name: self._ends(name, values, point[name]) for name, values in drawn.items()}
 
     def _ends(self, name: str, drawn: list[float], point: float) -> list[float] | None:
-        ends = None if name in CHOSEN else _ends(drawn, len(self._scorers))
+        ends = None if is_setting(name) else _ends(drawn, len(self._scorers))
         if ends is None or name not in BIASED:
             return ends
         # Subtract the bias that resampling adds. Without that, the score itself may lie below its interval.

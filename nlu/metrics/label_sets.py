@@ -9,6 +9,7 @@ import numpy as np
 from nlu.config.by_class import by_class
 from nlu.metrics.classes import average_precision, quotients
 from nlu.metrics.scores import ExactSum, LabelRow, Record, Scores, ratio
+from nlu.metrics.thresholds import AUTO, SETTING, Aim, as_metrics
 
 
 class LabelSetScorer:
@@ -17,13 +18,19 @@ class LabelSetScorer:
     A record holds `label`, the list of gold labels, `probabilities` of all labels and `loss`. The labels with a
     probability of at least `threshold` are predicted. With `threshold` None these are the `prediction` of the records
     if they have one, as those of folds that each had its own threshold; else the threshold with the highest micro F1 on
-    the same set is used, and the metric `threshold` is its value. For an example without labels, sample F1 and exact
-    match are 1 if none is predicted. Macro averages are over labels that occur or are predicted, average precision is
-    over labels that occur; records that keep only the largest probabilities have none. Memory: 5 bytes for each example and label, for the exact area under the curve.
+    the same set is used, and the metric `threshold` is its value. With `threshold` "auto" each label has its own,
+    chosen by `aim`, 0.5 if no row of the set has the label; these are the metrics threshold/LABEL. For an example
+    without labels, sample F1 and exact match are 1 if none is predicted. Macro averages are over labels that occur or
+    are predicted, average precision is over labels that occur; records that keep only the largest probabilities have
+    none. Memory: 5 bytes for each example and label, for the exact area under the curve.
     """
 
-    def __init__(self, names: list[str], threshold: float | Mapping[str, float] | None = None):
-        self.names, self.threshold = names, threshold
+    def __init__(
+        self, names: list[str], threshold: float | Mapping[str, float] | str | None = None, *, aim: Aim | None = None,
+        given: Sequence[float] | None = None,
+    ):  # fmt: skip
+        """`given`: thresholds by label that were chosen on another set."""
+        self.names, self.threshold, self._aim, self._given = names, threshold, aim or Aim(), given
         self._number = {name: number for number, name in enumerate(names)}
         self._probabilities, self._is_label, self._is_predicted = array("f"), bytearray(), bytearray()
         self._loss = ExactSum()
@@ -32,7 +39,7 @@ class LabelSetScorer:
 
     def add(self, record: Record) -> None:
         self._is_label += self._mask(record["label"])
-        if self.threshold is None and "prediction" in record:
+        if self.threshold in (None, AUTO) and "prediction" in record:
             self._is_predicted += self._mask(record["prediction"])
         of_labels = record["probabilities"]
         self._has_all = self._has_all and len(of_labels) == len(self.names)
@@ -76,8 +83,8 @@ class LabelSetScorer:
     def drawn_from(self, known: tuple[np.ndarray, np.ndarray]) -> None:
         self._of_all = known
 
-    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float | None]:
-        """Return labels, probabilities and predictions, (N, C) each, and the threshold, None if there are several."""
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, float]]:
+        """Return labels, probabilities and predictions, (N, C) each, and as metrics the thresholds that it chose."""
         # Copies: a view would lock the buffer, and adding or merging more examples would raise BufferError.
         label_NC, given_NC = (
             np.frombuffer(bytes(mask), np.uint8).reshape(-1, len(self.names)).astype(bool)
@@ -85,15 +92,26 @@ class LabelSetScorer:
         )
         probability_NC = np.frombuffer(self._probabilities.tobytes(), np.float32).reshape(label_NC.shape)
         if len(given_NC):
-            return label_NC, probability_NC, given_NC, None
+            return label_NC, probability_NC, given_NC, {}
         if isinstance(self.threshold, Mapping):
-            threshold_C = np.array(by_class("task.threshold", self.threshold, self.names, 0.5), np.float32)
-            return label_NC, probability_NC, probability_NC >= threshold_C, None
-        threshold = best_threshold(label_NC, probability_NC) if self.threshold is None else self.threshold
-        return label_NC, probability_NC, probability_NC >= np.float32(threshold), threshold
+            at_least, chosen = by_class("task.threshold", self.threshold, self.names, 0.5), {}
+        elif self.threshold == AUTO:
+            at_least = self._of_labels(label_NC, probability_NC) if self._given is None else list(self._given)
+            chosen = as_metrics(at_least, self.names)
+        else:
+            one = best_threshold(label_NC, probability_NC) if self.threshold is None else float(self.threshold)
+            at_least, chosen = [one] * len(self.names), {SETTING: one}
+        return label_NC, probability_NC, probability_NC >= np.array(at_least, np.float32), chosen
+
+    def _of_labels(self, label_NC: np.ndarray, probability_NC: np.ndarray) -> list[float]:
+        found = (
+            self._aim.threshold(probability_N, label_N, int(label_N.sum()))
+            for probability_N, label_N in zip(probability_NC.T, label_NC.T, strict=True)
+        )
+        return [0.5 if one is None else one for one in found]
 
     def result(self) -> Scores:
-        label_NC, _, predicted_NC, threshold = self._arrays()
+        label_NC, _, predicted_NC, chosen = self._arrays()
         right_C, predicted_C, wanted_C = (
             mask_NC.sum(0) for mask_NC in (label_NC & predicted_NC, predicted_NC, label_NC)
         )
@@ -110,7 +128,7 @@ class LabelSetScorer:
             "recall_micro": ratio(right_C.sum(), wanted_C.sum()),
             **({"average_precision": _mean_of_known(precision_C, float("nan"))} if self._has_all else {}),
             "exact_match": float((label_NC == predicted_NC).all(1).sum() / len(label_NC)),
-            **({} if threshold is None else {"threshold": threshold}),
+            **chosen,
             "loss": self._loss.value / len(label_NC),
         }
         by_label: list[LabelRow] = [
@@ -133,22 +151,8 @@ def best_threshold(label_NC: np.ndarray, probability_NC: np.ndarray) -> float:
     Every cut between neighbouring probabilities is tried, not a grid. Without any gold label all thresholds have the
     same micro F1, and the result is 0.5.
     """
-    if not label_NC.any():
-        return 0.5
-    probability_M, label_M = probability_NC.reshape(-1), label_NC.reshape(-1)
-    order_M = np.argsort(-probability_M, kind="stable")
-    probability_M, right_M = probability_M[order_M], np.cumsum(label_M[order_M])
-    # A cut must lie between different probabilities.
-    is_last_M = np.append(probability_M[1:] != probability_M[:-1], True)
-    predicted_M = np.arange(1, len(probability_M) + 1)
-    f1_M = np.where(is_last_M, 2 * right_M / (predicted_M + max(1, int(label_M.sum()))), -1.0)
-    # argmax takes the first of equal values; from behind, that is the lowest threshold.
-    best = len(f1_M) - 1 - int(f1_M[::-1].argmax())
-    above, below = float(probability_M[best]), float(probability_M[best + 1]) if best + 1 < len(f1_M) else 0.0
-    # Probabilities are compared as float32, so the threshold is one too; between two neighbouring floats no middle
-    # exists.
-    middle = float(np.float32((above + below) / 2))
-    return middle if below < middle <= above else above
+    found = Aim().threshold(probability_NC.reshape(-1), label_NC.reshape(-1), int(label_NC.sum()))
+    return 0.5 if found is None else found
 
 
 def _mean_by_value(values_N: np.ndarray) -> float:

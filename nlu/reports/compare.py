@@ -10,6 +10,7 @@ from nlu.config.errors import UserError
 from nlu.config.schema import has_effect
 from nlu.config.words import counted, listed, path_text, shortened
 from nlu.display.tables import metric_text, numbers, print_table, table_of, texts, value_text
+from nlu.metrics.thresholds import is_setting
 from nlu.reports.aggregate import Spread, TableRow, is_identity, lower_is_better, missing_folds, rows_of, spread_of
 from nlu.reports.flips import Flip, Flips, OtherRows, compare, texts_of
 from nlu.reports.runs import RunRecord, find_runs
@@ -254,9 +255,7 @@ def _print_metrics(found: Difference) -> None:
     print_table(table, "")
     if with_p:
         # A threshold is a setting of the decision, which is not better or worse.
-        untested = [
-            name for name in found.metrics if name not in found.changes and name.rpartition("/")[2] != "threshold"
-        ]
+        untested = [name for name in found.metrics if name not in found.changes and not is_setting(name)]
         print_table(
             "interval and p of B - A by a paired bootstrap over the examples"
             + (f"; not tested: {', '.join(untested)}" if untested else ""),

@@ -1,7 +1,7 @@
 """Classify texts or pairs of texts: one label for each example. Axes: N examples, C classes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -9,13 +9,14 @@ from torch import Tensor
 
 from nlu.config.by_class import by_class, require_known
 from nlu.config.errors import UserError
-from nlu.config.types import Probability
+from nlu.config.types import Fraction, PositiveFloat, Probability
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import ClassScorer, log_probabilities
 from nlu.metrics.scores import Scorer
+from nlu.metrics.thresholds import Aim, ThresholdScorer, of_classes
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
@@ -47,13 +48,17 @@ class Classify(RowsOfLogits):
         loss: Loss,
         target: Target,
         *,
-        threshold: Probability | dict[str, Probability] | None = None,
+        threshold: Probability | dict[str, Probability] | Literal["auto"] | None = None,
+        threshold_beta: PositiveFloat = 1.0,
+        threshold_precision: Fraction | None = None,
         fallback: str | None = None,
         chosen_classes: list[str] | None = None,
         score_queries: bool = False,
     ):
         """`threshold`: a row whose most probable class has less than this probability gets the class `fallback`; one
-        for all classes, or by class (others 0); null = off. `fallback`: null = the first class. `chosen_classes`: the
+        for all classes, or by class (others 0); null = off; auto = by class, chosen at each evaluation on the first set
+        for the highest F-beta of the class (`threshold_beta`) or, if `threshold_precision` is set, for that precision
+        with the highest recall, and reported as metrics. `fallback`: null = the first class. `chosen_classes`: the
         classes that precision_chosen, recall_chosen and f1_chosen are about; null = none. `score_queries`: rows with
         the same value of folds.group_by are the candidates of a query, for query_precision, query_recall and query_f1.
 
@@ -65,11 +70,14 @@ class Classify(RowsOfLogits):
         self.thresholds: list[float] | None = None
         self.fallback = 0
         self.chosen_classes, self.score_queries = chosen_classes and list(map(str, chosen_classes)), score_queries
-        if threshold is not None:
-            if isinstance(loss, Deciding):
-                raise UserError(
-                    f"task.threshold is {threshold}, but this loss decides by its own rule; set task.threshold=null"
-                )
+        if threshold is not None and isinstance(loss, Deciding):
+            raise UserError(
+                f"task.threshold is {threshold}, but this loss decides by its own rule; set task.threshold=null"
+            )
+        self.aim = None
+        if isinstance(threshold, str):
+            self.aim = Aim(threshold_beta, threshold_precision)
+        elif threshold is not None:
             self.thresholds = by_class("task.threshold", threshold, target.names, 0.0)
         if fallback is not None:
             require_known("task.fallback", [fallback], target.names)
@@ -93,17 +101,25 @@ class Classify(RowsOfLogits):
         return records
 
     def decide(self, best: int, probabilities: Sequence[float]) -> int:
-        """Return the predicted class, given the most probable one: that one, or the fallback below the threshold."""
-        return best if self.thresholds is None or probabilities[best] >= self.thresholds[best] else self.fallback
+        """Return the predicted class, given the most probable one: that one, or the fallback below the threshold.
+
+        Thresholds that a set chooses are not known yet; `finished` has them.
+        """
+        return self._reached(best, probabilities, self.thresholds)
+
+    def _reached(self, best: int, probabilities: Sequence[float], thresholds_C: Sequence[float] | None) -> int:
+        return best if thresholds_C is None or probabilities[best] >= thresholds_C[best] else self.fallback
 
     def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
         """Return the record; the prediction is decided again, since the mean of several runs has none by this rule."""
-        if self.thresholds is None:
+        names = self.known.names
+        thresholds_C = self.thresholds if self.aim is None else of_classes(metrics, names)
+        if thresholds_C is None:
             return record
-        names, of_class = self.known.names, record["probabilities"]
+        of_class = record["probabilities"]
         assert isinstance(of_class, dict), "a result of `predictions`"
         probabilities = [of_class[name] for name in names]
-        chosen = self.decide(probabilities.index(max(probabilities)), probabilities)
+        chosen = self._reached(probabilities.index(max(probabilities)), probabilities, thresholds_C)
         return {**record, "prediction": names[chosen], "probability": probabilities[chosen]}
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
@@ -113,6 +129,12 @@ class Classify(RowsOfLogits):
         return super().divergence(batch, first, second)
 
     def scorer(self, decided: Mapping[str, float]) -> Scorer:
+        if self.aim is not None:
+            names = self.known.names
+            return ThresholdScorer(
+                names, aim=self.aim, rejected=self.fallback, given=of_classes(decided, names),
+                chosen_classes=self.chosen_classes,
+            )  # fmt: skip
         return ClassScorer(self.known.names, chosen_classes=self.chosen_classes, score_queries=self.score_queries)
 
 

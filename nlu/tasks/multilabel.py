@@ -1,18 +1,20 @@
 """Predict any number of labels for a text or a pair of texts. Axes: B examples, C labels."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
 from nlu.config.by_class import by_class
-from nlu.config.types import Fraction
+from nlu.config.types import Fraction, PositiveFloat
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
 from nlu.losses.loss import Loss, bernoulli_divergence, each_probability
 from nlu.metrics.label_sets import LabelSetScorer
+from nlu.metrics.thresholds import AUTO, SETTING, Aim, of_classes
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
@@ -40,11 +42,22 @@ class Multilabel(RowsOfLogits):
     binary_metrics: tuple[str, ...] = ()
     default_metric = "f1_micro"
     lower_is_better = ("loss",)
+    rules_of_config = "nlu.tasks.rules.threshold_problems"
 
-    def __init__(self, loss: Loss, target: Target, *, threshold: Fraction | dict[str, Fraction] | None = None):
+    def __init__(
+        self,
+        loss: Loss,
+        target: Target,
+        *,
+        threshold: Fraction | dict[str, Fraction] | Literal["auto"] | None = None,
+        threshold_beta: PositiveFloat = 1.0,
+        threshold_precision: Fraction | None = None,
+    ):
         """`threshold`: labels with at least this probability are predicted, one for all labels or by label (others
-        0.5); null = the threshold with the highest micro F1 on the first evaluation set, chosen again at each
-        evaluation. It is reported as a metric, and other sets, such as the test set, are scored with it.
+        0.5); null = the threshold with the highest micro F1 on the first evaluation set, auto = by label the one with
+        the highest F-beta (`threshold_beta`) or, if `threshold_precision` is set, that reaches this precision with the
+        highest recall. They are chosen again at each evaluation and reported as metrics, and other sets, such as the
+        test set, are scored with them.
 
         Raises UserError for labels that the data do not have.
         """
@@ -54,8 +67,10 @@ class Multilabel(RowsOfLogits):
         if isinstance(threshold, dict):
             at_least = by_class("task.threshold", threshold, target.names, 0.5)
             self._at_least = dict(zip(target.names, at_least, strict=True))
-            # Numbers by label are no metric.
-            self.metrics = tuple(name for name in type(self).metrics if name != "threshold")
+        self.aim = Aim(threshold_beta, threshold_precision) if threshold == AUTO else None
+        if self._at_least or self.aim is not None:
+            # Thresholds by label cannot be the major metric.
+            self.metrics = tuple(name for name in type(self).metrics if name != SETTING)
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         return bernoulli_divergence(first["logits"], second["logits"])
@@ -80,7 +95,9 @@ class Multilabel(RowsOfLogits):
         ]
 
     def scorer(self, decided: Mapping[str, float]) -> LabelSetScorer:
-        # Thresholds by label are never decided by a set.
+        if self.aim is not None:
+            return LabelSetScorer(self.known.names, AUTO, aim=self.aim, given=of_classes(decided, self.known.names))
+        # Given thresholds by label are never decided by a set.
         given = self.threshold if self._at_least else decided.get("threshold", self.threshold)
         return LabelSetScorer(self.known.names, given)
 
@@ -93,8 +110,11 @@ class Multilabel(RowsOfLogits):
         return {**known, "prediction": predicted, **record}
 
     def reaching(self, probabilities: Mapping[str, float], metrics: Mapping[str, float]) -> list[str]:
-        """Return the labels whose probability reaches the threshold, which `metrics` has unless it is by label."""
+        """Return the labels whose probability reaches the threshold, which `metrics` has unless it is given."""
         # In float32, as the scorer compares them; otherwise a probability equal to the threshold could be on the other
         # side.
-        at_least = self._at_least or dict.fromkeys(self.known.names, metrics["threshold"])
+        if self.aim is not None:
+            at_least = {name: metrics[f"{SETTING}/{name}"] for name in self.known.names}
+        else:
+            at_least = self._at_least or dict.fromkeys(self.known.names, metrics[SETTING])
         return [name for name, p in probabilities.items() if np.float32(p) >= np.float32(at_least[name])]

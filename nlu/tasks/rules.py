@@ -22,6 +22,16 @@ def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> I
                     f"task.threshold is {_shown(threshold)}, but this loss decides by its own rule; set "
                     "task.threshold=null, and for loss=bce loss.threshold"
                 )
+    yield from threshold_problems(config, constants)
+    if "fallback" in task and threshold == "auto" and fallback is None:
+        yield (
+            "task.threshold is auto, but task.fallback is null; set task.fallback to the class of texts below their "
+            "threshold"
+        )
+    if task.get("score_queries") and threshold == "auto":
+        yield (
+            "task.threshold is auto, but task.score_queries scores predictions without it; set task.score_queries=false"
+        )
     if fallback is not None and threshold is None:
         yield f"task.fallback is {fallback}, but task.threshold is null; set task.threshold, or task.fallback=null"
     if task.get("chosen_classes") == []:
@@ -35,6 +45,22 @@ def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> I
     labels = config["data"].get("labels")
     if isinstance(labels, list):
         yield from _unknown(task, loss, [str(name) for name in labels])
+
+
+def threshold_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where keys say how thresholds are chosen that are not. A derived class may lack any of the keys."""
+    task = config["task"]
+    for key, otherwise in (("threshold_beta", 1.0), ("threshold_precision", None)):
+        if task.get(key, otherwise) != otherwise and task.get("threshold") != "auto":
+            yield (
+                f"task.{key} is {task[key]}, but task.threshold is {_shown(task.get('threshold'))}; set "
+                f"task.threshold=auto, or leave out task.{key}"
+            )
+    if task.get("threshold_precision") is not None and task.get("threshold_beta", 1.0) != 1.0:
+        yield (
+            f"task.threshold_precision is {task['threshold_precision']} and task.threshold_beta is "
+            f"{task['threshold_beta']}, but a threshold is chosen by one of them; leave out one"
+        )
 
 
 def mlm_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:
@@ -81,4 +107,6 @@ def _unknown(task: Mapping[str, Any], loss: Mapping[str, Any], names: list[str])
 
 
 def _shown(value: Any) -> str:
-    return "{" + ", ".join(f"{k}: {v}" for k, v in value.items()) + "}" if isinstance(value, Mapping) else str(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {v}" for k, v in value.items()) + "}"
+    return "null" if value is None else str(value)

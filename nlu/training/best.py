@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from nlu.data.examples import Examples
+from nlu.metrics.thresholds import SETTING
 from nlu.optim.update import averaged
 from nlu.runs import summary
 from nlu.runs.checkpoint import held_steps
@@ -163,7 +164,9 @@ def log_evaluation(run: Training, entry: Best) -> None:
                     **({"rows": len(run.eval_sets[name]) if name in run.eval_sets else None} if entry.rows else {}),
                 }
                 run.tables["valid"].append(**row)
-                run.journal.evaluation(row)
+                # The thresholds of a hundred classes are no curves to follow.
+                if not metric.startswith(f"{SETTING}/"):
+                    run.journal.evaluation(row)
 
 
 def enters_best(run: Training, entry: Best) -> bool:

@@ -83,3 +83,32 @@ def test_rows_that_a_run_did_not_see_are_scored_and_predicted_by_its_rules(run: 
     assert of_run["query_f1"] == asked["query_f1"] == pytest.approx(query_f1(records, [row["query"] for row in new]))
     right = sum(one["prediction"] == one["label"] == "1" for one in records)
     assert of_run["recall_chosen"] == pytest.approx(right / sum(one["label"] == "1" for one in records))
+
+
+def test_thresholds_that_dev_chooses_hold_for_test_and_for_new_rows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = {"book": ["table", "room"], "play": ["song", "album"], "oos": ["joke", "stocks"]}
+    for name, count in (("train", 90), ("dev", 45), ("test", 45)):
+        labels = rng.choice(list(words), count)
+        texts = [f"can you {rng.choice(words[label] if rng.random() < 0.6 else words['oos'])}" for label in labels]
+        made: list[Row] = [{"text": t, "label": str(label)} for t, label in zip(texts, labels, strict=True)]
+        write(tmp_path / f"{name}.jsonl", made)
+    files = [f"data.{name}={tmp_path}/{name}.jsonl" for name in ("train", "dev", "test")]
+    options = ["task.threshold=auto", "task.fallback=oos", "task.threshold_precision=0.8"]
+    run = tmp_path / "run"
+    train(*TINY, "data=files", *files, *options, "trainer.max_duration=60st", f"hydra.run.dir={run}")
+    metrics = json.loads((run / "result.json").read_text())["metrics"]
+    chosen = {name: metrics["dev"][f"threshold/{name}"] for name in words}
+    assert chosen["oos"] == 0 and max(chosen.values()) > 0
+    assert all(metrics["test"][f"threshold/{name}"] == value for name, value in chosen.items())
+    found = kept(run, "test")
+    for one in found:
+        best = max(one["probabilities"], key=one["probabilities"].get)
+        assert one["prediction"] == (best if one["probabilities"][best] >= chosen[best] else "oos")
+    right = [one["prediction"] == one["label"] for one in found]
+    assert metrics["test"]["accuracy"] == pytest.approx(np.mean(right))
+    texts = [row["text"] for row in read(tmp_path / "test.jsonl")]
+    write(tmp_path / "bare.jsonl", [{"text": text} for text in texts])
+    predict(f"run={run}", f"input={tmp_path}/bare.jsonl", f"output={tmp_path}/found.jsonl")
+    predicted = [row["prediction"] for row in read(tmp_path / "found.jsonl")]
+    assert predicted == [one["prediction"] for one in found]

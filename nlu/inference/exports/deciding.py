@@ -126,11 +126,10 @@ def _kind(trained: Trained) -> str:
 def _class_of(trained: Trained, probabilities: dict[str, float]) -> str:
     """Return the most probable class or, with `task.threshold`, the fallback of the run if it is below that."""
     best = max(probabilities, key=probabilities.__getitem__)
-    task = trained.task
-    if not isinstance(task, Classify) or task.thresholds is None:
+    if not isinstance(trained.task, Classify):
         return best
-    names = trained.labels
-    return names[task.decide(names.index(best), [probabilities[name] for name in names])]
+    record: dict[str, object] = {"prediction": best, "probabilities": probabilities}
+    return str(trained.task.finished(record, trained.decided)["prediction"])
 
 
 def _reaching(trained: Trained, probabilities: dict[str, float]) -> list[str]:
