@@ -55,8 +55,8 @@ class LabelSetScorer:
     def merge(self, other: Self) -> None:
         self._is_label += other._is_label
         self._is_predicted += other._is_predicted
-        self._probabilities.extend(other._probabilities)
         self._has_all = self._has_all and other._has_all
+        self._probabilities.extend(other._probabilities)
         self._loss.merge(other._loss)
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
