@@ -6,7 +6,8 @@ Axes: N rows of one chunk.
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pyarrow as pa
 
 from nlu.config.errors import DataError
 from nlu.config.words import called, counted
+from nlu.data.findings import NO_ROWS, Collector, Finding, Seen
+from nlu.data.labels import labels_of
 from nlu.data.layouts import Layout, Values, unusable
 from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.reader import Mark, Row
@@ -35,11 +38,13 @@ class Builder:
 
     def __init__(self, plan: Plan, tokenizer: Tokenizer):
         self.counts: dict[str, dict[str, Any]] = {}
-        """of each set: rows, bad_rows, cut, document_marks, listed_bad_rows"""
+        """of each set: rows, bad_rows, cut, document_marks, listed_bad_rows, findings"""
         self.groups: dict[str, None] = {}
         """the first names of groups, for messages"""
         self._plan, self._tokenizer = plan, tokenizer
         self._reading = plan.reading.by(tokenizer)
+        self._cut = Seen()
+        self._seen: Collector
 
     def add_set(self, folder: Path, name: str, advance: Callable[[int], None]) -> None:
         """Write a set into a folder.
@@ -75,7 +80,8 @@ class Builder:
                 remedy=f"set {self._plan.files.sources()[name][0]} to a file with rows",
             )
         self._close(name)
-        self.counts[name] = {"rows": writer.rows, **counts, "listed_bad_rows": bad}
+        findings = list(map(asdict, self.findings(name, cut=self._cut)))
+        self.counts[name] = {"rows": writer.rows, **counts, "listed_bad_rows": bad, "findings": findings}
 
     def first(self, name: str, count: int, advance: Callable[[int], None]) -> StoredSet:
         """Return the first `count` usable rows of a set in memory, encoded as `add_set` does.
@@ -102,9 +108,20 @@ class Builder:
         """Yield the usable rows of each chunk of a set."""
         # Folds group training rows only; any set can be scored by group.
         with_group = self._plan.is_trained or self._plan.scores_groups or name == "train"
-        for chunk in self._reading.chunks(self._plan.sets[name], with_group=with_group):
-            yield self._usable(name, chunk, bad, counts)
+        files, sources, target = self._plan.files, self._plan.sets[name], self._plan.target
+        split = partial(labels_of, separator=files.label_separator) if target.kind == "label_set" else None
+        self._seen = Collector(self._reading, sources[0].path, split, has_labels=files.labels is not None)
+        self._cut = Seen()
+        for chunk in self._reading.chunks(sources, with_group=with_group):
+            good = self._usable(name, chunk, bad, counts)
+            for source, row, _ in good:
+                self._seen.see((source, row.number), row.values)
+            yield good
             advance(len(chunk))
+
+    def findings(self, name: str, cut: Seen = NO_ROWS) -> list[Finding]:
+        """Return the findings in the rows of a set that were read last; `cut` are those that max_len cut."""
+        return self._seen.found(self._plan.target.kind, self._plan.sets[name], cut, self._plan.files.max_len)
 
     def _close(self, name: str) -> None:
         # Other sets come later, and must not add labels.
@@ -146,6 +163,8 @@ class Builder:
         """Encode and write rows, and count those that were cut."""
         rows = [row.values for _, row, _ in good]
         encoded = self._plan.layout.encode(self._tokenizer, rows, self._plan.files.max_len)
+        for cut in np.flatnonzero(encoded.cut_N).tolist():
+            self._cut.add((good[cut][0], good[cut][1].number))
         counts["cut"] += int(encoded.cut_N.sum())
         text_hash_N, first_N, second_N = _hashes(self._plan.layout, rows)
         origin = Origin(

@@ -12,17 +12,14 @@ import numpy as np
 from nlu.config.words import counted
 from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
+from nlu.data.findings import Finding, of_balance
 from nlu.data.mixture import MixedStore
 from nlu.data.opening import Store
 from nlu.data.store import chunks_of
 from nlu.data.tokenizing import Tokenizer
 
-RARE, RARE_WITHOUT_NAME = 0.001, 0.05
-"""share of the training rows below which a label may be a typing error; the second for marks such as -"""
 MUCH_UNKNOWN, COUNTED_ROWS = 0.01, 8_192
 """share of unknown tokens that is logged, and the rows of a set, at even distances, in which they are counted"""
-FEWEST = 100
-"""with fewer rows, no label is called rare"""
 
 
 def describe(store: Store) -> dict[str, Any]:
@@ -78,6 +75,7 @@ def _describe_set(store: Store, part: Examples, of_train_S: np.ndarray | None) -
         "document_marks": read.get("document_marks", 0),
         "listed_bad_rows": read.get("listed_bad_rows", []),
         "cut_to_max_len": read.get("cut"),
+        "findings": read.get("findings", []),
         "length_median": lengths[0],
         "length_95_percent": lengths[1],
         "length_max": lengths[2],
@@ -141,11 +139,11 @@ def lines(facts: dict[str, Any]) -> list[str]:
                 f"data: {name}: {part['unknown_share']:.1%} of the tokens are [UNK], as the vocabulary lacks the words"
             )
         out += [f"data: {name}: {line}" for line in _target_lines(name, part)]
+        out += [f"data: {name}: warning: {Finding(**one)}" for one in part.get("findings", ())]
         for key, noun, rest in (
             ("duplicates", "example", "seen before in the same set"),
             ("conflicts", "text", "with several labels"),
             ("in_train", "example", "whose text is a training text too: scores on these are optimistic"),
-            ("cut_to_max_len", "row", "of its files longer than data.max_len, before dropping and splitting"),
             ("document_marks", "line", "-DOCSTART- left out"),
             ("bad_rows", "bad row", "left out (data.on_bad_row=skip), the first:"),
         ):
@@ -164,17 +162,10 @@ def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
         return
     total = max(1, sum(labels.values()))
     yield _balance_line(labels, total) + (f"; {part['without']:,} without a label" if "without" in part else "")
-    # An I- tag may be missing, because a span of one unit has none.
-    if absent := [label for label, count in labels.items() if not count and not label.startswith("I-")]:
-        effect = "so it cannot be learned" if name == "train" else "so scores of this set say nothing about it"
-        yield f"warning: no row has the label {_listed(absent)}, {effect}"
-    # Span types may be rare in units although many spans have them.
-    rare = [f"{label} ({count:,})" for label, count in labels.items() if is_doubtful(label, count, total)]
-    if name == "train" and rare and not any(label.startswith("B-") for label in labels):
-        yield (
-            f"warning: few rows have the label {_listed(rare)}; is it one? If not, set data.labels to the labels, and "
-            "data.on_bad_row=skip to leave the rows of others out"
-        )
+    are_classes = "without" not in part and "O" not in labels and len(labels) > 1
+    yield from (
+        f"warning: {doubt}" for doubt in of_balance(labels, total, is_train=name == "train", are_classes=are_classes)
+    )
 
 
 def _are_zeros_and_ones(numbers: dict[str, float]) -> bool:
@@ -182,16 +173,6 @@ def _are_zeros_and_ones(numbers: dict[str, float]) -> bool:
     mean = numbers["mean"]
     is_within = numbers["min"] == 0 and numbers["max"] == 1
     return is_within and math.isclose(numbers["sd"] ** 2, mean * (1 - mean), rel_tol=1e-9)
-
-
-def is_doubtful(label: str, count: int, total: int) -> bool:
-    """Return whether a label of the training set may be a typing error."""
-    has_name = any(character.isalnum() for character in label)
-    return total >= FEWEST and 0 < count < max(2, (RARE if has_name else RARE_WITHOUT_NAME) * total)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 def _balance_line(labels: dict[str, int], total: int) -> str:

@@ -26,6 +26,11 @@ FORMATS_OF_KEYS = {
     "skip_lines": ("csv", "tsv", "xlsx", "jsonl", "json", "conll", "lines"),
 }  # fmt: skip
 """Keys of reading that apply only to some formats."""
+NAMES_OF_TEXTS = (
+    "text sentence content review comment body question query title utterance document doc news message input passage "
+    "文本 内容 评论 句子 标题 问题 正文 评价"
+).split()
+"""Usual names of a column of texts."""
 ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
 SENTENCE = "sentence_id"
 """the field that tells the sentences of a table with one token a row apart"""

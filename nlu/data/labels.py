@@ -16,6 +16,8 @@ APPLIES = {
     **dict.fromkeys(("0", "0.0", "false", "no", "f", "n", "", "nan", "none"), False),
 }
 """whether the label of a column applies, by its cell"""
+FLAGS = frozenset(("0", "1", "0.0", "1.0", "false", "true"))
+"""the items of a list that has one for each label, in lower case"""
 
 
 def listed_labels(cell: str) -> list[object] | None:

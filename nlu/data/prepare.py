@@ -12,6 +12,7 @@ import numpy as np
 from nlu.data.building import Builder, gc_frozen
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
+from nlu.data.findings import Finding
 from nlu.data.folds import Fold
 from nlu.data.opening import Store, meta_of, open_sets, open_store
 from nlu.data.plan import Plan
@@ -63,14 +64,18 @@ def first_rows(plan: Plan, count: int, progress: ProgressBar = quiet) -> list[Sa
         store = prepare(plan, progress)
         # Rows that are held out of train are in its stored set.
         first = {name: store.sets[name].stored for name in plan.sets if name in store.sets}
+        found = {name: [Finding(**one) for one in store.meta["sets"][name].get("findings", ())] for name in first}
         known = store.target, store.tokenizer
     else:
         builder = Builder(plan, plan.tokenizer)
-        first = {}
+        first, found = {}, {}
         for name in plan.sets:
             with progress(f"reading {name}") as advance:
-                first[name] = builder.first(name, count, advance)
+                first[name], found[name] = builder.first(name, count, advance), builder.findings(name)
         known = plan.target, plan.tokenizer
+    for name, findings in found.items():
+        for finding in findings:
+            log.warning("data: %s: %s", name, finding)
     reading = plan.reading.by(known[1])
     return [
         Sample(name, stored, count, Texts(reading, plan.sets[name], plan.layout), known[0], plan.layout, known[1])

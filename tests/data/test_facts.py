@@ -23,7 +23,7 @@ def test_balance_lengths_duplicates_conflicts_and_overlap_are_counted(facts_of):
     assert facts["vocab_size"] == 5 + 10
     assert facts["dropped_duplicates"] == 0
     assert facts["sets"]["train"] == {
-        "examples": 7, "bad_rows": 0, "document_marks": 0, "listed_bad_rows": [], "cut_to_max_len": 0,
+        "examples": 7, "bad_rows": 0, "document_marks": 0, "listed_bad_rows": [], "cut_to_max_len": 0, "findings": [],
         "length_median": 5, "length_95_percent": 7, "length_max": 8, "unknown_share": 0.0, "duplicates": 4,
         "conflicts": 2, "labels": {"0": 2, "1": 3, "2": 2},
     }  # fmt: skip
@@ -63,7 +63,7 @@ def test_cut_and_skipped_rows_are_reported(facts_of):
     assert (train["cut_to_max_len"], train["bad_rows"], len(train["listed_bad_rows"])) == (1, 2, 2)
     assert "train.tsv:3: field text" in train["listed_bad_rows"][0]
     told = "\n".join(lines(facts))
-    assert "train: 1 row of its files longer than data.max_len, before dropping and splitting" in told
+    assert "train: warning: 1 row (50.0%) is longer than data.max_len, 8, and is cut there" in told
     assert "train: 2 bad rows left out" in told
 
 
@@ -95,4 +95,4 @@ def test_pairs_that_all_belong_together_lack_nothing(facts_of):
     assert "train: relevant: 2 (100.0%)" in told and "warning" not in told
     # A set that no query could find still warns.
     none_fits = facts_of("text_a,text_b,label\na,b,1\nc,d,0\n", "text_a,text_b,label\na,b,0\n", **settings)
-    assert "dev: warning: no row has the label relevant, so" in "\n".join(lines(none_fits))
+    assert "dev: warning: every row has the label irrelevant, so" in "\n".join(lines(none_fits))

@@ -482,13 +482,13 @@ def test_groups_make_a_separate_store_and_dev_needs_no_such_column(write, open_f
 @pytest.mark.parametrize(
     ("name", "layout", "settings"),
     [
-        ("9567c46e5194b1518861ab45", "single", {}),
-        ("4ac941db9a27d12329e4b1bb", "single",
+        ("03c36cb24d2cd52d69b78819", "single", {}),
+        ("26a9b949782f2034ce89bdcb", "single",
          {"group_by": 1, "max_len": 64, "on_bad_row": "skip", "max_rows": 7, "labels": ["1", "0"]}),
-        ("bc52d445835f906b200b6081", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
-        ("cbd7c0000dc6cee805d7c80d", "single",
+        ("0a6578777e81f30ed82c8dab", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
+        ("f3749161dc355d94b292e124", "single",
          {"separator": ";", "target": "nlu.data.targets.LabelSet", "label_separator": ","}),
-        ("bc4a34f66879aadf52bd29cc", "units", {"fields": {"text": "text", "spans": "label"}}),
+        ("954749ab87cadc20787fcde7", "units", {"fields": {"text": "text", "spans": "label"}}),
     ],
     ids=["plain", "settings", "pair", "dialect", "spans"],
 )  # fmt: skip

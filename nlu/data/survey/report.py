@@ -4,6 +4,7 @@ Axes: N rows of a set.
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
@@ -11,8 +12,8 @@ from itertools import combinations
 import numpy as np
 
 from nlu.config.words import counted, listed
-from nlu.data.facts import is_doubtful
 from nlu.data.fields import SUFFIX_FORMATS
+from nlu.data.findings import of_balance
 from nlu.data.readers import has_header
 from nlu.data.survey.shared import Between, Within, between, find_shown, within
 from nlu.data.survey.walk import NO_LABEL, Advance, Survey
@@ -25,8 +26,6 @@ LENGTH_STEP = 8
 SHORTEST = 16
 TRIED_LENGTHS = 16, 32, 64, 96, 128, 192, 256, 384, 512
 MUCH_CUT, MUCH_UNKNOWN, MUCH_REPEATED = 0.05, 0.01, 0.05
-IMBALANCE = 20
-"""ratio of the most frequent to the rarest label from which accuracy says little"""
 TASKS = {"labels": "multilabel", "numbers": "regress", "spans": "tag"}
 POSITIONS = 512
 MOST_BINS = 64
@@ -110,8 +109,9 @@ def remarks(report: Report) -> list[str]:
     """Return what to check before training, the gravest first."""
     found = [*_of_shared(report)]
     for survey in report.surveys:
-        found += [*_of_rows(report, survey), *_of_labels(survey), *_of_texts(report, survey)]
-    found += _of_labels_between(report)
+        doubts = [*_of_labels(report, survey), *map(str, survey.findings())]
+        found += [*_of_rows(report, survey), *(f"{survey.name}: {doubt}" for doubt in doubts)]
+        found += _of_texts(report, survey)
     return found
 
 
@@ -140,24 +140,36 @@ def _of_rows(report: Report, survey: Survey) -> Iterator[str]:
         )
 
 
-def _of_labels(survey: Survey) -> Iterator[str]:
-    without = survey.labels.get(NO_LABEL, 0)
-    if survey.has_labels and without and survey.kind != "labels":
-        yield f"{survey.name}: {counted(without, 'row')} without a label"
-    if survey.kind != "classes":
+def _of_labels(report: Report, survey: Survey) -> Iterator[str]:
+    train = report.train
+    if survey.has_labels and survey.kind != "labels" and (without := survey.labels[NO_LABEL]):
+        yield f"{counted(without, 'row')} without a label, which data.on_bad_row=skip leaves out"
+    own, of_train = (
+        Counter({name: rows for name, rows in one.labels.items() if name != NO_LABEL}) for one in (survey, train)
+    )
+    if survey.kind == "numbers" or not own:
         return
-    counts = {label: count for label, count in survey.labels.items() if label != NO_LABEL}
-    if len(counts) == 1:
-        yield f"{survey.name}: every row has the label {next(iter(counts))}, so there is nothing to learn"
-    rare = [f"{label} ({count:,})" for label, count in counts.items() if is_doubtful(label, count, len(survey))]
-    if rare:
-        yield f"{survey.name}: few rows have the label {listed(rare, 8)}; is it one?"
-    most, least = max(counts.values()), min(counts.values())
-    if most > IMBALANCE * least:
+    known = dict.fromkeys(of_train or own, 0)
+    if lacks_labels(report, survey):
         yield (
-            f"{survey.name}: the most frequent label has {most / least:,.0f} times as many rows as the rarest, so look "
-            "at f1_macro too; loss.class_weights=inverse_frequency gives all labels the same weight"
+            f"none of its labels ({listed(list(own), 8)}) is one of {train.name}, so it cannot be scored, and the "
+            "command below leaves it out"
         )
+        return
+    if new := [label for label in own if label not in known]:
+        yield (
+            f"has labels that {train.name} lacks, which are never learned: {listed(new, 8)}; data.on_bad_row=skip "
+            "leaves their rows out"
+        )
+    are_classes = survey.kind == "classes"
+    yield from of_balance(known | own, len(survey), is_train=survey is train, are_classes=are_classes)
+
+
+def lacks_labels(report: Report, survey: Survey) -> bool:
+    """Return whether a set cannot be scored: its rows have no labels, or none of those of the training set."""
+    if not survey.has_labels or not report.train.has_labels or "numbers" in (survey.kind, report.train.kind):
+        return not survey.has_labels
+    return report.train.labels.keys().isdisjoint(survey.labels.keys() - {NO_LABEL})
 
 
 def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
@@ -179,19 +191,6 @@ def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
         yield f"{survey.name}: {counted(hidden, 'invisible or control character')}; tokenizers drop them"
 
 
-def _of_labels_between(report: Report) -> Iterator[str]:
-    train = report.train
-    for survey in report.surveys:
-        if survey is train or not (survey.has_labels and train.has_labels) or survey.kind == "numbers":
-            continue
-        new = [label for label in survey.labels if label not in train.labels and label != NO_LABEL]
-        if new:
-            yield f"{survey.name}: has labels that {train.name} lacks, which are never learned: {listed(new, 8)}"
-        absent = [label for label in train.labels if label not in survey.labels and label != NO_LABEL]
-        if absent:
-            yield f"{survey.name}: no row has the label {listed(absent, 8)}, so its scores say nothing about it"
-
-
 def command(report: Report, model: str | None, choice: str | None) -> str:
     """Return a command that trains on these files, with the options that the rows need.
 
@@ -202,23 +201,32 @@ def command(report: Report, model: str | None, choice: str | None) -> str:
     if model:
         words.append(f"model.pretrained={model}")
     elif not train.letters.language().startswith("Chinese"):
-        # The default model is for Chinese.
-        words.append("model=textcnn")
+        # The default model is for Chinese; this one knows 100 languages.
+        words.append("model=e5_small")
     words += [f"data={choice}"] if choice else _set_words(report)
     words.append(f"data.max_len={report.max_len}")
     if report.withins[train.name].with_same_label:
         words.append("data.drop_duplicates=true")
-    if any(survey.bad for survey in report.surveys):
+    if (separator := train.separator) is not None:
+        words.append(f"data.label_separator={_quoted(separator)}")
+    if any(survey.bad or _has_rows_to_skip(report, survey) for survey in report.surveys):
         words.append("data.on_bad_row=skip")
     return shlex.join(["python", "-m", "nlu.train", *words])
+
+
+def _has_rows_to_skip(report: Report, survey: Survey) -> bool:
+    """Return whether a set that is used has rows whose label cannot be read."""
+    if survey.kind in ("labels", "nothing") or lacks_labels(report, survey):
+        return False
+    is_closed = survey is not report.train and survey.kind != "numbers"
+    return bool(survey.labels[NO_LABEL]) or (is_closed and not survey.labels.keys() <= report.train.labels.keys())
 
 
 def _set_words(report: Report) -> list[str]:
     """Return the overrides that name files and columns, and say how files are read."""
     train, reading = report.train, report.train.source.reading
     words = ["data=files", f"data.train={_files(train)}"]
-    # Sets without labels cannot be scored.
-    rest = [survey for survey in report.surveys if survey is not train and survey.has_labels]
+    rest = [survey for survey in report.surveys if survey is not train and not lacks_labels(report, survey)]
     test = next((one for one in rest if "test" in one.name.lower()), None)
     dev = next((one for one in rest if one is not test), None)
     words += [f"data.dev={_files(dev)}"] if dev else []

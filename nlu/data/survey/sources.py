@@ -17,7 +17,7 @@ from nlu.config.targets import TARGET
 from nlu.config.words import listed
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
-from nlu.data.fields import FORMATS, TEXT_ROLES, chosen_layout
+from nlu.data.fields import FORMATS, NAMES_OF_TEXTS, TEXT_ROLES, chosen_layout
 from nlu.data.layouts import Values
 from nlu.data.reader import Row
 from nlu.data.readers import Fields, column_names, format_of, read_rows
@@ -29,10 +29,6 @@ from nlu.storage.places import files_like, is_pattern
 SAID = "as given"
 FILES = "nlu.data.dataset.Files"
 SAMPLED_ROWS = 1000
-TEXTS = (
-    "text sentence content review comment body question query title utterance document doc news message input passage "
-    "文本 内容 评论 句子 标题 问题 正文 评价"
-).split()
 PAIRS = (
     ("text_a", "text_b"), ("sentence1", "sentence2"), ("sentence_a", "sentence_b"), ("text1", "text2"),
     ("question1", "question2"), ("q1", "q2"), ("first", "second"), ("premise", "hypothesis"), ("query", "title"),
@@ -50,6 +46,8 @@ LIKE_LENGTHS = 2.5
 """the largest ratio of the mean lengths of two columns that are a pair"""
 MOST_HEADER = 40
 """characters of a column's name"""
+FEWEST_BELOW = 10
+"""rows below the first one from which a name that does not occur again is that of the column"""
 LEAST_LINES = 3
 """lines from which a separator is guessed"""
 
@@ -321,14 +319,18 @@ def _values(path: Path, chosen: str, fields: Fields, header: bool | None, dialec
 
 
 def _is_header(columns: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first row is a header: it has a usual name, or no number above a column of numbers."""
+    """Return whether the first row is a header: it has a usual name, or no number above a column of numbers, or only
+    names, none of which occurs again in its column, above a column whose values do."""
     first = [column[0].strip() for column in columns]
-    known = {*TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)}
+    known = {*NAMES_OF_TEXTS, *LABELS, *(name for pair in PAIRS for name in pair)}
     if any(not cell or len(cell) > MOST_HEADER for cell in first) or len(set(first)) < len(first):
         return False
     if any(cell.lower() in known for cell in first):
         return True
     below = [[cell.strip() for cell in column[1:]] for column in columns]
+    if all(map(str.isidentifier, first)) and not any(name in cells for name, cells in zip(first, below, strict=True)):
+        if any(len(cells) >= FEWEST_BELOW and len(set(cells)) <= len(cells) / 2 for cells in below):
+            return True
     return any(
         cells and not NUMBER.fullmatch(name) and all(map(NUMBER.fullmatch, cells))
         for name, cells in zip(first, below, strict=True)
@@ -354,7 +356,7 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
     tags = called((*TAGS, *LABELS), _Column.holds_tags) or next(filter(_Column.holds_tags, columns), None)
     if tags is not None:
         take("tags", tags, "lists of tags")
-    take("tokens", called((*TOKENS, *TEXTS), _Column.holds_texts), "by its name")
+    take("tokens", called((*TOKENS, *NAMES_OF_TEXTS), _Column.holds_texts), "by its name")
     if tags is not None and "tokens" not in fields:
         take(
             "tokens",
@@ -373,7 +375,7 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
         take("text_a", pair[0], "by its name")
         take("text_b", pair[1], "by its name")
     else:
-        take("text", called(TEXTS, lambda column: column.holds(str)), "by its name")
+        take("text", called(NAMES_OF_TEXTS, lambda column: column.holds(str)), "by its name")
     if not fields:
         _take_prose(columns, take)
     # Then the target: spans, a column with the usual name of a label, or the column with the fewest values.

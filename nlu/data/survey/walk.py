@@ -13,7 +13,8 @@ import numpy as np
 
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import SourceFile
-from nlu.data.labels import listed_labels
+from nlu.data.findings import Collector, Finding
+from nlu.data.labels import APPLIES, FLAGS, listed_labels
 from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.pieces import IDEOGRAPHS, PIECES
 from nlu.data.reader import Mark, Row
@@ -91,6 +92,8 @@ class Survey:
     is_several: bool = False
     """whether a row may have several labels"""
     letters: Letters = field(default_factory=Letters)
+    seen: Collector | None = None
+    """what is doubtful in the rows"""
     unknown: Unknown | None = None
     """None without tokenizer"""
     hash_N: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -122,7 +125,17 @@ class Survey:
             is_whole = bool((self.numbers_N[np.isfinite(self.numbers_N)] % 1 == 0).all())
             if len(self.labels) > (MOST_CLASSES if is_whole else 10):
                 return "numbers"
-        return "labels" if self.is_several else "classes"
+        return "labels" if self.is_several or self.separator is not None else "classes"
+
+    @property
+    def separator(self) -> str | None:
+        """What seems to stand between several labels of a cell, else None."""
+        return None if self.seen is None or self.is_several else self.seen.separator()
+
+    def findings(self) -> list[Finding]:
+        """Return what is doubtful in the labels and texts."""
+        kinds = {"labels": "label_set", "spans": "tags"}
+        return [] if self.seen is None else self.seen.found(kinds.get(self.kind, self.kind), self.source.files)
 
 
 def _lines(path: Path, file_format: str) -> int | None:
@@ -135,10 +148,14 @@ def _lines(path: Path, file_format: str) -> int | None:
 
 def walk(source: Source, tokenizer: Tokenizer | None, advance: Advance) -> Survey:
     """Read and count the rows of a set. Raises DataError as `Reading.rows` does."""
-    survey = Survey(source, unknown=None if tokenizer is None else Unknown())
+    seen = Collector(source.reading, source.files[0].path, listed_labels)
+    survey = Survey(source, unknown=None if tokenizer is None else Unknown(), seen=seen)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("hash", "target", "characters", "tokens", "numbers")}
     for chunk in source.reading.chunks(source.files):
-        rows = [row.values for _, row in usable(source, chunk, survey)]
+        rows = []
+        for file, row in usable(source, chunk, survey):
+            seen.see((file, row.number), row.values)
+            rows.append(row.values)
         if rows:
             for name, values in _count(survey, rows, tokenizer).items():
                 parts[name].append(values)
@@ -254,7 +271,11 @@ def _named(label: str, values: Values) -> list[str]:
     if isinstance(several, str):
         several = listed_labels(several)
     if isinstance(several, list):
-        return list(map(str, several)) or [NO_LABEL]
+        names = list(map(str, several))
+        # A 0 or 1 for each label, which is called by its place.
+        if len(set(names)) < len(names) and FLAGS.issuperset(map(str.lower, names)):
+            names = [str(place) for place, name in enumerate(names) if APPLIES[name.lower()]]
+        return names or [NO_LABEL]
     return [label] if "label" in values else []
 
 

@@ -3,7 +3,6 @@
 Axes: N rows of a set, B rows of a batch, C names.
 """
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
@@ -17,13 +16,11 @@ from nlu.config.errors import DataError
 from nlu.config.words import counted, shortened
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
-from nlu.data.labels import labels_of
+from nlu.data.labels import FLAGS, labels_of
 from nlu.data.layouts import unusable
 from nlu.data.seeds import bytes_hash
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
-
-log = logging.getLogger(__name__)
 
 WHOLE = re.compile(r"[+-]?\d+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -34,7 +31,6 @@ FEWEST_ROWS = 20
 LENGTH_OF_TEXT = 10
 """mean number of characters from which labels that are mostly distinct look like texts"""
 ABSENT = "is not a label"
-FLAGS = frozenset(("0", "1", "0.0", "1.0", "false", "true"))
 
 
 class Names:
@@ -85,10 +81,6 @@ class Names:
         """Return the names of labels that a list of `count` zeros and ones gives; while open, those are its places."""
         if self.is_open and not self._numbers:
             self._numbers, self._rows = numbered(map(str, range(count))), [0] * count
-            log.warning(
-                "rows have a list of %d zeros and ones, so labels are called by their places, 0 to %d; set data.labels "
-                "to their names", count, count - 1,
-            )  # fmt: skip
         return self.names
 
     def close(self, fewest: int) -> list[int]:

@@ -106,7 +106,7 @@ def test_without_a_tokenizer_words_are_counted_with_a_remark(capsys: pytest.Capt
     ("labels", "kind", "task"),
     [
         ([f"{n / 7:.3f}" for n in range(60)], "numbers", "task=regress"),
-        ([str(n % 5) for n in range(60)], "classes", "model=textcnn"),
+        ([str(n % 5) for n in range(60)], "classes", "model=e5_small"),
     ],
 )
 def test_labels_are_numbers_or_classes(
