@@ -110,7 +110,7 @@ class Builder:
         with_group = self._plan.is_trained or self._plan.scores_groups or name == "train"
         files, sources, target = self._plan.files, self._plan.sets[name], self._plan.target
         split = partial(labels_of, separator=files.label_separator) if target.kind == "label_set" else None
-        self._seen = Collector(self._reading, sources[0].path, split, has_labels=files.labels is not None)
+        self._seen = Collector(self._reading, sources[0].path, split, has_labels=files.given_labels is not None)
         self._cut = Seen()
         for chunk in self._reading.chunks(sources, with_group=with_group):
             good = self._usable(name, chunk, bad, counts)

@@ -79,11 +79,14 @@ def test_cells_that_seem_to_hold_several_labels_name_the_separator(warned, label
 
 
 def test_label_sets_that_are_read_otherwise_than_meant_are_named(warned):
+    flags = [[0, 1, 1], [1, 0, 0]] * 3
     assert "3 rows with a label twice, such as a" in warned([["a", "a"], ["b"], ["a", "b"]] * 3, SETS)[0]
-    assert "lists of 0 and 1, such as [0, 1, 1], are read as" in warned([[0, 1, 1], [1, 0, 0]] * 3, SETS)[0]
+    assert "6 rows with a list of a 0 or 1 for each label, such as [0, 1, 1]" in warned(flags, SETS)[0]
+    assert warned(flags, SETS, labels=["x", "y", "z"]) == []
+    assert "task=multilabel reads lists" in warned(["['a', 'b']", "['a']"] * 3)[0]
     assert "every row has one label, 0 or 1" in warned(["0", "1"] * 3, SETS)[0]
-    assert "4 of 6 rows have no label" in warned([["a"], [], [], ["b"], [], []], SETS)[0]
-    assert warned([["a", "b"], ["b"], []] * 3, SETS) == []
+    assert "the label is empty in 4 of 6 rows" in warned(["a", "", "", "b", "", ""], SETS)[0]
+    assert warned([["a", "b"], ["b"], [], []] * 3, SETS) == []
 
 
 def test_doubled_quotes_and_headers_of_numbered_columns_are_named(warned):

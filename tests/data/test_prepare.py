@@ -486,7 +486,7 @@ def test_groups_make_a_separate_store_and_dev_needs_no_such_column(write, open_f
         ("26a9b949782f2034ce89bdcb", "single",
          {"group_by": 1, "max_len": 64, "on_bad_row": "skip", "max_rows": 7, "labels": ["1", "0"]}),
         ("0a6578777e81f30ed82c8dab", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
-        ("f3749161dc355d94b292e124", "single",
+        ("681a1e99ab58e7d881272717", "single",
          {"separator": ";", "target": "nlu.data.targets.LabelSet", "label_separator": ","}),
         ("954749ab87cadc20787fcde7", "units", {"fields": {"text": "text", "spans": "label"}}),
     ],
