@@ -36,7 +36,7 @@ def teacher_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
         yield "method.teacher is [], which names no run; name a trained run, or set method=plain"
     for run in runs:
         # The folder of RUN/best-2 does not exist: it is short for RUN/checkpoints/best-2.
-        path = Path(run).expanduser()
+        path = Path(with_head(run)[0]).expanduser()
         is_there = path.is_dir() or (path.name == "last" or path.name.startswith("best")) and path.parent.is_dir()
         if "://" not in run and run != MISSING and not is_there:
             yield f"method.teacher is {run!r}, which does not exist here; set it to the folder of a trained run"
@@ -46,6 +46,13 @@ def teacher_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
                 f"method.logits is {file!r}, which does not exist; write it with python -m nlu.predict logits=true, "
                 "or set method.logits=null"
             )
+
+
+def with_head(reference: str) -> tuple[str, str | None]:
+    """Split RUN#TASK, the head of a task of a run with several, into both; the second is None without a #."""
+    run, mark, head = reference.rpartition("#")
+    # A folder may have a # in its name.
+    return (run, head) if mark and not Path(reference).expanduser().exists() else (reference, None)
 
 
 def _reads(config: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ import torch
 from nlu.config.errors import DataError, UserError, keys_called
 from nlu.config.words import listed
 from nlu.data.layouts import Layout, Values
+from nlu.distillation.rules import with_head
 from nlu.inference.locate import locate_all
 from nlu.inference.prediction import USED
 from nlu.inference.predictor import Predictor
@@ -25,6 +26,15 @@ from nlu.storage.cache import file_digest
 log = logging.getLogger(__name__)
 
 KEY = "method.teacher"
+SAID_OF_TEACHERS = {
+    "run is ": f"{KEY} is ",
+    "; set checkpoint": f"; write {KEY}=RUN/NAME, with checkpoint",
+    "head_name is null": f"{KEY} names no task",
+    "; set head_name to one of": f"; write {KEY}=RUN#TASK, with one of",
+    "head_name is ": f"the task that {KEY} names is ",
+    "; leave out head_name": "; leave out # and what follows",
+}
+"""words of errors about a run, and those about a teacher"""
 
 
 class Teacher:
@@ -44,6 +54,8 @@ class Teacher:
         checkpoint, config = self.trained.located.checkpoint, self.trained.config
         files = [file_digest(path) for path in sorted(checkpoint.iterdir()) if path.name in USED]
         shaped_by = [files, config.precision, config.data["max_len"], self.trained.layout.settings()]
+        if (head := self.trained.located.head_name) is not None:
+            shaped_by.append(head)
         return hashlib.sha256(json.dumps(shaped_by, sort_keys=True).encode()).hexdigest()
 
     def require_fields(self, layout: Layout) -> None:
@@ -86,11 +98,15 @@ class Teacher:
 def load_teachers(references: str | Sequence[str], device: torch.device) -> list[Teacher]:
     """Load the runs that `method.teacher` names; a run over several seeds or folds is several teachers.
 
-    Raises UserError for a reference without a checkpoint.
+    RUN#TASK is the head of a task of a run with several. Raises UserError for a reference without a checkpoint.
     """
     given = [references] if isinstance(references, str) else list(references)
-    with keys_called({"run is ": f"{KEY} is ", "; set checkpoint": f"; write {KEY}=RUN/NAME, with checkpoint"}):
-        found = [Teacher(load_trained(located), device) for one in given for located in locate_all(one)]
+    with keys_called(SAID_OF_TEACHERS):
+        found = [
+            Teacher(load_trained(located.of_head(head)), device)
+            for run, head in map(with_head, given)
+            for located in locate_all(run)
+        ]
     for teacher in found:
         model = teacher.trained.model
         count = sum(parameter.numel() for parameter in model.parameters())

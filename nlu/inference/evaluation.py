@@ -6,6 +6,7 @@ Axes: N rows of a set.
 """
 
 import json
+import math
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -299,7 +300,7 @@ def _compare(
         for name, one in found.items()
         for metric, value in one.own_metrics.items()
         # Compared without a tolerance: the same weights, rows and machine give the same bits.
-        if name in recorded and recorded[name].get(metric) is not None and recorded[name][metric] != value
+        if differs(recorded.get(name, {}).get(metric), value)
     ]
     known = [name for name in found if name in recorded]
     result["compare"] = compared = {"sets": known, "equal": not wrong, "differences": wrong}
@@ -311,6 +312,11 @@ def _compare(
     for line in [*wrong, *(reasons or ["nothing recorded explains the difference; please report it"])]:
         log.warning("compare: %s", line)
     return EXIT_DIFFERS
+
+
+def differs(recorded: float | None, value: float) -> bool:
+    """Return whether a score was recorded and is another one; a score that is no number equals one that is none."""
+    return recorded is not None and recorded != value and not (math.isnan(recorded) and math.isnan(value))
 
 
 Metrics = dict[str, dict[str, float | None]]

@@ -165,19 +165,23 @@ def join_folds(folders: Sequence[Path]) -> JoinedFolds:
         raise DataError(f"the predictions of the folds in {folders[0].parent} lack {error}; run them again") from error
 
 
-def scorer_named(name: str, names: Sequence[str], config: Mapping[str, Any]) -> Scorer:
-    """Return a new scorer of the class that scored predictions.
+def scorer_named(name: str, names: Sequence[str], config: Mapping[str, Any]) -> Scorer | None:
+    """Return a new scorer of the class that scored predictions; None if it needs more than a configuration has.
 
     Options of the task that its scorer takes too, such as a threshold, are set as they are in the configuration.
     """
     scorer = import_target(name, config.get("trusted_packages", ()))
-    settings = config.get("task", {}).items()
-    return scorer(list(names), **{key: value for key, value in settings if key in signature(scorer).parameters})
+    known = {**config.get("task", {}), "names": list(names)}
+    wanted = signature(scorer).parameters.values()
+    # Scorers of words have no labels.
+    if any(one.default is one.empty and one.name not in known for one in wanted):
+        return None
+    return scorer(**{one.name: known[one.name] for one in wanted if one.name in known})
 
 
-def scores_of(records: Iterable[Record], scorer: Scorer) -> dict[str, float]:
+def scores_of(records: Iterable[Record], scorer: Scorer | None) -> dict[str, float]:
     """Return the scores of some predictions; none if the scorer needs more than predictions keep."""
-    if not getattr(scorer, "joins", True):
+    if scorer is None or not getattr(scorer, "joins", True):
         return {}
     for record in records:
         # A loss that is not finite is null in the file.

@@ -72,6 +72,11 @@ PROBLEMS = {
     "said once": ((*BOTH, *ONE, *OTHER, "trainer.devices=64"), ["trainer.batch_size is 32 over all devices"]),
     "too long": ((*BOTH, *ONE, "data.sets.one.max_len=600", "model=bert_tiny", "tokenizer.vocab=vocab.txt"),
                  ["data.sets.one.max_len is 600, but the model has 512 positions"]),
+    "a mean with a falling metric": (
+        (*BOTH, *ONE, "+data@data.sets.w=afqmc", "+task@task.tasks.w=mlm"),
+        ["trainer.major_metric is null, the mean of the tasks' own metrics, but lower values of loss, that of w, are "
+         "better; set trainer.major_metric=NAME/METRIC, such as one/accuracy"],
+    ),
     "a loss for all": ((*BOTH, *ONE, *OTHER, "loss=focal"), ["loss is focal, but with task=composite each"]),
     "a loss with options": ((*BOTH, *ONE, *OTHER, "loss.label_smoothing=0.1"), ["loss.label_smoothing is 0.1, but"]),
 }  # fmt: skip

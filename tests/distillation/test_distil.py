@@ -28,6 +28,7 @@ from tests.training.kinds import (
     tags,
     write,
 )
+from tests.training.mixtures import CLASSES, TAGS, mixture
 
 ROWS = 13
 LEARNING = ("trainer.max_duration=6st", "trainer.eval_interval=0", "optimizer.lr=1e-2", *NO_DROPOUT)
@@ -150,6 +151,30 @@ def test_the_probabilities_of_several_teachers_are_averaged(teacher_of: Callable
     found = softmax(np.array(logits_of(own, rows, names)) / 2, 1)
     (row,) = read_rows(own / "train.tsv")
     assert row["loss_distil"] == pytest.approx(rel_entr((each[0] + each[1]) / 2, found).sum() / len(rows), rel=1e-4)
+
+
+def test_the_head_of_one_task_of_a_run_teaches_a_student(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    members = {"mood": CLASSES, "names": TAGS}
+    train(*mixture(tmp_path / "both", members, *LEARNING), f"hydra.run.dir={tmp_path}/both/run")
+    teacher = tmp_path / "both" / "run"
+    own = student(OF_CLASSES, tmp_path, f"'{teacher}#mood'", *ONE_STEP, "model.dropout=0", "model.head_dropout=0")
+    rows, names = read(tmp_path / "train.jsonl"), ["bad", "good"]
+    of_head = Loaded.of(teacher, head_name="mood", device="cpu")
+    order = [of_head.labels.index(name) for name in names]
+    taught = np.array([one["logits"] for one in of_head.predict(rows, logits=True)])[:, order]
+    found = np.array(logits_of(own, rows, names))
+    (row,) = read_rows(own / "train.tsv")
+    expected = rel_entr(softmax(taught / 2, 1), softmax(found / 2, 1)).sum() / len(rows)
+    assert row["loss_distil"] == pytest.approx(expected, rel=1e-4)
+    for reference, said in (
+        (teacher, "write method.teacher=RUN#TASK, with one of mood, names"),
+        (f"'{teacher}#face'", "the task that method.teacher names is face, but"),
+        (f"'{own}#mood'", "has one head only; leave out # and what follows"),
+    ):
+        capsys.readouterr()
+        given = ("method=distil", f"method.teacher={reference}", f"hydra.run.dir={tmp_path}/no")
+        train(*OF_CLASSES.overrides(tmp_path), *given, status=2)
+        assert said in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_logits_of_a_file_give_the_bytes_of_those_computed_here(

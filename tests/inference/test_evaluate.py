@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from nlu.data.prepare import prepare_scoring
 from nlu.data.targets import Classes
-from nlu.inference.evaluation import sample
+from nlu.inference.evaluation import differs, sample
 from tests.inference.runs import evaluate, kept, trained
 from tests.training.kinds import TASKS, read, write
 
@@ -35,6 +35,12 @@ def test_another_score_is_reported_with_the_changes(tmp_path: Path, capsys: pyte
         "dev accuracy: " in said and "the rows of dev, or what turns them into tokens and labels, have changed" in said
     )
     assert result(tmp_path / "out")["compare"]["equal"] is False
+
+
+def test_a_score_that_is_no_number_equals_one_that_is_none() -> None:
+    nan = float("nan")
+    compared = [(nan, nan), (0.5, 0.5), (None, 0.5), (nan, 0.5), (0.5, nan), (0.5, 0.25)]
+    assert [differs(*pair) for pair in compared] == [False, False, False, True, True, True]
 
 
 def test_intervals_are_those_of_rows_drawn_again(run: Path, tmp_path: Path) -> None:

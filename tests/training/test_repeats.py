@@ -16,6 +16,7 @@ from nlu.sweeps.repeats import join_folds
 from nlu.training.repeats import RunningMean, repeats_of
 from tests import warm
 from tests.training.in_process import composed, train
+from tests.training.kinds import PRETRAINING, TRAIN_ROWS
 from tests.training.runs import QUICK, REPOSITORY, SAME_THREADS, TINY, files, result, run, weights, write_set
 
 OPTIONS = (*TINY, *QUICK, "trainer.max_duration=12st", "trainer.eval_interval=6st")
@@ -255,3 +256,19 @@ def test_a_configuration_has_a_part_for_each_fold_of_each_seed(
         own = ["a=1", f"seed={part.config.seed}", "seeds=1", f"fold={'null' if fold is folds else part.config.fold}"]
         assert part.overrides == own, "what makes the part by itself"
     assert all(repeats_of(part.config, part.overrides) == [] for part in parts), "a part is a run by itself"
+
+
+@pytest.mark.parametrize("kind", ["mlm", "structbert"])
+def test_folds_of_a_task_without_labels_end_with_a_result(kind: str, tmp_path: Path) -> None:
+    options = ("folds.count=2", "trainer.max_duration=2st", "trainer.eval_interval=0")
+    train(*PRETRAINING[kind].overrides(tmp_path), "data.dev=null", *options, f"hydra.run.dir={tmp_path}/run")
+    found = result(tmp_path / "run")
+    records = rows_of(predictions_of(tmp_path / "run", "out-of-fold").path)
+    assert len(records) == len({one["id"] for one in records}) == TRAIN_ROWS
+    joined = found["out_of_fold"]["1"]
+    if kind == "structbert":
+        assert joined == {}, "its loss has weights that no record keeps"
+    else:
+        masked = sum(one["masked"] for one in records)
+        assert joined["accuracy"] == pytest.approx(sum(one["right"] for one in records) / masked)
+        assert joined["loss"] == pytest.approx(sum(one["loss"] for one in records) / masked)

@@ -95,14 +95,24 @@ def _loss(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
 
 def _major_metric(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
     metric = config["trainer"]["major_metric"]
-    if metric in (None, MEAN):
-        return
-    known = [
-        f"{name}/{each}"
+    tasks = {
+        name: (node, read_constants(node[TARGET]))
         for name in names
         if isinstance(node := (config["task"]["tasks"] or {}).get(name), Mapping)
-        for each in metrics_of(node, read_constants(node[TARGET]))
-    ]
+    }
+    known = [f"{name}/{each}" for name, (node, constants) in tasks.items() for each in metrics_of(node, constants)]
+    if metric in (None, MEAN):
+        own = {name: str(constants.get("default_metric")) for name, (_, constants) in tasks.items()}
+        falling = [name for name, (_, constants) in tasks.items() if own[name] in constants.get("lower_is_better", ())]
+        if falling:
+            # The first one that rises is what most want, if there is one.
+            usual = min(own, key=lambda name: name in falling)
+            yield (
+                f"trainer.major_metric is {metric or 'null'}, the mean of the tasks' own metrics, but lower values of "
+                f"{own[falling[0]]}, that of {falling[0]}, are better; set trainer.major_metric=NAME/METRIC, such as "
+                f"{usual}/{own[usual]}"
+            )
+        return
     if known and metric not in known:
         yield (
             f"trainer.major_metric is {metric}, but with several tasks it must be {MEAN} or NAME/METRIC; "
