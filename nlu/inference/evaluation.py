@@ -6,8 +6,8 @@ Axes: N rows of a set.
 """
 
 import json
-import math
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
