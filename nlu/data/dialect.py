@@ -48,6 +48,10 @@ class Dialect:
     """lines at the start of each file that are not read"""
     sheet: str | int | None = None
     """name of the sheet of a workbook, or its number from 0; None: the first one"""
+    records: str | None = None
+    """where the rows of a JSON object are, as a dotted name; None: in its only list of objects"""
+    further_columns: bool = False
+    """whether a row of a table may have more or fewer cells than the first one, as long as it has the wanted ones"""
     reader: Reader | None = None
     """what reads files of a format of the user's own"""
 

@@ -22,7 +22,8 @@ SUFFIX_FORMATS = {
     ".conll": "conll", ".conllu": "conll", ".xlsx": "xlsx",
 }  # fmt: skip
 FORMATS_OF_KEYS = {
-    "separator": ("csv", "tsv"), "quote": ("csv", "tsv"), "sheet": ("xlsx",),
+    "separator": ("csv", "tsv"), "quote": ("csv", "tsv"), "sheet": ("xlsx",), "records": ("json", "jsonl"),
+    "further_columns": ("csv", "tsv"),
     "skip_lines": ("csv", "tsv", "xlsx", "jsonl", "json", "conll", "lines"),
 }  # fmt: skip
 """Keys of reading that apply only to some formats."""

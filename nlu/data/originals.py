@@ -17,14 +17,13 @@ from nlu.config.errors import DataError
 from nlu.config.words import counted
 from nlu.data.conll import Columns
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect, not_utf_8
+from nlu.data.json_files import document_records, is_document
 from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import (
     TABLES,
     Fields,
     column_names,
     has_header,
-    is_json_list,
-    json_items,
     open_text,
     own_records,
     read_rows,
@@ -105,7 +104,7 @@ class Originals:
         if self.file_format in ("parquet", "xlsx", OWN) or self._is_by_token:
             return False
         with _utf_8(self.path):
-            return not (self.file_format == "json" and is_json_list(self.path))
+            return not (self.file_format in ("json", "jsonl") and is_document(self.path, self.dialect))
 
     def rows(self) -> Iterator[tuple[Row | BadRow, Original]]:
         """Yield each row with its original. Raises DataError as `read_rows` does."""
@@ -167,12 +166,15 @@ class Originals:
                 f"{self.path} has {self._doubled[1]} columns called {self._doubled[0]}, and cannot be written "
                 "in another format; give output the suffix of the input"
             )
-        if len(cells) != len(self.columns):
+        names = self.columns
+        if self.dialect.further_columns:
+            names = [*names, *(f"column_{place}" for place in range(len(names), len(cells)))]
+        elif len(cells) != len(names):
             raise DataError(
                 f"{place} has {counted(len(cells), 'column')} where the first row of the file has {len(self.columns)}, "
                 "and cannot be written in another format; give output the suffix of the input"
             )
-        return dict(zip(self.columns, cells, strict=True))
+        return dict(zip(names, cells, strict=False))
 
     def _of_lines(self) -> Iterator[tuple[Row | BadRow, Original]]:
         taken = _Recent(1 + self.dialect.skip_lines)
@@ -201,10 +203,10 @@ class Originals:
             for _, cells in islice(rows, int(self.has_header), None):
                 yield cells
             return
-        if self.file_format == "json":
+        if self.file_format in ("json", "jsonl"):
             # Items other than objects are kept as texts, so that `record` refuses them.
-            items = json_items(self.path)
-            yield from (item if isinstance(item, dict) else json.dumps(item, ensure_ascii=False) for item in items)
+            for _, item in document_records(self.path, self.dialect.records, self.fields):
+                yield item if isinstance(item, dict) else json.dumps(item, ensure_ascii=False)
             return
         if self.file_format == OWN:
             records = own_records(self.path, self.dialect)

@@ -1,7 +1,7 @@
 """Files of rows, streamed: csv, tsv, jsonl, json, parquet, Excel, CoNLL columns, plain lines.
 
 A reader yields a `Row` for each usable row and a `BadRow` for each other one; the caller decides what to do about bad
-rows. Memory does not grow with the number of rows, except for a `.json` array, which is read as a whole, and the texts
+rows. Memory does not grow with the number of rows, except for a JSON document, which is read as a whole, and the texts
 of a workbook.
 """
 
@@ -19,6 +19,7 @@ from nlu.config.words import counted, shortened
 from nlu.data.conll import Columns, sentences
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect
 from nlu.data.fields import SENTENCE, SUFFIX_FORMATS
+from nlu.data.json_files import ABSENT, document_records, field_of, is_document, reason_of
 from nlu.data.labels import applies
 from nlu.data.lists import is_single, read_lists, sentence_column
 from nlu.data.lists import sentences as sentences_of_rows
@@ -143,8 +144,13 @@ def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list
     if chosen in TABLES:
         return next((cells for _, cells in _cells_of(path, chosen, dialect)), [])
     if chosen in ("jsonl", "json"):
-        records = _records(_File(path, chosen, {}, False, iter, dialect))
-        return next((list(record) for _, record in records if isinstance(record, dict)), [])
+        bad = None
+        for number, record in _records(_File(path, chosen, {}, False, iter, dialect)):
+            if isinstance(record, dict):
+                return list(record)
+            bad = bad or _record(number, record, {})
+        if isinstance(bad, BadRow):
+            raise DataError(f"{bad.describe(path)}; write one object with named fields on each line")
     return []
 
 
@@ -235,16 +241,23 @@ def token_fields(path: Path, kind: str, fields: Fields, header: bool, dialect: D
 
 
 def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]], *, is_token: bool) -> Iterator[Row | BadRow]:
-    width = None
+    width, most = None, -1
     columns: dict[str, int] = {}
     separator = "\t" if file.kind == "xlsx" else file.dialect.between(file.kind)
     for number, cells in numbered:
         if width is None:
             width, columns = len(cells), _columns(file, cells, number)
+            most = max(columns.values(), default=-1)
             if file.header:
                 continue
-        if len(cells) != width:
+        # Empty cells at the end hold nothing that belongs into another column.
+        is_usable = (
+            len(cells) > most if file.dialect.further_columns else len(cells) >= width and not any(cells[width:])
+        )
+        if not is_usable:
             rule = f"makes {counted(len(cells), 'column')} where the first row of the file has {width}"
+            if len(cells) > most and not file.dialect.further_columns:
+                rule += "; set data.further_columns=true if no text holds a separator"
             yield BadRow(number, WHOLE_ROW, separator.join(cells), rule)
             continue
         row = Row(number, {role: cells[index] for role, index in columns.items()})
@@ -304,15 +317,14 @@ def _columns(file: _File, first: list[str], number: int) -> dict[str, int]:
 
 
 def _read_json(file: _File) -> Iterator[Row | BadRow]:
-    for number, record in _records(file):
-        yield record if isinstance(record, BadRow) else _record(number, record, file.fields)
+    yield from (_record(number, record, file.fields) for number, record in _records(file))
 
 
 def _records(file: _File) -> Iterator[tuple[int, object]]:
-    """Yield the content of each line or, if a `.json` file is one list, each item of it; a BadRow if it is not JSON."""
-    if file.kind == "json" and is_json_list(file.path):
-        _require_lines(file.path, "one JSON list", file.dialect)
-        yield from enumerate(json_items(file.path), 1)
+    """Yield the content of each line, or each record of a document; a BadRow if it is not JSON."""
+    if is_document(file.path, file.dialect):
+        _require_lines(file.path, "one JSON document", file.dialect)
+        yield from document_records(file.path, file.dialect.records, file.fields)
         return
     with _lines_of(file) as lines:
         for number, line in enumerate(lines, 1 + file.dialect.skip_lines):
@@ -322,37 +334,15 @@ def _records(file: _File) -> Iterator[tuple[int, object]]:
             try:
                 yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield number, BadRow(number, WHOLE_ROW, line.strip(), f"is not a JSON object: {_reason(error)}")
-
-
-def is_json_list(path: Path) -> bool:
-    """Return whether a file holds one list, and not an object per line."""
-    with open(path, encoding="utf-8-sig") as file:
-        # A file with one object on each line begins with a brace.
-        return file.read(4096).lstrip().startswith("[")
-
-
-def json_items(path: Path) -> list[object]:
-    """Return the list that a .json file holds. Raises DataError for invalid JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError:
-        raise
-    except (ValueError, RecursionError) as error:
-        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-        raise DataError(f"{path}:{line}: not a JSON list: {_reason(error)}; fix the file") from None
-
-
-def _reason(error: Exception) -> str:
-    """Return why a text cannot be parsed: its syntax, or nesting or numbers that are too long."""
-    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                yield number, BadRow(number, WHOLE_ROW, line.strip(), f"is not a JSON object: {reason_of(error)}")
 
 
 def _read_parquet(file: _File) -> Iterator[Row | BadRow]:
     _require_lines(file.path, "parquet", file.dialect)
     table, fields = _parquet(file.path), file.fields
     names = table.schema_arrow.names
-    if absent := [column for column in fields.values() if column not in names and column not in range(len(names))]:
+    within = [name for name in map(str, fields.values()) if name.partition(".")[0] in names]
+    if absent := [one for one in fields.values() if one not in (*names, *within) and one not in range(len(names))]:
         keys = ", ".join(key_of(role) for role, column in fields.items() if column in absent)
         raise DataError(
             f"{file.path}: no column {absent}; the file has {names}; {hint(str(absent[0]), names)}; set {keys} to "
@@ -408,15 +398,21 @@ def _parquet(path: Path) -> Any:
 
 
 def _record(number: int, record: object, fields: Fields) -> Row | BadRow:
+    if isinstance(record, BadRow):
+        return record
+    if isinstance(record, list) and fields and all(isinstance(column, int) for column in fields.values()):
+        record = dict(enumerate(record))
     if not isinstance(record, dict):
-        return BadRow.of(number, WHOLE_ROW, record, "is not an object with named fields")
+        by_number = ": name items of a list by number, such as {text: 0}" if isinstance(record, list) else ""
+        return BadRow.of(number, WHOLE_ROW, record, f"is not an object with named fields{by_number}")
     values = {}
     for role, name in fields.items():
+        value = field_of(record, name)
         # Rows without a label may be predicted. Whether a label is needed is for the target to say.
-        if name not in record and role not in OPTIONAL_ROLES:
+        if value is ABSENT and role not in OPTIONAL_ROLES:
             close = f" of folds.group_by; {hint(str(name), map(str, record))}" if role == GROUP else ""
             return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), f"lacks this field{close}")
-        values[role] = record.get(str(name))
+        values[role] = None if value is ABSENT else value
     read_lists(values)
     return Row(number, values)
 
@@ -432,8 +428,7 @@ def _read_own(file: _File) -> Iterator[Row | BadRow]:
         raise DataError(
             f"{file.path}: {key_of(numbers[0])} is a number, but data.reader yields fields by name; set it to a name"
         )
-    for number, record in own_records(file.path, file.dialect):
-        yield record if isinstance(record, BadRow) else _record(number, record, file.fields)
+    yield from (_record(number, record, file.fields) for number, record in own_records(file.path, file.dialect))
 
 
 def _read_lines(file: _File) -> Iterator[Row | BadRow]:

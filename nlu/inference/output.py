@@ -107,7 +107,8 @@ class _Table(_Joined):
 
     def __init__(self, source: Originals, columns: Columns, separator: str, chosen: str):
         self._source, self._columns, self._separator, self._format = source, columns, separator, chosen
-        self._is_kept = source.is_text and source.file_format == chosen
+        # In rows of different widths, predictions behind the last cell would not be below each other.
+        self._is_kept = source.is_text and source.file_format == chosen and not source.dialect.further_columns
         self._line_end = source.line_end if self._is_kept else "\n"
         dialect = source.dialect if self._is_kept else PLAIN
         self._between, self._quote = dialect.between(chosen), dialect.around(chosen)
