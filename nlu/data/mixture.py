@@ -235,7 +235,7 @@ def mixed(members: Mapping[str, Store]) -> MixedStore:
         first.tokenizer,
         {"max_len": max(store.meta["max_len"] for store in members.values())},
         {part.name: digest for part, digest in parts},
-        dict(members),
+        members=dict(members),
     )
 
 

@@ -55,6 +55,8 @@ class Store:
     meta: Meta
     digests: dict[str, str] = field(default_factory=dict)
     """of each set, of its content, what shaped it and which rows take part; independent of the other sets"""
+    folds: list[Examples] = field(default_factory=list)
+    """what each fold holds out, if dev is what one of them does"""
 
     @property
     def labels(self) -> list[str]:
@@ -89,7 +91,7 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     """Open a complete store, drop duplicates, and split off a dev set if the plan or the fold says so.
 
     A fold replaces every dev set: the training rows that it holds out are `dev`, and the declared ones are left out.
-    Without a fold, the hash of each cluster of rows decides, so the split does not depend on the seed. Raises
+    Without a fold, labels and the hash of each cluster of rows decide, so the split does not depend on the seed. Raises
     StoreDamaged if something is missing.
     """
     files, meta = plan.files, meta_of(folder)
@@ -108,13 +110,14 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     meta["dropped_duplicates"] = len(stored["train"]) - len(train_rows_N)
     rows = {name: np.arange(len(part)) for name, part in stored.items()}
     rows["train"] = train_rows_N
-    is_dev_N = None
+    is_dev_N = fold_N = None
     if fold is not None:
-        is_dev_N = _held_out(
+        fold_N = _fold_numbers(
             stored["train"], train_rows_N, target, fold, plan.reading.group_by, meta["groups"], plan.layout
         )
+        is_dev_N = fold_N == fold.number
     elif files.dev is None and files.dev_fraction:
-        is_dev_N = _split_off(stored["train"], train_rows_N, files.dev_fraction, plan.reading.group_by)
+        is_dev_N = _split_off(stored["train"], train_rows_N, target, files.dev_fraction, plan.reading.group_by)
     # A vocabulary that is built is that of the store, whose tokens are the first ones.
     reading = plan.reading.by(plan.tokenizer or load_tokenizer(folder, None))
     origins = {name: Texts(reading, plan.sets[name], plan.layout) for name in stored}
@@ -136,7 +139,13 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     target.fit(stored["train"], rows["train"], tokenizer)
     for name, part in sets.items():
         target.require_targets(name, part.stored, part.rows_N)
-    return Store(folder, sets, target, plan.layout, tokenizer, meta)
+    folds = [
+        Examples(
+            f"fold {number}", stored["train"], train_rows_N[fold_N == number], target, plan.layout, origins["train"]
+        )
+        for number in (range(fold.count) if fold is not None else ())
+    ]
+    return Store(folder, sets, target, plan.layout, tokenizer, meta, folds=folds)
 
 
 def _vocabulary_of(
@@ -164,19 +173,32 @@ def _vocabulary_of(
     return tokenizer
 
 
-def _split_off(stored: StoredSet, rows_N: np.ndarray, fraction: float, group_by: str | int | None) -> np.ndarray:
-    """Return which of the training rows are the dev set, by a hash of each cluster, which must not be on both sides.
+def _split_off(
+    stored: StoredSet, rows_N: np.ndarray, target: Target, fraction: float, group_by: str | int | None
+) -> np.ndarray:
+    """Return which of the training rows are the dev set: the same share of each label, at least one cluster.
 
-    The smallest hash of rows that stay together decides: of their texts, in pairs of their first texts, with groups of
-    their groups.
+    In the order of their hashes, every (1 / fraction)-th cluster of a label is held out. The smallest hash of rows that
+    stay together decides: of their texts, in pairs of their first texts, with groups of their groups. So neither the
+    order of the rows nor the seed matters.
     """
-    decides_N = (stored.first_N if group_by is None else stored.group_N)[rows_N]
+    hash_N = (stored.first_N if group_by is None else stored.group_N)[rows_N]
+    strata, counts_N = target.strata(stored, rows_N)
+    # A cluster counts for the rarest of its labels, whose rows are the hardest to spread.
+    rank_C = np.argsort(np.argsort(np.bincount(strata, minlength=1), kind="stable"), kind="stable")
+    rarest_N = np.full(len(rows_N), len(rank_C))
+    np.minimum.at(rarest_N, np.repeat(np.arange(len(rows_N)), counts_N), rank_C[strata])
 
     def is_dev(cluster_N: np.ndarray) -> np.ndarray:
-        smallest_K = np.full(int(cluster_N.max()) + 1, np.iinfo(np.int64).max)
-        # A cluster is decided by one of its hashes, so rows that are added elsewhere do not move it.
-        np.minimum.at(smallest_K, cluster_N, decides_N)
-        is_dev_N: np.ndarray = smallest_K[cluster_N] % 1_000_003 / 1_000_003 < fraction
+        rows_K = np.bincount(cluster_N)
+        hash_K, rarest_K = np.full(len(rows_K), np.iinfo(np.int64).max), np.full(len(rows_K), len(rank_C))
+        np.minimum.at(hash_K, cluster_N, hash_N)
+        np.minimum.at(rarest_K, cluster_N, rarest_N)
+        order_K = np.lexsort((hash_K, np.log2(rows_K).astype(int), rarest_K))
+        first = max(0.5, 1 - fraction * len(rows_K))
+        is_dev_K = np.zeros(len(rows_K), bool)
+        is_dev_K[order_K] = np.diff(np.floor(fraction * np.arange(len(rows_K) + 1) + first)) > 0
+        is_dev_N: np.ndarray = is_dev_K[cluster_N]
         return is_dev_N
 
     def fits(cluster_N: np.ndarray) -> bool:
@@ -193,7 +215,7 @@ def _what_connects(
     return stored.first_N[rows_N], second_N, None if group_by is None else stored.group_N[rows_N]
 
 
-def _held_out(
+def _fold_numbers(
     stored: StoredSet,
     rows_N: np.ndarray,
     target: Target,
@@ -202,7 +224,8 @@ def _held_out(
     groups: list[str],
     layout: Layout,
 ) -> np.ndarray:
-    """Return which of the training rows the fold holds out. Raises UserError for more folds than clusters.
+    """Return the number of the fold that holds each of the training rows out. Raises UserError for more folds than
+    clusters.
 
     The target gives the strata of rows. Tagged rows are all in one stratum, so only their number is spread.
     """
@@ -225,7 +248,7 @@ def _held_out(
             fold.count,
             ", ".join(few),
         )
-    return fold_numbers(cluster_N, strata, counts_N, count=fold.count, seed=fold.seed) == fold.number
+    return fold_numbers(cluster_N, strata, counts_N, count=fold.count, seed=fold.seed)
 
 
 def _first_of_equals(stored: StoredSet, target: Target) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Build the parts of a run from its validated configuration: data, task, model, optimizer, state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +11,11 @@ import torch
 
 from nlu.config.choices import target_of
 from nlu.config.errors import UserError, keys_called
+from nlu.config.members import MEAN
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
 from nlu.data.dataset import Files
+from nlu.data.examples import Examples
 from nlu.data.folds import Fold
 from nlu.data.growing import Growth, open_stream
 from nlu.data.mixture import MixedStore, mixed
@@ -38,9 +40,11 @@ from nlu.optim.optimizer import Optimizer
 from nlu.runs.checkpoint import Checkpoints, Unsaved
 from nlu.runs.state import State
 from nlu.storage.resources import fetch
-from nlu.tasks.composite import task_of
+from nlu.tasks.composite import Composite, task_of
 from nlu.tasks.task import Task
+from nlu.tasks.undefined import undefined
 from nlu.training.batch_search import largest_that_fits, size_of_start
+from nlu.training.evaluation import first_sets
 from nlu.training.inspection import Inspector
 from nlu.training.journal import Journal
 from nlu.training.ordering import clock_of, order_of
@@ -340,7 +344,7 @@ def task_class_of(config: Run) -> type[Task]:
 
 
 def require_metric(config: Run, task: Task, store: Store) -> None:
-    """Raise UserError if the task and loss do not have the major metric, or if it needs two classes."""
+    """Raise UserError if the task and loss do not have the major metric, or no model could make it a number."""
     metric = config.trainer.major_metric
     if metric is not None and metric not in (*task.metrics, *task.binary_metrics):
         raise UserError(
@@ -352,3 +356,21 @@ def require_metric(config: Run, task: Task, store: Store) -> None:
             f"trainer.major_metric is {metric}, which needs two classes, but the data has {len(store.labels)} "
             f"({', '.join(store.labels[:5])}, ...); set it to one of {', '.join(task.metrics)}"
         )
+    for own, part in _deciding(task, metric, store):
+        if (why := undefined(own, part)) is not None:
+            given = f"is {metric}" if metric is not None else f"is null, which stands for {own}"
+            remedy = "set data.dev to other rows, or trainer.major_metric to another metric"
+            if part in store.folds:
+                remedy = "set folds.count lower, or trainer.major_metric to another metric"
+            raise UserError(f"trainer.major_metric {given}, but {why}, so it is never a number; {remedy}")
+
+
+def _deciding(task: Task, metric: str | None, store: Store) -> Iterator[tuple[str, Examples]]:
+    """Yield each metric that decides, and the sets that it is of: the first evaluation set, or every fold."""
+    if isinstance(task, Composite) and metric in (None, MEAN):
+        names = [f"{name}/{one.default_metric}" for name, one in task.members.items() if task.has_mean]
+    else:
+        names = [metric or task.default_metric]
+    for name in names:
+        member, _, own = name.rpartition("/")
+        yield from ((own, part) for part in store.folds or [store.sets[first_sets(store)[member]]])

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -200,9 +201,6 @@ def test_duplicates_at_the_start_of_the_file_move_no_text_to_the_other_side(writ
         assert store.meta["dropped_duplicates"] == (0 if name == "once" else 37)
         assert len(store.sets["train"]) + len(store.sets["dev"]) == 240
     assert sides[0] == sides[1] and len(sides[0][1]) > 20
-    # The side by hand: 63 bits of BLAKE2b of the text, as a share of a prime.
-    numbers = {text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in texts}
-    assert sides[1][1] == {text for text in texts if numbers[text] // 2 % 1_000_003 / 1_000_003 < 0.3}
 
 
 PAIR_FIELDS = {"text_a": 0, "text_b": 1, "label": 2}
@@ -235,12 +233,47 @@ def test_groups_stay_on_one_side_of_the_dev_split_and_so_do_texts_that_join_them
     shops = [{rows[row][1] for row in store.sets[name].rows_N} for name in ("train", "dev")]
     assert not shops[0] & shops[1] and shops[0] | shops[1] == set(range(40))
 
-    def hash_of(shop):
-        return int.from_bytes(hashlib.blake2b(f"shop {shop}".encode(), digest_size=8).digest(), "little") // 2
+    # The two joined shops are the largest of 39 clusters, of which three tenths are held out.
+    assert len(shops[1]) == 12 + (0 in shops[1]) and {0, 1} & shops[1] in (set(), {0, 1})
 
-    hashes = {shop: hash_of(shop) for shop in range(40)}
-    hashes[0] = hashes[1] = min(hashes[0], hashes[1])
-    assert shops[1] == {shop for shop, number in hashes.items() if number % 1_000_003 / 1_000_003 < 0.3}
+
+@pytest.mark.parametrize("rows", [20, 200])
+def test_the_dev_split_holds_out_the_same_share_of_each_label_by_hashes_of_texts(write, open_files, rows):
+    texts = {f"text {i}": "abcc"[i * 7 % 4] if i % 10 else "rare" for i in range(rows)}
+    lines = [f"{text}\t{label}\n" for text, label in texts.items()]
+    held = []
+    for name, some in (("one", lines), ("other", sorted(lines, reverse=True))):
+        train = write(f"{name}.tsv", "".join(some))
+        held.append(set(texts_of(train, open_files(train=train, dev_fraction=0.2).sets["dev"])))
+    counts = Counter(texts.values())
+    assert held[0] == held[1] and len(held[0]) == rows // 5
+    for label, found in Counter(texts[text] for text in held[0]).items():
+        assert abs(found - 0.2 * counts[label]) < 1
+    # By hand: the rarest label first, in each label by 63 bits of BLAKE2b of the text, every fifth from the third.
+    hashes = {
+        text: int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") // 2 for text in texts
+    }
+    ranks = sorted(counts, key=lambda label: (counts[label], label))
+    assert held[0] == set(sorted(texts, key=lambda text: (ranks.index(texts[text]), hashes[text]))[2::5])
+
+
+def test_the_dev_split_spreads_sets_of_labels_and_numbers(write, open_files):
+    rng = random.Random(5)
+    rows = [
+        (n, sorted(name for name, share in zip("abc", (0.5, 0.2, 0.05), strict=True) if rng.random() < share))
+        for n in range(400)
+    ]
+    train = write("sets.tsv", "".join(f"text {n}\t{'|'.join(names)}\n" for n, names in rows))
+    store = open_files(train=train, dev_fraction=0.1, target="nlu.data.targets.LabelSet")
+    flat, _ = store.target.sets(store.sets["dev"].stored, store.sets["dev"].rows_N)
+    for number, name in enumerate("abc"):
+        total = sum(name in names for _, names in rows)
+        assert abs(int((flat == number).sum()) - total / 10) <= max(2, 0.03 * total)
+    train = write("numbers.tsv", "".join(f"text {n}\t{n}\n" for n in range(200)))
+    store = open_files(train=train, dev_fraction=0.1, target="nlu.data.targets.Number")
+    dev_N, trained_N = (store.sets[name].rows_N for name in ("dev", "train"))
+    assert np.bincount(dev_N // 20, minlength=10).tolist() == [2] * 10
+    assert store.target.mean == pytest.approx(trained_N.mean()), "the scale is that of the rows that are trained on"
 
 
 @pytest.mark.parametrize(
@@ -264,8 +297,8 @@ def test_the_vocabulary_is_that_of_the_training_rows_and_every_set_is_written_in
 
 
 def test_a_split_that_leaves_no_dev_row_is_refused(write, open_files):
-    refused(open_files, "the set dev is empty after splitting 3 rows with data.dev_fraction=0.01; set data.dev",
-            train=write("train.tsv", TRAIN), dev_fraction=0.01)  # fmt: skip
+    few = open_files(train=write("train.tsv", TRAIN), dev_fraction=0.01)
+    assert {name: len(part) for name, part in few.sets.items()} == {"train": 2, "dev": 1}
     train = write("groups.tsv", "good\t1\tx\nbad\t0\tx\n")
     refused(open_files, "splitting 2 rows with data.dev_fraction=0.01 by folds.group_by=2; set data.dev to a file",
             train=train, dev_fraction=0.01, group_by=2)  # fmt: skip
