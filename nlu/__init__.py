@@ -18,14 +18,15 @@ multiply_strictly()
 
 def load(
     run: "str | Path", *, checkpoint: str = "best", head_name: str | None = None, device: str = "auto",
-    batch_size: int = 64, precision: str | None = None,
+    batch_size: int = 64, precision: str | None = None, long: str | None = None,
 ) -> "Loaded":  # fmt: skip
     """Load a trained run, to predict, score and encode in Python.
 
     `run` is a run, RUN/best-2, RUN/last, the folder of a checkpoint, or a search, whose best trial is loaded.
     `checkpoint` is best, last, best-2 or the path of one. `head_name` names the head of a run with several. `device` is
     auto, cpu or cuda. Predictions do not depend on `batch_size`. `precision` is fp32, bf16, int8 or
-    int8_compiled; None = that of training. Raises nlu.config.errors.UserError if the run does not exist, and a subclass
+    int8_compiled; None = that of training. `long` is cut, windows or error, for texts of more than `data.max_len`
+    tokens; None = `data.long` of training. Raises nlu.config.errors.UserError if the run does not exist, and a subclass
     if a checkpoint is damaged.
 
         run = nlu.load("outputs/mine")
@@ -36,8 +37,9 @@ def load(
     from nlu.inference.loaded import Loaded
 
     return Loaded.of(
-        run, checkpoint=checkpoint, head_name=head_name, device=device, batch_size=batch_size, precision=precision
-    )
+        run, checkpoint=checkpoint, head_name=head_name, device=device, batch_size=batch_size, precision=precision,
+        long=long,
+    )  # fmt: skip
 
 
 def _asked_for() -> str | None:

@@ -111,6 +111,8 @@ class Predict(_Command):
     """Predict only this many first rows; null = all."""
     precision: Node | None = None
     """Number format of matrix products; null = that of training."""
+    long: Literal["cut", "windows", "error"] | None = None
+    """What becomes of texts of more than data.max_len tokens; null = data.long of training."""
     batch_size: PositiveInt = 64
     """Rows of a batch; predictions do not depend on it."""
     devices: PositiveInt | Literal["auto"] = 1
@@ -239,6 +241,8 @@ class Serve(_Command):
     """0 = any free port."""
     precision: Node | None = None
     """Number format of matrix products; null = that of training."""
+    long: Literal["cut", "windows", "error"] | None = None
+    """What becomes of texts of more than data.max_len tokens; null = data.long of training."""
     batch_size: PositiveInt = 64
     """Rows of a batch; predictions do not depend on it."""
     max_body_kb: PositiveInt = 1024
@@ -246,7 +250,7 @@ class Serve(_Command):
     max_rows: PositiveInt = 256
     """Most rows of a request."""
     max_characters: PositiveInt = 20_000
-    """Most characters of a row's texts; tokens beyond data.max_len are cut, as in training."""
+    """Most characters of a row's texts."""
     max_waiting_rows: PositiveInt = 4096
     """Most rows in the queue; further requests are refused with 429."""
     requests_per_s: PositiveFloat | None = None
@@ -301,8 +305,9 @@ def on_run(
     # A named data set has its own format; the length of sequences belongs to the model.
     if "data" not in given and {"data.dev", "data.test"} & set(given) and "data.format" not in given:
         config["data"] |= _reading(saved["data"], config["data"], given)
-    if "data.max_len" not in given and "max_len" in saved["data"]:
-        config["data"]["max_len"] = saved["data"]["max_len"]
+    for key in ("max_len", "long", "stride"):
+        if f"data.{key}" not in given and key in saved["data"]:
+            config["data"][key] = saved["data"][key]
     if named:
         sources = [config["data"][name] for name in named if config["data"].get(name) is not None]
         if not sources:

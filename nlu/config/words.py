@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -80,3 +80,9 @@ def path_text(path: Path) -> str:
     if (origin := with_origins(absolute)) != absolute:
         return origin
     return os.path.relpath(absolute) if Path(absolute).is_relative_to(Path.cwd()) else absolute
+
+
+def beyond_positions(max_len: int, positions: int, layouts: Iterable[str]) -> str:
+    """Return the problem of a `data.max_len` beyond the positions of a model; `layouts`: those that may apply."""
+    longer = "; data.long=windows reads longer texts in windows" if {"single", "units"} & set(layouts) else ""
+    return f"data.max_len is {max_len}, but the model has {positions} positions; set it to <= {positions}{longer}"

@@ -18,7 +18,7 @@ from nlu.config.errors import DataError
 from nlu.config.words import called, counted
 from nlu.data.findings import NO_ROWS, Collector, Finding, Seen
 from nlu.data.labels import labels_of
-from nlu.data.layouts import Layout, Values, unusable
+from nlu.data.layouts import Layout, Problem, Values, unusable
 from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.reader import Mark, Row
 from nlu.data.readers import GROUP
@@ -141,6 +141,7 @@ class Builder:
             checked = self._plan.reading.checked(row, self._plan.layout)
             if isinstance(checked, Row):
                 target, problem = self._target(checked.values)
+                problem = problem or self._too_long(checked.values)
                 checked = checked if problem is None else self._plan.reading.bad(checked, *problem)
             if isinstance(checked, Row):
                 good.append((source, checked, target))
@@ -159,10 +160,13 @@ class Builder:
                 return None, (GROUP, "is not a group (folds.group_by)")
         return self._plan.target.read(values)
 
+    def _too_long(self, values: Values) -> Problem | None:
+        return self._plan.files.lengths.problem(self._plan.layout, self._tokenizer, values)
+
     def _write(self, writer: "SetWriter | _InMemory", name: str, good: Good, counts: dict[str, int]) -> None:
         """Encode and write rows, and count those that were cut."""
         rows = [row.values for _, row, _ in good]
-        encoded = self._plan.layout.encode(self._tokenizer, rows, self._plan.files.max_len)
+        encoded = self._plan.files.lengths.encode(self._plan.layout, self._tokenizer, rows)
         for cut in np.flatnonzero(encoded.cut_N).tolist():
             self._cut.add((good[cut][0], good[cut][1].number))
         counts["cut"] += int(encoded.cut_N.sum())

@@ -1,8 +1,8 @@
 """Rows of the store to one packed batch: tokens side by side, no padding.
 
 Axes: B examples of the batch, S sequences, each of tokens that attend to one another, K sequences of an example (1, or
-2 where the texts of a pair are encoded apart), T tokens of all sequences together, U units of all of them: the tokens
-that are labelled, in tagging and in predicting masked words.
+2 where the texts of a pair are encoded apart; the windows of a long text do not count), T tokens of all sequences
+together, U units of all of them: the tokens that are labelled, in tagging and in predicting masked words.
 """
 
 from dataclasses import dataclass, field, fields
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nlu.data.arrays import ranges
 from nlu.data.examples import Examples
 from nlu.data.targets import SCORING, Gathered
 from nlu.data.targets.base import Key
@@ -33,7 +34,7 @@ class Batch:
     starts_S: Tensor
     """place in T of each sequence's first token"""
     sequences_KB: Tensor
-    """place in S of each sequence of each example"""
+    """place in S of each sequence of each example; with `windows_B` (1, S), example by example"""
     targets: dict[str, Tensor] = field(default_factory=dict)
     """the targets of the examples by name; their axes are those of the target's class"""
     units_U: Tensor | None = None
@@ -47,6 +48,8 @@ class Batch:
     host"""
     member: str = ""
     """the set of a mixture that its examples belong to; empty in a run with one set"""
+    windows_B: np.ndarray | None = None
+    """windows of each example, each a sequence; None: each example is whole; stays on the host"""
 
     def __len__(self) -> int:
         return len(self.examples_B)
@@ -58,6 +61,17 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         return len(self.tokens_T)
+
+    def origin_S(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the place in B of each sequence's example, and the number of the sequence in its example; (S,)."""
+        example_S, number_S = (np.empty(self.num_sequences, np.int64) for _ in range(2))
+        places_KB = self.sequences_KB.cpu().numpy()
+        if self.windows_B is not None:
+            example_S[places_KB[0]] = np.repeat(np.arange(len(self)), self.windows_B)
+            number_S[places_KB[0]] = ranges(np.zeros_like(self.windows_B), self.windows_B)
+        else:
+            example_S[places_KB], number_S[places_KB] = np.arange(len(self)), np.arange(len(places_KB))[:, None]
+        return example_S, number_S
 
     def to(self, device: torch.device) -> Self:
         """Return the batch with its tensors on the device, copied without waiting."""
@@ -108,4 +122,5 @@ def collate(part: Examples, examples_B: np.ndarray, key: Key = SCORING) -> Batch
         key,
         packed.unit_ends_U,
         part.member,
+        packed.windows_B,
     )

@@ -11,6 +11,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.types import Fraction, LayoutNode, NonNegativeInt, PositiveInt, ReaderNode, RowLength
 from nlu.config.words import called
 from nlu.data.dialect import OWN, Dialect, not_utf_8
+from nlu.data.windows import Lengths
 from nlu.storage.places import data_folder, files_like, is_object, is_pattern, named_file, path_problem
 from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
@@ -62,6 +63,8 @@ class Files:
         label_separator: str = "|",
         layout: LayoutNode | None = None,
         max_len: RowLength = 128,
+        long: Literal["cut", "windows", "error"] = "cut",
+        stride: NonNegativeInt | None = None,
         on_bad_row: Literal["error", "skip"] = "error",
         drop_duplicates: bool = False,
         dev_fraction: Fraction = 0.1,
@@ -80,6 +83,8 @@ class Files:
         start of each file are not read. `sheet`: name or number from 0. `records`: where a JSON object has its rows,
         such as data.items.
         `further_columns`: rows of a csv or tsv file may have more or fewer cells than the first one at their end.
+        `long`: rows with more than `max_len` tokens are cut, read in windows of so many tokens, or are rows that cannot
+        be used (error). `stride`: tokens that two neighbouring windows share; null = a quarter of `max_len`.
         `labels`: a list, or a file of one label a line; null: those of the training set. `label_separator` stands
         between the labels of a cell if an example may have several. `on_bad_row=skip` counts and lists what it
         leaves out. `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows`
@@ -97,6 +102,7 @@ class Files:
         if not label_separator:
             raise UserError('data.label_separator is "", which separates nothing; set it to a character such as "|"')
         self.max_len = max_len
+        self.lengths = Lengths(max_len, long, stride)
         self.on_bad_row = on_bad_row
         self.drop_duplicates = drop_duplicates
         self.dev_fraction = dev_fraction

@@ -35,6 +35,12 @@ NAMES_OF_TEXTS = (
 ROLES = ("text", "text_a", "text_b", "tokens", "label", "tags", "spans")
 SENTENCE = "sentence_id"
 """the field that tells the sentences of a table with one token a row apart"""
+IN_WINDOWS = ("single", "units")
+"""layouts of one text, which may be read in windows"""
+NO_WINDOWS = (
+    "data.long is windows, which reads one long text, but a row of this task has two; set data.long=cut, which cuts "
+    "both, or data.long=error, which refuses longer rows"
+)
 USUAL_PAIRS = (
     ("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("question", "sentence"),
     ("#1 String", "#2 String"),

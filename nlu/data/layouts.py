@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,13 +38,35 @@ class Packed:
     segments_T: np.ndarray
     positions_T: np.ndarray
     sequences_KB: np.ndarray
-    """index in S of each sequence of each row"""
+    """index in S of each sequence of each row; of rows in windows (1, S), row by row"""
     units_U: np.ndarray | None = None
     """index in T of the first token of each unit"""
     unit_counts_B: np.ndarray | None = None
     """units of each row that fit in max_len"""
     unit_ends_U: np.ndarray | None = None
     """(U, 2): the first and the last character of each unit of a text; None if rows are lists of units"""
+    windows_B: np.ndarray | None = None
+    """windows of each row; None: each is whole"""
+
+    @classmethod
+    def of_pieces(cls, tokens_T: np.ndarray, lengths_P: np.ndarray) -> Self:
+        """Return sequences of one segment that stand one after another, in any order of their lengths."""
+        order_P = np.argsort(lengths_P, kind="stable")
+        tokens_T = tokens_T[ranges(starts_of(lengths_P)[order_P], lengths_P[order_P])]
+        # The inverse permutation: where each sequence has moved.
+        places_P = np.empty_like(order_P)
+        places_P[order_P] = np.arange(len(order_P))
+        lengths_S = lengths_P[order_P]
+        positions_T = ranges(np.zeros_like(lengths_S), lengths_S)
+        segments_T = np.zeros_like(positions_T)
+        return cls(lengths_S, starts_of(lengths_S), tokens_T, segments_T, positions_T, places_P[None])
+
+    def moved(self, places_U: np.ndarray) -> np.ndarray:
+        """Return where tokens of the pieces have moved."""
+        places_P = self.sequences_KB[0]
+        starts_P = starts_of(self.lengths_S[places_P])
+        piece_U = np.searchsorted(starts_P, places_U, side="right") - 1
+        return places_U - starts_P[piece_U] + self.starts_S[places_P[piece_U]]
 
 
 class Layout:
@@ -104,8 +126,14 @@ class Layout:
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
         """Return the sequences of stored rows, which must be in ascending order of their numbers of tokens.
 
-        Unless a layout says otherwise, each row is one sequence, and the tokens after its boundary have segment 1.
+        Unless a layout says otherwise, each row is one sequence, or one for each window of a text, and the tokens after
+        its boundary have segment 1.
         """
+        if stored.has("windows"):
+            lengths_W, windows_B = stored.lists("windows", rows_B)
+            packed = Packed.of_pieces(stored.tokens(rows_B), lengths_W.astype(np.int64))
+            packed.windows_B = windows_B
+            return packed
         lengths_S = stored.lengths_N[rows_B].astype(np.int64)
         positions_T = ranges(np.zeros_like(lengths_S), lengths_S)
         # The boundary of a single text is its length, so all of its tokens have segment 0.
@@ -156,17 +184,11 @@ class Sides(Pair):
 
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
         lengths_B, firsts_B = stored.lengths_N[rows_B].astype(np.int64), stored.boundaries(rows_B).astype(np.int64)
-        lengths_S = np.stack([firsts_B, lengths_B - firsts_B], axis=1).reshape(-1)
+        lengths_P = np.stack([firsts_B, lengths_B - firsts_B], axis=1).reshape(-1)
         # The rows are sorted by their total length, which says nothing about the two sequences of each.
-        order_S = np.argsort(lengths_S, kind="stable")
-        tokens_T = stored.tokens(rows_B)[ranges(starts_of(lengths_S)[order_S], lengths_S[order_S])]
-        # The inverse permutation: where each sequence has moved.
-        places_S = np.empty_like(order_S)
-        places_S[order_S] = np.arange(len(order_S))
-        lengths_S = lengths_S[order_S]
-        positions_T = ranges(np.zeros_like(lengths_S), lengths_S)
-        sequences_KB = np.ascontiguousarray(places_S.reshape(-1, 2).T)
-        return Packed(lengths_S, starts_of(lengths_S), tokens_T, np.zeros_like(positions_T), positions_T, sequences_KB)
+        packed = Packed.of_pieces(stored.tokens(rows_B), lengths_P)
+        packed.sequences_KB = np.ascontiguousarray(packed.sequences_KB.reshape(-1, 2).T)
+        return packed
 
 
 class Units(Layout):
@@ -190,7 +212,9 @@ class Units(Layout):
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
         packed = super().pack(stored, rows_B)
         places_U, packed.unit_counts_B = stored.words(rows_B)
-        packed.units_U = places_U + np.repeat(packed.starts_S, packed.unit_counts_B)
+        starts_B = starts_of(stored.lengths_N[rows_B].astype(np.int64))
+        places_U = places_U + np.repeat(starts_B, packed.unit_counts_B)
+        packed.units_U = places_U if packed.windows_B is None else packed.moved(places_U)
         if stored.has("places"):
             ends, counts_B = stored.lists("places", rows_B)
             # `places` has two numbers for each unit, also for units that do not fit. The first units are those that
@@ -244,7 +268,7 @@ def encode_single(tokenizer: Tokenizer, texts: list[str], max_len: int) -> Encod
     """Encode single texts; a text is cut at its end to fit `max_len` with its special tokens."""
     flat, counts_N = tokenizer.ids(texts)
     keep_N = np.minimum(counts_N, max_len - tokenizer.single.size)
-    tokens, lengths_N = _assemble(tokenizer.single, [(flat, counts_N, keep_N)])
+    tokens, lengths_N = assemble(tokenizer.single, [(flat, counts_N, keep_N)])
     return EncodedRows(tokens, lengths_N, lengths_N, keep_N < counts_N)
 
 
@@ -254,7 +278,7 @@ def encode_pair(tokenizer: Tokenizer, firsts: list[str], seconds: list[str], max
     flat_b, counts_b_N = tokenizer.ids(seconds)
     keep_a_N, keep_b_N = cut_pair(counts_a_N, counts_b_N, max_len - tokenizer.pair.size)
     parts = [(flat_a, counts_a_N, keep_a_N), (flat_b, counts_b_N, keep_b_N)]
-    tokens, lengths_N = _assemble(tokenizer.pair, parts)
+    tokens, lengths_N = assemble(tokenizer.pair, parts)
     boundary_N = keep_a_N + len(tokenizer.pair.before) + len(tokenizer.pair.between)
     return EncodedRows(tokens, lengths_N, boundary_N, (keep_a_N < counts_a_N) | (keep_b_N < counts_b_N))
 
@@ -312,7 +336,7 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
     fits_U = end_in_row_U <= max_len - tokenizer.single.size
     counts_N = np.bincount(row_U, weights=pieces_U, minlength=len(rows)).astype(np.int64)
     keep_N = np.bincount(row_U, weights=pieces_U * fits_U, minlength=len(rows)).astype(np.int64)
-    tokens, lengths_N = _assemble(tokenizer.single, [(flat, counts_N, keep_N)])
+    tokens, lengths_N = assemble(tokenizer.single, [(flat, counts_N, keep_N)])
     words = (end_in_row_U - pieces_U + len(tokenizer.single.before))[fits_U].astype(np.int32)
     word_counts_N = np.bincount(row_U[fits_U], minlength=len(rows)).astype(np.int64)
     encoded = EncodedRows(tokens, lengths_N, lengths_N, keep_N < counts_N, words, word_counts_N)
@@ -333,7 +357,7 @@ def _follows_blank(row: Sequence[str] | str, first: int) -> bool:
     return first > 0 and (row[first - 1].isspace() if isinstance(row, str) else True)
 
 
-def _assemble(
+def assemble(
     template: Template, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Concatenate `before`, the kept tokens of all parts with `between` between them, and `after`, for every row."""

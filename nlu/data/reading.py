@@ -17,7 +17,15 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.words import listed, shortened
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
-from nlu.data.fields import ROLES, chosen_layout, missing_roles, tagging_fields, usual_fields
+from nlu.data.fields import (
+    IN_WINDOWS,
+    NO_WINDOWS,
+    ROLES,
+    chosen_layout,
+    missing_roles,
+    tagging_fields,
+    usual_fields,
+)  # fmt: skip
 from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import GROUP, TABLES, Fields, column_names, format_of, has_header, header_remedy, read_rows
@@ -192,6 +200,8 @@ def layout_of(
         return files.layout  # type: ignore[no-any-return]
     chosen = chosen_layout(layouts, present)
     assert chosen is not None, "a layout without missing fields exists"
+    if files.lengths.long == "windows" and chosen not in IN_WINDOWS:
+        raise UserError(NO_WINDOWS)
     return LAYOUTS[chosen]
 
 

@@ -17,7 +17,18 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
-from nlu.data.fields import ROLES, SENTENCE, format_by_suffix, idle_keys, known_roles, layouts_of, missing_roles
+from nlu.data.fields import (
+    IN_WINDOWS,
+    NO_WINDOWS,
+    ROLES,
+    SENTENCE,
+    chosen_layout,
+    format_by_suffix,
+    idle_keys,
+    known_roles,
+    layouts_of,
+    missing_roles,
+)  # fmt: skip
 from nlu.storage.places import path_problem
 
 EPOCHS = re.compile(r"[0-9.]+ep")
@@ -40,9 +51,36 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
     # A run that is scored was trained with its keys; nlu.evaluate checks those that are given.
     if config.get("run") is config.get("export") is None:
         yield from idle_keys(data, formats_of(data), "data")
+    yield from _long_problems(config, task)
     if data.get("fields", MISSING) != MISSING:
         yield from _fields(data, choice_of("task", config["task"][TARGET]), task, _reads(config))
     yield from _sets(data, folds["count"])
+
+
+def _long_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+    data, is_scored = config["data"], config.get("run") is not None or config.get("export") is not None
+    long, stride, max_len = (data.get(key) for key in ("long", "stride", "max_len"))
+    if long != "windows":
+        # The windows of a run that is scored may be left out.
+        if stride is not None and not is_scored:
+            yield f"data.stride is {stride}, but data.long is {long}; set data.long=windows, or data.stride=null"
+        return
+    if isinstance(stride, int) and isinstance(max_len, int) and 2 * stride > max_len:
+        yield f"data.stride is {stride}, more than half of data.max_len, {max_len}; set it to <= {max_len // 2}"
+    if data.get("layout") is not None:
+        yield "data.long is windows, but data.layout makes sequences of its own; set data.long=cut, or data.layout=null"
+    target = task.get("target")
+    with suppress(UserError):
+        if isinstance(target, str) and read_constants(target).get("kind") == "words":
+            yield (
+                "data.long is windows, but this task masks words, which no window needs; set data=corpus, which makes "
+                "blocks of texts of any length, or data.long=cut"
+            )
+            return
+    layouts, fields = layouts_of(task), data.get("fields")
+    chosen = chosen_layout(layouts, fields) if fields not in (None, {}, MISSING) else None
+    if chosen is not None and chosen not in IN_WINDOWS or layouts and not set(IN_WINDOWS) & set(layouts):
+        yield NO_WINDOWS
 
 
 OF_ONE_DOCUMENT = ("complete_doc", "none_doc", "eos")

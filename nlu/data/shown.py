@@ -44,7 +44,7 @@ class Sample:
             target, name = (None, None) if of_units is not None else self._of_row(rows_B)
             tokens = [self.tokenizer.backend.id_to_token(int(token)) for token in packed.tokens_T]
             sequences = []
-            for sequence in packed.sequences_KB[:, 0].tolist():
+            for sequence in packed.sequences_KB.reshape(-1).tolist():
                 start = int(packed.starts_S[sequence])
                 inside = slice(start, start + int(packed.lengths_S[sequence]))
                 own = {

@@ -60,6 +60,9 @@ class EncodedRows:
     rows are lists of units"""
     place_counts_N: np.ndarray | None = None
     """two for each unit"""
+    windows: np.ndarray | None = None
+    """flat: the tokens of each window of each row; None if rows are not read in windows"""
+    window_counts_N: np.ndarray | None = None
 
     def ends_of_units(self) -> list[list[list[int]] | None]:
         """Return the first and the last character of each unit by row, or None if all rows are lists of units."""
@@ -145,7 +148,8 @@ def record_batch(
     """Return rows and their targets, in the same order, as the columns of a shard.
 
     The columns are `tokens`, `boundary`, `words`, `target` (unless its type is None), `text_hash`, `group`, `file` and
-    `number`; of pairs `first` and `second`; of texts whose words are tagged `places`.
+    `number`; of pairs `first` and `second`; of texts whose words are tagged `places`; of rows
+    in windows `windows`.
     """
     words, word_counts_N = encoded.words, encoded.word_counts_N
     # Every layout has the column `words`, so that all stores have the same schema.
@@ -165,6 +169,8 @@ def record_batch(
         columns |= {"first": _numbers(origin.first_N, np.int64), "second": _numbers(origin.second_N, np.int64)}
     if encoded.places is not None and encoded.place_counts_N is not None:
         columns["places"] = _lists(encoded.places, encoded.place_counts_N)
+    if encoded.windows is not None and encoded.window_counts_N is not None:
+        columns["windows"] = _lists(encoded.windows, encoded.window_counts_N)
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 

@@ -224,4 +224,4 @@ def settings(config: dict[str, Any], facts: dict[str, Any], rows: Sequence[Row])
     if (cut := own.get("cut_to_max_len") or 0) > CUT * (own.get("examples") or math.inf):
         share = f"{cut / own['examples']:.0%}"
         says = f"{share} of the training texts are longer than data.max_len={config.get('data.max_len')}"
-        yield warning("texts cut", says, "set data.max_len higher")
+        yield warning("texts cut", says, "set data.max_len higher, or data.long=windows if a row is one text")

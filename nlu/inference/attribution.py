@@ -91,6 +91,11 @@ def explaining(
             "token belongs; only its predictions can be asked for"
         )
     encoded = predictor.encode([values])
+    if encoded.window_counts_N is not None and encoded.window_counts_N[0] > 1:
+        raise UserError(
+            f"this row is read in {encoded.window_counts_N[0]} windows, but only a row of one window is explained; "
+            "give a part of the text"
+        )
     part = in_memory(encoded, predictor.trained.layout)
     score_of = _Score.of(predictor, encoded, label, span)
     yield

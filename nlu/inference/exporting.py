@@ -11,6 +11,7 @@ from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
 from nlu.config.inference import Export
 from nlu.config.targets import TARGET
+from nlu.data.windows import WINDOWS, Lengths
 from nlu.display.progress import Progress
 from nlu.display.tables import metric_text, print_table, table_of
 from nlu.inference.exports import masked
@@ -53,6 +54,10 @@ def run_export(config: Export, located: Located) -> int:
     for one in formats:
         require_fixable(one, trained, config.fixed_length)
     merged = trained.without_adapter()
+    if trained.lengths.long == WINDOWS:
+        # They are compared in rows that are cut, which are one sequence each.
+        trained.lengths = merged.lengths = Lengths(trained.lengths.max_len)
+        log.info("data.long is windows: an export computes one window at a time, and you cut texts; docs/exporting.md")
     rows = rows_to_check(trained, config.max_rows)
     found = []
     with (

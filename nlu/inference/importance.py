@@ -75,9 +75,7 @@ def _of_batch(
         assert isinstance(loss, Tensor), "a task has a term"
         # Pooling of lower layers uses none of the later ones, whose gradients are zeros.
         gradients = torch.autograd.grad(loss, mixed, allow_unused=True, materialize_grads=True)
-    example_S = np.zeros(batch.num_sequences, np.int64)
-    for sequences_B in batch.sequences_KB.numpy():
-        example_S[sequences_B] = np.arange(len(batch))
+    example_S, _ = batch.origin_S()
     example_T = np.repeat(example_S, batch.lengths)
     for output, gradient, heads in zip(mixed, gradients, counts, strict=True):
         # dL/dm is the product of the head's output and its gradient, summed over all places that m multiplies.

@@ -15,6 +15,7 @@ from nlu.data.layouts import LAYOUTS, Values
 from nlu.data.seeds import text_hashes
 from nlu.data.store import Misfit, Origin, StoredSet, record_batch
 from nlu.data.targets import Target
+from nlu.data.windows import CHOICES
 from nlu.inference.locate import locate
 from nlu.inference.predictor import Predictor, columns_of
 from nlu.inference.side_by_side import may_be_apart, side_by_side
@@ -38,14 +39,16 @@ class Loaded:
     @classmethod
     def of(
         cls, run: str | Path, *, checkpoint: str = "best", head_name: str | None = None, device: str = "auto",
-        batch_size: int = 64, precision: str | None = None,
+        batch_size: int = 64, precision: str | None = None, long: str | None = None,
     ) -> "Loaded":  # fmt: skip
         """Load a run; see `nlu.load`."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size} but must be at least 1")
         if precision not in (None, *PRECISIONS):
             raise UserError(f"precision is {precision!r} but must be {one_of(PRECISIONS)}, or None for the run's own")
-        trained = load_trained(locate(str(run), checkpoint).of_head(head_name), precision=precision)
+        if long not in (None, *CHOICES):
+            raise UserError(f"long is {long!r} but must be {one_of(CHOICES)}, or None for the run's own")
+        trained = load_trained(locate(str(run), checkpoint).of_head(head_name), precision=precision, long=long)
         return cls(Predictor(trained, choose_device(device, 0, keys=""), batch_size=batch_size, owns=True))
 
     def __repr__(self) -> str:
@@ -112,15 +115,15 @@ class Loaded:
         """Return a vector for each text, (N, D), float32, for search and clustering.
 
         It is the input of the run's head for a sequence: the pooling of the encoder or, for a tagger, the mean of the
-        tokens. A text is cut to the run's `data.max_len`. Raises DataError for a text that cannot be used.
+        tokens. A text that is longer than the run's `data.max_len` is cut, or the mean of its windows with
+        `data.long=windows`. Raises DataError for a text that cannot be used.
         """
         single, values = LAYOUTS["single"], []
         _require_several(texts, "texts")
         for number, text in enumerate(texts, 1):
             values.append({"text": text})
             require_none(single.problem(values[-1]), values[-1], f"text {number}")
-        encoded = single.encode(self.trained.tokenizer, values, self.trained.config.data["max_len"])
-        return self.predictor.vectors(encoded, single)
+        return self.predictor.vectors(self.trained.lengths.encode(single, self.trained.tokenizer, values), single)
 
     def _values(self, rows: Iterable[Row], others: Sequence[str] = ()) -> list[Values]:
         _require_several(rows, "rows")

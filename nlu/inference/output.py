@@ -17,6 +17,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.dialect import PLAIN
 from nlu.data.originals import BOM, NoOriginals, Original, Originals
+from nlu.data.windows import CUT
 from nlu.data.workbook import MOST_ROWS, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.parquet_output import Parquet, TableRows
 from nlu.inference.predicted_row import OutputFormat, PredictedRow, require_no_more, text_of_cell
@@ -126,7 +127,7 @@ class _Table(_Joined):
         return "".join(map(self._row, rows)).encode()
 
     def _row(self, row: PredictedRow) -> str:
-        added = [text_of(cell, self._separator, self._columns.holds[name]) for name, cell in row.cells.items()]
+        added = [text_of(row.cells[name], self._separator, holds) for name, holds in self._columns.holds.items()]
         if self._is_kept:
             assert isinstance(row.original, str), "rows of a table are kept as texts"
             return row.original.rstrip("\r\n") + self._behind(added, row.place) + self._line_end
@@ -189,7 +190,8 @@ class _Jsonl(_Joined):
             self._require_no_clash(self._source.record(original, place), place)
 
     def _require_no_clash(self, record: object, place: str) -> None:
-        if isinstance(record, dict) and (clash := [name for name in self._columns.holds if name in record]):
+        names = [*self._columns.holds, self._columns.prefix + CUT]
+        if isinstance(record, dict) and (clash := [name for name in names if name in record]):
             raise DataError(f"{place} has a field {clash[0]} already; set prefix, such as prefix=model_")
 
     def _kept(self, text: str, row: PredictedRow) -> str:
@@ -288,6 +290,6 @@ class _Workbook:
 
     def _added(self, row: PredictedRow) -> list[str | float | None]:
         return [
-            text_of(cell, self._separator, self._columns.holds[name]) if isinstance(cell, list) else cell
-            for name, cell in row.cells.items()
+            text_of(cell, self._separator, holds) if isinstance(cell := row.cells[name], list) else cell
+            for name, holds in self._columns.holds.items()
         ]

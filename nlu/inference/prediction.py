@@ -41,6 +41,7 @@ KEYS = {f"data.{key}": f"input.{key}" for key in ("fields", "format", "header", 
 """the names of keys in errors of the readers of training rows, and their names in this command"""
 USED = ("average.safetensors", "labels.json", "model.safetensors", "tokenizer.json")
 """the files of a checkpoint that determine predictions"""
+LISTED_CUT = 3
 Chunk = list[tuple[Row | BadRow, Original]]
 
 
@@ -58,7 +59,7 @@ def run_prediction(config: Predict, located: Located) -> int:
         # Before the checkpoint is loaded, which takes longer than this check.
         for pieces in outputs if ranks.is_first else ():
             pieces.require_place()
-        trained = load_trained(located, precision=config.precision)
+        trained = load_trained(located, precision=config.precision, long=config.long)
         # Before any row is looked at: a run that predicts none may read no rows of this kind.
         require_predicting(trained)
         with ExitStack() as held, keys_called(KEYS):
@@ -107,6 +108,8 @@ class Work:
     predicted: int = 0
     empty: int = 0
     cut: int = 0
+    first_cut: list[int] = field(default_factory=list)
+    """the first rows that were cut"""
     is_output_closed: bool = False
     """whether the reader of standard output has closed it"""
     bar: Bar = field(init=False)
@@ -173,8 +176,15 @@ class Work:
         if self.empty:
             log.warning("no prediction for %s that cannot be used%s", counted(self.empty, "row"), whose)
         if self.cut:
-            max_len = self.predictor.trained.config.data["max_len"]
-            log.info("cut to data.max_len, %d tokens: %s%s", max_len, counted(self.cut, "row"), whose)
+            trained = self.predictor.trained
+            remedy = "; long=windows reads them whole" if trained.can_window else ""
+            first = (
+                f"{self.source.path}:{', '.join(map(str, self.first_cut))}{', ...' if self.cut > LISTED_CUT else ''}"
+            )
+            max_len = trained.lengths.max_len
+            log.info(
+                "cut to data.max_len, %d tokens: %s%s (%s)%s", max_len, counted(self.cut, "row"), whose, first, remedy
+            )
         if self.is_output_closed:
             log.info("standard output was closed before %s were written", counted(rows, "row"))
             return
@@ -205,6 +215,8 @@ class Work:
             for (place, row), one in zip(usable, found, strict=True):
                 cells[place] = self.columns.cells(row.values, one)
             self.cut += int(encoded.cut_N.sum())
+            cut = (row.number for (_, row), is_cut in zip(usable, encoded.cut_N, strict=True) if is_cut)
+            self.first_cut += islice(cut, LISTED_CUT - len(self.first_cut))
         self.predicted += len(usable)
         self.empty += len(chunk) - len(usable)
         self.bar.advance(len(chunk) - len(usable))
@@ -231,6 +243,7 @@ class Work:
             # Another device rounds differently, and its pieces would not join to the bytes of an uninterrupted command.
             "device": self.predictor.device.type,
             "max_len": trained.config.data["max_len"],
+            **({} if trained.lengths.long == "cut" else {"long": trained.lengths.settings()}),
             "separator": trained.config.data.get("label_separator"),
             "input": file_digest(self.source.path),
             "reading": [

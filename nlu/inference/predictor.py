@@ -19,6 +19,7 @@ from nlu.data.examples import Examples, in_memory
 from nlu.data.layouts import Layout, Values
 from nlu.data.order import evaluation_batches
 from nlu.data.store import EncodedRows
+from nlu.data.windows import SIGNS, WINDOWS
 from nlu.inference.int8.precision import Int8
 from nlu.inference.self_check import warn_of_batches
 from nlu.inference.side_by_side import is_small, may_be_apart, on_one_thread, side_by_side
@@ -27,7 +28,7 @@ from nlu.metrics.kinds import PROBABILITY, Cell, Holds, Kind
 from nlu.models.encoders.bert import Bert
 from nlu.models.heads.pairs import unit_vectors
 from nlu.models.layers.linear import Linear
-from nlu.models.layers.pooling import mean_of_sequences
+from nlu.models.layers.pooling import mean_of_sequences, of_windows
 from nlu.runs.predictions import Record
 from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
@@ -63,12 +64,12 @@ class Predictor:
 
     def problem(self, values: Values) -> tuple[str, str] | None:
         """Return the field of a row that cannot be predicted, and the rule that its value breaks, or None."""
-        return self.trained.layout.problem(values)
+        return self.trained.problem(values)
 
     def encode(self, rows: Sequence[Values]) -> EncodedRows:
         """Return the tokens of rows, which must be valid."""
         values = [dict(row) for row in rows]
-        return self.trained.layout.encode(self.trained.tokenizer, values, self.trained.config.data["max_len"])
+        return self.trained.lengths.encode(self.trained.layout, self.trained.tokenizer, values)
 
     def try_out(self) -> None:
         """Predict a row that any run can read, so that an error of the model appears early.
@@ -95,6 +96,8 @@ class Predictor:
             for example, one in zip(batch.examples_B.tolist(), records, strict=True):
                 found[example] = one
             advance(len(batch))
+        for one, sign in zip(found, self.trained.lengths.signs(encoded), strict=True):
+            one |= sign
         if bad:
             log.warning(
                 "the model computes numbers that are not finite for %d of %d rows, whose predictions mean nothing; "
@@ -143,12 +146,13 @@ class Predictor:
         if "units" not in model.wants:
             encoded = model.encode(batch)
             assert encoded.pooled_SD is not None
-            return torch.cat([encoded.pooled_SD.index_select(0, sequences_B) for sequences_B in batch.sequences_KB], 1)
+            each = [encoded.pooled_SD.index_select(0, sequences_B) for sequences_B in batch.sequences_KB]
+            return of_windows(torch.cat(each, 1), batch.windows_B)
         # With a head over units, the run has hardly trained any vector of a sequence.
         hidden_TD = model.backbone.encode(model.backbone.embed(batch), batch, tokens=True).tokens_TD
         assert hidden_TD is not None
         means_SD = mean_of_sequences(hidden_TD, batch.lengths)
-        return means_SD.index_select(0, batch.sequences_KB[0])
+        return of_windows(means_SD.index_select(0, batch.sequences_KB[0]), batch.windows_B)
 
     @torch.inference_mode()
     def cosines(self, rows: Sequence[Values]) -> list[float]:
@@ -211,24 +215,28 @@ class Columns:
     scores: bool
     logits: bool
     logits_hold: Holds = "numbers"
+    in_windows: bool = False
 
     @property
     def holds(self) -> dict[str, Holds]:
-        """The type of each column, by its name, in order."""
+        """The type of each column that every row has, by its name, in order."""
         found = dict(self.kind.columns)
         if self.scores:
             found |= {f"{PROBABILITY}_{label}": "number" for label in self.labels}
         if self.logits:
             found[LOGITS] = self.logits_hold
+        if self.in_windows:
+            found[WINDOWS] = "number"
         return {self.prefix + name: holds for name, holds in found.items()}
 
     def cells(self, values: Values, found: Record) -> dict[str, Cell]:
-        """Return the cells of a row, given its texts by role and its prediction."""
+        """Return the cells of a row, given its texts by role and its prediction; `cut` only of a row that was cut."""
         cells = self.kind.cells(values, found)
         if self.scores:
             cells |= {f"{PROBABILITY}_{label}": found["probabilities"][label] for label in self.labels}
         if self.logits:
             cells[LOGITS] = found[LOGITS]
+        cells |= {sign: found[sign] for sign in SIGNS if sign in found}
         return {self.prefix + name: cell for name, cell in cells.items()}
 
     def empty(self) -> dict[str, Cell]:
@@ -246,7 +254,8 @@ def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool) -> 
         raise UserError("scores is true, but this run predicts no probabilities; leave out scores")
     # A tagged row has logits for each of its units.
     logits_hold: Holds = "lists of numbers" if trained.layout.name == "units" else "numbers"
-    return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold)
+    in_windows = trained.lengths.long == WINDOWS
+    return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold, in_windows)
 
 
 def require_predicting(trained: Trained) -> None:

@@ -41,7 +41,7 @@ def values_of(trained: Trained, row: object, place: str, others: Iterable[str] =
     `place` names the row in errors. Raises DataError if a text that the run reads is missing or cannot be used.
     """
     values = _by_role(trained, row, place)
-    require_none(trained.layout.problem(values), values, place)
+    require_none(trained.problem(values), values, place)
     if isinstance(row, Mapping):
         for role, name in _names_of(trained, others).items():
             if (known := next((one for one in (name, role) if one in row), None)) is not None:

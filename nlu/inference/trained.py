@@ -16,10 +16,12 @@ from nlu.config.choices import node_of, target_of
 from nlu.config.errors import CheckpointError, UserError
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
-from nlu.data.layouts import LAYOUTS, Layout
+from nlu.data.fields import IN_WINDOWS
+from nlu.data.layouts import LAYOUTS, Layout, Problem, Values
 from nlu.data.mixture import own_sets
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
+from nlu.data.windows import WINDOWS, Lengths
 from nlu.inference.int8.precision import int8_of
 from nlu.inference.locate import LABELS, Located
 from nlu.metrics.kinds import Kind, kind_named
@@ -59,6 +61,20 @@ class Trained:
         return self.target.names
 
     @cached_property
+    def lengths(self) -> Lengths:
+        """What becomes of rows that are longer than its sequences."""
+        return Lengths.of(self.config.data)
+
+    @property
+    def can_window(self) -> bool:
+        """Whether a row is one text, which can be read in windows."""
+        return self.layout.name in IN_WINDOWS and self.config.data.get("layout") is None
+
+    def problem(self, values: Values) -> Problem | None:
+        """Return the text field of a row that the run cannot read, and the rule that its value breaks, or None."""
+        return self.layout.problem(values) or self.lengths.problem(self.layout, self.tokenizer, values)
+
+    @cached_property
     def kind(self) -> Kind:
         """The kind of its records."""
         return kind_named(self.task.kind, self.config.trusted_packages)
@@ -69,12 +85,13 @@ class Trained:
 
 
 def load_trained(
-    located: Located, *, merged: bool = False, precision: str | Mapping[str, Any] | None = None
+    located: Located, *, merged: bool = False, precision: str | Mapping[str, Any] | None = None, long: str | None = None
 ) -> Trained:
     """Load a checkpoint. With `merged`, its adapter is merged into the weights, which computes the same up to rounding.
 
     `precision` is that in which the run predicts, a choice of the group or its keys; None = that of training. With
-    int8, which has no layers for an adapter, that is merged and the weights are rounded. Raises CheckpointError if a
+    int8, which has no layers for an adapter, that is merged and the weights are rounded. `long`: what becomes of texts
+    that are longer than its sequences; None = as in training. Raises CheckpointError if a
     part is missing or does not fit the model of the run, and UserError if the run cannot predict in that precision.
     """
     located = located.of_head(located.head_name)
@@ -88,9 +105,14 @@ def load_trained(
                 "precision is auto, which only nlu.train chooses; set it to fp32, bf16, int8 or int8_compiled"
             )
         config = replace(config, precision=node)
+    if long is not None:
+        config = replace(config, data={**config.data, "long": long})
     int8 = int8_of(config.precision, config.trusted_packages)
     with _fixed_copy(located) as checkpoint:
         trained = _loaded(located, config, checkpoint, merged or int8 is not None)
+    if trained.lengths.long == WINDOWS and not trained.can_window:
+        why = "reads two texts, or has a layout of its own (data.layout)"
+        raise UserError(f"long is windows, which reads one long text, but {located.run_dir} {why}; leave out long")
     if int8 is not None:
         int8.quantize(trained.model)
     return trained

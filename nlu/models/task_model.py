@@ -67,12 +67,20 @@ class TaskModel(nn.Module):
         if found.pooled_SD is not None:
             read.pooled_SD = self.dropout(found.pooled_SD.float())
         if found.tokens_TD is not None:
-            assert batch.units_U is not None, "the target selects units"
             # Dropout after the selection draws no random numbers for tokens that the head does not read.
-            selected_UD = found.tokens_TD.index_select(0, batch.units_U).float()
-            streams = active()
-            read.units_UD = self.dropout(selected_UD, streams.rows_at(batch.units_U) if streams else None)
+            read.units_UD = self._selected(found.tokens_TD, batch)
         return read
+
+    def _selected(self, tokens_TD: Tensor, batch: Batch) -> Tensor:
+        streams, units_U = active(), batch.units_U
+        assert units_U is not None, "the target selects units"
+        if streams is None or batch.windows_B is None:
+            rows = streams.rows_at(units_U) if streams else None
+            return self.dropout(tokens_TD.index_select(0, units_U).float(), rows)
+        # Streams need ascending places. Units stand in the order of the text, its windows in the order of lengths.
+        ascending_U, order_U = units_U.sort()
+        selected_UD = self.dropout(tokens_TD.index_select(0, ascending_U).float(), streams.rows_at(ascending_U))
+        return selected_UD.index_select(0, order_U.argsort())
 
     def forward(self, batch: Batch, x_TD: Tensor | None = None) -> Tensor:
         """Return logits (N, C), float32: a row for each example, or for each unit of a batch that has units.

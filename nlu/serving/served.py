@@ -48,7 +48,8 @@ class Served:
             "scores": kind.has_probabilities,
             "fields": [list(roles) for roles in alternatives_of(trained)],
             "columns": {role: name for role, name in fields.items() if isinstance(name, str)},
-            "max_len": trained.config.data["max_len"],
+            "max_len": trained.lengths.max_len,
+            "long": trained.lengths.long,
         }
 
 
@@ -105,7 +106,7 @@ class Newest:
         for _ in range(MOST_TRIES):
             located = locate(self._config.run, self._config.checkpoint).of_head(self._config.head_name)
             mark = _mark(located)
-            trained = load_trained(located, precision=self._config.precision)
+            trained = load_trained(located, precision=self._config.precision, long=self._config.long)
             predictor = Predictor(trained, self._device, batch_size=self._config.batch_size, owns=True)
             # If a checkpoint is replaced while it is read, the result may mix both.
             if _mark(located) == mark:

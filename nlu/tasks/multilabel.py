@@ -41,6 +41,8 @@ class Multilabel(RowsOfLogits):
     )
     binary_metrics: tuple[str, ...] = ()
     default_metric = "f1_micro"
+    # A label applies to a text if it applies to a part of it.
+    over_windows = "max"
     lower_is_better = ("loss",)
     rules_of_config = "nlu.tasks.rules.threshold_problems"
 

@@ -20,6 +20,7 @@ from nlu.data.examples import Examples
 from nlu.data.targets import Target
 from nlu.losses.loss import Loss
 from nlu.metrics.scores import Scorer
+from nlu.models.layers.pooling import of_windows
 from nlu.models.task_model import TaskModel
 
 Outputs = dict[str, Tensor]
@@ -96,6 +97,8 @@ class RowsOfLogits:
     """dotted name of the loss that it has as one of several tasks, where none is chosen"""
     reads: ClassVar[tuple[str, ...]] = ("logits",)
     term_weights: Mapping[str, float] = MappingProxyType({"labels": 1.0})
+    over_windows: ClassVar[str] = "mean"
+    """how the logits of the windows of a long text become those of the text: mean or max"""
 
     def __init__(self, loss: Loss, target: Target):
         self.loss, self.known = loss, target
@@ -107,7 +110,11 @@ class RowsOfLogits:
         return {"labels": self.rows(batch)}
 
     def forward(self, model: TaskModel, batch: Batch, x_TD: Tensor | None = None) -> Outputs:
-        return {"logits": model(batch, x_TD)}
+        logits = model(batch, x_TD)
+        # Units are each in one window.
+        return {
+            "logits": logits if batch.units_U is not None else of_windows(logits, batch.windows_B, self.over_windows)
+        }
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         return {"labels": self.loss(outputs["logits"], batch.targets["labels"])}

@@ -14,6 +14,7 @@ from nlu.config.errors import UserError, keys_called
 from nlu.config.members import MEAN
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
+from nlu.config.words import beyond_positions
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold
@@ -204,7 +205,7 @@ def assemble(
     backbone.has_segments = tokenizer.has_segments
     # Known only here: for pretrained weights the limit is in their configuration, not in ours.
     if (limit := backbone.max_positions) and config.data["max_len"] > limit:
-        raise UserError(f"data.max_len is {config.data['max_len']}, but the model has {limit} positions; set it lower")
+        raise UserError(beyond_positions(config.data["max_len"], limit, () if target.kind == "words" else (layout,)))
     # A head may ask how wide the vectors of sequences are.
     backbone.layout = layout
     head_node = task.own_head() if config.head[TARGET] == target_of("head", "auto") else config.head

@@ -39,10 +39,11 @@ def _order(config: Run, part: Examples, ranks: Ranks) -> Order | TokenOrder:
             world_size=ranks.world_size,
         )
     longest = int(part.lengths_N.argmax())
+    lower = "give shorter texts" if config.data.get("long") == "windows" else "data.max_len lower"
     if (tokens := int(part.lengths_N[longest])) > trainer.batch_tokens:
         raise DataError(
             f"{part.place(longest)}: the example has {tokens:,} tokens, more than trainer.batch_tokens, "
-            f"{trainer.batch_tokens:,}; set that to >= {tokens}, or data.max_len lower"
+            f"{trainer.batch_tokens:,}; set that to >= {tokens}, or {lower}"
         )
     return TokenOrder(
         part.lengths_N,

@@ -14,7 +14,29 @@ def test_rows_may_be_as_long_as_the_model_has_positions_and_no_longer(problems_o
     model = ["model=bert_tiny", "model.pretrained=null", f"model.max_positions={positions}"]
     assert problems_of(*model, f"data.max_len={max_len}") == []
     (problem,) = problems_of(*model, f"data.max_len={max_len + 1}")
-    assert problem == f"data.max_len is {max_len + 1}, but the model has {max_len} positions; set it lower"
+    start = f"data.max_len is {max_len + 1}, but the model has {max_len} positions; set it to <= {max_len}"
+    assert problem == f"{start}; data.long=windows reads longer texts in windows"
+    assert problems_of(*model, f"data.max_len={max_len}", "data.long=windows") == []
+    # Two texts, and words that are masked, are not read in windows.
+    for task in (["task=match", "data=lcqmc"], ["task=mlm", "data=files", "data.train=a", "data.fields={text: 0}"]):
+        problems = problems_of(*model, *task, f"data.max_len={max_len + 1}")
+        assert start in problems, problems
+        refused = problems_of(*model, *task, f"data.max_len={max_len}", "data.long=windows")
+        assert any(problem.startswith("data.long is windows, ") for problem in refused), refused
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["data.stride=8"], "data.stride is 8, but data.long is cut; set data.long=windows, or data.stride=null"),
+        (
+            ["data.long=windows", "data.stride=33", "data.max_len=64"],
+            "data.stride is 33, more than half of data.max_len, 64; set it to <= 32",
+        ),
+    ],
+)
+def test_a_stride_belongs_to_windows_and_is_at_most_half_of_one(problems_of, overrides, says):
+    assert problems_of("model=bert_tiny", *overrides) == [says]
 
 
 @pytest.mark.parametrize("model", ["bert", "hf"])
@@ -23,7 +45,7 @@ def test_weights_on_this_machine_say_how_long_rows_may_be(problems_of, tmp_path,
     chosen = [f"model={model}", f"model.pretrained={tmp_path}"]
     assert problems_of(*chosen, "data.max_len=40") == []
     (problem,) = problems_of(*chosen, "data.max_len=41")
-    assert problem == "data.max_len is 41, but the model has 40 positions; set it lower"
+    assert problem.startswith("data.max_len is 41, but the model has 40 positions; set it to <= 40; ")
     (tmp_path / "config.json").write_text("[")
     assert problems_of(*chosen, "data.max_len=41") == [], "what is wrong with weights shows when they are loaded"
 

@@ -159,6 +159,8 @@ def transformers_model(folder: Path) -> tuple[str, ...]:
 
 
 MEAN = ("model.pooling=mean",)
+IN_WINDOWS = ("data.long=windows", "data.max_len=8", "data.stride=2")
+"""Half of the rows have more than the six letters that fit."""
 TASKS = {
     "classify": Kind((), classes),
     "match": Kind(("task=match",), pair_of_classes),
@@ -172,6 +174,9 @@ TASKS = {
     "siamese with InfoNCE": Kind(("task=siamese", "loss=info_nce", *MEAN), pair_of_classes),
     "siamese with contrastive loss": Kind(("task=siamese", "loss=contrastive", *MEAN), pair_of_classes),
     "retrieve": Kind(("task=retrieve", *MEAN), pair_of_classes),
+    "classify in windows": Kind(IN_WINDOWS, classes),
+    "multilabel in windows": Kind(("task=multilabel", *IN_WINDOWS), labels),
+    "tag in windows": Kind(("task=tag", "head=crf", *IN_WINDOWS), tags),
     "soft": Kind(("task=soft", "loss=mse_logits", "data.labels=[bad, good]"), soft),
     "soft of pairs": Kind(("task=soft", "loss.temperature=2", "data.labels=['0', '1']"), pair_of_soft),
 }  # fmt: skip

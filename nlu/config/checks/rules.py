@@ -39,7 +39,7 @@ from nlu.config.members import is_composite, is_mixture, metrics_of
 from nlu.config.nearest import hint
 from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET, import_target, is_trusted
-from nlu.config.words import one_of
+from nlu.config.words import beyond_positions, one_of
 from nlu.storage.places import address_problems, is_object
 from nlu.storage.redaction import credential_problems
 
@@ -58,7 +58,7 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
         # The only place that runs code of a target; `_constants` has left out those that are not trusted.
         if isinstance(rules := each.get("rules_of_config"), str):
             found += import_target(rules, trusted)(config, task)
-    return found + [*_paths(config), *_tracker(config, constants), *_model(config, constants.get("model", {}))]
+    return found + [*_paths(config), *_tracker(config, constants), *_model(config, constants.get("model", {}), task)]
 
 
 def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -290,7 +290,7 @@ def _is_part_of_run(reference: str) -> bool:
     return is_checkpoint_of_run or path.with_name(path.name + ".index").is_file()
 
 
-def _model(config: dict[str, Any], constants: dict[str, Any]) -> Iterator[str]:
+def _model(config: dict[str, Any], constants: dict[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     model, max_len = config["model"], config["data"].get("max_len", 0)
     for key, other in constants.get("divisors", {}).items():
         value, whole = model.get(key), model.get(other)
@@ -303,7 +303,9 @@ def _model(config: dict[str, Any], constants: dict[str, Any]) -> Iterator[str]:
         # A derived class without this key may have any number of positions.
         positions = constants.get("default_positions")
     if positions is not None and max_len > positions:
-        yield f"data.max_len is {max_len}, but the model has {positions} positions; set it lower"
+        target = task.get("target")
+        masks = isinstance(target, str) and read_constants(target).get("kind") == "words"
+        yield beyond_positions(max_len, positions, () if masks else task.get("layouts", ()))
 
 
 def number_of_weights(pretrained: object, name: str) -> int | None:

@@ -92,6 +92,17 @@ class LayerPooling(nn.Module):
             return torch.tanh(self.dense(joined))
 
 
+def of_windows(values_WC: Tensor, windows_B: np.ndarray | None, reduce: str = "mean") -> Tensor:
+    """Return one row for each example from rows of its windows, which stand example by example; (B, C).
+
+    `reduce`: mean or max. The windows of an example are taken in their order, so its row depends on no other example.
+    """
+    if windows_B is None:
+        return values_WC
+    counts_B = to_device(torch.from_numpy(windows_B), values_WC.device)
+    return torch.segment_reduce(values_WC, reduce, lengths=counts_B, axis=0, unsafe=True)
+
+
 PoolingModule = MaxPooling | AttentionPooling | LayerPooling
 OVER_TOKENS = (MaxPooling, AttentionPooling)
 """those that read the vectors of all tokens after the last layer"""
