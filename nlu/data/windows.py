@@ -55,8 +55,8 @@ class Lengths:
         if self.long != "error" or not self.encode(layout, tokenizer, [values]).cut_N[0]:
             return None
         count = int(layout.encode(tokenizer, [values], UNCUT).lengths_N[0])
-        rule = f"has {count:,} tokens, more than data.max_len={self.max_len}, and data.long is error"
-        return layout.roles_of(values)[0], f"{rule}; data.long=windows reads such rows whole"
+        rule = f"has {count:,} tokens, more than data.max_len, {self.max_len}, and data.long is error"
+        return layout.roles_of(values)[0], rule
 
     def signs(self, encoded: EncodedRows) -> list[dict[str, Any]]:
         """Return what the answer for each row says of its length: the number of `windows`, or `cut`, or nothing."""

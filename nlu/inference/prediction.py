@@ -176,15 +176,11 @@ class Work:
         if self.empty:
             log.warning("no prediction for %s that cannot be used%s", counted(self.empty, "row"), whose)
         if self.cut:
-            trained = self.predictor.trained
-            remedy = "; long=windows reads them whole" if trained.can_window else ""
-            first = (
-                f"{self.source.path}:{', '.join(map(str, self.first_cut))}{', ...' if self.cut > LISTED_CUT else ''}"
-            )
-            max_len = trained.lengths.max_len
-            log.info(
-                "cut to data.max_len, %d tokens: %s%s (%s)%s", max_len, counted(self.cut, "row"), whose, first, remedy
-            )
+            trained, first = self.predictor.trained, ", ".join(map(str, self.first_cut))
+            first += ", ..." if self.cut > LISTED_CUT else ""
+            remedy = "; long=windows reads such rows whole" if trained.can_window else ""
+            what = f"{counted(self.cut, 'row')}{whose} ({self.source.path}:{first})"
+            log.info("cut to data.max_len, %d tokens: %s%s", trained.lengths.max_len, what, remedy)
         if self.is_output_closed:
             log.info("standard output was closed before %s were written", counted(rows, "row"))
             return

@@ -1,5 +1,6 @@
 """Rows that are longer than a sequence: read in windows, cut with a sign, or refused."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 
 import nlu
+from nlu.config.errors import DataError
 from tests.inference.runs import predict, trained
-from tests.training.kinds import Kind, classes, labels, number, read, tags, write
+from tests.training.in_process import train
+from tests.training.kinds import Kind, classes, labels, number, pair_of_classes, read, tags, write
 
 MAX_LEN, STRIDE, ROOM = 8, 2, 6
 IN_WINDOWS = ("data.long=windows", f"data.max_len={MAX_LEN}", f"data.stride={STRIDE}")
@@ -86,3 +89,37 @@ def test_an_answer_says_that_its_text_was_cut(tmp_path: Path) -> None:
     write(tmp_path / "new.jsonl", [{"text": short}, {"text": long}])
     predict(f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl")
     assert [row.get("cut") for row in read(tmp_path / "out.jsonl")] == [None, True]
+
+
+def test_a_long_text_is_a_bad_row_where_it_is_to_be_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = Kind(("data.long=error", f"data.max_len={MAX_LEN}"), classes)
+    train(*refused.overrides(tmp_path), f"hydra.run.dir={tmp_path}/run", status=2)
+    says = capsys.readouterr().err
+    rows = read(tmp_path / "train.jsonl")
+    long = [number for number, row in enumerate(rows, 1) if len(row["text"].split()) > ROOM]
+    count = len(rows[long[0] - 1]["text"].split()) + 2
+    rule = f"has {count} tokens, more than data.max_len, {MAX_LEN}, and data.long is error"
+    assert f"train.jsonl:{long[0]}: field text: " in says and rule in says and says.count("train.jsonl:") == len(long)
+    run = trained(Kind(("data.long=error", f"data.max_len={MAX_LEN}", "data.on_bad_row=skip"), classes), tmp_path)
+    facts = json.loads((run / "data.json").read_text())["sets"]["train"]
+    assert facts["bad_rows"] == len(long) and facts["examples"] == len(rows) - len(long)
+    with pytest.raises(DataError, match="row 2: field text: .* has 11 tokens"):
+        nlu.load(run, device="cpu").predict(["a b", "a b c d e f g h a"])
+    # The same run reads it whole, or cuts it, if asked.
+    assert nlu.load(run, device="cpu", long="windows").predict(["a b c d e f g h a"])[0]["windows"] == 2
+    assert nlu.load(run, device="cpu", long="cut").predict(["a b c d e f g h a"])[0]["cut"] is True
+
+
+def test_predict_reads_documents_by_a_run_of_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(Kind((f"data.max_len={MAX_LEN}",), classes), tmp_path)
+    long = " ".join("abcdefghab")
+    (tmp_path / "new.csv").write_text(f"text\na b\n{long}\n")
+    files = f"run={run}", f"input={tmp_path}/new.csv"
+    predict(*files, f"output={tmp_path}/cut.csv")
+    assert f"cut to data.max_len, 8 tokens: 1 row ({tmp_path}/new.csv:3); long=windows" in capsys.readouterr().err
+    predict(*files, f"output={tmp_path}/windows.csv", "long=windows")
+    header, *rows = (line.split(",") for line in (tmp_path / "windows.csv").read_text().splitlines())
+    assert header == ["text", "prediction", "probability", "windows"] and [row[3] for row in rows] == ["1", "2"]
+    pairs = trained(Kind(("task=match",), pair_of_classes), tmp_path / "pairs")
+    predict(f"run={pairs}", f"input={tmp_path}/new.csv", f"output={tmp_path}/no.csv", "long=windows", status=2)
+    assert "long is windows, which reads one long text" in capsys.readouterr().err
