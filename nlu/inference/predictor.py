@@ -32,7 +32,7 @@ from nlu.models.layers.pooling import mean_of_sequences, of_windows
 from nlu.runs.predictions import Record
 from nlu.storage.files import json_text
 from nlu.tasks.task import Outputs, to_host
-from nlu.training.memory import by_parts
+from nlu.training.memory import KeptMemory, by_parts
 from nlu.training.precision import NumberFormat
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Predictor:
             for each in backbone.encoder.modules():
                 if type(each) is Linear:
                     each.bfloat16()
+        self._memory = KeptMemory()
         self._apart = may_be_apart(trained.model, trained.task)
         warn_of_batches(trained.model, self.precision, device)
 
@@ -120,6 +121,7 @@ class Predictor:
         with on_one_thread(self._apart and is_small(encoder, int(part.lengths_N.sum()))):
             for _, found in in_turn(of, batches, self.device):
                 yield found
+        self._memory.limit()
 
     @torch.inference_mode()
     def vectors(self, encoded: EncodedRows, layout: Layout | None = None) -> np.ndarray:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +28,9 @@ _MESSAGES = (
     "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
 )  # fmt: skip
 """in messages of errors of torch that have no class of their own"""
+STATM = Path("/proc/self/statm")
+MOST_KEPT = 128 << 20
+"""bytes that a process which predicts may grow by before it returns what it has freed"""
 REMEDY = "set data.max_len lower, choose a smaller model, or use a device with more memory"
 
 
@@ -46,6 +50,32 @@ def release(device: torch.device) -> None:
     elif (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         # glibc keeps memory for the next batch (`nlu.training.ranks.keep_freed_memory`).
         trim(0)
+
+
+class KeptMemory:
+    """Returns the memory that calls have freed to the system, whenever a process has grown by MOST_KEPT since.
+
+    glibc cannot use again what lies in small pieces between other objects: without this, a process that predicts texts
+    of all lengths grew by 500 MB in 2,000 calls.
+    """
+
+    def __init__(self) -> None:
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._least = _resident()
+
+    def limit(self) -> None:
+        """Call it when a call has freed its memory."""
+        if self._trim is not None and _resident() > self._least + MOST_KEPT:
+            self._trim(0)
+            self._least = _resident()
+
+
+def _resident() -> int:
+    """Return the resident memory of this process in bytes, 0 where the system does not tell."""
+    try:
+        return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def peak_mb(device: torch.device) -> float:

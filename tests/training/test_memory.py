@@ -1,5 +1,6 @@
 """What happens if memory runs out: the step is divided and runs again, on all ranks, with the same update."""
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import torch
 
 import nlu
 from nlu.runs.records import read_rows
+from nlu.training import memory
 from nlu.training.memory import by_parts
 from tests.training.in_process import composed, killed_in_backward, start, tensors, train
 from tests.training.kinds import KINDS, Kind, few_first
@@ -158,3 +160,17 @@ def test_a_cpu_without_memory_divides_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "memory ran out in step 1, in a micro-batch of 8192 examples" in done.stderr
     assert state_of(tmp_path / "run")["pieces"] > 1
+
+
+@pytest.mark.needs(lambda: hasattr(ctypes.CDLL(None), "malloc_trim"), "another C library than glibc")
+def test_what_calls_have_freed_between_objects_that_live_goes_back_to_the_system() -> None:
+    kept = memory.KeptMemory()
+    before = memory._resident()
+    pieces = [b"x" * 20_000 for _ in range(10_000)]
+    # The objects that live on keep the heap from shrinking at its end.
+    living = pieces[::50]
+    del pieces
+    held = memory._resident() - before
+    kept.limit()
+    assert held > memory.MOST_KEPT > 10 * (memory._resident() - before)
+    assert len(living) == 200
