@@ -15,6 +15,7 @@ from nlu.data.windows import Lengths
 from nlu.storage.places import data_folder, files_like, is_object, is_pattern, named_file, path_problem
 from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
+from nlu.storage.unpacking import unpacked
 
 Source = str | list[str] | dict[str, str]
 
@@ -195,17 +196,20 @@ class Files:
 
     def _find_all(self, key: str, reference: str) -> list[Path]:
         if is_object(reference) and has_magic(reference):
-            return fetch_matching(reference, what=key)
+            return list(map(unpacked, fetch_matching(reference, what=key)))
         if not is_pattern(reference):
             return [self.find(key, reference)]
         if problem := path_problem(key, reference):
             raise DataError(problem)
-        return files_like(reference)
+        return list(map(unpacked, files_like(reference)))
 
     def find(self, key: str, reference: str) -> Path:
-        """Return the one file that a reference means: here, under $NLU_DATA, or fetched.
+        """Return the one file that a reference means: here, under $NLU_DATA, or fetched; unpacked if it is compressed.
 
         Raises DataError, which calls it `key`, if it means no file or several."""
+        return unpacked(self._found(key, reference))
+
+    def _found(self, key: str, reference: str) -> Path:
         if _is_address(reference):
             return fetch(reference, what=key)
         if (found := named_file(reference)) is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.signature import read_constants
+from nlu.storage.places import plain_name
 
 TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
     "single": (("text",),),
@@ -58,7 +59,7 @@ USUAL_OF_TAGGING = {
 
 def format_by_suffix(reference: str) -> str | None:
     """Return the format of a path or an address by its suffix, None if that is unknown."""
-    return SUFFIX_FORMATS.get(PurePosixPath(reference.partition("#")[0].partition("?")[0]).suffix.lower())
+    return SUFFIX_FORMATS.get(PurePosixPath(plain_name(reference.partition("#")[0].partition("?")[0])).suffix.lower())
 
 
 def idle_keys(values: Mapping[str, Any], formats: Set[str | None], group: str) -> Iterator[str]:

@@ -25,13 +25,14 @@ from nlu.data.lists import is_single, read_lists, sentence_column
 from nlu.data.lists import sentences as sentences_of_rows
 from nlu.data.reader import WHOLE_ROW, BadRow, Mark, Row
 from nlu.data.workbook import text_rows
+from nlu.storage.places import plain_name
 
 SAMPLED_ROWS = 1000
 """rows of a table that tell whether each has one token"""
 HEADER_ROWS = 10
 """rows below the first one among which a header is looked for"""
 UNREADABLE = dict.fromkeys((".xls", ".ods", ".numbers"), "is a spreadsheet; export it as xlsx or csv")
-UNREADABLE |= dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "is compressed; unpack it")
+UNREADABLE |= dict.fromkeys((".tar", ".tgz", ".rar", ".7z"), "is an archive; unpack it")
 """what to do about files that no reader can read, by suffix"""
 OPTIONAL_ROLES = ("label", "spans", "logits", "probabilities")
 """fields that a JSON record or a parquet row may lack; what reads them says what is missing"""
@@ -112,8 +113,9 @@ def _with_labels(row: Row, columns: list[str | int]) -> Row | BadRow:
 
 def format_of(path: Path, file_format: str) -> str:
     """Return the format of a file, by its suffix if `file_format` is auto. Raises DataError for an unknown suffix."""
-    chosen = SUFFIX_FORMATS.get(path.suffix.lower()) if file_format == "auto" else file_format
-    if chosen is None and (reason := UNREADABLE.get(path.suffix.lower())):
+    suffix = Path(plain_name(path.name)).suffix.lower()
+    chosen = SUFFIX_FORMATS.get(suffix) if file_format == "auto" else file_format
+    if chosen is None and (reason := UNREADABLE.get(suffix)):
         raise DataError(f"{path}: {reason}, and name the new file instead")
     if chosen is None:
         raise DataError(

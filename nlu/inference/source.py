@@ -27,6 +27,7 @@ from nlu.data.reader import BadRow
 from nlu.data.reader import Row as RowOfFile
 from nlu.data.readers import Fields, column_names, format_of, header_remedy
 from nlu.inference.trained import Trained
+from nlu.storage.places import plain_name
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +164,7 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
     data = trained.config.data
     file_format: str = asked.format
     own = data.get("train")
-    if file_format == "auto" and isinstance(own, str) and Path(own).suffix == path.suffix:
+    if file_format == "auto" and isinstance(own, str) and Path(plain_name(own)).suffix == path.suffix:
         file_format = data["format"]
     reader = None
     if asked.format == "auto" and (node := data.get("reader")) is not None and _is_own(path, own):
@@ -181,7 +182,8 @@ def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
 
 def _is_own(path: Path, own: object) -> bool:
     """Return whether the reader of the run's own files reads this one: it has their suffix, or no known one."""
-    suffixes = {Path(one).suffix for one in (own if isinstance(own, list) else [own]) if isinstance(one, str)}
+    names = [plain_name(one) for one in (own if isinstance(own, list) else [own]) if isinstance(one, str)]
+    suffixes = {Path(one).suffix for one in names}
     return path.suffix in suffixes or path.suffix.lower() not in SUFFIX_FORMATS
 
 

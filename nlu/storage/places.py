@@ -24,6 +24,8 @@ from nlu.storage.redaction import found_in, hide, remedy
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 OBJECTS = ("s3", "oss")
 READ_ONLY = ("http", "https", "hf", "pypi")
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz", ".zip": "zip"}
+"""suffixes of compressed files, and how they are compressed"""
 DEFAULT_DATA_FOLDER = "../shared/data"
 
 
@@ -206,6 +208,12 @@ def _object(reference: Reference, scheme: str) -> Place:
             "its folder; write it without"
         )
     return Place(scheme, bucket, "/".join(parts), names_folder)
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a file, or of its path, without the suffix of a compression."""
+    stem, dot, suffix = name.rpartition(".")
+    return stem if stem and f"{dot}{suffix}".lower() in COMPRESSED else name
 
 
 def data_folder() -> Path:

@@ -25,6 +25,7 @@ from nlu.data.reading import HEADER_WORDS, Reading
 from nlu.data.survey.walk import Source
 from nlu.data.targets.classes import NUMBER
 from nlu.storage.places import files_like, is_pattern
+from nlu.storage.unpacking import unpacked
 
 SAID = "as given"
 FILES = "nlu.data.dataset.Files"
@@ -104,7 +105,7 @@ def _named(text: str) -> list[tuple[str | None, SourceFile]]:
     if not equals or "/" in name or "://" in name or Path(text).expanduser().is_file():
         name, reference = "", text
     if is_pattern(reference) and (found := files_like(reference)):
-        return [(name or None, SourceFile(path)) for path in found]
+        return [(name or None, SourceFile(unpacked(path))) for path in found]
     # Errors of a download call the address what it is; a path is named by itself.
     key = "FILE" if "://" in reference else ""
     return [(name or None, SourceFile(Files(train=reference).find(key, reference), written=reference))]
