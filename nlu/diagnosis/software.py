@@ -27,7 +27,7 @@ from nlu.storage.redaction import found_in, is_secret_name
 PACKAGE = Path(nlu.__file__).resolve().parent
 PLUGINS = ("grid_sweeper", "hyperband_sweeper")
 OPTIONAL = {
-    "hf": ("transformers", "huggingface_hub"), "onnx": ("onnx", "onnxruntime", "onnxscript"), "oss": ("ossfs",),
+    "hf": ("transformers",), "onnx": ("onnx", "onnxruntime", "onnxscript"), "oss": ("ossfs",),
     "postgresql": ("psycopg2-binary",), "serve": ("fastapi", "uvicorn", "prometheus_client"), "excel": ("openpyxl",),
     "errors": ("cleanlab",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "alembic"),
     "wandb": ("wandb",), "tf": ("tensorflow-cpu",), "zh": ("jieba",),

@@ -309,6 +309,9 @@ def connect(reference: Reference, **options: Any) -> tuple[Any, str]:
     if reference.scheme in {"s3", "s3a"}:
         own = _oss_options(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
         options = {**options, "config_kwargs": {**own, **options.get("config_kwargs", {})}}
+    if reference.scheme == "hf":
+        # The driver remembers the variable that it was imported with.
+        options = {"endpoint": os.environ.get("HF_ENDPOINT") or None, **options}
     # ossfs warns about a missing endpoint, for which an error is raised here.
     logging.getLogger("ossfs").setLevel(logging.ERROR)
     try:

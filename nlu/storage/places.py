@@ -26,6 +26,8 @@ OBJECTS = ("s3", "oss")
 READ_ONLY = ("http", "https", "hf", "pypi")
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz", ".zip": "zip"}
 """suffixes of compressed files, and how they are compressed"""
+DATASETS = "hf://datasets/"
+"""begins the address of a data set on the Hugging Face hub"""
 DEFAULT_DATA_FOLDER = "../shared/data"
 
 
@@ -123,6 +125,11 @@ class Place:
 def is_object(text: str | os.PathLike[str]) -> bool:
     """Return whether a text is the address of an object or of a folder in a bucket."""
     return str(text).lower().startswith(("s3://", "s3a://", "oss://"))
+
+
+def is_listed(text: str) -> bool:
+    """Return whether a text is an address whose store lists the files that a pattern matches."""
+    return is_object(text) or text.lower().startswith(DATASETS)
 
 
 def parse_place(text: str, what: str = "path", *, writes: bool = False) -> Place:
@@ -229,7 +236,8 @@ def is_pattern(reference: str) -> bool:
 def files_like(pattern: str) -> list[Path]:
     """Return the files that match, sorted by name: those in the working folder or, if none, in `data_folder`."""
     for folder in (Path(), data_folder()):
-        found = sorted(Path(name) for name in glob(str(folder / Path(pattern).expanduser())) if Path(name).is_file())
+        names = glob(str(folder / Path(pattern).expanduser()), recursive=True)
+        found = sorted(path for path in map(Path, names) if path.is_file())
         if found:
             return found
     return []

@@ -19,14 +19,14 @@ from enum import StrEnum
 from glob import has_magic
 from queue import Empty, SimpleQueue
 
-from nlu.config.errors import UserError
+from nlu.config.errors import DataError, UserError
 from nlu.storage.bucket import Unreachable
 from nlu.storage.buckets import open_bucket
 from nlu.storage.environment import ENDPOINT, name_of
 from nlu.storage.objects import BucketBackend
 from nlu.storage.outputs import BEGUN
-from nlu.storage.places import OBJECTS, Place, parse_place
-from nlu.storage.resources import HUB_TIMEOUT_S, MODEL, first_line, is_like, split_pattern
+from nlu.storage.places import DATASETS, OBJECTS, Place, parse_place, parse_reference
+from nlu.storage.resources import HUB_TIMEOUT_S, MODEL, files_on_hub, first_line, is_like, split_pattern
 from nlu.storage.web import GONE, NOT_FOUND, TRANSIENT_STATUS, reason_of
 
 log = logging.getLogger(__name__)
@@ -201,23 +201,29 @@ def _status(request: urllib.request.Request) -> int | str:
 
 
 def _on_hub(address: str) -> Answer:
-    """Ask the Hugging Face hub, which answers one request for a model."""
+    """Ask the Hugging Face hub for a model, which is one request, or for files of a data set."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    is_model = not address.lower().startswith(DATASETS)
     match = MODEL.fullmatch(address)
-    if match is None:
+    if is_model and match is None:
         return Answer(State.DENIED, "it must read hf://org/name or hf://org/name@revision; correct it")
     try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-    except ImportError:
-        return Answer(State.UNKNOWN, "huggingface_hub is not installed here; pip install 'nlu[hf]'")
-    try:
-        HfApi(endpoint=os.environ.get(HUB)).model_info(match[1], revision=match[2], timeout=HUB_TIMEOUT_S)
+        if match and is_model:
+            HfApi(endpoint=os.environ.get(HUB)).model_info(match[1], revision=match[2], timeout=HUB_TIMEOUT_S)
+        else:
+            files_on_hub(parse_reference(address, "file"))
+    except Unreachable as error:
+        return Answer(State.UNKNOWN, first_line(error))
+    except DataError as error:
+        return Answer(State.ABSENT, first_line(error))
     except GatedRepoError:
         return Answer(State.DENIED, "the hub gives this model only to accounts that it was granted to; set HF_TOKEN")
     except RepositoryNotFoundError:
         return Answer(State.ABSENT, "the hub shows no such model to this account; if it is private, set HF_TOKEN")
     except RevisionNotFoundError:
-        return Answer(State.ABSENT, f"the model has no revision {match[2]}")
+        return Answer(State.ABSENT, f"the model has no revision {match[2] if match else ''}")
     except Exception as error:  # the exceptions of the HTTP library, of which the hub's client has used several
         return Answer(State.UNKNOWN, first_line(error))
     return Answer(State.THERE)

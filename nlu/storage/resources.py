@@ -15,7 +15,7 @@ from glob import has_magic
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.words import show_as
+from nlu.config.words import listed, show_as
 from nlu.storage.backend import Advance, download_progress
 from nlu.storage.bucket import Unreachable
 from nlu.storage.buckets import connect, open_bucket
@@ -25,17 +25,18 @@ from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.objects import BucketBackend, backend_of
 from nlu.storage.packages import fetch_member
 from nlu.storage.parts import fetch_into
-from nlu.storage.places import Place, Reference, is_object, local_path, parse_place, parse_reference
+from nlu.storage.places import DATASETS, Place, Reference, is_object, local_path, parse_place, parse_reference
 from nlu.storage.tables import fetch_table
 from nlu.storage.web import fetch_url, file_entry
 
 log = logging.getLogger(__name__)
 
-VERSION_FIELDS = ("etag", "size", "mtime", "lastmodified", "created", "md5", "generation", "crc32c")
+VERSION_FIELDS = ("etag", "size", "mtime", "lastmodified", "created", "md5", "generation", "crc32c", "blobid")
 ADVICE = (
     f"check endpoint and credentials ({name_of('s3', 'endpoint')}, {name_of('s3', 'key')}, FSSPEC_...), "
     "or give a local path"
 )
+ADVICE_OF_HUB = "check HF_ENDPOINT and HF_TOKEN, or give a local path"
 MODEL = re.compile(r"hf://([\w.-]+(?:/[\w.-]+)?)(?:@([^#@]+))?", re.IGNORECASE)
 MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
 NO_MODEL_FILES = ["*/*", "training_args.bin", "optimizer.bin"]
@@ -46,9 +47,9 @@ ELSEWHERE = "a local folder, pypi://NAME==VERSION/member#sha256=HEX, an http(s):
 def fetch(reference: str, *, what: str = "file") -> Path:
     """Return the file or folder that a reference names, fetched into the cache if it is not on this machine.
 
-    References: a local path; http(s)://...; pypi://NAME==VERSION/member#sha256=HEX; hf://org/name[@revision];
-    odps://PROJECT/tables/NAME[/pt=...]; s3://... and every other scheme of fsspec. `#sha256=HEX` pins the content.
-    Messages call it `what`, and name a fetched file by its reference.
+    References: a local path; http(s)://...; pypi://NAME==VERSION/member#sha256=HEX; hf://org/name[@revision], and
+    hf://datasets/org/name[@revision]/PATH; odps://PROJECT/tables/NAME[/pt=...]; s3://... and every other scheme of
+    fsspec. `#sha256=HEX` pins the content. Messages call it `what`, and name a fetched file by its reference.
 
     Raises DataError if it is missing, unreachable or has another sha256, UserError for a malformed reference or a
     package that is not installed.
@@ -56,7 +57,8 @@ def fetch(reference: str, *, what: str = "file") -> Path:
     parsed = parse_reference(reference, what)
     if parsed.scheme in {"", "file"}:
         return _local(parsed)
-    fetchers = {"http": fetch_url, "https": fetch_url, "pypi": fetch_member, "hf": fetch_model, "odps": fetch_table}
+    hub = fetch_remote if parsed.location.lower().startswith(DATASETS) else fetch_model
+    fetchers = {"http": fetch_url, "https": fetch_url, "pypi": fetch_member, "hf": hub, "odps": fetch_table}
     path = fetchers.get(parsed.scheme, fetch_remote)(parsed)
     show_as(path, parsed.shown)
     return path
@@ -65,9 +67,11 @@ def fetch(reference: str, *, what: str = "file") -> Path:
 def fetch_matching(reference: str, what: str) -> list[Path]:
     """Fetch all objects whose keys match a pattern such as `s3://bucket/rows/part-*.csv`, sorted by key.
 
-    A star matches up to the next slash. If an object has exactly this key, only that one is fetched. Raises DataError
-    if none matches.
+    A star matches up to the next slash, and ** any number of folders. If an object has exactly this key, only that one
+    is fetched. Raises DataError if none matches.
     """
+    if not is_object(reference):
+        return [fetch(f"hf://{name}", what=what) for name in files_on_hub(parse_reference(reference, what))]
     place = parse_place(reference, what)
     info = backend_of(place).stat(place)
     if info is not None and not info.is_folder:
@@ -81,6 +85,20 @@ def fetch_matching(reference: str, what: str) -> list[Path]:
     return [fetch(f"{start}/{name}", what=what) for name in names]
 
 
+def files_on_hub(reference: Reference) -> list[str]:
+    """Return the names of the files of a data set that match a pattern. Raises DataError if none does."""
+    filesystem, root = connect(reference)
+    try:
+        found = sorted(path for path, entry in filesystem.glob(root, detail=True).items() if entry["type"] == "file")
+    except FileNotFoundError as error:
+        raise _missing(reference) from error
+    except Exception as error:  # the exceptions of the hub's HTTP library
+        raise Unreachable(*_failure(reference, first_line(error)).problems) from error
+    if not found:
+        raise DataError(f"{reference.what} is {reference.shown}, which no file matches; correct it")
+    return found
+
+
 def split_pattern(path: str) -> tuple[str, list[str]]:
     """Return the folder above the first part of a path that has a star, and the parts from there on."""
     parts = path.split("/")
@@ -89,8 +107,12 @@ def split_pattern(path: str) -> tuple[str, list[str]]:
 
 
 def is_like(parts: list[str], patterns: list[str]) -> bool:
-    """Return whether the parts of a path match those of a pattern; a star matches within one part."""
-    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+    """Return whether the parts of a path match those of a pattern: a star within one part, ** any number of them."""
+    if not patterns or not parts:
+        return not parts and set(patterns) <= {"**"}
+    if patterns[0] == "**":
+        return is_like(parts, patterns[1:]) or is_like(parts[1:], patterns)
+    return fnmatchcase(parts[0], patterns[0]) and is_like(parts[1:], patterns[1:])
 
 
 def readable(text: str, what: str = "source") -> Place:
@@ -196,6 +218,11 @@ def _list(reference: Reference) -> _Listing:
     if not files:
         raise FileNotFoundError(root)
     names = {path.removeprefix(root).strip("/"): path for path in files}
+    if reference.scheme == "hf" and info["type"] == "directory":
+        raise DataError(
+            f"{reference.what} {reference.shown} is a folder of the hub, with {listed(list(names))}; name a file of "
+            f"it, or a pattern such as {reference.shown}/*.parquet"
+        )
 
     def receive(name: str, path: Path, advance: Advance) -> None:
         from fsspec.callbacks import Callback
@@ -204,6 +231,11 @@ def _list(reference: Reference) -> _Listing:
             def relative_update(self, inc: int = 1) -> None:
                 advance(inc)
 
+        if reference.scheme == "hf":
+            # With a callback of another package the hub's driver asks for small blocks.
+            filesystem.get_file(names[name], str(path))
+            advance(files[names[name]]["size"])
+            return
         filesystem.get_file(names[name], str(path), callback=Advancing())
 
     version = json.dumps([[path, _version(entry)] for path, entry in files.items()])
@@ -255,28 +287,27 @@ def _last_fetched(reference: Reference, latest: Path, error: Unreachable) -> Pat
 
 
 def _missing(reference: Reference) -> DataError:
-    return DataError(f"{reference.what} {reference.shown} does not exist in the store; correct the reference")
+    where, rights = "store", ""
+    if reference.scheme == "hf":
+        where, rights = "hub, or this token may not read it", ", or set HF_TOKEN"
+    return DataError(f"{reference.what} {reference.shown} does not exist in the {where}; correct the reference{rights}")
 
 
 def _failure(reference: Reference, reason: object) -> DataError:
-    return DataError(f"{reference.what} {reference.shown} cannot be fetched: {reason}; {ADVICE}")
+    advice = ADVICE_OF_HUB if reference.scheme == "hf" else ADVICE
+    return DataError(f"{reference.what} {reference.shown} cannot be fetched: {reason}; {advice}")
 
 
 def fetch_model(reference: Reference) -> Path:
     """Return the folder of a model on the Hugging Face hub, `hf://org/name[@revision]`, in the hub's own cache.
 
-    It has configuration, tokenizer and weights of one revision. Raises UserError if huggingface_hub is not installed,
-    DataError if the hub is unreachable or has no such model. Without a network this fails within seconds, unless the
-    model was fetched before.
+    It has configuration, tokenizer and weights of one revision. Raises DataError if the hub is unreachable or has no
+    such model. Without a network this fails within seconds, unless the model was fetched before.
     """
     name, revision = _model_of(reference)
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.utils import disable_progress_bars
-    except ImportError as error:
-        raise UserError(
-            f"{reference.what} {reference.location} needs huggingface_hub; pip install 'nlu[hf]'"
-        ) from error
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
     if not sys.stderr.isatty():
         disable_progress_bars()
     # Asked first, with a time limit; after a refusal only the cache is searched.
