@@ -148,7 +148,6 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
     if tokenizer is None:
         raise CheckpointError(f"{located.checkpoint} lacks its tokenizer; give another checkpoint of the run")
     source = open_pretrained(str(checkpoint), "run")
-    model = assemble(config, task, target, known["layout"], tokenizer, source)
     # The average has the names of the weights that it replaces. Weights without an average stay as they are.
     tensors = dict(source.tensors())
     for name, value in _average(checkpoint, located.checkpoint).items():
@@ -156,6 +155,10 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
         tensors[name] = value.to(tensors[name].dtype)
     if located.head_name is not None:
         tensors = of_head(tensors, located.head_name)
+    if "head.linear.weight" in tensors and config.head[TARGET] == target_of("head", "auto"):
+        # Earlier versions chose a linear layer for an encoder of transformers too.
+        config = replace(config, head=task.own_head())
+    model = assemble(config, task, target, known["layout"], tokenizer, source)
     adapter: Adapter = build(config.adapter, trusted=trusted)
     # Merged before loading, since `apply` changes the layers of the model; a merged model has those of the encoder
     # without an adapter.

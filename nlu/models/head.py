@@ -37,6 +37,8 @@ class Head(Protocol):
 
     A head that predicts words shares the weight of `encoder.words` through `nlu.models.layers.linear.Tied`. It must not
     register a module of the encoder as its own: the weights would be saved twice, and averaged once.
+
+    A head with the attribute `drops` = True has its own dropout of pooled vectors, so that it gets them without.
     """
 
     wants: Wanted | tuple[Wanted, ...]

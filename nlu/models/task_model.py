@@ -65,7 +65,8 @@ class TaskModel(nn.Module):
             self._seen.append(found)
         read = Encoded()
         if found.pooled_SD is not None:
-            read.pooled_SD = self.dropout(found.pooled_SD.float())
+            pooled_SD = found.pooled_SD.float()
+            read.pooled_SD = pooled_SD if getattr(self.head, "drops", False) else self.dropout(pooled_SD)
         if found.tokens_TD is not None:
             # Dropout after the selection draws no random numbers for tokens that the head does not read.
             read.units_UD = self._selected(found.tokens_TD, batch)

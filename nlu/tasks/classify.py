@@ -29,7 +29,11 @@ class Classify(RowsOfLogits):
 
     layouts: tuple[str, ...] = ("single",)
     target = "nlu.data.targets.Classes"
-    heads: ClassVar[tuple[str, ...]] = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.mlp.MlpHead")
+    heads: ClassVar[tuple[str, ...]] = (
+        "nlu.models.heads.linear.LinearHead",
+        "nlu.models.heads.mlp.MlpHead",
+        "nlu.models.heads.transformers.TransformersHead",
+    )
     scores = "nlu.metrics.classes.ClassScorer"
     kind = "nlu.metrics.kinds.ClassKind"
     metrics: tuple[str, ...] = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")

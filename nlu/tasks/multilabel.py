@@ -24,7 +24,11 @@ class Multilabel(RowsOfLogits):
 
     layouts = ("single", "pair")
     target = "nlu.data.targets.LabelSet"
-    heads = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.mlp.MlpHead")
+    heads = (
+        "nlu.models.heads.linear.LinearHead",
+        "nlu.models.heads.mlp.MlpHead",
+        "nlu.models.heads.transformers.TransformersHead",
+    )
     scores = "nlu.metrics.label_sets.LabelSetScorer"
     own_loss = "nlu.losses.bce_multilabel.BceMultilabel"
     kind = "nlu.metrics.kinds.LabelSetKind"

@@ -19,7 +19,11 @@ class Regress(RowsOfLogits):
 
     layouts = ("single", "pair")
     target = "nlu.data.targets.Number"
-    heads = ("nlu.models.heads.linear.LinearHead", "nlu.models.heads.mlp.MlpHead")
+    heads = (
+        "nlu.models.heads.linear.LinearHead",
+        "nlu.models.heads.mlp.MlpHead",
+        "nlu.models.heads.transformers.TransformersHead",
+    )
     scores = "nlu.metrics.numbers.NumberScorer"
     own_loss = "nlu.losses.mse.Mse"
     kind = "nlu.metrics.kinds.NumberKind"

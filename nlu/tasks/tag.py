@@ -25,6 +25,7 @@ class Tag(RowsOfLogits):
     target = "nlu.data.targets.Tags"
     heads = (
         "nlu.models.heads.linear.LinearHead", "nlu.models.heads.mlp.MlpHead", "nlu.models.heads.crf.CrfHead",
+        "nlu.models.heads.transformers.TransformersHead",
     )  # fmt: skip
     scores = "nlu.metrics.spans.SpanScorer"
     kind = "nlu.metrics.kinds.SpanKind"

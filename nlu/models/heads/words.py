@@ -2,23 +2,29 @@
 
 Devlin et al. 2019 (https://arxiv.org/abs/1810.04805), section 3.1: a linear layer with the activation of the encoder,
 a norm, and a product with the table of word vectors plus a bias. The layer has the width of word vectors, as in
-ELECTRA's generator. Names of parameters are those of BERT's checkpoints behind `cls.`.
+ELECTRA's generator. Names of parameters are those of BERT's checkpoints behind `cls.`. An encoder of transformers has
+the head of its own architecture instead.
 
 Axes: U masked tokens, V words of the vocabulary, B examples, C classes of examples.
 """
 
+import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from nlu.data.collate import Batch
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, Wanted, vectors_of
 from nlu.models.heads.linear import fresh_linear
+from nlu.models.heads.transformers import module_of, scores_of, tensors_for
 from nlu.models.layers.activations import ACTIVATIONS
 from nlu.models.layers.linear import Tied
+
+log = logging.getLogger(__name__)
 
 _BEFORE = r"(?:cls\.predictions\.transform|generator_predictions|predictions)"
 PLACES = (
@@ -51,31 +57,46 @@ class WordsHead(nn.Module):
     """A score for each word of the vocabulary; only masked tokens are computed."""
 
     def __init__(self, width: int, target: HeadTarget, encoder: Encoder):
-        """No options. The activation and the constant of the norm are the encoder's, or gelu and 1e-12."""
+        """No options. For an encoder of transformers this is its head, where it has one. Else the activation and the
+        constant of the norm are the encoder's, or gelu and 1e-12."""
         super().__init__()
         self.wants: Wanted | tuple[Wanted, ...] = "units"
-        words, sizes = encoder.words, encoder.settings()
-        self.activation = ACTIVATIONS[str(sizes.get("hidden_act", "gelu"))]
-        eps = sizes.get("layer_norm_eps", 1e-12)
-        assert isinstance(eps, float)
+        self.theirs = module_of("MaskedLM", encoder)
+        if self.theirs is not None:
+            return
+        words, known = encoder.words, encoder.settings()
+        sizes: Any = known.get("inner", known)
+        self.activation = ACTIVATIONS.get(str(sizes.get("hidden_act")), ACTIVATIONS["gelu"])
+        eps: float = sizes.get("layer_norm_eps", 1e-12)
         self.predictions = nn.ModuleDict(
             {"transform": Transform(width, words.embedding_dim, eps), "decoder": Tied(words)}
         )
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Return the score of each word for each masked token, (U, V), float32."""
-        inner_UE = self.predictions["transform"](vectors_of(encoded, batch, "units"), self.activation)
+        vectors_UD = vectors_of(encoded, batch, "units")
+        if self.theirs is not None:
+            return scores_of(self.theirs, vectors_UD)
+        inner_UE = self.predictions["transform"](vectors_UD, self.activation)
         return self.predictions["decoder"](inner_UE).float()
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors of this head in another library's checkpoint, by the names of this module's parameters."""
-        found = {}
+        if self.theirs is not None:
+            return {f"theirs.{name}": value for name, value in tensors_for(self.theirs, tensors).items()}
+        found: dict[str, Tensor] = {}
         for name, value in tensors.items():
             for pattern, place in FOREIGN:
                 if (match := pattern.fullmatch(name)) and match[1] in LEAVES:
                     found[f"predictions.{place}.{LEAVES[match[1]]}"] = value
         # The table of words is the encoder's.
-        found.pop("predictions.decoder.weight", None)
+        decoder_VE = found.pop("predictions.decoder.weight", None)
+        tables = [value for name, value in tensors.items() if name.endswith("word_embeddings.weight")]
+        if decoder_VE is not None and not any(torch.equal(decoder_VE, table_VE) for table_VE in tables):
+            log.warning(
+                "the head of the weights has a decoder of its own, which this head lacks; set model=hf to use it"
+            )
+            return {}
         return found
 
 

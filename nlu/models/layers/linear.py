@@ -53,17 +53,19 @@ class Tied(Linear):
         return self._words[0].weight
 
 
-def product(rows_RI: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
+def product(rows_RI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """Return rows W' + b, (R, O), in the precision of autocast. On a CPU the bits of a row do not depend on the other
-    rows."""
+    rows. Rows may have several axes."""
     if rows_RI.device.type != "cpu":
         return F.linear(rows_RI, weight_OI, bias_O)
+    if rows_RI.dim() > 2:
+        return product(rows_RI.flatten(0, -2), weight_OI, bias_O).unflatten(0, rows_RI.shape[:-1])
     rows, outputs = len(rows_RI), len(weight_OI)
     if outputs <= FEW_OUTPUTS and rows_RI.shape[1] % ALIGNED:
         rows_RI, weight_OI = (F.pad(each, (0, -each.shape[1] % STRIDE)) for each in (rows_RI, weight_OI))
     if outputs == 1:
         # A matrix of one row is multiplied as a vector, whose order of summation depends on the rows of the input.
-        weight_OI, bias_O = F.pad(weight_OI, (0, 0, 0, 1)), F.pad(bias_O, (0, 1))
+        weight_OI, bias_O = F.pad(weight_OI, (0, 0, 0, 1)), None if bias_O is None else F.pad(bias_O, (0, 1))
     product_RO = F.linear(with_rows(rows_RI, max(rows, min_rows())), weight_OI, bias_O)
     # Slices only where something was added: their gradients are copies.
     product_RO = product_RO if len(product_RO) == rows else product_RO[:rows]
