@@ -34,6 +34,15 @@ def pair_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
         )
 
 
+def head_of_transformers_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why an encoder of ours has no head of transformers."""
+    if config["model"][TARGET].startswith("nlu.") and "random_weights" not in config["model"]:
+        yield (
+            "head is transformers, but only model=hf has the heads of transformers; set head=auto, or model=hf with "
+            "model.pretrained"
+        )
+
+
 def trim_problems(model: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> Iterator[str]:
     """Yield why the vocabulary of `model.pretrained` cannot be trimmed."""
     if model.get("pretrained") is None:

@@ -81,7 +81,9 @@ def _read_huggingface(folder: Path, trained: Trained) -> Compute:
     taken = inspect.signature(model.forward).parameters
 
     def logits(*tensors: torch.Tensor) -> torch.Tensor:
-        return model(**{name: value for name, value in zip(NAMES, tensors, strict=True) if name in taken}).logits
+        found = model(**{name: value for name, value in zip(NAMES, tensors, strict=True) if name in taken}).logits
+        # A cross-encoder of sentence-transformers computes it outside of the model.
+        return found.sigmoid() if getattr(trained.model.head, "scale", None) is not None else found
 
     return partial(_computed, logits)
 

@@ -7,15 +7,13 @@ Each run of a native encoder is written as a model that transformers has:
   Since gelu(z) - gelu(-z) = z, rows z and -z in W give the linear layer of the run, up to rounding;
 - a text by the pooler of BERT, or by a head of two layers with tanh: BertForSequenceClassification; with gelu: ELECTRA.
 
-A run with `model=hf` keeps its architecture. For most architectures, the tagger is a linear layer on the tokens.
-Classifiers differ: BERT is written as ELECTRA, and the head of DistilBERT has a relu between its layers, where
-relu(z) - relu(-z) = z.
+A run with `model=hf` keeps its architecture, with the head of transformers that it was trained with.
 
 Axes: C outputs, D width.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +35,7 @@ from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.heads.mlp import MlpHead
+from nlu.models.heads.transformers import TransformersHead, What, aliases, last_layer, model_class, module_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -54,9 +53,8 @@ PROBLEMS: dict[str, Problem] = {
     "label_set": "multi_label_classification",
     "number": "regression",
 }
-AS_ELECTRA = ("bert", "electra")
-NOT_SHARED = ("model_type", "architectures", "id2label", "label2id", "problem_type", "torch_dtype", "dtype")
 READ_BY = {
+    "first": "the first token",
     "mean": "a mean over tokens",
     "max": "a maximum over tokens",
     "attention": "attention over tokens",
@@ -65,6 +63,8 @@ READ_BY = {
 }
 """what a classifier reads, by `model.pooling`"""
 OTHERWISE = "export it as onnx or torchscript"
+RAW = {"activation_fn": "torch.nn.modules.linear.Identity"}
+"""the entry of a configuration for sentence-transformers, which else computes a sigmoid of a single output"""
 
 
 class Labels(TypedDict, total=False):
@@ -73,60 +73,26 @@ class Labels(TypedDict, total=False):
     id2label: dict[int, str]
     label2id: dict[str, int]
     problem_type: Problem
+    sentence_transformers: dict[str, str]
 
 
-def _classifier_of(backbone: HuggingFace, linear: nn.Linear, labels: Labels) -> "PreTrainedModel":
-    """Return the model for texts. Raises UserError if no model of transformers computes the same."""
-    inner = backbone.inner
-    kind = inner.config.model_type
-    if backbone.pooling != "first":
-        raise UserError(
-            f"format is {FORMAT}, but this run reads a text by {READ_BY[backbone.pooling]}, for which transformers has "
-            f"no classifier; {OTHERWISE}"
-        )
-    if kind not in (*AS_ELECTRA, "distilbert"):
-        raise UserError(
-            f"format is {FORMAT}, but the classifier of transformers for {kind} is not linear, unlike the head of this "
-            f"run; {OTHERWISE}"
-        )
-    from transformers import DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification
-
-    known = {key: value for key, value in inner.config.to_dict().items() if key not in NOT_SHARED}
-    first, second = _both_signs(linear)
-    if kind == "distilbert":
-        model: PreTrainedModel = DistilBertForSequenceClassification(type(inner.config)(**known, **labels))
-        head = {"pre_classifier": first, "classifier": second}
-    else:
-        embedding = known.pop("embedding_size", known["hidden_size"])
-        model = ElectraForSequenceClassification(ElectraConfig(**known, embedding_size=embedding, **labels))
-        head = {"classifier.dense": first, "classifier.out_proj": second}
-    _load(model, backbone, head)
+def of_architecture(
+    backbone: HuggingFace, head: Any, what: What, last: nn.Linear | None = None, labels: Labels | None = None
+) -> "PreTrainedModel":
+    """Return the model of transformers for an encoder and its head, a `module_of`. `last` replaces the last layer."""
+    config = type(backbone.inner.config).from_dict({**head.config.to_dict(), **(labels or {})})
+    model: PreTrainedModel = model_class(what).from_config(config, dtype=torch.float32)
+    weights = {f"{model.base_model_prefix}.{name}": value for name, value in backbone.inner.named_parameters()}
+    weights |= head.state_dict()
+    if last is not None:
+        weights |= _named({last_layer(head, last.out_features): last})
+    weights |= {source: weights[name] for name, source in aliases(head).items()}
+    for name, value in model.named_parameters():
+        if name.startswith(f"{model.base_model_prefix}.pooler."):
+            # Of some architectures the model has a pooler that its head does not read.
+            weights.setdefault(name, torch.zeros_like(value))
+    load_exactly(model, {name: value.detach().float().cpu() for name, value in weights.items()})
     return model.eval()
-
-
-def _tagger_of(backbone: HuggingFace, linear: nn.Linear, labels: Labels) -> "PreTrainedModel":
-    """Return the model for tokens. Raises UserError unless the tagger of the architecture is a linear layer."""
-    from transformers import AutoModelForTokenClassification
-
-    inner = backbone.inner
-    config = type(inner.config).from_dict({**inner.config.to_dict(), **labels})
-    try:
-        model = AutoModelForTokenClassification.from_config(config, dtype=torch.float32)
-    except ValueError:
-        model = None
-    if model is None or not _is_one_layer_more(model):
-        raise UserError(
-            f"format is {FORMAT}, but transformers has no tagger with one linear layer for {config.model_type}; "
-            f"{OTHERWISE}"
-        )
-    _load(model, backbone, {"classifier": linear})
-    return model.eval()
-
-
-def _is_one_layer_more(model: "PreTrainedModel") -> bool:
-    """Whether a tagger is an encoder with one linear layer; that of ModernBERT has a head between the two."""
-    own = {name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}.")}
-    return isinstance(getattr(model, "classifier", None), nn.Linear) and own == {"classifier.weight", "classifier.bias"}
 
 
 def _both_signs(linear: nn.Linear) -> tuple[nn.Linear, nn.Linear]:
@@ -182,6 +148,17 @@ def model_of(trained: Trained) -> "PreTrainedModel":
         # With loss=bce each class has its own probability, as with several labels.
         is_by_class = isinstance(getattr(trained.task, "loss", None), Bce)
         labels["problem_type"] = PROBLEMS["label_set" if is_by_class else trained.target.kind]
+    if isinstance(head, TransformersHead):
+        assert isinstance(theirs, HuggingFace)
+        if head.scale is not None:
+            # The pipeline of transformers then computes the sigmoid, as the run does.
+            labels["problem_type"] = PROBLEMS["label_set"]
+        elif trained.target.kind == "number":
+            labels["sentence_transformers"] = RAW
+        what: What = "TokenClassification" if is_tagging else "SequenceClassification"
+        return of_architecture(theirs, head.theirs, what, own_output(trained, head.get_submodule(head.last)), labels)
+    if trained.target.kind == "number":
+        labels["sentence_transformers"] = RAW
     if isinstance(head, MlpHead) and isinstance(theirs, Bert) and theirs.pooling == "first" and not is_tagging:
         dense, out = copied_linear(head.dense), own_output(trained, head.linear)
         if head.activation == "gelu":
@@ -190,7 +167,14 @@ def model_of(trained: Trained) -> "PreTrainedModel":
             return _as_bert(trained, theirs, dense, out, labels)
     linear = own_linear(trained, FORMAT)
     if isinstance(theirs, HuggingFace):
-        return (_tagger_of if is_tagging else _classifier_of)(theirs, linear, labels)
+        tagger = module_of("TokenClassification", theirs, names) if is_tagging else None
+        if tagger is not None and len(tagger.state_dict()) == 2:
+            return of_architecture(theirs, tagger, "TokenClassification", linear, labels)
+        raise UserError(
+            f"format is {FORMAT}, but transformers has no such model of {theirs.inner.config.model_type} that reads "
+            f"{'each token' if is_tagging else READ_BY[theirs.pooling]} by one linear layer; train with head="
+            f"transformers{'' if is_tagging else ' model.pooling=first'}, or {OTHERWISE}"
+        )
     backbone = require_native(trained, FORMAT)
     if is_tagging:
         return _tagger(trained, backbone, linear, labels)
@@ -202,7 +186,7 @@ def model_of(trained: Trained) -> "PreTrainedModel":
         return _as_bert(trained, backbone, pooler, linear, labels)
     raise UserError(
         f"format is {FORMAT}, but this run reads a text by {READ_BY[backbone.pooling]}, for which transformers has no "
-        f"classifier; {OTHERWISE}"
+        f"classifier; train it with model.pooling=first, or {OTHERWISE}"
     )
 
 
@@ -232,8 +216,8 @@ def _as_bert(trained: Trained, backbone: Bert, pooler: nn.Linear, out: nn.Linear
 
     known = transformers_config(trained)
     # The sizes of ELECTRA have the same names, except for the separate width of embeddings.
-    shared = {key: getattr(known, key) for key in SIZES}
-    model = BertForSequenceClassification(BertConfig(**shared, **labels))
+    shared: dict[str, Any] = {**labels, **{key: getattr(known, key) for key in SIZES}}
+    model = BertForSequenceClassification(BertConfig(**shared))
     encoder = {f"bert.{name}": value for name, value in transformers_weights(backbone).items()}
     load_exactly(model, {**encoder, **_named({"bert.pooler.dense": pooler, "classifier": out})})
     return model.eval()

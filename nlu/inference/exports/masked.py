@@ -1,11 +1,12 @@
 """A run of task=mlm as a model of transformers that predicts masked words, checked before it is published.
 
-It is written as BertForMaskedLM, with the head under `cls.predictions`, or as ElectraForMaskedLM where word vectors are
-narrower than the layers.
+A native encoder is written as BertForMaskedLM, with the head under `cls.predictions`, or as ElectraForMaskedLM where
+word vectors are narrower than the layers; one of transformers keeps its architecture.
 
 Axes: N texts, T tokens of the longest, V words.
 """
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from nlu.config.errors import UserError
 from nlu.data.collate import collate
 from nlu.data.examples import in_memory
 from nlu.inference.exports.deciding import Row
-from nlu.inference.exports.huggingface import FORMAT, SIZES, tokenizer_of
+from nlu.inference.exports.huggingface import FORMAT, SIZES, of_architecture, tokenizer_of
 from nlu.inference.exports.padded import (
     load_exactly,
     padded_inputs,
@@ -27,6 +28,7 @@ from nlu.inference.exports.padded import (
 )
 from nlu.inference.trained import Trained
 from nlu.models.encoder import Encoded
+from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.heads.words import WordsHead
 
 if TYPE_CHECKING:
@@ -58,8 +60,16 @@ def model_of(trained: Trained) -> "PreTrainedModel":
     """Return the run as a model of transformers. Raises UserError for an encoder that it cannot compute."""
     from transformers import BertConfig, BertForMaskedLM, ElectraForMaskedLM
 
-    backbone, head = require_native(trained, FORMAT), trained.model.head
+    head, theirs = trained.model.head, trained.model.backbone
     assert isinstance(head, WordsHead), "a run of task=mlm"
+    if isinstance(theirs, HuggingFace):
+        if head.theirs is None:
+            raise UserError(
+                f"format is {FORMAT}, but transformers has no model of {theirs.inner.config.model_type} that predicts "
+                "masked words; fine-tune the run here, by model.pretrained=RUN"
+            )
+        return of_architecture(theirs, head.theirs, "MaskedLM")
+    backbone = require_native(trained, FORMAT)
     config = transformers_config(trained)
     encoder = transformers_weights(backbone)
     own = {name: value.detach().float().cpu() for name, value in head.predictions.named_parameters()}
@@ -91,7 +101,9 @@ def _difference(trained: Trained, read: "PreTrainedModel", rows: Sequence[Row]) 
     """Return the largest difference of the scores that the run and the export give to words, for every token."""
     encoded = trained.layout.encode(trained.tokenizer, rows, trained.config.data["max_len"])
     inputs = padded_inputs(encoded, trained.tokenizer)
-    theirs_NTV = read(**{name: torch.from_numpy(values) for name, values in inputs.items()}).logits
+    taken = inspect.signature(read.forward).parameters
+    tensors = {name: torch.from_numpy(values) for name, values in inputs.items() if name in taken}
+    theirs_NTV = read(**tensors).logits
     batch = collate(in_memory(encoded, trained.layout), np.arange(len(rows)))
     backbone, largest = trained.model.backbone, 0.0
     hidden_TD = backbone.encode(backbone.embed(batch), batch, tokens=True).tokens_TD

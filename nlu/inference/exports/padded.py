@@ -7,6 +7,7 @@ Axes: N texts, T tokens of the longest, C outputs, D width.
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import FUNCTIONS, MlpHead
+from nlu.models.heads.transformers import TransformersHead
 from nlu.models.pruned_heads import kept_heads, with_zeros
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ def own_head(trained: Trained, wanted: str) -> nn.Module:
     Raises UserError for a head that is not made of linear layers over one vector.
     """
     head = trained.model.head
+    if isinstance(head, TransformersHead):
+        return OfTransformers(head, own_output(trained, head.get_submodule(head.last)))
     if isinstance(head, MlpHead):
         return TwoLayers(copied_linear(head.dense), head.activation, own_output(trained, head.linear))
     return own_linear(trained, wanted)
@@ -92,19 +96,40 @@ class TwoLayers(nn.Module):
         return logits
 
 
-def own_output(trained: Trained, last: nn.Linear) -> nn.Linear:
+class OfTransformers(nn.Module):
+    """A head of transformers with plain layers, which exporters can trace."""
+
+    def __init__(self, head: TransformersHead, last: nn.Linear):
+        super().__init__()
+        self.holder = deepcopy(head)
+        self.holder.set_submodule(head.last, last)
+        for module in self.holder.modules():
+            if isinstance(module, nn.Linear):
+                module.__class__ = nn.Linear
+        self.is_sigmoid, self.is_tagging = head.scale is not None, not head.drops
+        self.float().cpu()
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return (..., C) of vectors (..., D)."""
+        given = vectors if self.is_tagging else vectors[:, None]
+        logits: Tensor = self.holder.theirs(inputs_embeds=given).logits
+        return logits.sigmoid() if self.is_sigmoid else logits
+
+
+def own_output(trained: Trained, last: nn.Module) -> nn.Linear:
     """Return a copy of the last layer whose outputs can be used without the run.
 
     Numbers are in their original unit instead of the scale of training. With loss=bce, the first logit, which the run
     ignores, is set so that the largest logit gives the decision of the run.
     """
+    assert isinstance(last, nn.Linear), "each head ends in one"
     linear = copied_linear(last)
     loss = getattr(trained.task, "loss", None)
     if isinstance(loss, Bce):
         with torch.no_grad():
             linear.weight[0] = 0.0
             linear.bias[0] = loss.logit_of_first
-    if isinstance(target := trained.target, Number):
+    if isinstance(target := trained.target, Number) and getattr(trained.model.head, "scale", None) is None:
         with torch.no_grad():
             linear.weight.mul_(target.sd)
             linear.bias.mul_(target.sd).add_(target.mean)

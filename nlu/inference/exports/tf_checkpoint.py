@@ -30,6 +30,7 @@ from nlu.inference.exports.padded import (
 from nlu.inference.exports.traced import Padded, PaddedBert
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert_sizes import CONFIG_KEYS
+from nlu.models.formats.fine_tuned import OF_EXPORT
 from nlu.models.formats.names import encoder_names, tensorflow_names
 from nlu.models.formats.tensorflow import read_checkpoint
 from nlu.models.formats.tensorflow_writing import write_checkpoint
@@ -62,7 +63,10 @@ def write(trained: Trained, folder: Path) -> None:
     write_checkpoint(folder / NAME, {**tensors, **dict(zip(HEAD, values, strict=True))})
     known: Mapping[str, object] = backbone.sizes
     sizes = {theirs: known[ours] for ours, theirs in CONFIG_KEYS.items() if known[ours] is not None}
-    write_config(folder / "bert_config.json", {**sizes, "vocab_size": own.vocab_size})
+    # Without names and pooling, the head could not be loaded again.
+    labels = {"id2label": dict(enumerate(trained.labels))} if trained.labels else {}
+    read = {} if trained.target.kind == "tags" else {OF_EXPORT: backbone.pooling}
+    write_config(folder / "bert_config.json", {**sizes, "vocab_size": own.vocab_size, **labels, **read})
     numbers = own.backend.get_vocab(with_added_tokens=True)
     # The line of a token is its number.
     lines = sorted(numbers, key=numbers.__getitem__)

@@ -40,6 +40,8 @@ class TransformersHead(nn.Module):
     number as target, and weights of a cross-encoder that say so, the output is the sigmoid of the logit.
     """
 
+    rules_of_config = "nlu.models.rules.head_of_transformers_problems"
+
     def __init__(self, width: int, target: HeadTarget, encoder: Encoder):
         """No options. Raises UserError if transformers has no such model that reads the vectors of the encoder."""
         super().__init__()
