@@ -177,8 +177,9 @@ def _report(given: Namespace, out: str | None) -> int:
         sources = of_choice(given.data, given.max_rows)
     else:
         dialect = Dialect(
-            given.separator, given.quote, given.skip_lines, given.sheet, given.records, given.further_columns
-        )
+            given.separator, given.quote, given.skip_lines, given.sheet, given.records, given.further_columns,
+            skips=True,
+        )  # fmt: skip
         sources = of_files(given.files, fields, given.format, given.header, given.max_rows, dialect)
     tokenizer, positions, model = _tokenizer(given)
     surveys = []

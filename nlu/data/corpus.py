@@ -21,7 +21,7 @@ from nlu.config.errors import UserError
 from nlu.config.types import Fraction, PositiveInt, RowLength
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
-from nlu.data.dialect import PLAIN
+from nlu.data.dialect import PLAIN, Dialect
 from nlu.data.layouts import Problem, Single, Values, check_text
 from nlu.data.reader import BadRow, Row
 from nlu.data.readers import open_text
@@ -158,6 +158,7 @@ class CorpusBlocks:
         self.in_halves = False
         """whether each block needs two halves and the special tokens of a pair; only Corpus.make_halves sets it"""
 
+        self.dialect = PLAIN
         self.left_out: Counter[tuple[str, str]] = Counter()
         """number of blocks that were not rows, by reason and remedy"""
 
@@ -167,7 +168,7 @@ class CorpusBlocks:
         Without a tokenizer, yield the sentences.
         """
         if tokenizer is None:
-            for number, sentence in _sentences(path, max_lines):
+            for number, sentence in _sentences(path, max_lines, self.dialect):
                 if sentence is not None:
                     rule = check_text(sentence)
                     yield Row(number, {"text": sentence}) if rule is None else BadRow.of(number, LINE, sentence, rule)
@@ -195,7 +196,7 @@ class CorpusBlocks:
         ]
         open_block: list[Piece] = []
         document = 0
-        sentences = _sentences(path, max_lines)
+        sentences = _sentences(path, max_lines, self.dialect)
         while batch := list(islice(sentences, LINES_AT_ONCE)):
             usable: list[str | None] = []
             for number, sentence in batch:
@@ -223,9 +224,9 @@ def _of_document(block: Piece, number: int) -> Piece:
     return block
 
 
-def _sentences(path: Path, max_lines: int | None) -> Iterator[tuple[int, str | None]]:
+def _sentences(path: Path, max_lines: int | None, dialect: Dialect) -> Iterator[tuple[int, str | None]]:
     """Yield the number and the text of each line without the blanks around it, None for an empty line."""
-    with open_text(path, "lines", PLAIN) as lines:
+    with open_text(path, "lines", dialect) as lines:
         for number, line in enumerate(islice(lines, max_lines), 1):
             yield number, line.strip() or None
 
@@ -358,6 +359,7 @@ class Corpus(Files):
         # No other reader has it, and its files may have any suffix.
         self.format = "corpus"
         self.blocks = CorpusBlocks(break_mode, words, max_len, min_len)
+        self.blocks.dialect = self.dialect
         shaped_by: dict[str, Any] = {"break_mode": break_mode, "words": words, "min_len": min_len}
         if words == "jieba":
             import jieba

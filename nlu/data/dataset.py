@@ -97,7 +97,9 @@ class Files:
         self.format = format if reader is None else OWN
         self.layout: Any = layout
         self.header = header
-        self.dialect = Dialect(separator, quote, skip_lines, sheet, records, further_columns, reader)
+        self.dialect = Dialect(
+            separator, quote, skip_lines, sheet, records, further_columns, reader, skips=on_bad_row == "skip"
+        )
         self.given_labels = labels
         self.label_separator = label_separator
         if not label_separator:

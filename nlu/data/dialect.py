@@ -2,14 +2,15 @@
 
 import codecs
 import csv
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from nlu.config.errors import DataError, UserError
-from nlu.data.reader import Reader
+from nlu.data.reader import WHOLE_ROW, BadRow, Reader
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader
@@ -34,6 +35,8 @@ MARKS = {
 CANDIDATES = {"gb18030": "Chinese", "cp1252": "Western European"}
 """other usual encodings; the stricter one comes first, because cp1252 decodes almost any bytes"""
 SAMPLE_BYTES = 1 << 20
+MOST_LINES = 1000
+"""lines of a row in whose quotes line ends are believed, if rows may be left out"""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Dialect:
     """whether a row of a table may have more or fewer cells than the first one, as long as it has the wanted ones"""
     reader: Reader | None = None
     """what reads files of a format of the user's own"""
+    skips: bool = field(default=False, compare=False)
+    """whether a row that cannot be read is left out instead of ending the command"""
 
     def __post_init__(self) -> None:
         separator = self.separator
@@ -81,6 +86,11 @@ class Dialect:
         changed = {key: value for key in KEYS if (value := getattr(self, key)) != getattr(PLAIN, key)}
         return {"separator": self.separator, **changed}
 
+    @property
+    def errors(self) -> str:
+        """What becomes of bytes that are not UTF-8: an error, or characters that no text may have."""
+        return "surrogateescape" if self.skips else "strict"
+
     def between(self, file_format: str) -> str:
         """Return the separator of a file in this format."""
         return self.separator or SEPARATED_BY[file_format]
@@ -97,13 +107,14 @@ class Dialect:
         """Return a `csv.reader` of a file whose cells have quotes."""
         return csv.reader(lines, strict=True, delimiter=self.between(file_format), quotechar=self.around(file_format))
 
-    def cells(self, file_format: str, path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    def cells(self, file_format: str, path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str] | BadRow]]:
         """Yield the number of the first line of each row that is not empty, and its cells.
 
-        `lines` are those behind the lines that are not read. Raises DataError for quotes that are not closed.
+        `lines` are those behind the lines that are not read. Quotes that are not closed are a BadRow, if `skips` is
+        true and they are not those of the first row, and the next line is another row; else they raise DataError.
         """
         if self.around(file_format) is not None:
-            yield from self._quoted(path, self.csv_reader(file_format, lines))
+            yield from self._quoted(file_format, path, iter(lines))
             return
         separator = self.between(file_format)
         # Without quotes a line is a row, and the csv module is of no use.
@@ -111,21 +122,46 @@ class Dialect:
             if line.strip("\r\n"):
                 yield number, line.rstrip("\r\n").split(separator)
 
-    def _quoted(self, path: Path, reader: "CsvReader") -> Iterator[tuple[int, list[str]]]:
+    def _quoted(self, file_format: str, path: Path, lines: Iterator[str]) -> Iterator[tuple[int, list[str] | BadRow]]:
+        own: list[str] = []
+        """the lines of the row that is read"""
+        again: deque[str] = deque()
+
+        def fed() -> Iterator[str]:
+            while (line := again.popleft() if again else next(lines, None)) is not None:
+                own.append(line)
+                if self.skips and len(own) > MOST_LINES:
+                    raise csv.Error(f"no quote ends it in {MOST_LINES:,} lines")
+                yield line
+
+        reader = self.csv_reader(file_format, fed())
+        number, first = 1 + self.skip_lines, True
         while True:
-            # A quoted cell may have line ends in it: the row is named by its first line.
-            number = reader.line_num + 1 + self.skip_lines
             try:
                 cells = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                raise DataError(
-                    f"{path}:{number}: the quotes of this row do not close ({error}); fix the row, set "
-                    'data.quote="" if quotes are ordinary characters, or data.format=tsv if tabs separate the cells'
-                ) from None
+                if first or not self.skips:
+                    raise DataError(
+                        f"{path}:{number}: the quotes of this row do not close ({error}); fix the row, set "
+                        'data.quote="" if quotes are ordinary characters, data.format=tsv if tabs separate the cells, '
+                        "or data.on_bad_row=skip to leave such rows out"
+                    ) from None
+                yield (
+                    number,
+                    BadRow(number, WHOLE_ROW, own[0].rstrip("\r\n"), f"has quotes that do not close ({error})"),
+                )
+                # What seemed to be within its quotes is read again, as rows.
+                again.extendleft(reversed(own[1:]))
+                del own[1:]
+                reader = self.csv_reader(file_format, fed())
+                cells = []
+            # A quoted cell may have line ends in it: the row is named by its first line.
             if cells:
                 yield number, cells
+            number, first = number + len(own), False
+            own.clear()
 
     def remedy(self, first: Sequence[str], file_format: str) -> str | None:
         """Return what to do if the first row is one cell that contains a usual separator, else None."""
@@ -141,7 +177,7 @@ class Dialect:
 
 
 PLAIN = Dialect()
-KEYS = tuple(item.name for item in fields(Dialect) if item.name != "reader")
+KEYS = tuple(item.name for item in fields(Dialect) if item.name not in ("reader", "skips"))
 """keys of the group data that make a dialect"""
 
 
@@ -154,14 +190,31 @@ def not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
         if start.startswith(mark):
             return DataError(f"{path}: is {name.upper()}, not UTF-8; convert the file: iconv -f {name} -t utf-8")
     number, sample = _first_undecodable(path)
+    remedy = "convert the file from the encoding in which it was written, e.g. by iconv, or fix this line"
+    if _is_mostly_utf_8(_head(path) + sample):
+        remedy = "fix this line, or set data.on_bad_row=skip to leave such rows out"
     # The sample ends with a whole line, so it does not end within a character.
-    for name, language in CANDIDATES.items():
-        if _decodes(sample, name):
-            remedy = f"convert the file, e.g. iconv -f {name} -t utf-8 if it is {language}, as its bytes allow"
-            break
-    else:
-        remedy = "convert the file from the encoding in which it was written, e.g. by iconv, or fix this line"
+    elif language := next((name for name in CANDIDATES if _decodes(sample, name)), None):
+        remedy = (
+            f"convert the file, e.g. iconv -f {language} -t utf-8 if it is {CANDIDATES[language]}, as its bytes allow"
+        )
     return DataError(f"{path}:{number}: is not UTF-8 ({error.reason}); {remedy}")
+
+
+def require_utf_8(path: Path) -> None:
+    """Raise UnicodeDecodeError if the first lines of a file are mostly in another encoding, and not damaged ones."""
+    if not _is_mostly_utf_8(sample := _head(path)):
+        sample.decode()
+
+
+def _head(path: Path) -> bytes:
+    with open(path, "rb") as lines:
+        return lines.read(SAMPLE_BYTES) + lines.readline()
+
+
+def _is_mostly_utf_8(sample: bytes) -> bool:
+    lines = [line for line in sample.split(b"\n") if not line.isascii()]
+    return 2 * sum(_decodes(line, "utf-8") for line in lines) > len(lines)
 
 
 def _first_undecodable(path: Path) -> tuple[int, bytes]:

@@ -29,7 +29,7 @@ ABSENT = object()
 
 def is_document(path: Path, dialect: Dialect = PLAIN) -> bool:
     """Return whether a file has to be read as a whole, by its first two lines that are not empty."""
-    with open(path, encoding="utf-8-sig") as file:
+    with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
         lines = (line.strip() for line in dialect.lines(file) if line.strip())
         first, second = next(lines, ""), next(lines, "")
     if first[:1] not in ("[", "{"):
@@ -50,13 +50,15 @@ def is_document(path: Path, dialect: Dialect = PLAIN) -> bool:
     return not second and not is_row
 
 
-def document_records(path: Path, key: str | None, fields: Mapping[str, Any]) -> list[tuple[int, object]]:
+def document_records(
+    path: Path, key: str | None, fields: Mapping[str, Any], errors: str = "strict"
+) -> list[tuple[int, object]]:
     """Return the records of a document with their numbers: the line of an object, or its place in the list.
 
-    `key` is `data.records`, `fields` the columns that are wanted, which tell an object that is a row. Raises DataError
-    for invalid JSON, and if it is open which list has the rows.
+    `key` is `data.records`, `fields` the columns that are wanted, which tell an object that is a row, `errors` what
+    becomes of bytes that are not UTF-8. Raises DataError for invalid JSON, and if it is open which list has the rows.
     """
-    values = _values(path)
+    values = _values(path, errors)
     if len(values) != 1:
         return values
     found: object = values[0][1]
@@ -70,9 +72,9 @@ def document_records(path: Path, key: str | None, fields: Mapping[str, Any]) -> 
     return list(enumerate(found if isinstance(found, list) else [found], 1))
 
 
-def _values(path: Path) -> list[tuple[int, object]]:
+def _values(path: Path, errors: str) -> list[tuple[int, object]]:
     """Return the values of a file, one after another, each with its line."""
-    text = path.read_text(encoding="utf-8-sig")
+    text = path.read_text(encoding="utf-8-sig", errors=errors)
     values: list[tuple[int, object]] = []
     decoder, place, line = json.JSONDecoder(), 0, 1
     while True:

@@ -252,7 +252,7 @@ def unusable(text: str) -> str | None:
         return None
     if found.group() == "\0":
         return "holds a NUL character; the file is damaged, or not in UTF-8"
-    return "holds half of a surrogate pair"
+    return "is not UTF-8" if "\udc80" <= found.group() <= "\udcff" else "holds half of a surrogate pair"
 
 
 def check_tokens(value: object) -> str | None:

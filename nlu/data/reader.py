@@ -47,8 +47,10 @@ class BadRow:
     def sentence(self) -> str:
         """The field, the value and the rule, without file and row."""
         shown = shortened(self.value, 80)
+        # Half a character, as of bytes that are not UTF-8, cannot be printed; `repr` escapes it.
+        shown = repr(shown) if self.is_text else shown.encode(errors="backslashreplace").decode()
         where = "the row" if self.field == WHOLE_ROW else f"field {self.field}:"
-        return f"{where} {repr(shown) if self.is_text else shown} {self.rule}"
+        return f"{where} {shown} {self.rule}"
 
 
 @dataclass(slots=True)

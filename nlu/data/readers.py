@@ -17,7 +17,7 @@ from nlu.config.errors import DataError
 from nlu.config.nearest import hint, nearest
 from nlu.config.words import counted, shortened
 from nlu.data.conll import Columns, sentences
-from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect
+from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect, require_utf_8
 from nlu.data.fields import SENTENCE, SUFFIX_FORMATS
 from nlu.data.json_files import ABSENT, document_records, field_of, is_document, reason_of
 from nlu.data.labels import applies
@@ -144,7 +144,7 @@ def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list
     if chosen == "parquet":
         return list(_parquet(path).schema_arrow.names)
     if chosen in TABLES:
-        return next((cells for _, cells in _cells_of(path, chosen, dialect)), [])
+        return next((cells for _, cells in _cells_of(path, chosen, dialect) if isinstance(cells, list)), [])
     if chosen in ("jsonl", "json"):
         bad = None
         for number, record in _records(_File(path, chosen, {}, False, iter, dialect)):
@@ -163,13 +163,13 @@ def header_remedy(path: Path, file_format: str, is_header: Callable[[list[str]],
         # Quotes that do not close are another problem.
         with suppress(DataError):
             for number, cells in islice(_cells_of(path, chosen, dialect), 1, 1 + HEADER_ROWS):
-                if is_header(cells):
+                if isinstance(cells, list) and is_header(cells):
                     line = "row" if chosen == "xlsx" else "line"
                     return f"{line} {number} seems to be the header: set data.skip_lines={number - 1}"
     return None
 
 
-def _cells_of(path: Path, kind: str, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+def _cells_of(path: Path, kind: str, dialect: Dialect) -> Iterator[tuple[int, list[str] | BadRow]]:
     """Yield the number and the cells of each row of a table."""
     if kind == "xlsx":
         yield from text_rows(path, dialect)
@@ -181,8 +181,10 @@ def _cells_of(path: Path, kind: str, dialect: Dialect) -> Iterator[tuple[int, li
 def open_text(path: Path, kind: str, dialect: Dialect, encoding: str = "utf-8-sig") -> TextIO:
     """Open a text file so that lines end at a line feed only, except within the quotes of a table."""
     is_quoted = kind in SEPARATED_BY and dialect.around(kind) is not None
+    if dialect.skips:
+        require_utf_8(path)
     # By default a carriage return within a text would end the line too. The csv module needs the line ends as they are.
-    return open(path, encoding=encoding, newline="" if is_quoted else "\n")
+    return open(path, encoding=encoding, errors=dialect.errors, newline="" if is_quoted else "\n")
 
 
 @contextmanager
@@ -242,11 +244,16 @@ def token_fields(path: Path, kind: str, fields: Fields, header: bool, dialect: D
     return fields
 
 
-def _rows_of_cells(file: _File, numbered: Iterator[tuple[int, list[str]]], *, is_token: bool) -> Iterator[Row | BadRow]:
+def _rows_of_cells(
+    file: _File, numbered: Iterator[tuple[int, list[str] | BadRow]], *, is_token: bool
+) -> Iterator[Row | BadRow]:
     width, most = None, -1
     columns: dict[str, int] = {}
     separator = "\t" if file.kind == "xlsx" else file.dialect.between(file.kind)
     for number, cells in numbered:
+        if isinstance(cells, BadRow):
+            yield cells
+            continue
         if width is None:
             width, columns = len(cells), _columns(file, cells, number)
             most = max(columns.values(), default=-1)
@@ -326,7 +333,7 @@ def _records(file: _File) -> Iterator[tuple[int, object]]:
     """Yield the content of each line, or each record of a document; a BadRow if it is not JSON."""
     if is_document(file.path, file.dialect):
         _require_lines(file.path, "one JSON document", file.dialect)
-        yield from document_records(file.path, file.dialect.records, file.fields)
+        yield from document_records(file.path, file.dialect.records, file.fields, file.dialect.errors)
         return
     with _lines_of(file) as lines:
         for number, line in enumerate(lines, 1 + file.dialect.skip_lines):

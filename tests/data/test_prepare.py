@@ -139,7 +139,8 @@ def test_bad_rows_are_all_listed_by_file_row_field_and_value_and_leave_no_store(
     error = refused(open_files, train=train, dev=write("dev.tsv", DEV))
     assert error.problems == [
         f"{train}:2: field text (column 0): ' ' is empty",
-        f"{train}:3: the row 'bad\\t0\\t0' makes 3 columns where the first row of the file has 2",
+        f"{train}:3: the row 'bad\\t0\\t0' makes 3 columns where the first row of the file has 2; "
+        "set data.further_columns=true if no text holds a separator",
         f"{train}:4: field label (column 1): '' is an empty label",
     ]
     assert "data.on_bad_row=skip" in error.remedy

@@ -254,7 +254,7 @@ def _format(path: Path, file_format: str, dialect: Dialect) -> str:
     chosen = format_of(path, file_format)
     if file_format != "auto" or path.suffix.lower() != ".txt":
         return chosen
-    with open(path, encoding="utf-8-sig") as lines:
+    with open(path, encoding="utf-8-sig", errors=dialect.errors) as lines:
         sample = [line.strip() for line in islice(dialect.lines(lines), SAMPLED_ROWS)]
     filled = [line for line in sample if line]
     tagged = [line for line in filled if len(line.split()) > 1 and any(map(TAG.fullmatch, line.split()[1:]))]
@@ -264,7 +264,7 @@ def _format(path: Path, file_format: str, dialect: Dialect) -> str:
 
 
 def _of_conll(path: Path, dialect: Dialect) -> Guess:
-    with open(path, encoding="utf-8-sig") as lines:
+    with open(path, encoding="utf-8-sig", errors=dialect.errors) as lines:
         cells = [line.split() for line in islice(dialect.lines(lines), SAMPLED_ROWS) if len(line.split()) > 1]
     width = max(map(len, cells), default=0)
     share = [sum(len(row) > place and bool(TAG.fullmatch(row[place])) for row in cells) for place in range(width)]
@@ -300,7 +300,7 @@ def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> 
 
 def _require_own_separator(path: Path, chosen: str, dialect: Dialect) -> None:
     """Raise DataError if a table of one column seems to have another separator than its format."""
-    with open(path, encoding="utf-8-sig") as lines:
+    with open(path, encoding="utf-8-sig", errors=dialect.errors) as lines:
         sample = [line for line in islice(dialect.lines(lines), SAMPLED_ROWS) if line.strip()]
     # A comma is usual in texts.
     for separator in (one for one in SEPARATORS if one not in (",", SEPARATED_BY[chosen])):
