@@ -20,7 +20,8 @@ FORMATS = ("auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "l
 """Formats of a file of rows; auto = by its suffix."""
 SUFFIX_FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",
-    ".conll": "conll", ".conllu": "conll", ".xlsx": "xlsx",
+    ".conll": "conll", ".conllu": "conll", ".xlsx": "xlsx", ".xlsm": "xlsx", ".xlsb": "xlsx", ".xls": "xlsx",
+    ".ods": "xlsx",
 }  # fmt: skip
 FORMATS_OF_KEYS = {
     "separator": ("csv", "tsv"), "quote": ("csv", "tsv"), "sheet": ("xlsx",), "records": ("json", "jsonl"),

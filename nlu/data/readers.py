@@ -31,7 +31,7 @@ SAMPLED_ROWS = 1000
 """rows of a table that tell whether each has one token"""
 HEADER_ROWS = 10
 """rows below the first one among which a header is looked for"""
-UNREADABLE = dict.fromkeys((".xls", ".ods", ".numbers"), "is a spreadsheet; export it as xlsx or csv")
+UNREADABLE = {".numbers": "is a spreadsheet; export it as xlsx or csv"}
 UNREADABLE |= dict.fromkeys((".tar", ".tgz", ".rar", ".7z"), "is an archive; unpack it")
 """what to do about files that no reader can read, by suffix"""
 OPTIONAL_ROLES = ("label", "spans", "logits", "probabilities")

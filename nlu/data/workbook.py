@@ -1,4 +1,4 @@
-"""Rows of a sheet of an Excel workbook (.xlsx), read and written by openpyxl (extra `excel`).
+"""Rows of a sheet of a workbook: read by python-calamine, and written as .xlsx by openpyxl (extra `excel`).
 
 Cells keep their types: texts, numbers, dates, booleans.
 """
@@ -15,7 +15,6 @@ from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
-from xml.etree.ElementTree import ParseError
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
@@ -40,36 +39,38 @@ STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 """times in docProps/core.xml"""
 
 
-def require_openpyxl(path: Path) -> None:
-    """Raise UserError if openpyxl is not installed."""
-    if find_spec("openpyxl") is None:
-        raise UserError(f"{path} needs openpyxl; install it with pip install 'nlu[excel]', or use csv")
-
-
 def sheet_rows(path: Path, dialect: Dialect = PLAIN) -> Iterator[tuple[int, list[object]]]:
     """Yield the number and the cells of each row of the dialect's sheet that is not empty, behind its first lines.
 
     Empty cells at the end of a row are dropped, then rows are filled up to the length of the first one. A formula
-    yields the value that it had when the file was saved. Raises DataError for a file of another format or without this
-    sheet, and UserError if openpyxl is not installed.
+    yields the value that it had when the file was saved. Raises DataError for a file of another format, a protected
+    one, or one without this sheet.
     """
-    require_openpyxl(path)
-    import openpyxl
+    import python_calamine
 
     try:
-        # Given a path, the library requires the suffix .xlsx, which standard input lacks.
+        # Given a path, the library would go by the suffix, which standard input lacks.
         with open(path, "rb") as file:
-            book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            sheet: Any = _sheet(book, path, dialect.sheet)
-            # What a program wrote of a sheet's extent may be wrong.
-            sheet.reset_dimensions()
-            yield from _rows(sheet, dialect.skip_lines)
-    except (zipfile.BadZipFile, ParseError, KeyError, IndexError, ValueError, OSError) as error:
+            rows = _sheet(python_calamine.CalamineWorkbook.from_filelike(file), path, dialect.sheet)
+    except python_calamine.PasswordError:
+        raise DataError(f"{path}: is protected by a password; save it without, or give the rows as csv") from None
+    except python_calamine.CalamineError as error:
         raise DataError(f"{path}: not an Excel workbook ({error}); save it as .xlsx, or give the rows as csv") from None
+    width = 0
+    for number, cells in enumerate(rows[dialect.skip_lines :], 1 + dialect.skip_lines):
+        own = list(map(_plain, cells))
+        while own and own[-1] is None:
+            own.pop()
+        if own:
+            width = width or len(own)
+            yield number, own + [None] * (width - len(own))
 
 
-def _sheet(book: Any, path: Path, wanted: str | int | None) -> Any:
-    names = [sheet.title for sheet in book.worksheets]
+def _sheet(book: Any, path: Path, wanted: str | int | None) -> list[list[Any]]:
+    """Return the cells of a sheet, which may be hidden; charts are none."""
+    from python_calamine import SheetTypeEnum
+
+    names = [sheet.name for sheet in book.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet]
     if isinstance(wanted, str) and wanted not in names:
         raise DataError(f"{path}: data.sheet is {wanted!r}; {hint(wanted, names)}; set data.sheet to one of these")
     if isinstance(wanted, int) and wanted >= len(names):
@@ -77,19 +78,15 @@ def _sheet(book: Any, path: Path, wanted: str | int | None) -> Any:
             f"{path}: data.sheet is {wanted}, counted from 0, but the workbook has {counted(len(names), 'sheet')} "
             f"({listed(names)}); set data.sheet to a number below {len(names)} or to a name in quotes"
         )
-    return book.worksheets[names.index(wanted) if isinstance(wanted, str) else wanted or 0]
+    name = wanted if isinstance(wanted, str) else names[wanted or 0]
+    return book.get_sheet_by_name(name).to_python(skip_empty_area=False)
 
 
-def _rows(sheet: Any, skipped: int) -> Iterator[tuple[int, list[object]]]:
-    width = 0
-    for number, cells in enumerate(sheet.iter_rows(min_row=1 + skipped, values_only=True), 1 + skipped):
-        own = list(cells)
-        # Excel often stores cells that were only formatted.
-        while own and own[-1] is None:
-            own.pop()
-        if own:
-            width = width or len(own)
-            yield number, own + [None] * (width - len(own))
+def _plain(cell: object) -> object:
+    """Return None for an empty cell, and an integer for a whole number, which Excel stores as a float."""
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < MOST_NUMBER:
+        return int(cell)
+    return None if cell == "" else cell
 
 
 def text_rows(path: Path, dialect: Dialect = PLAIN) -> Iterator[tuple[int, list[str]]]:
@@ -105,7 +102,6 @@ def cell_text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
-        # Excel stores integers as floats.
         return str(int(value))
     return value.isoformat() if isinstance(value, datetime | date | time) else str(value)
 
@@ -148,6 +144,12 @@ def _typed(cell: object) -> object:
     if isinstance(value, timedelta):
         return {"timedelta": value // timedelta(microseconds=1)}
     return {type(value).__name__: value.isoformat()} if isinstance(value, date | time) else value
+
+
+def require_openpyxl() -> None:
+    """Raise UserError if openpyxl, which writes workbooks, is not installed."""
+    if find_spec("openpyxl") is None:
+        raise UserError("output is a workbook, which needs openpyxl; pip install 'nlu[excel]', or give it suffix .csv")
 
 
 def write_workbook(file: BinaryIO, rows: Iterable[Sequence[object]]) -> None:

@@ -253,7 +253,7 @@ class _Workbook:
     """A sheet of Excel. Its pieces have one line for each row."""
 
     def __init__(self, source: Originals, columns: Columns, separator: str):
-        require_openpyxl(source.path)
+        require_openpyxl()
         self._source, self._columns, self._separator = source, columns, separator
         self._written = 0
 

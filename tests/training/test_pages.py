@@ -20,6 +20,7 @@ pytestmark = pytest.mark.thorough
 NOT_HERE = {
     "launcher=slurm": "needs Slurm; make test-slurm starts one",
     "experiment=tnews_bert": "names a file that the page shows, with weights of a former program",
+    "hf://datasets/": "needs a data set of the hub; tests/storage/test_hub.py has one",
     "hf://distilbert/": "needs weights from the hub; tests/models/formats/test_fine_tuned.py has such models",
     "model.pooled_layers=": "needs more layers than the small model of these tests has",
     "method.teacher=outputs/teacher": "needs the run of the command before it; others learn from outputs/mine",

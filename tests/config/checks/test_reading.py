@@ -16,6 +16,7 @@ from nlu.config.errors import UserError
         ('data.fields={text: "评论, 全", label: stars}', {"text": "评论, 全", "label": "stars"}),
         ("data.labels=[好评, '差评', 1, neutral]", ["好评", "差评", 1, "neutral"]),
         ("a=naïve", "naïve"),
+        ('data.quote="', '"'),
         ("output=odps://p/tables/found/pt=1/city=杭州", "odps://p/tables/found/pt=1/city=杭州"),
         ("data.train=http://h:80/rows.tsv?version=2&x=a~b", "http://h:80/rows.tsv?version=2&x=a~b"),
         ("data.dev={a: http://h/x?v=1, b: y://h/x}", {"a": "http://h/x?v=1", "b": "y://h/x"}),
