@@ -42,7 +42,7 @@ def describe(store: Store) -> dict[str, Any]:
         "store": store.folder.name,
         "labels": store.labels,
         "target": {"kind": store.target.kind, **store.target.about()},
-        "layout": store.layout.name,
+        "layout": store.layout.key,
         "vocab_size": store.tokenizer.vocab_size,
         "dropped_duplicates": store.meta["dropped_duplicates"],
         "sets": sets,
@@ -129,6 +129,11 @@ def lines(facts: dict[str, Any]) -> list[str]:
         out.append(
             f"data: {counted(facts['dropped_duplicates'], 'exact duplicate')} (text and label) dropped before splitting"
         )
+    if facts.get("target", {}).get("scheme") == "classes":
+        out.append(
+            f"data: the tags ({_listed(facts['labels'])}) fit no scheme of spans, so that they are classes of tokens, "
+            "scored by accuracy and f1_macro; if they are types of spans, write B- and I- before them"
+        )
     for name, part in facts["sets"].items():
         out.append(
             f"data: {name}: {counted(part['examples'], 'example')}; tokens: median {part['length_median']}, 95 % "
@@ -145,6 +150,11 @@ def lines(facts: dict[str, Any]) -> list[str]:
             ("conflicts", "text", "with several labels"),
             ("in_train", "example", "whose text is a training text too: scores on these are optimistic"),
             ("document_marks", "line", "-DOCSTART- left out"),
+            (
+                "inexpressible",
+                "span",
+                "that begin or end within a unit, so that no prediction equals them (docs/tasks.md)",
+            ),
             ("bad_rows", "bad row", "left out (data.on_bad_row=skip), the first:"),
         ):
             if part.get(key):

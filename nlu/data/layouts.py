@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from nlu.data.arrays import ranges, starts_of
-from nlu.data.pieces import WORDS
+from nlu.data.pieces import CUTS, WORDS
 from nlu.data.store import EncodedRows, StoredSet
 from nlu.data.tokenizing import Template, Tokenizer
 
@@ -88,6 +88,11 @@ class Layout:
     def roles_of(self, values: Values) -> tuple[str, ...]:
         """Return the fields that hold the texts of a row."""
         return self.roles
+
+    @property
+    def key(self) -> str:
+        """Its key in LAYOUTS, which a checkpoint keeps."""
+        return self.name
 
     def settings(self) -> dict[str, Any]:
         """Return all options that affect the tokens, as JSON, for the name of the store."""
@@ -192,9 +197,21 @@ class Sides(Pair):
 
 
 class Units(Layout):
-    """A list of tokens, or the words of a text, in one sequence; `Packed.units_U` has the place of each unit."""
+    """A list of tokens, or the units of a text, in one sequence; `Packed.units_U` has the place of each unit."""
 
     name = "units"
+    cut = "words"
+    """how a text is cut into units, a key of `pieces.CUTS`"""
+
+    @classmethod
+    def of(cls, cut: str) -> Self:
+        layout = cls()
+        layout.cut = cut
+        return layout
+
+    @property
+    def key(self) -> str:
+        return self.name if self.cut == "words" else f"{self.name}/{self.cut}"
 
     @property
     def alternatives(self) -> tuple[tuple[str, ...], ...]:
@@ -204,10 +221,16 @@ class Units(Layout):
         return ("tokens",) if "tokens" in values else ("text",)
 
     def texts(self, values: Values) -> list[str]:
+        if self.cut != "words" and "tokens" not in values:
+            # A vocabulary that is built has the letters that are units.
+            return list(units_of(values["text"], CUTS[self.cut])[0])
         return values["tokens"] if "tokens" in values else [values["text"]]
 
+    def identity(self, values: Values) -> str:
+        return SEPARATOR.join(values["tokens"]) if "tokens" in values else values["text"]
+
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Values], max_len: int) -> EncodedRows:
-        return encode_units(tokenizer, list(map(tagged_of, rows)), max_len)
+        return encode_units(tokenizer, list(map(tagged_of, rows)), max_len, CUTS[self.cut])
 
     def pack(self, stored: StoredSet, rows_B: np.ndarray) -> Packed:
         packed = super().pack(stored, rows_B)
@@ -233,8 +256,8 @@ def tagged_of(values: Values) -> Sequence[str]:
     return values["tokens"] if "tokens" in values else values["text"]
 
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (Single(), Pair(), Sides(), Units())}
-"""All layouts by name; `nlu.data.fields` has the fields that each one needs."""
+LAYOUTS: dict[str, Layout] = {one.key: one for one in (Single(), Pair(), Sides(), *map(Units.of, CUTS))}
+"""All layouts by key; `nlu.data.fields` has the fields that each one needs."""
 
 
 def check_text(value: object) -> str | None:
@@ -298,11 +321,13 @@ def cut_pair(counts_a_N: np.ndarray, counts_b_N: np.ndarray, room: int) -> tuple
     return keep_a_N, keep_b_N
 
 
-def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_len: int) -> EncodedRows:
+def encode_units(
+    tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_len: int, cut: re.Pattern[str] = WORDS
+) -> EncodedRows:
     """Encode rows of units; the first token of each unit carries its tag.
 
-    A row is a list of words, or a text whose units are its words (`pieces.WORDS`), so that its tokens are those of
-    the whole text. A space before a word is encoded with the word if the tokenizer marks the beginning of words by
+    A row is a list of words, or a text whose units match `cut`. If these are its words, its tokens are those of the
+    whole text. A space before a word is encoded with the word if the tokenizer marks the beginning of words by
     it, and a unit of a text that follows another one without a space does not begin a word. A unit of which the
     tokenizer leaves nothing, such as a space, becomes the unknown token, so that every unit has a token. A unit that
     does not fit in `max_len` as a whole is cut off.
@@ -313,7 +338,7 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
     inside: list[bool] = []
     with_places = any(isinstance(row, str) for row in rows)
     for number, row in enumerate(rows):
-        own, ends = units_of(row)
+        own, ends = units_of(row, cut)
         units_N[number] = len(own)
         # For the whole chunk or not at all, because the store has one column for all rows.
         if with_places:
@@ -345,11 +370,11 @@ def encode_units(tokenizer: Tokenizer, rows: Sequence[Sequence[str] | str], max_
     return encoded
 
 
-def units_of(row: Sequence[str] | str) -> tuple[Sequence[str], list[tuple[int, int]]]:
+def units_of(row: Sequence[str] | str, cut: re.Pattern[str] = WORDS) -> tuple[Sequence[str], list[tuple[int, int]]]:
     """Return the units of a row, and the first and the last character of each; in a list of units its index, twice."""
     if not isinstance(row, str):
         return row, [(number, number) for number in range(len(row))]
-    spans = [match.span() for match in WORDS.finditer(row)]
+    spans = [match.span() for match in cut.finditer(row)]
     return [row[start:end] for start, end in spans], [(start, end - 1) for start, end in spans]
 
 

@@ -14,7 +14,7 @@ from nlu.config.words import counted
 from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, fold_numbers, kept_together
-from nlu.data.layouts import Layout, Pair
+from nlu.data.layouts import LAYOUTS, Layout, Pair
 from nlu.data.plan import LISTED_GROUPS, Plan
 from nlu.data.reading import Texts
 from nlu.data.shards import StoreDamaged
@@ -102,6 +102,8 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     # Without the sets that are left out, so that their files are not even mapped.
     meta["sets"] = {name: meta["sets"][name] for name in names}
     stored = open_sets(folder, meta)
+    if files.layout is None:
+        plan.layout = LAYOUTS[meta["layout"]]
     target = type(plan.target).from_meta(meta["target"])
     # Duplicates are dropped before splitting, so that dev_fraction counts the rows that remain.
     train_rows_N = (

@@ -30,6 +30,18 @@ BLANKS = r" \t\n\r\u3000"
 PIECES = re.compile(f"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}{BLANKS}]+")
 WORDS = re.compile(rf"[{IDEOGRAPHS}{MARKS}]|[^{IDEOGRAPHS}{MARKS}\s]+")
 """the units of a text in which spans are tagged; any white space separates them"""
+OTHERS = "\u0590-\U0010ffff"
+"""all letters but Latin, Greek, Cyrillic and Armenian ones"""
+ENDS = "\u060c\u061b\u061f\u06d4\u05be\u0964\u0965"
+MARKED = rf"(?:[^\w\s\x00-\u02ff\u2000-\U0010ffff{ENDS}]|[\u200c\u200d\u3099\u309a\ufe00-\ufe0f])*"
+"""the vowel signs, tones and accents behind a letter; marks such as the Arabic comma (ENDS) are none"""
+CUTS = {
+    "words": WORDS,
+    "letters": re.compile(rf"[{IDEOGRAPHS}{MARKS}]|[^\s{MARKS}{OTHERS}]+|\S{MARKED}"),
+    "characters": re.compile(rf"\S{MARKED}"),
+}
+"""ways to cut a text into units, the coarsest first: words; letters of scripts without blanks between words, or whose
+words have endings, such as Thai and Korean; all letters"""
 MOST_REMEMBERED = 300_000
 MOST_LETTERS = 2_000_000
 """limits of the cached pieces and of their characters; beyond either one the cache is emptied, so that memory grows

@@ -13,7 +13,7 @@ from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
 from nlu.data.layouts import Layout, Pair
-from nlu.data.pieces import WORDS
+from nlu.data.pieces import CUTS
 from nlu.data.reader import Reader
 from nlu.data.readers import class_names_of
 from nlu.data.reading import Reading, fields_of, layout_of
@@ -72,7 +72,9 @@ class Plan:
         }
         # Only these stores depend on what a word is.
         if self.layout.name == "units" and "tokens" not in reading.fields:
-            shaped_by["units"] = WORDS.pattern
+            shaped_by["units"] = [cut.pattern for cut in CUTS.values()]
+            if self.is_trained and self.layout.key != self.layout.name:
+                shaped_by["cut"] = self.layout.key
         if target.kind == "label_set":
             # Stores of before the lists within cells were read hold such a cell as a label.
             shaped_by["label_cells"] = "lists"

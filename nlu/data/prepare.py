@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.findings import Finding
 from nlu.data.folds import Fold
+from nlu.data.layouts import LAYOUTS
 from nlu.data.opening import Store, meta_of, open_sets, open_store
 from nlu.data.plan import Plan
+from nlu.data.reader import Row
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
 from nlu.data.shards import StoreDamaged
 from nlu.data.shown import Sample
@@ -26,6 +29,9 @@ from nlu.storage.files import write_text
 from nlu.storage.settle import is_whole, settle
 
 log = logging.getLogger(__name__)
+
+LOOKED_AT_CHUNKS = 3
+"""chunks of training rows, about 12,000, that tell what tags mean"""
 
 ProgressBar = Callable[[str], AbstractContextManager[Callable[[int], None]]]
 
@@ -67,6 +73,7 @@ def first_rows(plan: Plan, count: int, progress: ProgressBar = quiet) -> list[Sa
         found = {name: [Finding(**one) for one in store.meta["sets"][name].get("findings", ())] for name in first}
         known = store.target, store.tokenizer
     else:
+        _look(plan, progress)
         builder = Builder(plan, plan.tokenizer)
         first, found = {}, {}
         for name in plan.sets:
@@ -102,7 +109,9 @@ def prepare_scoring(
     roles = type(target).roles
     first = next(iter(sets.values()))
     fields = fields_of(files, first, roles)
-    chosen = layout_of(fields, [layout], roles, files, first)
+    chosen = layout_of(fields, [LAYOUTS[layout].name], roles, files, first)
+    if files.layout is None:
+        chosen = LAYOUTS[layout]
     reading = Reading.of(files, fields, group_by)
     plan = Plan(files, sets, reading, chosen, target, tokenizer, None, is_trained=True)
 
@@ -155,6 +164,7 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
         new = staging / "store"
         # A vocabulary must be complete before the first row is encoded, so the training rows are read twice.
         new.mkdir()
+        _look(plan, progress)
         tokenizer = _tokenizer_of(plan, progress)
         builder = Builder(plan, tokenizer)
         for name in plan.sets:
@@ -165,6 +175,22 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
         # `is_good` reads the store at this place, so one with a damaged shard is replaced although it is marked.
         settle(new, folder, is_good=is_good)
         log.info("data store %s: built", folder)
+
+
+def _look(plan: Plan, progress: ProgressBar) -> None:
+    """Show the target the first training rows, which may decide what its values mean and what the units are."""
+    if plan.is_trained or not type(plan.target).looks:
+        return
+    with progress("looking at tags") as advance:
+        rows = plan.reading.by(plan.tokenizer).chunks(plan.sets["train"])
+        found = (
+            row.values
+            for chunk in islice(rows, LOOKED_AT_CHUNKS)
+            for _, row in chunk
+            if isinstance(row, Row) and plan.layout.problem(row.values) is None
+        )
+        plan.layout = plan.target.look(plan.layout, found)
+        advance(0)
 
 
 def refuse_headers(plan: Plan) -> None:
@@ -193,7 +219,7 @@ def write_meta(new: Path, plan: Plan, builder: Builder) -> None:
         "files": {name: [source.name for source in sources] for name, sources in plan.sets.items()},
         "max_len": plan.files.max_len,
         "groups": list(builder.groups),
-        "layout": plan.layout.name,
+        "layout": plan.layout.key,
         "fields": plan.reading.fields,
     }
     write_text(new / "meta.json", json.dumps(meta, ensure_ascii=False, indent=1))

@@ -172,7 +172,7 @@ def _store_of(config: Evaluate, named: list[str], trained: Trained, ranks: Ranks
     # The first rank of a node encodes the rows; the others find its store on the disk.
     with ranks.leaders_go_first():
         store = prepare_scoring(
-            files, names, trained.target, trained.layout.name, trained.tokenizer,
+            files, names, trained.target, trained.layout.key, trained.tokenizer,
             group_by=of_task if config.group_by is None else config.group_by, progress=bars(progress),
         )  # fmt: skip
     for name in store.sets if ranks.is_first else ():

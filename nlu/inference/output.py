@@ -17,12 +17,13 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.dialect import PLAIN
 from nlu.data.originals import BOM, NoOriginals, Original, Originals
+from nlu.data.targets.tags import UNTYPED
 from nlu.data.windows import CUT
 from nlu.data.workbook import MOST_ROWS, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.parquet_output import Parquet, TableRows
 from nlu.inference.predicted_row import OutputFormat, PredictedRow, require_no_more, text_of_cell
 from nlu.inference.predictor import Columns, text_of
-from nlu.metrics.kinds import PREDICTION, SpanCell, SpanKind
+from nlu.metrics.kinds import PREDICTION, SpanCell, SpanKind, UnitClassesKind
 from nlu.storage.files import json_text
 from nlu.storage.tables import is_table
 
@@ -213,8 +214,9 @@ class _Conll(_Joined):
     """One token per line, with its predicted tag in the last column, and an empty line after each sentence."""
 
     def __init__(self, source: Originals, columns: Columns):
-        if not isinstance(columns.kind, SpanKind) or columns.logits:
+        if not isinstance(columns.kind, SpanKind | UnitClassesKind) or columns.logits:
             raise UserError("CoNLL columns hold only tags; give output the suffix .jsonl")
+        self._are_classes = isinstance(columns.kind, UnitClassesKind)
         self._source, self._prediction = source, columns.prefix + PREDICTION
 
     def piece(self, rows: Sequence[PredictedRow]) -> bytes:
@@ -223,11 +225,11 @@ class _Conll(_Joined):
     def _row(self, row: PredictedRow) -> str:
         assert isinstance(row.original, str), "lines are kept as texts"
         lines = row.original.removesuffix("\n").split("\n")
-        spans = row.cells[self._prediction]
-        if not isinstance(spans, list):
+        found = row.cells[self._prediction]
+        if not isinstance(found, list):
             return "\n".join([*lines, ""])
         is_token = [cells is not None for cells in self._source.token_lines(row.original)]
-        tags = _tags(spans, sum(is_token))
+        tags = iter([tag or "_" for tag in found]) if self._are_classes else _tags(found, sum(is_token))
         # Columns are separated as in the first token of the sentence.
         gap = "\t" if "\t" in lines[is_token.index(True)] else " "
         written = [
@@ -245,7 +247,8 @@ def _tags(spans: Sequence[SpanCell], count: int) -> Iterator[str]:
     tags = ["O"] * count
     for span in spans:
         for place in range(span["first"], span["last"] + 1):
-            tags[place] = f"{'I' if place > span['first'] else 'B'}-{span['type']}"
+            letter = "I" if place > span["first"] else "B"
+            tags[place] = letter if span["type"] == UNTYPED else f"{letter}-{span['type']}"
     return iter(tags)
 
 

@@ -135,6 +135,47 @@ class ClassScorer:
         return counts_3C[0], counts_3C[1], counts_3C[2]
 
 
+class UnitScorer(ClassScorer):
+    """Accuracy and macro F1 of the classes of units, each of which counts once.
+
+    A record holds `label`, a list of classes, `prediction`, which may be shorter, and `loss`, the sum over predicted
+    units. A unit without prediction, since max_len cut it off, is wrong.
+    """
+
+    def __init__(self, names: list[str]):
+        super().__init__(names)
+        self._predicted = 0
+
+    def add(self, record: Record) -> None:
+        found = [self._number[name] for name in record["prediction"] if name in self._number]
+        self._predicted += len(found)
+        self._loss.add(record["loss"])
+        missing = [len(self.names)] * (len(record["label"]) - len(found))
+        self._pairs.update(zip((self._number[name] for name in record["label"]), [*found, *missing], strict=True))
+
+    def merge(self, other: Self) -> None:
+        super().merge(other)
+        self._predicted += other._predicted
+
+    def result(self) -> Scores:
+        scores = super().result()
+        loss = self._loss.value / self._predicted if self._predicted else math.nan
+        scores.metrics = {name: scores.metrics[name] for name in ("accuracy", "f1_macro")} | {"loss": loss}
+        return scores
+
+    def _counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        # What was not predicted is a further class, which only its absence from these counts tells.
+        labels, predictions = np.array([*self._pairs], np.int64).reshape(-1, 2).T
+        counts = np.array([*self._pairs.values()], np.int64)
+        size = len(self.names) + 1
+        is_right = labels == predictions
+        right_C, rows_C, predicted_C = (
+            np.bincount(numbers, own, size).astype(np.int64)[:-1]
+            for numbers, own in ((labels[is_right], counts[is_right]), (labels, counts), (predictions, counts))
+        )
+        return right_C, rows_C, predicted_C
+
+
 class SimilarityScorer:
     """The scores of a classifier that predicts the second class if a similarity reaches a threshold.
 

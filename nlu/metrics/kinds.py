@@ -10,6 +10,7 @@ To add a kind, derive from `Kind` or from the class below that comes closest. CO
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from operator import itemgetter
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -285,6 +286,31 @@ class SpanKind(Kind):
             for first, last, type_ in found["spans"]
         ]
         return {PREDICTION: spans}
+
+
+class UnitClassesKind(Kind):
+    """A class for each unit, right if all of them are."""
+
+    name, plural = "classes_of_units", "classes of units"
+    columns: ClassVar[Mapping[str, Holds]] = {PREDICTION: "texts"}
+    unsuspected = "predictions of units keep no probability of each class"
+    ranked_by, by_part = "loss of the right classes", "by class of units"
+
+    def units(self, record: Record) -> Iterable[Unit]:
+        for wanted, found in zip_longest(record["label"], record[PREDICTION], fillvalue=""):
+            yield Unit(wanted) if wanted == found else Unit(wanted, "wrong", found)
+
+    def described(self, record: Record) -> dict[str, str]:
+        """Return the wrong units with their words, as far as the text is kept."""
+        words = record.get("tokens") or range(len(record["label"]))
+        classes = zip_longest(words, record["label"], record[PREDICTION], fillvalue="")
+        wrong = [f"{word}: {wanted} as {found or 'cut off'}" for word, wanted, found in classes if wanted != found]
+        return {"faults": "; ".join(wrong), "loss": f"{record.get('loss') or 0.0:.3f}"}
+
+    def cells(self, values: Texts, found: Record) -> dict[str, Cell]:
+        """Return a class for each token; that of a token which max_len cut off is empty."""
+        cut = len(values["tokens"]) - len(found[PREDICTION]) if "tokens" in values else 0
+        return {PREDICTION: [*found[PREDICTION], *[""] * cut]}
 
 
 class WordsKind(Kind):

@@ -1,4 +1,4 @@
-"""Find spans by a tag for each unit (word or character). Axes: B examples, U units, C tags."""
+"""Find spans by a tag for each unit (word or character), or classify units. Axes: B examples, U units, C tags."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -11,15 +11,22 @@ from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Tags
 from nlu.losses.loss import Loss
-from nlu.metrics.classes import log_probabilities
+from nlu.metrics.classes import UnitScorer, log_probabilities
+from nlu.metrics.scores import Scorer
 from nlu.metrics.spans import Span, SpanScorer, in_characters, legal_tags, spans_of
 from nlu.models.heads.crf import CrfHead
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
+OF_SPANS = ("span_f1", "span_precision", "span_recall", "tag_accuracy")
+OF_CLASSES = ("accuracy", "f1_macro")
+
 
 class Tag(RowsOfLogits):
-    """Find typed spans in a text. Scores count exact spans, micro-averaged over types."""
+    """Find typed spans in a text. Scores count exact spans, micro-averaged over types.
+
+    If the tags of the training rows fit no scheme of spans, they are classes of units, scored unit by unit.
+    """
 
     layouts = ("units",)
     target = "nlu.data.targets.Tags"
@@ -29,7 +36,9 @@ class Tag(RowsOfLogits):
     )  # fmt: skip
     scores = "nlu.metrics.spans.SpanScorer"
     kind = "nlu.metrics.kinds.SpanKind"
-    metrics = ("span_f1", "span_precision", "span_recall", "tag_accuracy", "loss")
+    metrics: tuple[str, ...] = (
+        "span_f1", "span_precision", "span_recall", "tag_accuracy", "accuracy", "f1_macro", "loss",
+    )  # fmt: skip
     binary_metrics = ()
     default_metric = "span_f1"
     lower_is_better = ("loss",)
@@ -40,6 +49,9 @@ class Tag(RowsOfLogits):
         """`decode`: legal = the best valid BIO sequence, greedy = the best tag of each unit; head=crf ignores it."""
         super().__init__(loss, target)
         self.decode = decode
+        self.metrics = (*(OF_CLASSES if target.is_classes else OF_SPANS), "loss")
+        if target.is_classes:
+            self.default_metric, self.kind = "accuracy", "nlu.metrics.kinds.UnitClassesKind"
 
     def terms(self, model: TaskModel, batch: Batch, outputs: Outputs) -> dict[str, Tensor]:
         """Return the loss over units. With head=crf it is the negative log likelihood of whole tag sequences instead;
@@ -51,7 +63,12 @@ class Tag(RowsOfLogits):
         return {"labels": nll_B.sum()}
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
-        """Return the spans of each example, in characters if it is a text; units that max_len cut off are tagged O."""
+        """Return the spans of each example, in characters if it is a text; units that max_len cut off are tagged O.
+
+        Of classes of units, return those of the units that fit.
+        """
+        if self.known.is_classes:
+            return [{"prediction": self._names(tags_U)} for tags_U in self._decode(model, batch, outputs)]
         found = zip(_pieces(batch), self._decode(model, batch, outputs), strict=True)
         return [{"spans": _placed(self._spans(tags_U), batch, piece)} for piece, tags_U in found]
 
@@ -61,6 +78,15 @@ class Tag(RowsOfLogits):
         A gold span among the units that max_len cut off counts as missed. The loss is the sum over the units that fit.
         """
         rows_B = part.rows_N[batch.examples_B]
+        if self.known.is_classes:
+            losses_B = self._loss(model, batch, outputs).tolist()
+            return [
+                {"label": self._names(gold_U), "prediction": self._names(found_U), "loss": loss}
+                for gold_U, found_U, loss in zip(
+                    _rows_of(*self.known.unit_tags(part.stored, rows_B)), self._decode(model, batch, outputs), losses_B,
+                    strict=True,
+                )
+            ]  # fmt: skip
         gold_of = _rows_of(*self.known.unit_tags(part.stored, rows_B))
         # Gold spans are those of the file, in characters for a text: a span may begin or end within a word, which the
         # tags of units cannot express.
@@ -85,9 +111,12 @@ class Tag(RowsOfLogits):
             )
         return records
 
-    def _spans(self, tags_U: np.ndarray) -> list[Span]:
+    def _names(self, tags_U: np.ndarray) -> list[str]:
         names = self.known.names
-        return spans_of([names[tag] for tag in tags_U])
+        return [names[tag] for tag in tags_U]
+
+    def _spans(self, tags_U: np.ndarray) -> list[Span]:
+        return spans_of(self._names(tags_U))
 
     def _decode(self, model: TaskModel, batch: Batch, outputs: Outputs) -> list[np.ndarray]:
         """Return the tags of the units of each example that fit in max_len."""
@@ -98,7 +127,7 @@ class Tag(RowsOfLogits):
         # On the host in float64, since decoding is a loop over units, which an accelerator would run a kernel at a
         # time.
         log_probs_UC = log_probabilities(to_host(outputs["logits"]))
-        if self.decode == "greedy":
+        if self.decode == "greedy" or self.known.is_classes:
             return [log_probs_UC[piece].argmax(1) for piece in pieces]
         empty_U = np.zeros(0, np.int64)
         return [
@@ -118,8 +147,8 @@ class Tag(RowsOfLogits):
         nll_U = -log_probs_UC[np.arange(len(labels_U)), labels_U]
         return np.array([nll_U[piece].sum() for piece in _pieces(batch)])
 
-    def scorer(self, decided: Mapping[str, float]) -> SpanScorer:
-        return SpanScorer(self.known.names)
+    def scorer(self, decided: Mapping[str, float]) -> Scorer:
+        return (UnitScorer if self.known.is_classes else SpanScorer)(self.known.names)
 
 
 def _rows_of(flat: np.ndarray, counts_B: np.ndarray) -> list[np.ndarray]:

@@ -156,7 +156,7 @@ def labels_of(config: Run, store: Store) -> dict[str, object]:
         members = {name: labels_of(own, store.members[name]) for name, own in config.members.items()}
         return {"layout": LAYOUT, "labels": store.labels, "members": members, **adapter}
     target = {TARGET: task_class_of(config).target, "meta": store.target.meta()}
-    return {"layout": store.layout.name, "labels": store.labels, "target": target, **adapter}
+    return {"layout": store.layout.key, "labels": store.labels, "target": target, **adapter}
 
 
 def build_model(config: Run, data: Data, task: Task, progress: Progress | None) -> TaskModel:

@@ -131,5 +131,6 @@ def test_pairs_and_sides_are_the_same_rows_to_duplicates_and_another_store(write
 
 
 def test_every_layout_is_known_to_the_configuration():
-    assert set(LAYOUTS) == set(TEXT_ROLES)
+    assert {layout.name for layout in LAYOUTS.values()} == set(TEXT_ROLES)
+    assert all(layout.key == key for key, layout in LAYOUTS.items())
     assert {role for alternatives in TEXT_ROLES.values() for roles in alternatives for role in roles} < set(ROLES)

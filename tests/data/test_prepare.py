@@ -402,8 +402,8 @@ def test_a_word_is_of_the_first_span_that_has_a_character_of_it(write, open_file
 @pytest.mark.parametrize(
     ("row", "message"),
     [('{"text": "ab", "label": {"x": {"c": [[0, 0]]}}}', "where the text reads otherwise"),
-     ('{"text": "ab", "label": [[0, 1]]}', "is not an object of span types"),
-     ('{"text": "ab"}', "is not an object of span types"),
+     ('{"text": "ab", "label": [[0, 1]]}', "has the span [0, 1], written otherwise than"),
+     ('{"text": "ab"}', "is not a list of spans, such as"),
      ('{"text": "a\\ud83d", "label": {}}', "holds half of a surrogate pair"),
      ('{"text": null, "label": {}}', "field text: null is not a text")],
 )  # fmt: skip
@@ -522,7 +522,7 @@ def test_groups_make_a_separate_store_and_dev_needs_no_such_column(write, open_f
         ("0a6578777e81f30ed82c8dab", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
         ("681a1e99ab58e7d881272717", "single",
          {"separator": ";", "target": "nlu.data.targets.LabelSet", "label_separator": ","}),
-        ("954749ab87cadc20787fcde7", "units", {"fields": {"text": "text", "spans": "label"}}),
+        ("d76e8ec090dd2effdeb4a3bf", "units", {"fields": {"text": "text", "spans": "label"}}),
     ],
     ids=["plain", "settings", "pair", "dialect", "spans"],
 )  # fmt: skip

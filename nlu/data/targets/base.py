@@ -1,6 +1,6 @@
 """The contract of targets. Axes: N rows of a set, B rows of a batch, C names."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from nlu.data.dataset import Files
-from nlu.data.layouts import Packed, Problem, Values
+from nlu.data.layouts import Layout, Packed, Problem, Values
 from nlu.data.store import StoredSet
 from nlu.data.tokenizing import Tokenizer
 
@@ -51,11 +51,17 @@ class Target(Protocol):
     """fields, one of which holds the target; a class constant, which is read without importing the module"""
     streams: bool = False
     """whether `fit` needs no training rows, and `close` names none; a class constant"""
+    looks: bool = False
+    """whether it looks at the first training rows before any is read; a class constant"""
     remap: list[int] | None = None
     """the final number for each number that `read` returned before `close`; None: these are final"""
 
     def __init__(self, files: Files):
         """Create a target before any row is read; `files` is the `data` group of the configuration."""
+
+    def look(self, layout: Layout, rows: Iterable[Values]) -> Layout:
+        """See training rows with valid texts before any is read; returns the layout that suits them."""
+        return layout
 
     def read(self, values: Values) -> tuple[object, Problem | None]:
         """Return (value to store, None) for a row with valid texts, or (None, problem)."""

@@ -48,6 +48,8 @@ class Names:
         self._is_trained = is_trained
         self._cut_to = max_rows if given is None else None
         self._numbers = numbered(given or [])
+        # A number in a row stands for the name at this place of data.labels.
+        self._may_be_place = given is not None and not is_trained and not any(map(WHOLE.fullmatch, given))
         self._rows = [0] * len(self._numbers)
         self._check_at = 10_000
 
@@ -61,6 +63,8 @@ class Names:
             return None, ABSENT
         name = str(value).strip()
         number = self._numbers.get(name)
+        if number is None and self._may_be_place and name.isdecimal() and int(name) < len(self._numbers):
+            number = int(name)
         if number is None:
             if not name:
                 return None, "is an empty label"

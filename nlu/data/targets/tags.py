@@ -1,4 +1,4 @@
-"""A tag for each unit of an example, written in any known scheme and stored as BIO.
+"""A tag for each unit of an example, written in any known scheme and stored as BIO, or a class for each unit.
 
 A scheme marks where a span begins and ends by the letter before its type: B begins, I and M continue, E and L end, S
 and U are a span of one unit. One rule reads them all; schemes differ only in the letters that occur together. See
@@ -7,7 +7,8 @@ Ratinov and Roth, "Design Challenges and Misconceptions in Named Entity Recognit
 Axes: N rows of a set, B rows of a batch, U units, C tags.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -18,18 +19,24 @@ from torch import Tensor
 from nlu.config.words import counted
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.dataset import Files
-from nlu.data.layouts import tagged_of, unusable
+from nlu.data.layouts import Layout, Units, tagged_of, unusable
+from nlu.data.pieces import CUTS
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
-from nlu.data.targets.classes import hashes_of_lists, numbered, outside, require_names
+from nlu.data.targets.classes import WHOLE, hashes_of_lists, numbered, outside, require_names
+from nlu.data.targets.spans import tags_of_spans
 
-SPANS = '{"person": {"Ann Lee": [[0, 6]]}} with first and last character'
+UNTYPED = "_"
+"""the type of spans whose tags are letters alone, as in seqeval"""
 SCHEMES = {"IO": "I", "BIO": "BI", "BIO with S": "BIS", "BIOES": "BIES", "BMES": "BMES", "BILOU": "BILU"}
 """the letters of each scheme, the fewest first; O is outside of all spans"""
 KNOWN = "known are O and, before -type, the letters of " + ", ".join(
     f"{name} ({' '.join(letters)})" for name, letters in SCHEMES.items()
 )
 BEGINS, CONTINUES, ENDS, SINGLE = "B", "IM", "EL", "SU"
+SEPARATORS = ("-", "_")
+LEAST_GAINED, MOST_LOST, FEW_LOST = 0.01, 0.05, 2
+"""the share of spans that units of letters must gain; the share, and number, of spans that may begin within a unit"""
 LETTERS = frozenset(BEGINS + CONTINUES + ENDS + SINGLE)
 
 
@@ -41,22 +48,57 @@ class Tags(Target):
 
     kind = "tags"
     roles = ("tags", "spans")
+    looks = True
 
     def __init__(self, files: Files):
         self._is_open, self._is_trained = files.labels is None, False
         self._cut_to = files.max_rows if files.labels is None else None
-        self._types = numbered(files.labels or [])
+        self.is_classes = False
+        """whether tags are classes of units, such as parts of speech, and not spans"""
+        self._given: list[str] = []
+        self.read_as(files)
+        self._types = numbered(_types_of(self._given))
         self._letters: set[str] = set()
         self._from_spans = False
         self._strays = 0
         self.remap = None
 
+    def read_as(self, files: Files) -> None:
+        self._given = list(map(str, files.labels or []))
+
+    def look(self, layout: Layout, rows: Iterable[Values]) -> Layout:
+        """Decide whether tags are spans or classes, and return the layout with the coarsest units for the spans.
+
+        They are classes if no tag has a type behind the letter of a scheme, and not all tags are such letters alone.
+        """
+        seen: set[str] = set()
+        lost, count = Counter[str](), 0
+        for values in rows:
+            tags = self._written(values)[0]
+            if not isinstance(tags, list):
+                continue
+            seen.update(map(self._named, tags))
+            if isinstance(text := values.get("text"), str) and "tokens" not in values and len(tags) == len(text):
+                places = _places([split_tag(tag) or ("O", "") for tag in map(self._named, tags)])
+                count += len(places)
+                lost.update(_lost(text, places))
+        parts = {tag: split_tag(tag) for tag in seen}
+        is_typed = any(part is not None and part[1] not in ("", UNTYPED) for part in parts.values())
+        letters = {part[0] for part in parts.values() if part is not None} - {"O"}
+        are_letters = None not in parts.values() and scheme_of(letters) is not None
+        # Numbers without names are refused when rows are read.
+        self.is_classes = not (is_typed or are_letters or any(WHOLE.fullmatch(tag) for tag in seen))
+        if self.is_classes:
+            self._types = numbered(self._given)
+        if type(layout) is not Units or not count:
+            return layout
+        cut = "letters" if lost["words"] - lost["letters"] >= LEAST_GAINED * count else "words"
+        return Units.of("characters" if lost[cut] > max(FEW_LOST, MOST_LOST * count) else cut)
+
     def read(self, values: Values) -> tuple[list[int] | None, Problem | None]:
         role = "spans" if "spans" in values and "text" in values else "tags"
-        tags, rule = values.get("tags"), None
-        if role == "spans":
-            tags, rule = tags_of_spans(values["text"], values["spans"])
-            self._from_spans = True
+        tags, rule = self._written(values)
+        self._from_spans |= role == "spans"
         numbers = None
         if isinstance(tags, list) and rule is None:
             count = len(tagged_of(values))
@@ -68,6 +110,19 @@ class Tags(Target):
             rule = "is not a list of tags"
         return (None, (role, rule)) if rule is not None else (numbers, None)
 
+    @staticmethod
+    def _written(values: Values) -> tuple[Any, str | None]:
+        """Return the tags of a row, those of its spans by character, or None and the rule that its spans break."""
+        if "spans" in values and "text" in values:
+            return tags_of_spans(values["text"], values["spans"])
+        return values.get("tags"), None
+
+    def _named(self, tag: object) -> str:
+        """Return a tag; for a number its name in data.labels."""
+        name = str(tag)
+        is_number = bool(self._given) and name not in self._given and name.isascii() and name.isdigit()
+        return self._given[int(name)] if is_number and int(name) < len(self._given) else name
+
     def numbers(self, tags: Sequence[object]) -> tuple[list[int] | None, str | None]:
         """Return (numbers, None), or (None, the rule that a tag breaks). A bad row adds no type."""
         known: dict[str, tuple[str, str]] = {}
@@ -76,11 +131,13 @@ class Tags(Target):
             name = str(tag)
             # A row repeats few tags, mostly O, so each is split once.
             if (part := known.get(name)) is None:
-                checked, rule = self._check(name)
+                checked, rule = self._check(self._named(tag)) if isinstance(tag, str | int) else (None, "is not a tag")
                 if checked is None:
                     return None, f"{rule}: {tag!r}"
                 part = known[name] = checked
             parts.append(part)
+        if self.is_classes:
+            return [self._types.setdefault(name, len(self._types)) for _, name in parts], None
         # The scheme must be one for all rows, so the letters are collected over rows.
         letters = {letter for letter, _ in known.values() if letter != "O"}
         if not letters <= self._letters:
@@ -93,13 +150,19 @@ class Tags(Target):
         return [self._number(letter, name) for letter, name in bio], None
 
     def _check(self, tag: str) -> tuple[tuple[str, str] | None, str | None]:
-        part = split_tag(tag)
+        part = ("", tag) if self.is_classes else split_tag(tag)
         if part is None:
+            if WHOLE.fullmatch(tag):
+                return None, (
+                    "is a number in place of the name of a tag (set data.labels to the names of all tags in the order "
+                    "of their numbers, such as [O, B-PER, I-PER])"
+                )
             return None, f"is a tag of no known scheme ({KNOWN})"
         if rule := unusable(part[1]):
             return None, f"has a type that {rule}"
         if part[0] != "O" and part[1] not in self._types and not self._is_open:
-            return None, f"has a type that is not one of {outside(self._types, self._cut_to, self._is_trained)}"
+            what = "tag" if self.is_classes else "type"
+            return None, f"has a {what} that is not one of {outside(self._types, self._cut_to, self._is_trained)}"
         return part, None
 
     def _number(self, letter: str, name: str) -> int:
@@ -112,16 +175,18 @@ class Tags(Target):
     def close(self) -> None:
         types = sorted(self._types) if self._is_open else list(self._types)
         final = numbered(types)
-        self.remap = [0]
+        self.remap = [final[name] for name in self._types] if self.is_classes else [0]
         # The final numbers of B- and I- of each type, in the order in which types were numbered.
-        for name in self._types:
+        for name in () if self.is_classes else self._types:
             self.remap += [1 + 2 * final[name], 2 + 2 * final[name]]
         self._is_open, self._types = False, final
         require_names(self.names, 2, self._cut_to)
 
     def about(self) -> dict[str, object]:
-        """Return `scheme`, the scheme of the rows, and `begun_without_B`, the number of spans that began with a letter
-        for the middle or the end and now begin with B-."""
+        """Return `scheme`, that of the rows or "classes"; and `begun_without_B`, the number of spans that began with a
+        letter for the middle or the end and now begin with B-."""
+        if self.is_classes:
+            return {"scheme": "classes"}
         scheme = "spans" if self._from_spans else scheme_of(self._letters)
         return {"scheme": scheme, "begun_without_B": self._strays}
 
@@ -132,6 +197,7 @@ class Tags(Target):
             "letters": sorted(self._letters),
             "from_spans": self._from_spans,
             "strays": self._strays,
+            **({"classes": True} if self.is_classes else {}),
         }
 
     @classmethod
@@ -140,12 +206,12 @@ class Tags(Target):
         target._is_open, target._is_trained = False, True
         target._cut_to, target._types = None, numbered(meta["types"])
         target._letters, target._from_spans, target._strays = set(meta["letters"]), meta["from_spans"], meta["strays"]
-        target.remap = meta["remap"]
+        target.remap, target.is_classes, target._given = meta["remap"], meta.get("classes", False), []
         return target
 
     @property
     def names(self) -> list[str]:
-        return tag_names(self._types)
+        return list(self._types) if self.is_classes else tag_names(self._types)
 
     def tags(self, stored: StoredSet, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the stored tags of the rows, flat, and their counts (B,).
@@ -165,7 +231,7 @@ class Tags(Target):
         ends, end_counts_B = stored.lists("places", rows_B)
         row_U = np.repeat(np.arange(len(rows_B)), end_counts_B // 2)
         ends_U = ends.reshape(-1, 2) + starts_of(counts_B)[row_U][:, None]
-        return _tags_of_words(tags, ends_U), end_counts_B // 2
+        return tags[ends_U[:, 0]] if self.is_classes else _tags_of_words(tags, ends_U), end_counts_B // 2
 
     def collate(self, rows: Gathered) -> dict[str, Tensor]:
         """Return `labels`, (U,), int64: the tags of the units that fit in max_len."""
@@ -177,11 +243,18 @@ class Tags(Target):
         return hashes_of_lists(self.tags, stored, rows_B)
 
     def facts(self, stored: StoredSet, rows_N: np.ndarray) -> dict[str, object]:
-        """Return `labels`, the number of units with each tag."""
+        """Return `labels`, the number of units with each tag, and of texts `inexpressible`, the number of spans that
+        begin or end within a unit."""
         counts_C = np.zeros(len(self.names), np.int64)
+        lost, is_text = 0, stored.has("places") and not self.is_classes
         for rows_B in chunks_of(rows_N):
-            counts_C += np.bincount(self.tags(stored, rows_B)[0], minlength=len(counts_C))
-        return {"labels": named_counts(self.names, counts_C)}
+            tags, counts_B = self.tags(stored, rows_B)
+            counts_C += np.bincount(tags, minlength=len(counts_C))
+            if is_text:
+                ends, end_counts_B = stored.lists("places", rows_B)
+                row_U = np.repeat(np.arange(len(rows_B)), end_counts_B // 2)
+                lost += _count_lost(tags, ends.reshape(-1, 2) + starts_of(counts_B)[row_U][:, None])
+        return {"labels": named_counts(self.names, counts_C), **({"inexpressible": lost} if is_text else {})}
 
 
 def _tags_of_words(tags: np.ndarray, ends_U: np.ndarray) -> np.ndarray:
@@ -201,6 +274,45 @@ def _tags_of_words(tags: np.ndarray, ends_U: np.ndarray) -> np.ndarray:
     return np.where(is_tagged_U, begins_U + continues_U, 0).astype(tags.dtype)
 
 
+def _count_lost(tags: np.ndarray, ends_U: np.ndarray) -> int:
+    """Return how many spans of characters begin or end within a unit; `ends_U`, (U, 2): its first, last character."""
+    goes_on = np.append((tags[1:] > 0) & (tags[1:] % 2 == 0), False)
+    is_first, is_last = np.zeros((2, len(tags)), bool)
+    is_first[ends_U[:, 0]] = is_last[ends_U[:, 1]] = True
+    begins, ends = np.flatnonzero(tags % 2 == 1), np.flatnonzero((tags > 0) & ~goes_on)
+    return int((~(is_first[begins] & is_last[ends])).sum())
+
+
+def _places(parts: Sequence[tuple[str, str]]) -> list[tuple[int, int]]:
+    """Return the first and the last character of each span of tags."""
+    places: list[tuple[int, int]] = []
+    for place, (letter, _) in enumerate(to_bio(parts)[0]):
+        if letter == "B":
+            places.append((place, place))
+        elif letter == "I":
+            places[-1] = (places[-1][0], place)
+    return places
+
+
+def _lost(text: str, places: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Yield each way to cut a text for each span that begins or ends within a unit then."""
+    for cut, pattern in CUTS.items() if places else ():
+        firsts, ends = zip(*(match.span() for match in pattern.finditer(text)), strict=True)
+        found = [cut for first, last in places if first not in firsts or last + 1 not in ends]
+        yield from found
+        # Finer units begin and end wherever coarser ones do.
+        if not found:
+            return
+
+
+def _types_of(given: list[str]) -> list[str]:
+    """Return the types in data.labels, which may name all tags instead, with O."""
+    parts = [split_tag(name) for name in given]
+    if "O" not in given or None in parts:
+        return given
+    return list(dict.fromkeys(part[1] for part in parts if part is not None and part[0] != "O"))
+
+
 def tag_names(types: Iterable[str]) -> list[str]:
     """Return the tags of span types in the order of their numbers."""
     return ["O", *(f"{prefix}-{name}" for name in types for prefix in "BI")]
@@ -213,11 +325,15 @@ def scheme_of(letters: Iterable[str]) -> str | None:
 
 
 def split_tag(tag: object) -> tuple[str, str] | None:
-    """Return the letter and the type of a tag, ("O", "") for O, or None for a tag of no known scheme."""
-    letter, hyphen, name = str(tag).partition("-")
-    if letter == "O" and not hyphen:
+    """Return the letter and the type of a tag, ("O", "") for O, (letter, UNTYPED) for a letter alone, or None for a tag
+    of no known scheme."""
+    tag = str(tag)
+    letter, between, name = tag[:1], tag[1:2], tag[2:]
+    if tag == "O":
         return "O", ""
-    return (letter, name) if letter in LETTERS and name else None
+    if letter not in LETTERS or between and not (between in SEPARATORS and name):
+        return None
+    return letter, name or UNTYPED
 
 
 def to_bio(parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], int]:
@@ -238,38 +354,3 @@ def to_bio(parts: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], int
         bio.append(("I" if continues else "B", name))
         open_type = None if letter in ENDS or letter in SINGLE else name
     return bio, strays
-
-
-def tags_of_spans(text: str, spans: object) -> tuple[list[str] | None, str | None]:
-    """Convert `{type: {surface: [[first, last], ...]}}`, with inclusive character indices, to BIO tags of characters.
-
-    Returns (tags, None), or (None, the broken rule) for a span outside the text, a surface that differs from the text,
-    or spans that overlap, which BIO cannot represent.
-    """
-    if not isinstance(spans, dict):
-        return None, f"is not an object of span types, such as {SPANS}"
-    tags = ["O"] * len(text)
-    for name, surfaces in spans.items():
-        if not isinstance(surfaces, dict) or not all(map(_is_places, surfaces.values())):
-            return None, f"has {name} written otherwise than {SPANS}"
-        for surface, (first, last) in ((surface, place) for surface, places in surfaces.items() for place in places):
-            where = f"has {name} {surface!r} at [{first}, {last}]"
-            if not 0 <= first <= last < len(text) or text[first : last + 1] != surface:
-                return None, f"{where}, {_otherwise(text, surface, first, last)}"
-            if any(tag != "O" for tag in tags[first : last + 1]):
-                return None, f"{where} over another span; BIO cannot hold both"
-            tags[first : last + 1] = [f"B-{name}"] + [f"I-{name}"] * (last - first)
-    return tags, None
-
-
-def _otherwise(text: str, surface: str, first: int, last: int) -> str:
-    if 0 <= first < last <= len(text) and text[first:last] == surface:
-        return f"whose end looks exclusive: ends are included here, so that this is [{first}, {last - 1}]"
-    return "where the text reads otherwise"
-
-
-def _is_places(value: object) -> bool:
-    """Return whether a value is a list of pairs of integers."""
-    return isinstance(value, list) and all(
-        isinstance(place, list) and len(place) == 2 and all(type(end) is int for end in place) for place in value
-    )

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from nlu.data.layouts import units_of
+from nlu.data.pieces import CUTS
 from nlu.data.targets import ONE_CLASS
 from nlu.inference.exports.padded import Inputs
 from nlu.inference.trained import Trained
 from nlu.metrics.classes import log_probabilities
-from nlu.metrics.kinds import SimilarityKind
+from nlu.metrics.kinds import SimilarityKind, UnitClassesKind
 from nlu.metrics.spans import Span, in_characters, spans_of
 from nlu.tasks.classify import Classify
 from nlu.tasks.multilabel import Multilabel
@@ -34,7 +35,8 @@ PIPELINE_BATCH = 32
 
 def of_run(found: Sequence[dict[str, Any]], trained: Trained) -> list[Decision]:
     """Return the decisions in the predictions of the run."""
-    key = {"tags": "spans", "pairs": "similarity"}.get(_kind(trained), "prediction")
+    of_tags = "prediction" if isinstance(trained.kind, UnitClassesKind) else "spans"
+    key = {"tags": of_tags, "pairs": "similarity"}.get(_kind(trained), "prediction")
     return [None if _kind(trained) == "vectors" else one[key] for one in found]
 
 
@@ -60,8 +62,11 @@ def by_rule(trained: Trained, folder: Path) -> Decide:
         if kind == "label_set":
             return _reaching(trained, dict(zip(names, (1 / (1 + np.exp(-logits.astype(np.float64)))), strict=True)))
         if kind == "tags":
-            ends_U = None if "tokens" in row else units_of(row["text"])[1]
-            return in_characters(spans_of([names[tag] for tag in logits.argmax(-1)]), ends_U)
+            tags = [names[tag] for tag in logits.argmax(-1)]
+            if isinstance(trained.kind, UnitClassesKind):
+                return tags
+            cut = CUTS[getattr(trained.layout, "cut", "words")]
+            return in_characters(spans_of(tags), None if "tokens" in row else units_of(row["text"], cut)[1])
         if kind == "pairs of classes":
             return names[int(float(logits[0]) >= trained.decided["threshold"])]
         return None if kind == "vectors" else float(logits[0])
@@ -105,6 +110,11 @@ def by_pipeline(trained: Trained, folder: Path) -> Decide:
         for row in rows:
             words = {"is_split_into_words": True} if "tokens" in row else {}
             text = [row["tokens"]] if words else row["text"]
+            if isinstance(trained.kind, UnitClassesKind):
+                each = compute(text, aggregation_strategy="none", ignore_labels=[], **words)
+                of_start = {one["start"]: one["entity"] for one in (each[0] if words else each)}
+                decided.append([of_start[start] for start, _ in _places(row) if start in of_start])
+                continue
             found = compute(text, aggregation_strategy="first", **words)
             # For a list of rows, even of one row, it returns a list.
             decided.append(_in_units(row, found[0] if words else found))

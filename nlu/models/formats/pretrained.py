@@ -321,7 +321,7 @@ def _is_trained_for(source: Pretrained, layout: str, labels: list[str]) -> bool:
     known = source.labels() or {}
     own = _labels_of(source)
     has_same = own == labels if layout == LAYOUT else sorted(own) == sorted(labels)
-    return known.get("layout") == layout and has_same
+    return known.get("layout", "").partition("/")[0] == layout and has_same
 
 
 def _labels_of(source: Pretrained) -> list[str]:
