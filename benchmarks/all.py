@@ -1,8 +1,8 @@
 """Run every speed benchmark, print its rows and write them, with the machine and the versions, to a table.
 
-    python benchmarks/all.py --write benchmarks/RESULTS.md
-    python benchmarks/all.py --quick
-    python benchmarks/all.py --only train predict
+python benchmarks/all.py --write benchmarks/RESULTS.md
+python benchmarks/all.py --quick
+python benchmarks/all.py --only train predict
 """
 
 import argparse

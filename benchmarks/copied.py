@@ -31,7 +31,7 @@ def save_and_leave(status):
 os._exit = save_and_leave
 """
 """Run by each Python that begins in the copy. The like of coverage saves in a fork what its parent reached, too."""
-WHERE = '''
+WHERE = """
 import os, subprocess, sys
 from pathlib import Path
 import hydra_plugins.hyperband_sweeper.hyperband_sweeper, nlu
@@ -43,7 +43,7 @@ def test_the_copy_is_what_is_imported(tmp_path):
     forked = warm.run(ASK, cwd=tmp_path, env=dict(os.environ)).stdout
     for file in (nlu.__file__, hydra_plugins.hyperband_sweeper.hyperband_sweeper.__file__, separate, forked):
         assert Path(file.strip()).is_relative_to(HERE), f"{file} is imported instead of {HERE}"
-'''
+"""
 
 
 def python_files(root: Path, *tops: str) -> dict[str, str]:

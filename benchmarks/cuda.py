@@ -36,8 +36,14 @@ ROOT = Path(__file__).resolve().parents[1]
 MINUTES = 9.75
 """for all parts together"""
 MEASURED = ("--device", "cuda", "--batch-size", "256", "--turns", "3", "--threads", "8", "--precision", "bf16")
-TESTS = ("tests/training/test_cuda_memory.py", "tests/diagnosis/test_cuda.py", "tests/training/test_cuda.py",
-         "tests/models/layers/test_attention.py", "tests/models/test_encoder.py", "tests/launchers/test_cuda.py")
+TESTS = (
+    "tests/training/test_cuda_memory.py",
+    "tests/diagnosis/test_cuda.py",
+    "tests/training/test_cuda.py",
+    "tests/models/layers/test_attention.py",
+    "tests/models/test_encoder.py",
+    "tests/launchers/test_cuda.py",
+)
 WORKERS = ("-n", str(min(12, os.cpu_count() or 1)), "--dist", "load")
 """Most of the time of a test is that of processes that start."""
 PARTS: dict[str, tuple[int, tuple[str, ...]]] = {

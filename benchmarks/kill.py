@@ -131,7 +131,9 @@ def main() -> None:
     parser.add_argument("--override", nargs="*", default=[], help="further overrides of the runs")
     parser.add_argument("--seed", type=int, default=0, help="of the instants")
     parser.add_argument(
-        "--mirror", nargs="?", const=os.environ.get("NLU_TEST_S3"),
+        "--mirror",
+        nargs="?",
+        const=os.environ.get("NLU_TEST_S3"),
         help="folder of a bucket; without a value: that of the tests",
     )
     parser.add_argument("--faults", type=float, default=0.0, help="share of the requests to the mirror's store")

@@ -162,9 +162,7 @@ def compare(task: str, sizes: list[int], kinds: list[str]) -> list[Row]:
         growth = (after.anonymous_mb - before.anonymous_mb) / (last - first) * 1e6
         print(f"{kind}, {task}: {growth:.0f} MB of anonymous memory more for each million rows", flush=True)
         claim = f"peak memory: {kind}, {task}, {last:,} rows"
-        table.append(
-            Row(claim, f"ours with {first:,} rows", "MB", before.peak_mb, after.peak_mb, lower_is_better=True)
-        )
+        table.append(Row(claim, f"ours with {first:,} rows", "MB", before.peak_mb, after.peak_mb, lower_is_better=True))
     return table
 
 

@@ -61,9 +61,7 @@ def peers_of(precision: str) -> dict[str, PeerSetting]:
     return peers
 
 
-def native(
-    turns: Turns, *, size: str, rows: int, batch_size: int, threads: int, device: str, precision: str
-) -> None:
+def native(turns: Turns, *, size: str, rows: int, batch_size: int, threads: int, device: str, precision: str) -> None:
     """nlu's side: `score` on the run that `python -m nlu.train` builds, in that command's environment."""
 
     def work(composed: Any) -> int:
@@ -90,7 +88,14 @@ def native(
 
 
 def peer(
-    turns: Turns, *, setting: PeerSetting, size: str, rows: int, batch_size: int, threads: int, device: str,
+    turns: Turns,
+    *,
+    setting: PeerSetting,
+    size: str,
+    rows: int,
+    batch_size: int,
+    threads: int,
+    device: str,
     precision: str,
 ) -> None:
     """The peer's side: `Trainer.predict` over the same rows."""

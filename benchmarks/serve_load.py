@@ -33,9 +33,7 @@ from predict_files import prepare, rows_of
 from table import Row, show
 
 CLIENTS = 64
-HEAD = (
-    "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
-)
+HEAD = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 TARGETS = {"one request at a time": 3.0, "FastAPI + transformers": 1.5}
 DISTINCT = 1000
 
@@ -101,8 +99,12 @@ def load(
     asyncio.run(all_of_them())
     assert len(times_s) == count, f"{count - len(times_s)} answers were lost"
     points = statistics.quantiles(times_s, n=100)
-    return {"per_s": count / (time.perf_counter() - began_s), "p50_ms": points[49] * 1e3, "p99_ms": points[98] * 1e3,
-            "max_ms": max(times_s) * 1e3}
+    return {
+        "per_s": count / (time.perf_counter() - began_s),
+        "p50_ms": points[49] * 1e3,
+        "p99_ms": points[98] * 1e3,
+        "max_ms": max(times_s) * 1e3,
+    }
 
 
 @contextmanager

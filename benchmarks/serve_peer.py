@@ -1,6 +1,6 @@
 """A server as it is usually written with FastAPI and transformers: a request at a time, each in a thread of the pool.
 
-    python benchmarks/serve_peer.py EXPORT PORT THREADS
+python benchmarks/serve_peer.py EXPORT PORT THREADS
 """
 
 import sys

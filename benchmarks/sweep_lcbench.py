@@ -304,8 +304,10 @@ def main() -> None:
         goal = float(np.mean(curves["random"], 0)[-1])
         for method, each in curves.items():
             share = share_for(each, goal)
-            print(f"{method} reaches the last regret of random search, {goal:.3f}, with "
-                  + ("more than its epochs" if share is None else f"{share:.0%} of its epochs"))
+            print(
+                f"{method} reaches the last regret of random search, {goal:.3f}, with "
+                + ("more than its epochs" if share is None else f"{share:.0%} of its epochs")
+            )
     for method, spent_s in decision_s.items():
         if spent_s:
             slow = np.quantile(spent_s, [0.5, 0.99, 1.0])

@@ -88,8 +88,11 @@ def trainer(arguments: argparse.Namespace) -> None:
     )  # fmt: skip
     silent(
         Counting(
-            model=peer_model(arguments.size), args=training, data_collator=PadTo(),
-            train_dataset=rows_for_peer(stored_set("train")), callbacks=[Timing()],
+            model=peer_model(arguments.size),
+            args=training,
+            data_collator=PadTo(),
+            train_dataset=rows_for_peer(stored_set("train")),
+            callbacks=[Timing()],
         )  # fmt: skip
     ).train()
     first = FIRST_STEPS[arguments.size]

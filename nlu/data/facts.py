@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nlu.config.words import counted
+from nlu.config.words import counted, listed
 from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.findings import Finding, of_balance
@@ -131,7 +131,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
         )
     if facts.get("target", {}).get("scheme") == "classes":
         out.append(
-            f"data: the tags ({_listed(facts['labels'])}) fit no scheme of spans, so that they are classes of tokens, "
+            f"data: the tags ({listed(facts['labels'])}) fit no scheme of spans, so that they are classes of tokens, "
             "scored by accuracy and f1_macro; if they are types of spans, write B- and I- before them"
         )
     for name, part in facts["sets"].items():
@@ -150,11 +150,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
             ("conflicts", "text", "with several labels"),
             ("in_train", "example", "whose text is a training text too: scores on these are optimistic"),
             ("document_marks", "line", "-DOCSTART- left out"),
-            (
-                "inexpressible",
-                "span",
-                "that begin or end within a unit, so that no prediction equals them (docs/tasks.md)",
-            ),
+            ("inexpressible", "span", "that begin or end within a unit, which no prediction equals (docs/tasks.md)"),
             ("bad_rows", "bad row", "left out (data.on_bad_row=skip), the first:"),
         ):
             if part.get(key):

@@ -158,7 +158,9 @@ def _loaded(located: Located, config: Run, checkpoint: Path, merged: bool) -> Tr
     if "head.linear.weight" in tensors and config.head[TARGET] == target_of("head", "auto"):
         # Earlier versions chose a linear layer for an encoder of transformers too.
         config = replace(config, head=task.own_head())
-    model = assemble(config, task, target, LAYOUTS[known["layout"]].name, tokenizer, source)
+    own = config.data.get("layout")
+    layout: Layout = LAYOUTS[known["layout"]] if own is None else build(own, trusted=trusted)
+    model = assemble(config, task, target, layout.name, tokenizer, source)
     adapter: Adapter = build(config.adapter, trusted=trusted)
     # Merged before loading, since `apply` changes the layers of the model; a merged model has those of the encoder
     # without an adapter.
