@@ -1,4 +1,4 @@
-"""python -m nlu.export: formats of TensorFlow, encoders of transformers, TextCNN; imported weights, there and back."""
+"""python -m nlu.export: formats of TensorFlow, encoders of transformers; imported weights, there and back."""
 
 import importlib.util
 import json
@@ -15,7 +15,7 @@ from nlu.models.formats.tensorflow import read_checkpoint
 from nlu.models.formats.tensorflow_writing import write_checkpoint
 from tests.inference.runs import export, kept, trained
 from tests.training.in_process import STANDING_STILL
-from tests.training.kinds import PRETRAINING, TASKS, TEXTCNN, Kind, classes, few_first, number, pair_of_classes, tags
+from tests.training.kinds import PRETRAINING, TASKS, Kind, classes, few_first
 
 transformers = pytest.importorskip("transformers")
 
@@ -101,27 +101,6 @@ def test_a_missing_tensorflow_is_named_with_what_installs_it(
     export(f"run={run}", "format=savedmodel", f"out={tmp_path}/out", status=2)
     assert "needs tensorflow; install it with pip install 'nlu[tf]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "written",
-    few_first(["torchscript", "onnx"], "torchscript"),
-)
-@pytest.mark.parametrize(
-    "kind",
-    few_first(
-        {
-            "single": Kind((), classes, TEXTCNN), "layers": Kind(("model.layers=2",), number, TEXTCNN),
-            "pair": Kind(("task=match",), pair_of_classes, TEXTCNN), "tags": Kind(("task=tag",), tags, TEXTCNN),
-        },
-        "pair",
-    ),
-)  # fmt: skip
-def test_a_textcnn_is_exported_to_the_formats_of_graphs(kind: Kind, written: str, tmp_path: Path) -> None:
-    if written == "onnx":
-        pytest.importorskip("onnxruntime")
-    options = ("task=regress",) if kind.row is number else ()
-    held(trained(kind, tmp_path, *options), written, tmp_path)
 
 
 CONVERTED = (("classify", "DistilBert"), ("tag", "Roberta"), ("match", "Bert"), ("classify", "Electra"))

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 CHECK_BATCH = 32
 TIMED_S = 1.0
 """how long each latency is measured"""
+OWN_ENCODER = (
+    "an encoder of your own must compute with lengths as tensors, since its graph keeps every number of Python (len, "
+    "item, numpy) of the text that it was traced with; docs/exporting.md"
+)
 TEXTS = ("text", "text_a", "text_b", "tokens")
 
 
@@ -142,9 +146,11 @@ def _require_close(
         allowed = chosen.tolerance * max(unit, float(np.abs(mine).max(initial=0.0)))
         # Written with `not`, so that a difference that is NaN is refused too.
         if not (difference := _difference(mine, other)) <= allowed:
+            is_ours = type(trained.model.backbone).__module__.startswith("nlu.")
+            remedy = chosen.beyond if is_ours else OWN_ENCODER
             raise UserError(
                 f"format is {chosen.name}, but its logits for {shown} differ from the run by {difference:.3g}, more "
-                f"than the tolerance of {allowed:.3g}, so nothing was written; {chosen.beyond}"
+                f"than the tolerance of {allowed:.3g}, so nothing was written; {remedy}"
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from nlu.config.errors import UserError
 from nlu.inference.exports import huggingface, savedmodel, sentences, tf_checkpoint
 from nlu.inference.exports.deciding import Compute, Decide, by_pipeline, by_rule
 from nlu.inference.exports.padded import NAMES, Inputs
-from nlu.inference.exports.traced import Padded
+from nlu.inference.exports.traced import example_of, graph_of
 from nlu.inference.trained import Trained
 
 if TYPE_CHECKING:
@@ -89,10 +89,10 @@ def _read_huggingface(folder: Path, trained: Trained) -> Compute:
 
 
 def _write_torchscript(trained: Trained, folder: Path) -> None:
-    model = Padded(trained, "torchscript")
-    # The exports are compared with the run on real rows, which checks more than a second trace of the same example.
-    traced = torch.jit.trace(model, _example(trained), check_trace=False)
-    traced.save(str(folder / MODEL["torchscript"]))
+    graph = graph_of(trained, "torchscript")
+    if not isinstance(graph, torch.jit.ScriptModule):
+        graph = torch.jit.trace(graph, example_of(trained), check_trace=False)
+    graph.save(str(folder / MODEL["torchscript"]))
     huggingface.tokenizer_of(trained).save_pretrained(folder)
 
 
@@ -101,17 +101,20 @@ def _read_torchscript(folder: Path, trained: Trained) -> Compute:
 
 
 def _write_onnx(trained: Trained, folder: Path, fixed_length: int | None = None) -> None:
-    program = torch.onnx.export(
-        Padded(trained, "onnx"),
-        _example(trained, fixed_length),
-        input_names=list(NAMES),
-        output_names=["logits"],
-        dynamic_shapes=_shapes(fixed_length),
-        dynamo=True,
-        verbose=False,
-    )
-    assert program is not None, "the exporter by torch.export returns a program"
-    program.save(str(folder / MODEL["onnx"]))
+    graph, path = graph_of(trained, "onnx"), str(folder / MODEL["onnx"])
+    given = example_of(trained, fixed_length)
+    named: dict[str, Any] = {"input_names": list(NAMES), "output_names": ["logits"]}
+    if isinstance(graph, torch.jit.ScriptModule):
+        axes = {name: {0: "texts"} | ({} if fixed_length else {1: "tokens"}) for name in (*NAMES, "logits")}
+        if trained.target.kind != "tags":
+            axes["logits"] = {0: "texts"}
+        # torch.export has no loop over a number of rows that only the call knows.
+        torch.onnx.export(graph, given, path, dynamic_axes=axes, dynamo=False, **named)
+    else:
+        shapes = _shapes(fixed_length)
+        program = torch.onnx.export(graph, given, dynamic_shapes=shapes, dynamo=True, verbose=False, **named)
+        assert program is not None, "the exporter by torch.export returns a program"
+        program.save(path)
     huggingface.tokenizer_of(trained).save_pretrained(folder)
 
 
@@ -122,7 +125,9 @@ def _write_int8(trained: Trained, folder: Path, fixed_length: int | None = None)
     whole = folder / MODEL["onnx"]
     # Dynamic: only weights are stored in 8 bits. Activations are scaled at each call, so no rows for calibration are
     # needed.
-    quantize_dynamic(whole, folder / MODEL["onnx-int8"], weight_type=QuantType.QInt8)
+    quantize_dynamic(
+        whole, folder / MODEL["onnx-int8"], weight_type=QuantType.QInt8, extra_options={"EnableSubgraph": True}
+    )
     # The exporter may have put large weights into a second file beside the model.
     for path in folder.glob(f"{MODEL['onnx']}*"):
         path.unlink()
@@ -181,15 +186,6 @@ FORMATS = {
         ),
     )
 }
-
-
-def _example(trained: Trained, length: int | None = None) -> tuple[torch.Tensor, ...]:
-    """Return example inputs for tracing: two texts, the second one shorter."""
-    ids_NT = torch.full((2, length or 9), trained.tokenizer.unknown_id)
-    mask_NT = torch.ones_like(ids_NT)
-    # Without padding in the example, an exporter could take a branch that ignores the mask.
-    mask_NT[1, ids_NT.shape[1] * 2 // 3 :] = 0
-    return ids_NT, mask_NT, torch.zeros_like(ids_NT)
 
 
 def _shapes(fixed_length: int | None) -> tuple[dict[int, object], ...]:

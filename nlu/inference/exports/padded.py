@@ -24,7 +24,6 @@ from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
-from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import FUNCTIONS, MlpHead
 from nlu.models.heads.transformers import TransformersHead
@@ -53,9 +52,7 @@ def others_of(backbone: object) -> str:
     """Return the formats that another encoder can be exported to."""
     if isinstance(backbone, HuggingFace):
         return "export it as huggingface, onnx or torchscript"
-    if isinstance(backbone, TextCnn):
-        return "export it as onnx or torchscript"
-    return "use nlu.predict, or train model=bert"
+    return "export it as onnx or torchscript"
 
 
 def own_linear(trained: Trained, wanted: str) -> nn.Linear:

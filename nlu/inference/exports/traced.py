@@ -1,4 +1,4 @@
-"""The model of a run as a module over padded batches, which exporters can trace: native, of transformers, or TextCNN.
+"""The model of a run as a module over padded batches, which exporters can trace: native, of transformers, or another.
 
 Axes: N texts, T tokens of the longest, C outputs, D width.
 """
@@ -6,11 +6,13 @@ Axes: N texts, T tokens of the longest, C outputs, D width.
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
+from nlu.data.collate import Batch
 from nlu.inference.exports.padded import (
     copied_linear,
     copied_pooler,
@@ -22,6 +24,8 @@ from nlu.inference.exports.padded import (
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.re2 import Re2
+from nlu.models.encoders.static import Static
 from nlu.models.encoders.textcnn import TextCnn
 from nlu.models.layers.pooling import AttentionPooling, LayerPooling
 from nlu.models.pruned_heads import kept_heads, of_heads
@@ -31,28 +35,111 @@ if TYPE_CHECKING:
 
 LEAST = torch.finfo(torch.float32).min
 """the value of padding, since not every exporter supports minus infinity"""
+OF_TENSORS = (TextCnn, Re2, Static)
+"""encoders whose results do not pass through numbers of Python, so that a graph holds for any number of texts"""
+
+
+def graph_of(trained: Trained, wanted: str) -> nn.Module:
+    """Return a module from padded token numbers to logits, (N, C), or (N, T, C) for a tagger.
+
+    It is a ScriptModule, unless the encoder is a native one or one of transformers. Raises UserError for a head that is
+    not supported, and for an encoder of a user that cannot be traced.
+    """
+    backbone = trained.model.backbone
+    if isinstance(backbone, Bert | HuggingFace):
+        return Padded(trained, wanted)
+    ids_NT, mask_NT, types_NT = example_of(trained)
+    packed = Packed(trained, wanted)
+    # The exports are compared with the run on real rows, which checks more than a second trace of the same example.
+    if type(backbone) in OF_TENSORS:
+        return torch.jit.trace(packed, (ids_NT, mask_NT, types_NT), check_trace=False)
+    try:
+        one = torch.jit.trace(packed, (ids_NT[:1], mask_NT[:1], types_NT[:1]), check_trace=False)
+    except Exception as error:
+        raise UserError(
+            f"format is {wanted}, but {type(backbone).__name__} cannot be traced: {str(error).splitlines()[0]:.200}; "
+            "write it with operators of torch (docs/exporting.md), or use nlu.predict"
+        ) from error
+    return torch.jit.script(EachText(one, packed.is_tagging))
+
+
+def example_of(trained: Trained, length: int | None = None) -> tuple[torch.Tensor, ...]:
+    """Return example inputs for tracing: two texts, the second one shorter."""
+    ids_NT = torch.full((2, length or 9), trained.tokenizer.unknown_id)
+    mask_NT = torch.ones_like(ids_NT)
+    # Without padding in the example, an exporter could take a branch that ignores the mask.
+    mask_NT[1, ids_NT.shape[1] * 2 // 3 :] = 0
+    types_NT = torch.zeros_like(ids_NT)
+    if trained.layout.name == "pair":
+        types_NT[:, ids_NT.shape[1] // 3 :] = 1
+    return ids_NT, mask_NT, types_NT
+
+
+class Packed(nn.Module):
+    """The model of a run, whatever its encoder: padded texts become a packed batch within the graph."""
+
+    def __init__(self, trained: Trained, wanted: str):
+        super().__init__()
+        self.head = own_head(trained, wanted)
+        self.model, self.is_tagging = deepcopy(trained.model).float().cpu(), "units" in trained.model.wants
+        self.eval().requires_grad_(False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return logits: (N, C), or (N, T, C) for a tagger."""
+        # Nothing is added; an exporter would leave out an input that the encoder does not use.
+        is_token_NT, lengths_N = (attention_mask + 0 * token_type_ids).bool(), attention_mask.sum(1)
+        # While a module is traced, a size is a tensor, so that the graph holds for any number of texts and tokens.
+        texts, longest = input_ids.size(0), input_ids.size(1)
+        positions_T = torch.arange(longest).expand_as(input_ids)[is_token_NT]
+        starts_N = lengths_N.cumsum(0) - lengths_N
+        batch = Batch(
+            np.zeros(1, np.int64), [longest], input_ids[is_token_NT], token_type_ids[is_token_NT], positions_T,
+            starts_N, torch.arange(texts)[None], units_U=torch.arange(positions_T.size(0)),
+        )  # fmt: skip
+        encoded = self.model.encode(batch)
+        logits: Tensor = self.head(encoded.units_UD if self.is_tagging else encoded.pooled_SD)
+        if not self.is_tagging:
+            return logits
+        places_T = is_token_NT.flatten().nonzero().flatten()
+        return (
+            logits.new_zeros(texts * longest, logits.size(1)).index_copy(0, places_T, logits).view(texts, longest, -1)
+        )
+
+
+class EachText(nn.Module):
+    """`Packed` for each row of a padded batch by itself; compiled by torch.jit.script, since the rows are a loop."""
+
+    def __init__(self, one: nn.Module, is_tagging: bool):
+        super().__init__()
+        self.one, self.is_tagging = one, is_tagging
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Return logits: (N, C), or (N, T, C) for a tagger."""
+        found: list[Tensor] = []
+        for row in range(input_ids.size(0)):
+            length = int(attention_mask[row].sum())
+            ids, mask, types = input_ids[row, :length], attention_mask[row, :length], token_type_ids[row, :length]
+            logits = self.one(ids[None], mask[None], types[None])
+            if self.is_tagging:
+                logits = F.pad(logits, [0, 0, 0, input_ids.size(1) - length])
+            found.append(logits)
+        return torch.cat(found)
 
 
 class Padded(nn.Module):
-    """The model of a run, from token numbers to logits."""
+    """A native encoder or one of transformers with the head of a run, from token numbers to logits."""
 
     def __init__(self, trained: Trained, wanted: str):
-        """Raises UserError for an encoder or a head that is not supported."""
+        """Raises UserError for a head that is not supported."""
         super().__init__()
         self.head, backbone = own_head(trained, wanted), trained.model.backbone
         # A head over units, such as a tagger's, is applied to every token.
         is_tagging = "units" in trained.model.wants
         if isinstance(backbone, Bert):
             self.encoder: nn.Module = PaddedBert(trained, backbone, is_tagging, with_pruned=wanted == "tf_checkpoint")
-        elif isinstance(backbone, HuggingFace):
-            self.encoder = PaddedTransformers(backbone, is_tagging)
-        elif isinstance(backbone, TextCnn):
-            self.encoder = PaddedTextCnn(backbone, is_tagging)
         else:
-            raise UserError(
-                f"format is {wanted}, but the encoder of this run is {type(backbone).__name__}, which cannot be "
-                "exported; use nlu.predict, or train model=bert, hf or textcnn"
-            )
+            assert isinstance(backbone, HuggingFace), "asked by graph_of"
+            self.encoder = PaddedTransformers(backbone, is_tagging)
         self.eval()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
@@ -172,46 +259,6 @@ class PaddedPooling(nn.Module):
             return hidden_NTD[:, 0]
         last_N11 = (mask_NT.sum(1) - 1)[:, None, None].expand(-1, 1, hidden_NTD.shape[2])
         return hidden_NTD.gather(1, last_N11)[:, 0]
-
-
-class PaddedTextCnn(nn.Module):
-    """TextCNN.
-
-    Positions outside of a text are zero before each convolution, so that the texts of a pair, which share a row here,
-    do not influence each other.
-    """
-
-    def __init__(self, backbone: TextCnn, is_tagging: bool):
-        super().__init__()
-        self.words = nn.Embedding.from_pretrained(backbone.word_embeddings.weight.detach().float().cpu().clone())
-        self.layers = deepcopy(backbone.layers).float().cpu()
-        self.is_tagging, self.is_pair = is_tagging, backbone.layout == "pair"
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Return vectors of texts, (N, D), of pairs, (N, 4D), or of tokens, (N, T, D)."""
-        if self.is_tagging:
-            return self._hidden(input_ids, attention_mask)
-        if not self.is_pair:
-            return self._best(input_ids, attention_mask)
-        first_ND = self._best(input_ids, attention_mask * (1 - token_type_ids))
-        second_ND = self._best(input_ids, attention_mask * token_type_ids)
-        return torch.cat([first_ND, second_ND, (first_ND - second_ND).abs(), first_ND * second_ND], dim=1)
-
-    def _hidden(self, input_ids: Tensor, mask_NT: Tensor) -> Tensor:
-        real_N1T = mask_NT[:, None, :].float()
-        hidden_NDT = self.words(input_ids).transpose(1, 2) * real_N1T
-        for convolutions in self.layers:
-            assert isinstance(convolutions, nn.ModuleList), "each layer has a convolution for each width"
-            summed = torch.stack([convolution(hidden_NDT) for convolution in convolutions]).sum(0)
-            hidden_NDT = F.gelu(summed) * real_N1T
-        return hidden_NDT.transpose(1, 2)
-
-    def _best(self, input_ids: Tensor, mask_NT: Tensor) -> Tensor:
-        hidden_NTD = self._hidden(input_ids, mask_NT)
-        # Positions outside of the text are 0 after the last convolution, and 0 may be larger than all values of the
-        # text.
-        best_ND = hidden_NTD.masked_fill(mask_NT[:, :, None] == 0, -torch.inf).amax(1)
-        return best_ND.masked_fill(mask_NT.sum(1, keepdim=True) == 0, 0.0)
 
 
 def _mean(hidden_NTD: Tensor, mask_NT: Tensor) -> Tensor:

@@ -74,6 +74,8 @@ class Lstm(OverWords):
         """Return vectors of tokens, (T, D), and of sequences, (S, D), or (S, 4D) for pairs."""
         if not tokens and not pooled:
             return Encoded()
+        if torch.jit.is_tracing():
+            return self._of_one(x_TD, batch)
         lengths_X = _texts(batch) if self.layout == "pair" else np.array(batch.lengths, dtype=np.int64)
         with torch.autocast(x_TD.device.type, enabled=False):
             hidden_TD = self._read(x_TD.float(), lengths_X)
@@ -107,6 +109,14 @@ class Lstm(OverWords):
             read_TD = layer(packed)[0].data
             hidden_TD = torch.empty_like(read_TD).index_copy(0, place_T, read_TD)
         return hidden_TD
+
+    def _of_one(self, x_TD: Tensor, batch: Batch) -> Encoded:
+        """Return all vectors of a batch with one sequence, by operators whose graph holds for any length."""
+        texts = [x_TD[batch.segments_T == text] for text in range(2)] if self.layout == "pair" else [x_TD]
+        for layer in self.layers:
+            texts = [layer(hidden_TD)[0] for hidden_TD in texts]
+        best_XD = torch.stack([hidden_TD.amax(0) for hidden_TD in texts])
+        return Encoded(torch.cat(texts), joined_texts(best_XD) if self.layout == "pair" else best_XD)
 
     def _pool(self, hidden_TD: Tensor, lengths_X: np.ndarray) -> Tensor:
         present_X = np.flatnonzero(lengths_X)

@@ -19,7 +19,7 @@ from nlu.models.encoder import Encoded
 from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, places_of_texts
+from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, padded_texts, places_of_texts
 
 KERNEL_SIZE = 3
 
@@ -71,10 +71,7 @@ class Re2(OverWords):
         if not tokens and not pooled:
             return Encoded()
         place_T, count, longest = places_of_texts(batch, is_pair=True)
-        words_TD = self.dropout(x_TD)
-        padded = words_TD.new_zeros(count * longest, words_TD.shape[1]).index_copy(0, place_T, words_TD)
-        real = torch.zeros(count * longest, dtype=torch.bool, device=place_T.device).index_fill(0, place_T, True)
-        real_XL, words_XLD = real.view(count, longest), padded.view(count, longest, -1)
+        words_XLD, real_XL = padded_texts(self.dropout(x_TD), place_T, count, longest)
         read_XLD, hidden_XLD = words_XLD, words_XLD
         for number, block in enumerate(self.blocks):
             if number == 1:
@@ -155,4 +152,4 @@ class Block(nn.Module):
 
 def _exchanged(texts: Tensor) -> Tensor:
     """Return the texts of each pair in the other order; (X, ...)."""
-    return texts.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+    return torch.stack([texts[1::2], texts[0::2]], dim=1).reshape(texts.shape)

@@ -18,7 +18,7 @@ from nlu.models.encoder import Encoded
 from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.texts import joined_texts
+from nlu.models.layers.texts import joined_texts, sequences_of
 
 
 class Static(OverWords):
@@ -86,13 +86,16 @@ class Static(OverWords):
 
     def _means(self, weighed_TD: Tensor, batch: Batch) -> Tensor:
         """Return the mean of each text's tokens, of pairs both means joined; zeros for a text without tokens."""
-        device, count = weighed_TD.device, len(batch.lengths)
-        lengths_S = torch.tensor(batch.lengths, device=device)
-        text_T = torch.repeat_interleave(torch.arange(count, device=device), lengths_S, output_size=len(weighed_TD))
+        count, text_T = batch.starts_S.size(0), sequences_of(batch)
         if self.layout == "pair":
             text_T, count = 2 * text_T + batch.segments_T, 2 * count
-        # Tokens are added in their order, so the sum of a text does not depend on other texts.
-        sum_XD = weighed_TD.new_zeros(count, weighed_TD.shape[1]).index_add(0, text_T, weighed_TD)
-        size_X1 = weighed_TD.new_zeros(count, 1).index_add(0, text_T, weighed_TD.new_ones(len(text_T), 1))
+        if torch.jit.is_tracing():
+            # The exporter to ONNX forgets repeated places of index_add.
+            is_own_XT = (text_T == torch.arange(count)[:, None]).float()
+            sum_XD, size_X1 = is_own_XT @ weighed_TD, is_own_XT.sum(1, keepdim=True)
+        else:
+            # Tokens are added in their order, so the sum of a text does not depend on other texts.
+            sum_XD = weighed_TD.new_zeros(count, weighed_TD.shape[1]).index_add(0, text_T, weighed_TD)
+            size_X1 = weighed_TD.new_zeros(count, 1).index_add(0, text_T, torch.ones_like(weighed_TD[:, :1]))
         mean_XD = sum_XD / size_X1.clamp(min=1)
         return joined_texts(mean_XD) if self.layout == "pair" else mean_XD

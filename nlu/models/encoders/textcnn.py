@@ -7,7 +7,6 @@ section 3.3, plus the absolute difference).
 Axes: T tokens of all sequences, S sequences, X texts (two if a sequence is a pair), L the longest, D width.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,7 +17,7 @@ from nlu.models.encoder import Encoded
 from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.layers.dropout import Dropout
-from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, places_of_texts
+from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, padded_texts, places_of_texts
 
 
 class TextCnn(OverWords):
@@ -87,12 +86,8 @@ class TextCnn(OverWords):
 
     def _convolve(self, x_TD: Tensor, place_T: Tensor, count: int, longest: int) -> tuple[Tensor, Tensor]:
         """Return hidden vectors, (X, L, D), and whether each position is a token, (X, L)."""
-        embedded_TD = self.dropout(x_TD)
-        width = embedded_TD.shape[1]
-        hidden = embedded_TD.new_zeros(count * longest, width).index_copy(0, place_T, embedded_TD)
-        real = torch.zeros(count * longest, dtype=torch.bool, device=place_T.device).index_fill(0, place_T, True)
-        real_XL = real.view(count, longest)
-        hidden_XDL = hidden.view(count, longest, width).transpose(1, 2)
+        words_XLD, real_XL = padded_texts(self.dropout(x_TD), place_T, count, longest)
+        hidden_XDL = words_XLD.transpose(1, 2)
         for convolutions in self.layers:
             summed: Tensor = sum(conv(hidden_XDL) for conv in convolutions)  # type: ignore[attr-defined, assignment]
             # Padding must stay zero; otherwise the result would depend on the padded length.

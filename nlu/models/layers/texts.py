@@ -3,12 +3,10 @@
 Axes: T tokens of all sequences, S sequences, X texts (two if a sequence is a pair), L the longest, D width.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from nlu.data.arrays import ranges
-from nlu.data.collate import Batch, to_device
+from nlu.data.collate import Batch
 from nlu.models.layers.dropout import Dropout
 
 
@@ -17,18 +15,28 @@ def places_of_texts(batch: Batch, *, is_pair: bool) -> tuple[Tensor, int, int]:
 
     The two texts of a pair are side by side; special tokens belong to the text of their segment.
     """
-    device, lengths_S = batch.tokens_T.device, np.array(batch.lengths, dtype=np.int64)
-    count, longest = len(lengths_S), max(batch.lengths)
+    count, longest, sequence_T = batch.starts_S.size(0), max(batch.lengths), sequences_of(batch)
     if not is_pair:
-        return to_device(torch.from_numpy(ranges(np.arange(count) * longest, lengths_S)), device), count, longest
-    sequence_T = to_device(torch.from_numpy(np.repeat(np.arange(count), lengths_S)), device)
+        return sequence_T * longest + batch.positions_T, count, longest
     # The number of tokens of the first text, by which the second one starts later.
-    firsts_S = batch.segments_T.new_zeros(count).index_add(0, sequence_T, 1 - batch.segments_T)
+    firsts_S = batch.segments_T.new_zeros(count).scatter_add(0, sequence_T, 1 - batch.segments_T)
     column_T = batch.positions_T - batch.segments_T * firsts_S[sequence_T]
-    if device.type == "cpu":
+    if column_T.device.type == "cpu" and not torch.jit.is_tracing():
         # On an accelerator, the longest pair bounds the lengths of texts, so that the host need not wait for them.
         longest = int(column_T.max()) + 1
     return (sequence_T * 2 + batch.segments_T) * longest + column_T, 2 * count, longest
+
+
+def padded_texts(x_TD: Tensor, place_T: Tensor, count: int, longest: int) -> tuple[Tensor, Tensor]:
+    """Return the vectors of tokens at `places_of_texts`, (X, L, D), and whether each place holds one, (X, L)."""
+    padded = x_TD.new_zeros(count * longest, x_TD.shape[1]).index_copy(0, place_T, x_TD)
+    real = torch.zeros(count * longest, dtype=torch.bool, device=place_T.device).index_fill(0, place_T, 1)
+    return padded.view(count, longest, -1), real.view(count, longest)
+
+
+def sequences_of(batch: Batch) -> Tensor:
+    """Return the number of each token's sequence, (T,); computed on the device, so that a graph can be traced."""
+    return (batch.positions_T == 0).long().cumsum(0) - 1
 
 
 def kept_of_tokens(dropout: Dropout, input_XLD: Tensor, place_T: Tensor, real_XL: Tensor) -> Tensor:
