@@ -15,7 +15,7 @@ from nlu.models.formats.tensorflow import read_checkpoint
 from nlu.models.formats.tensorflow_writing import write_checkpoint
 from tests.inference.runs import export, kept, trained
 from tests.training.in_process import STANDING_STILL
-from tests.training.kinds import PRETRAINING, TASKS, Kind, classes, few_first
+from tests.training.kinds import PRETRAINING, TASKS, Kind, few_first, number
 
 transformers = pytest.importorskip("transformers")
 
