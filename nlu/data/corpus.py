@@ -1,5 +1,7 @@
 """`data=corpus`: a sentence on each line, an empty line between documents; examples are blocks of tokens.
 
+Files of rows (jsonl, csv, parquet, ...) have a document in each row.
+
 The five ways of making blocks are those of fairseq's TokenBlockDataset (Ott et al. 2019,
 https://aclanthology.org/N19-4009), of which two end a block with its document.
 
@@ -17,14 +19,16 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from nlu.config.errors import UserError
+from nlu.config.errors import DataError, UserError
 from nlu.config.types import Fraction, PositiveInt, RowLength
+from nlu.config.words import listed
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
-from nlu.data.dialect import PLAIN, Dialect
+from nlu.data.dialect import PLAIN
+from nlu.data.fields import has_rows
 from nlu.data.layouts import Problem, Single, Values, check_text
-from nlu.data.reader import BadRow, Row
-from nlu.data.readers import open_text
+from nlu.data.reader import BadRow, Mark, Row
+from nlu.data.readers import column_names, open_text, read_rows
 from nlu.data.rules import OF_ONE_DOCUMENT, halves_problem
 from nlu.data.store import EncodedRows
 from nlu.data.tokenizing import Tokenizer
@@ -158,7 +162,7 @@ class CorpusBlocks:
         self.in_halves = False
         """whether each block needs two halves and the special tokens of a pair; only Corpus.make_halves sets it"""
 
-        self.dialect = PLAIN
+        self.dialect, self.column = PLAIN, cast(str | int, "text")
         self.left_out: Counter[tuple[str, str]] = Counter()
         """number of blocks that were not rows, by reason and remedy"""
 
@@ -168,10 +172,9 @@ class CorpusBlocks:
         Without a tokenizer, yield the sentences.
         """
         if tokenizer is None:
-            for number, sentence in _sentences(path, max_lines, self.dialect):
-                if sentence is not None:
-                    rule = check_text(sentence)
-                    yield Row(number, {"text": sentence}) if rule is None else BadRow.of(number, LINE, sentence, rule)
+            for row in self._sentences(path, max_lines):
+                if not isinstance(row, Row) or row.values["text"] is not None:
+                    yield row
             return
         number, room = 0, self.max_len - (tokenizer.pair if self.in_halves else tokenizer.single).size
         for found in self._blocks(path, tokenizer, max_lines, room):
@@ -196,14 +199,11 @@ class CorpusBlocks:
         ]
         open_block: list[Piece] = []
         document = 0
-        sentences = _sentences(path, max_lines, self.dialect)
+        is_divided = has_rows(path)
+        sentences = self._sentences(path, max_lines)
         while batch := list(islice(sentences, LINES_AT_ONCE)):
-            usable: list[str | None] = []
-            for number, sentence in batch:
-                if sentence is not None and (rule := check_text(sentence)) is not None:
-                    yield BadRow.of(number, LINE, sentence, rule)
-                else:
-                    usable.append(sentence)
+            yield from (row for row in batch if isinstance(row, BadRow))
+            usable = [row.values["text"] for row in batch if isinstance(row, Row)]
             pieces = iter(of_words.pieces([sentence for sentence in usable if sentence is not None]))
             for sentence in usable:
                 if sentence is None:
@@ -213,10 +213,43 @@ class CorpusBlocks:
                     document += 1
                 # A line of which the tokenizer leaves nothing adds nothing.
                 elif len(piece := next(pieces)):
-                    for block in takes(open_block, piece, room):
-                        yield _of_document(block, document)
+                    # A line of a text is a paragraph, of which nothing shall be lost.
+                    for part in _parts(piece, room) if is_divided else [piece]:
+                        for block in takes(open_block, part, room):
+                            yield _of_document(block, document)
         if open_block:
             yield _of_document(joined(open_block), document)
+
+    def _sentences(self, path: Path, max_lines: int | None) -> Iterator[Row | BadRow]:
+        """Yield each line without the blanks around it; the text is None for an empty line, which ends a document.
+
+        In a file of rows each text is a document.
+        """
+        if not has_rows(path):
+            with open_text(path, "lines", self.dialect) as lines:
+                for number, line in enumerate(islice(lines, max_lines), 1):
+                    yield _checked(Row(number, {"text": line.strip() or None}), LINE)
+            return
+        names = column_names(path, "auto", self.dialect)
+        if isinstance(self.column, str) and self.column.partition(".")[0] not in names:
+            raise DataError(
+                f"{path}: has no column {self.column} but {listed(names)}; set data.fields={{text: COLUMN}} to the one "
+                "with the texts"
+            )
+        rows = read_rows(path, "auto", {"text": self.column}, None, dialect=self.dialect)
+        for row in islice((row for row in rows if not isinstance(row, Mark)), max_lines):
+            whole = _checked(row, str(self.column)) if isinstance(row, Row) else row
+            if isinstance(whole, BadRow):
+                yield whole
+                continue
+            paragraphs = filter(None, map(str.strip, whole.values["text"].split("\n")))
+            yield from (Row(whole.number, {"text": line}) for line in [*paragraphs, None])
+
+
+def _checked(row: Row, field: str) -> Row | BadRow:
+    text = row.values["text"]
+    rule = None if text is None and field == LINE else check_text(text)
+    return row if rule is None else BadRow.of(row.number, field, text, rule)
 
 
 def _of_document(block: Piece, number: int) -> Piece:
@@ -224,26 +257,23 @@ def _of_document(block: Piece, number: int) -> Piece:
     return block
 
 
-def _sentences(path: Path, max_lines: int | None, dialect: Dialect) -> Iterator[tuple[int, str | None]]:
-    """Yield the number and the text of each line without the blanks around it, None for an empty line."""
-    with open_text(path, "lines", dialect) as lines:
-        for number, line in enumerate(islice(lines, max_lines), 1):
-            yield number, line.strip() or None
-
-
 def _filled(open_block: list[Piece], sentence: Piece, room: int) -> Iterator[Piece]:
     """Fill blocks to the last token that fits, but end before a word of which only a part fits."""
     open_block.append(sentence)
-    if sum(map(len, open_block)) <= room:
-        return
-    rest = joined(open_block)
+    if sum(map(len, open_block)) > room:
+        *blocks, rest = _parts(joined(open_block), room)
+        yield from blocks
+        open_block[:] = [rest]
+
+
+def _parts(rest: Piece, room: int) -> Iterator[Piece]:
     while len(rest) > room:
         begun = np.flatnonzero(rest.begins_T[1 : room + 1])
         # A word that fits nowhere is divided.
         stop = int(begun[-1]) + 1 if len(begun) else room
         yield rest.part(0, stop)
         rest = rest.part(stop)
-    open_block[:] = [rest]
+    yield rest
 
 
 def _whole_sentences(open_block: list[Piece], sentence: Piece, room: int) -> Iterator[Piece]:
@@ -334,6 +364,7 @@ class Corpus(Files):
         train: str | list[str],
         dev: str | list[str] | dict[str, str] | None = None,
         test: str | list[str] | None = None,
+        fields: dict[str, str | int] | None = None,
         break_mode: Literal["none", "none_doc", "complete", "complete_doc", "eos"] = "complete",
         words: Literal["plain", "spaces", "jieba"] = "plain",
         max_len: RowLength = 128,
@@ -346,20 +377,20 @@ class Corpus(Files):
         urls: dict[str, str] | None = None,
         stream: bool = False,
     ):
-        """`train`, `dev`, `test`: files as in `Files`. `break_mode`: what a block of at most `max_len` tokens holds.
-        `words`: what a whole word is. Blocks with fewer than `min_len` tokens, without special ones, are left out.
-        `max_rows` reads only the first lines of each file. `stream`: a run reads the training rows while nlu.preprocess
-        writes them."""
+        """`train`, `dev`, `test`: files as in `Files`; `fields` names the column `text` of those with rows.
+        `break_mode`: what a block of at most `max_len` tokens holds. `words`: what a whole word is. Blocks with fewer
+        than `min_len` tokens, without special ones, are left out. `max_rows` reads only the first lines of each file.
+        `stream`: a run reads the training rows while nlu.preprocess writes them."""
         super().__init__(
-            train=train, dev=dev, test=test, fields={"text": 0}, format="auto", max_len=max_len, on_bad_row=on_bad_row,
-            drop_duplicates=drop_duplicates, dev_fraction=dev_fraction, exclude_dev_from_train=exclude_dev_from_train,
-            max_rows=max_rows, urls=urls,
+            train=train, dev=dev, test=test, fields={**(fields or {"text": 0})}, format="auto", max_len=max_len,
+            on_bad_row=on_bad_row, drop_duplicates=drop_duplicates, dev_fraction=dev_fraction,
+            exclude_dev_from_train=exclude_dev_from_train, max_rows=max_rows, urls=urls,
         )  # fmt: skip
         self.stream = stream
         # No other reader has it, and its files may have any suffix.
         self.format = "corpus"
         self.blocks = CorpusBlocks(break_mode, words, max_len, min_len)
-        self.blocks.dialect = self.dialect
+        self.blocks.dialect, self.blocks.column = self.dialect, (fields or {}).get("text", "text")
         shaped_by: dict[str, Any] = {"break_mode": break_mode, "words": words, "min_len": min_len}
         if words == "jieba":
             import jieba

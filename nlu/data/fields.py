@@ -1,7 +1,7 @@
 """The fields that the rows of a task must have, and the usual names of columns; known before any file is read."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nlu.config.errors import UserError
@@ -61,6 +61,11 @@ USUAL_OF_TAGGING = {
 def format_by_suffix(reference: str) -> str | None:
     """Return the format of a path or an address by its suffix, None if that is unknown."""
     return SUFFIX_FORMATS.get(PurePosixPath(plain_name(reference.partition("#")[0].partition("?")[0])).suffix.lower())
+
+
+def has_rows(path: Path) -> bool:
+    """Return whether a file of a corpus has rows, by its suffix; any other is read line by line."""
+    return path.suffix.lower() not in (".txt", ".conll", ".conllu") and path.suffix.lower() in SUFFIX_FORMATS
 
 
 def idle_keys(values: Mapping[str, Any], formats: Set[str | None], group: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
+from nlu.data.fields import has_rows
 from nlu.data.layouts import Layout, Pair
 from nlu.data.pieces import CUTS
 from nlu.data.reader import Reader
@@ -84,6 +85,9 @@ class Plan:
         is_conll = files.format == "conll" or files.format == "auto" and paths[0].suffix.lower() == ".conll"
         if "tokens" in reading.fields and (is_conll or files.on_bad_row == "skip"):
             shaped_by["lists"] = LISTS
+        if reading.blocks is not None and any(has_rows(f.path) for sources in sets.values() for f in sources):
+            # Stores of before hold the lines of these files.
+            shaped_by["rows_of_corpus"] = True
         # Entries of later features are added only if they are used, so that older stores keep their names.
         if reading.dialect != PLAIN:
             shaped_by["dialect"] = reading.dialect.settings()

@@ -113,6 +113,8 @@ def corpus_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
             "data.words is jieba, which is not installed here; pip install 'nlu[zh]' or pip install jieba, or set "
             "data.words=spaces for a corpus with spaces between words"
         )
+    if set(data.get("fields") or {"text"}) != {"text"}:
+        yield f"data.fields is {data['fields']}, but a corpus has only texts; set data.fields={{text: COLUMN}}"
     min_len, max_len = data.get("min_len"), data.get("max_len")
     if isinstance(min_len, int) and isinstance(max_len, int) and min_len > max_len:
         yield (

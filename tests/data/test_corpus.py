@@ -1,11 +1,16 @@
 """Blocks of a corpus, compared with blocks that are written by hand."""
 
+import csv
+import gzip
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nlu.config.errors import DataError
@@ -126,3 +131,54 @@ def test_a_vocabulary_is_built_from_the_sentences(tmp_path: Path) -> None:
     assert set(store.tokenizer.vocabulary) == {*SPECIALS, "a", "b", "c"}
     texts = [values["text"] for values in store.sets["train"].texts() if values is not None]
     assert texts == ["a b a b a c"] * 3
+
+
+DOCUMENTS = ["a b c\nd e f g", "h i", "j k l m n o p a\n\n b c"]
+"""the documents of TEXT, in which the line of eight tokens is continued instead of cut"""
+BLOCKS_OF_ROWS = {
+    "none": BLOCKS["none"], "none_doc": BLOCKS["none_doc"], "complete": ["abc", "defghi", "jklmno", "pabc"],
+    "complete_doc": ["abc", "defg", "hi", "jklmno", "pabc"], "eos": ["abc", "defg", "hi", "jklmno", "pa", "bc"],
+}  # fmt: skip
+
+
+def rows_file(folder: Path, name: str, column: str) -> Path:
+    path, rows = folder / name, [{"id": number, column: text} for number, text in enumerate(DOCUMENTS)]
+    if name.endswith("parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif name.endswith("csv"):
+        with open(path, "w", newline="") as file:
+            csv.writer(file).writerows([rows[0].keys(), *(row.values() for row in rows)])
+    else:
+        text = "\n".join(map(json.dumps, rows)) + "\n"
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("mode", BLOCKS_OF_ROWS)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.parquet"])
+def test_a_row_is_a_document_whose_long_lines_are_continued(
+    mode: str, name: str, opened: Callable[..., Store], tmp_path: Path
+) -> None:
+    path = str(rows_file(tmp_path, name, "content"))
+    store = opened("unused\n", train=path, dev=path, break_mode=mode, fields={"text": "content"})
+    assert blocks_of(store) == BLOCKS_OF_ROWS[mode]
+    assert store.meta["sets"]["train"]["cut"] == 0
+
+
+def test_the_column_of_texts_is_text_or_is_named_by_the_key(opened: Callable[..., Store], tmp_path: Path) -> None:
+    path = str(rows_file(tmp_path, "a.jsonl", "text"))
+    assert blocks_of(opened("unused\n", train=path, dev=path)) == BLOCKS_OF_ROWS["complete"]
+    path = str(rows_file(tmp_path, "b.parquet", "content"))
+    with pytest.raises(DataError, match=r"no column text but id, content; set data\.fields=\{text: COLUMN\}"):
+        opened("unused\n", train=path, dev=path)
+
+
+def test_a_row_of_a_corpus_without_a_text_is_bad_at_its_place(opened: Callable[..., Store], tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a b"}\n{"text": null}\nno json\n{"text": "c d"}\n')
+    with pytest.raises(
+        DataError, match=r"(?s)a\.jsonl:2: field text: null is not a text.*a\.jsonl:3: the row 'no json'"
+    ):
+        opened("unused\n", train=str(path), dev=str(path))
+    store = opened("unused\n", train=str(path), dev=str(path), on_bad_row="skip", break_mode="complete_doc")
+    assert blocks_of(store) == ["ab", "cd"]
