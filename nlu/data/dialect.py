@@ -35,6 +35,8 @@ MARKS = {
 CANDIDATES = {"gb18030": "Chinese", "cp1252": "Western European"}
 """other usual encodings; the stricter one comes first, because cp1252 decodes almost any bytes"""
 SAMPLE_BYTES = 1 << 20
+LEAST_FOREIGN = 0.1
+"""the share of lines that are not UTF-8 from which a file is in another encoding"""
 MOST_LINES = 1000
 """lines of a row in whose quotes line ends are believed, if rows may be left out"""
 
@@ -191,30 +193,42 @@ def not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
             return DataError(f"{path}: is {name.upper()}, not UTF-8; convert the file: iconv -f {name} -t utf-8")
     number, sample = _first_undecodable(path)
     remedy = "convert the file from the encoding in which it was written, e.g. by iconv, or fix this line"
-    if _is_mostly_utf_8(_head(path) + sample):
-        remedy = "fix this line, or set data.on_bad_row=skip to leave such rows out"
+    leave_out = "or set data.on_bad_row=skip to leave such rows out"
+    bad, good, _ = _counts(_head(path) + sample)
     # The sample ends with a whole line, so it does not end within a character.
-    elif language := next((name for name in CANDIDATES if _decodes(sample, name)), None):
+    language = next((name for name in CANDIDATES if _decodes(sample, name)), None)
+    if bad < good:
+        remedy = f"fix this line, {leave_out}"
+    elif language is not None:
         remedy = (
             f"convert the file, e.g. iconv -f {language} -t utf-8 if it is {CANDIDATES[language]}, as its bytes allow"
         )
+        remedy += "" if _is_foreign(_head(path)) else f", {leave_out}"
     return DataError(f"{path}:{number}: is not UTF-8 ({error.reason}); {remedy}")
 
 
 def require_utf_8(path: Path) -> None:
-    """Raise UnicodeDecodeError if the first lines of a file are mostly in another encoding, and not damaged ones."""
-    if not _is_mostly_utf_8(sample := _head(path)):
+    """Raise UnicodeDecodeError if a file is in another encoding, and does not only have bad lines."""
+    if _is_foreign(sample := _head(path)):
         sample.decode()
+
+
+def _is_foreign(sample: bytes) -> bool:
+    bad, good, rest = _counts(sample)
+    return bad >= good and bad > LEAST_FOREIGN * (bad + good + rest)
+
+
+def _counts(sample: bytes) -> tuple[int, int, int]:
+    """Return the numbers of lines that are not UTF-8, that are, beyond ASCII, and that are ASCII."""
+    lines = sample.splitlines()
+    beyond = [line for line in lines if not line.isascii()]
+    good = sum(_decodes(line, "utf-8") for line in beyond)
+    return len(beyond) - good, good, len(lines) - len(beyond)
 
 
 def _head(path: Path) -> bytes:
     with open(path, "rb") as lines:
         return lines.read(SAMPLE_BYTES) + lines.readline()
-
-
-def _is_mostly_utf_8(sample: bytes) -> bool:
-    lines = [line for line in sample.split(b"\n") if not line.isascii()]
-    return 2 * sum(_decodes(line, "utf-8") for line in lines) > len(lines)
 
 
 def _first_undecodable(path: Path) -> tuple[int, bytes]:

@@ -169,6 +169,11 @@ class Collector:
             out.append(finding("text", cut, sentence, "a higher data.max_len reads more of them"))
         return out
 
+    @property
+    def has_doubled_quotes(self) -> bool:
+        """Whether texts are written with quotes as csv writers do."""
+        return any(name.startswith("quoted ") for name in self._of)
+
     def separator(self) -> str | None:
         """Return what seems to stand between several labels of a cell, if cells seem to have several."""
         names = [name for name in self._labels if name[:1] not in "[{("]

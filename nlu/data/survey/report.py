@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 
 from nlu.config.words import counted, listed
-from nlu.data.fields import SUFFIX_FORMATS
+from nlu.data.fields import IN_WINDOWS, SUFFIX_FORMATS
 from nlu.data.findings import of_balance
 from nlu.data.readers import has_header
 from nlu.data.survey.shared import Between, Within, between, find_shown, within
@@ -175,7 +175,10 @@ def lacks_labels(report: Report, survey: Survey) -> bool:
 def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
     rows, _ = report.cut(survey, report.max_len)
     if rows > MUCH_CUT:
-        yield f"{survey.name}: {rows:.1%} of the rows are longer than max_len {report.max_len} and are cut"
+        rest = " and are cut"
+        if reads_windows(report):
+            rest = ", the most that models take; data.long=windows reads them whole, in windows of so many tokens"
+        yield f"{survey.name}: {rows:.1%} of the rows are longer than max_len {report.max_len}{rest}"
     if survey.unknown is not None:
         share = survey.unknown.tokens / max(1, int(survey.tokens_N.sum()))
         if share > MUCH_UNKNOWN:
@@ -205,6 +208,8 @@ def command(report: Report, model: str | None, choice: str | None) -> str:
         words.append("model=e5_small")
     words += [f"data={choice}"] if choice else _set_words(report)
     words.append(f"data.max_len={report.max_len}")
+    if reads_windows(report):
+        words.append("data.long=windows")
     if report.withins[train.name].with_same_label:
         words.append("data.drop_duplicates=true")
     if (separator := train.separator) is not None:
@@ -220,6 +225,13 @@ def _has_rows_to_skip(report: Report, survey: Survey) -> bool:
         return False
     is_closed = survey is not report.train and survey.kind != "numbers"
     return bool(survey.labels[NO_LABEL]) or (is_closed and not survey.labels.keys() <= report.train.labels.keys())
+
+
+def reads_windows(report: Report) -> bool:
+    """Return whether many training rows are longer than a model can read at once, and can be read in windows."""
+    train = report.train
+    is_one_text = train.source.layout.name in IN_WINDOWS and _task(report) != "mlm"
+    return is_one_text and report.max_len >= report.positions and report.cut(train, report.max_len)[0] > MUCH_CUT
 
 
 def _set_words(report: Report) -> list[str]:
@@ -241,7 +253,7 @@ def _set_words(report: Report) -> list[str]:
         words.append(f"data.format={reading.file_format}")
     if (separator := reading.dialect.separator) is not None:
         words.append(f'data.separator="{separator}"')
-    if (quote := reading.dialect.quote) is not None:
+    if (quote := '"' if train.seen and train.seen.has_doubled_quotes else reading.dialect.quote) is not None:
         words.append(f"data.quote={_quoted(quote)}")
     if reading.dialect.skip_lines:
         words.append(f"data.skip_lines={reading.dialect.skip_lines}")
@@ -258,6 +270,8 @@ def _set_words(report: Report) -> list[str]:
 
 def _task(report: Report) -> str:
     kind = report.train.kind
+    if kind == "nothing" and report.train.source.layout.name == "single":
+        return "mlm"
     return TASKS.get(kind) or ("match" if report.train.source.layout.name == "pair" else "classify")
 
 
@@ -274,7 +288,9 @@ def _quoted(text: str) -> str:
     return f"{mark}{text}{mark}"
 
 
-def _column(column: str | int) -> str:
+def _column(column: str | int | list[str | int]) -> str:
+    if isinstance(column, list):
+        return f"[{', '.join(map(_column, column))}]"
     return str(column) if isinstance(column, int) or column.isidentifier() else f"'{column}'"
 
 

@@ -19,6 +19,7 @@ from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
 from nlu.data.fields import FORMATS, NAMES_OF_TEXTS, TEXT_ROLES, chosen_layout
 from nlu.data.layouts import Values
+from nlu.data.lists import read_lists
 from nlu.data.reader import Row
 from nlu.data.readers import Fields, column_names, format_of, read_rows
 from nlu.data.reading import HEADER_WORDS, Reading
@@ -66,11 +67,16 @@ class Guess:
     def sentence(self) -> str:
         """Return the column of each role, and why."""
         parts = [
-            f"{role} = {f'column {column}' if isinstance(column, int) else column}"
-            + (f" ({self.reasons[role]})" if role in self.reasons else "")
+            f"{role} = {_shown(column)}" + (f" ({self.reasons[role]})" if role in self.reasons else "")
             for role, column in self.fields.items()
         ]
         return ", ".join(parts) or "each line is a text"
+
+
+def _shown(column: str | int | list[str | int]) -> str:
+    if isinstance(column, list):
+        return listed(list(map(_shown, column)))
+    return f"column {column}" if isinstance(column, int) else column
 
 
 def of_files(
@@ -214,6 +220,18 @@ class _Column:
     def _items(self) -> Iterator[Any]:
         return (item for value in self.values if isinstance(value, list) for item in value)
 
+    def fields_within(self) -> "list[_Column]":
+        """Return the fields of the objects in a column, by dotted names, if they are texts or numbers; else itself."""
+        first = next(iter(self.values), None)
+        if not (isinstance(first, dict) and any(isinstance(value, str | int) for value in first.values())):
+            return [self]
+        rows = [value if isinstance(value, dict) else {} for value in self.values]
+        return [_Column(f"{self.name}.{key}", [row.get(key) for row in rows]) for key in first]
+
+    def is_flag(self) -> bool:
+        """Return whether the values are 0 and 1."""
+        return {str(value).strip() for value in self.values} == {"0", "1"}
+
     def is_prose(self) -> bool:
         """Return whether the values may be texts: most are distinct and not numbers."""
         numbers = sum(NUMBER.fullmatch(text.strip()) is not None for text in self.texts)
@@ -279,7 +297,8 @@ def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> 
     names = column_names(path, chosen, dialect)
     if chosen not in ("csv", "tsv"):
         rows = list(islice(_values(path, chosen, {name: name for name in names}, None, dialect), SAMPLED_ROWS))
-        return [_Column(name, [row.get(name) for row in rows]) for name in names], None
+        found = [_Column(name, [row.get(name) for row in rows]) for name in names]
+        return [column for one in found for column in one.fields_within()], None
     # A table of one column is suspicious; with a given separator the user has decided.
     if len(names) == 1 and dialect.separator is None:
         _require_own_separator(path, chosen, dialect)
@@ -351,6 +370,8 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
         free = [column for column in columns if column.name not in fields.values() and fits(column)]
         return next((column for name in names for column in free if str(column.name).lower() == name), None)
 
+    if (tagged := _joined_tags(columns)) is not None:
+        return dict(zip(("tokens", "tags"), tagged, strict=True)), {"tags": "tags of as many tokens"}
     by_name = {str(column.name).lower(): column for column in columns if column.holds(str)}
     pair = next(((by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name), None)
     # Tagged tokens first, because lists of tags are the surest sign of a file's task.
@@ -386,11 +407,32 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
         return fields, reasons
     label = called(LABELS, lambda column: not column.holds(dict))
     take("label", label, "by its name")
-    if label is None:
+    flags = [column.name for column in columns if column.is_flag() and column.name not in fields.values()]
+    if label is None and len(flags) > 1:
+        fields["label"], reasons["label"] = flags, "columns of 0 and 1"
+    elif label is None:
         free = [column for column in columns if column.name not in fields.values() and column.may_be_label()]
         fewest = min(free, key=lambda column: column.distinct, default=None)
         take("label", fewest, f"{fewest.distinct} different values" if fewest else "")
     return fields, reasons
+
+
+def _joined_tags(columns: Sequence[_Column]) -> tuple[str | int, str | int] | None:
+    """Return the columns of tokens and tags in a table whose cells have one of each, or as many of each."""
+    texts = [column for column in columns if column.holds(str)]
+    for tags, tokens in ((tags, tokens) for tags in texts for tokens in texts if tokens is not tags):
+        pairs = zip(tokens.values, tags.values, strict=True)
+        rows: list[dict[str, Any]] = [{"tokens": a, "tags": b} for a, b in pairs if a and b]
+        for row in rows:
+            read_lists(row)
+        seen = {str(tag) for row in rows for tag in (row["tags"] if isinstance(row["tags"], list) else [""])}
+        if (
+            all(map(TAG.fullmatch, seen))
+            and seen - {"O"}
+            and all(len(row["tokens"]) == len(row["tags"]) for row in rows)
+        ):
+            return tokens.name, tags.name
+    return None
 
 
 def _take_prose(columns: list[_Column], take: Callable[[str, _Column | None, str], None]) -> None:
