@@ -43,11 +43,15 @@ class Subwords(WordPiece):
         vocab_size: PositiveInt = 16_000,
         min_count: PositiveInt = 2,
         lowercase: bool | None = None,
+        added_tokens: list[str] | None = None,
     ):
         """`kind` of a learned vocabulary. `vocab`: a vocab.txt or tokenizer.json (path or URL); null: that of the
         pretrained model, or one of at most `vocab_size` pieces, special tokens included, each of which occurs at least
-        `min_count` times in the training rows. `lowercase`: null follows the pretrained tokenizer, else true."""
-        super().__init__(vocab=vocab, lowercase=lowercase, min_count=min_count, max_size=vocab_size)
+        `min_count` times in the training rows. `lowercase`: null follows the pretrained tokenizer, else true.
+        `added_tokens` are never split."""
+        super().__init__(
+            vocab=vocab, lowercase=lowercase, min_count=min_count, max_size=vocab_size, added_tokens=added_tokens
+        )
         self.kind = kind
         if vocab_size <= len(SPECIALS):
             raise UserError(
@@ -76,9 +80,9 @@ class Subwords(WordPiece):
     def build(self, texts: Iterable[list[str]]) -> Tokenizer:
         """Return the tokenizer of the pieces of all rows of the training set, before any is held out."""
         if self.kind == "unigram":
-            return self._unigram(texts)
+            return self.marked(self._unigram(texts))
         pieces = learned(self.count(texts), self.max_size - len(SPECIALS), self.min_count)
-        return self.tokenizer(SPECIALS + pieces, "learned vocabulary")
+        return self.marked(self.tokenizer(SPECIALS + pieces, "learned vocabulary"))
 
     def _unigram(self, texts: Iterable[list[str]]) -> Tokenizer:
         """Return a tokenizer of pieces between blanks and punctuation, of which the first of a word begins with ▁."""

@@ -6,19 +6,19 @@ Axes: N texts or rows; flat arrays hold them one after another.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Encoding, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Encoding, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
-from tokenizers.models import WordPiece as WordPieceModel
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.config.types import PositiveInt
 from nlu.data.pieces import PIECES, PieceTokenizer, can_cut, count_words, encoded
+from nlu.data.tokenizer_files import backend_at, backend_of_file, bert, numbers_of, read_vocab, set_case, with_tokens
 from nlu.data.word_starts import SPACE_BYTE, ids_of_units, marks_beginnings, options_of, without_mark
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -66,6 +66,8 @@ class Tokenizer:
         self._spells_everything = spells_everything
         self.marks_beginnings = marks_beginnings(backend)
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self.new_tokens = 0
+        """how many of its tokens, the last ones, the weights do not have"""
         text = backend.to_str() + repr((single, pair, unknown_id))
         if self.marks_beginnings:
             # Earlier versions also marked units inside of words.
@@ -131,25 +133,15 @@ class Tokenizer:
 def wordpiece(vocab: list[str], lowercase: bool, source: str) -> Tokenizer:
     """Return BERT's tokenizer with a vocabulary in the order of ids. Raises DataError as `of_vocabulary` does."""
 
-    def backend_of(numbers: dict[str, int]) -> Backend:
-        backend = Backend(WordPieceModel(numbers, unk_token="[UNK]", max_input_chars_per_word=100))
-        backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        return backend
-
-    return of_vocabulary(vocab, source, backend_of)
+    return of_vocabulary(vocab, source, lambda numbers: bert(numbers, lowercase))
 
 
 def of_vocabulary(vocab: list[str], source: str, backend_of: Callable[[dict[str, int]], Backend]) -> Tokenizer:
     """Return a tokenizer with BERT's special tokens: that of `backend_of`, given the number of each token.
 
-    `vocab` is in the order of ids, and `source` names it in errors. Raises DataError if a token occurs twice, or [UNK],
-    [CLS] or [SEP] is missing.
+    `vocab` is in the order of ids, and `source` names it in errors. Raises DataError without [UNK], [CLS] or [SEP].
     """
-    numbers = {token: number for number, token in enumerate(vocab)}
-    if len(numbers) != len(vocab):
-        twice = [token for token, count in Counter(vocab).items() if count > 1]
-        raise DataError(f"{source}: the vocabulary holds {twice[:3]} more than once; each line must be a new token")
+    numbers = numbers_of(vocab, source)
     if absent := [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in numbers]:
         raise DataError(f"{source}: the vocabulary lacks {', '.join(absent)}; give a BERT vocab.txt")
     return Tokenizer(backend_of(numbers), *_bert_templates(numbers), numbers["[UNK]"])
@@ -161,38 +153,13 @@ def _bert_templates(numbers: dict[str, int]) -> tuple[Template, Template]:
     return Template(begin, (), end), Template(begin, end, end)
 
 
-def read_vocab(path: Path) -> list[str]:
-    """Return the tokens of a vocab.txt. Only a line feed ends a line, because tokens may be other line separators."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: byte {error.start} is not UTF-8 ({error.reason}); give a BERT vocab.txt") from None
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
-
-
 def load_tokenizer(folder: Path, lowercase: bool | None) -> Tokenizer | None:
-    """Return the tokenizer of a folder of weights (tokenizer.json or vocab.txt), or None if it has neither.
+    """Return the tokenizer of a folder of weights, or None if it has none; see `backend_at`.
 
     `lowercase`: None follows the folder's settings, else true.
     """
-    if (path := folder / "tokenizer.json").is_file():
-        return _from_file(path, lowercase)
-    if not (path := folder / "vocab.txt").is_file():
-        return None
-    settings = folder / "tokenizer_config.json"
-    if lowercase is None and settings.is_file():
-        lowercase = json.loads(settings.read_text(encoding="utf-8")).get("do_lower_case")
-    lowercase = True if lowercase is None else lowercase
-    return wordpiece(read_vocab(path), lowercase, str(path))
-
-
-def _from_file(path: Path, lowercase: bool | None) -> Tokenizer:
-    backend = Backend.from_file(str(path))
-    if lowercase is not None:
-        if not isinstance(backend.normalizer, normalizers.BertNormalizer):
-            raise DataError(f"{path}: its normalizer determines the case; set tokenizer.lowercase=null")
-        backend.normalizer.lowercase = lowercase
-    return of_backend(backend, str(path))
+    backend = backend_at(folder, lowercase)
+    return None if backend is None else of_backend(backend, str(folder))
 
 
 def of_backend(backend: Backend, source: str) -> Tokenizer:
@@ -201,8 +168,9 @@ def of_backend(backend: Backend, source: str) -> Tokenizer:
     Raises DataError if it cannot spell any text, and has no token for what it cannot spell.
     """
     vocab = backend.get_vocab(with_added_tokens=True)
-    # BERT's name, then that of SentencePiece.
-    unknown = next((vocab[token] for token in ("[UNK]", "<unk>") if token in vocab), None)
+    # Its own name, then BERT's, then that of SentencePiece.
+    names = (getattr(backend.model, "unk_token", None), "[UNK]", "<unk>")
+    unknown = next((vocab[token] for token in names if token in vocab), None)
     spells_everything = unknown is None and _is_byte_level(backend)
     if spells_everything:
         unknown = vocab[SPACE_BYTE]
@@ -217,7 +185,10 @@ def of_backend(backend: Backend, source: str) -> Tokenizer:
         return Tokenizer(backend, *_bert_templates(vocab), unknown)
     backend.no_truncation()
     backend.no_padding()
-    single, pair = backend.encode("a"), backend.encode("a", "b")
+    try:
+        single, pair = backend.encode("a"), backend.encode("a", "b")
+    except Exception as error:  # the library raises nothing more special
+        raise DataError(f"{source}: its tokenizer cannot read the letter a ({error}); give an undamaged one") from None
     return Tokenizer(
         backend,
         _template_of(single, 1),
@@ -261,11 +232,41 @@ class Vocabulary:
     """
 
     _kept: tuple[str, Callable[[Collection[str]], set[str]]] | None = None
+    _case: bool | None = None
+    """whether the tokenizer of a file or folder lowercases; None: as it says"""
 
-    def __init__(self, vocab: str | None, min_count: int, max_size: int):
+    def __init__(self, vocab: str | None, min_count: int, max_size: int, added_tokens: Sequence[str] | None = None):
         """`vocab`: the path of a given vocabulary; None: that of the weights, else a built one. `min_count` and
-        `max_size` limit a built one."""
+        `max_size` limit a built one. `added_tokens`: see `marked`. Raises UserError for a blank one."""
         self.vocab, self.min_count, self.max_size = vocab, min_count, max_size
+        self.added_tokens = list(dict.fromkeys(added_tokens or ()))
+        if blank := [token for token in self.added_tokens if not token.strip() or token != token.strip()]:
+            raise UserError(
+                f"tokenizer.added_tokens has {blank[0]!r}, which begins or ends with a blank; remove the blank"
+            )
+
+    def marked(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Return the tokenizer with `added_tokens`, each of which is one token wherever a text has it.
+
+        Tokens that the vocabulary lacks follow its last row; `new_tokens` counts them. Where the tokenizer only changes
+        their case, they are found in any case.
+        """
+        if not self.added_tokens:
+            return tokenizer
+        known, normalizer = tokenizer.vocabulary, tokenizer.backend.normalizer
+        new = [token for token in self.added_tokens if token not in known]
+        numbers = known | {token: tokenizer.vocab_size + place for place, token in enumerate(new)}
+        lowers = normalizer is not None and normalizer.normalize_str("A") == "a"
+        tokens = {
+            # Other normalizers put a mark before the token, which a text has only where a word begins.
+            numbers[token]: AddedToken(
+                token, normalized=lowers and normalizer.normalize_str(token) == token.lower(), special=False
+            )
+            for token in self.added_tokens
+        }
+        found = of_backend(with_tokens(tokenizer.backend, tokens, "tokenizer.added_tokens"), "tokenizer.added_tokens")
+        found.new_tokens = len(new)
+        return found
 
     def keep(self, digest: str, chosen: Callable[[Collection[str]], set[str]]) -> None:
         """Keep words in a built vocabulary that are rarer than `min_count`: those of some words that `chosen` returns.
@@ -291,6 +292,7 @@ class Vocabulary:
     def settings(self) -> dict[str, object]:
         """Return all settings that shape a vocabulary built from text, as JSON, for the fingerprint of the store."""
         settings = {"min_count": self.min_count, "max_size": self.max_size, "counted": "rows that are trained on"}
+        settings |= {"added_tokens": self.added_tokens} if self.added_tokens else {}
         return settings | ({"kept": self._kept[0]} if self._kept else {})
 
     def given(self, path: Path | None, pretrained: Path | None) -> Tokenizer | None:
@@ -299,22 +301,27 @@ class Vocabulary:
         Raises DataError for a vocabulary that cannot be used, and for a folder without one.
         """
         if path is not None:
-            return self._of_file(path)
-        if pretrained is None:
-            return None
-        found = (pretrained / name for name in ("tokenizer.json", "vocab.txt"))
-        if (path := next(filter(Path.is_file, found), None)) is None:
-            raise DataError(
-                f"{pretrained} has neither tokenizer.json nor vocab.txt, so the word of each row of its weights is "
-                "unknown; set tokenizer.vocab to the vocabulary that they were trained with"
-            )
-        return self._of_folder(pretrained, path)
+            return self.marked(self._of_file(path))
+        return None if pretrained is None else self.marked(self._of_folder(pretrained))
 
     def _of_file(self, path: Path) -> Tokenizer:
-        return _from_file(path, None) if path.suffix == ".json" else self.tokenizer(read_vocab(path), str(path))
+        """Return the tokenizer of a tokenizer.json, of the lines of a vocab.txt, or of the folder of other files."""
+        if path.suffix == ".json" and path.name != "vocab.json":
+            backend = backend_of_file(path)
+            if self._case is not None:
+                set_case(backend, self._case, path)
+            return of_backend(backend, str(path))
+        if path.suffix in (".model", ".spm") or path.name in ("vocab.json", "merges.txt"):
+            path = path.parent
+        return self._of_folder(path) if path.is_dir() else self.tokenizer(read_vocab(path), str(path))
 
-    def _of_folder(self, folder: Path, path: Path) -> Tokenizer:
-        return self._of_file(path)
+    def _of_folder(self, folder: Path) -> Tokenizer:
+        if (found := load_tokenizer(folder, self._case)) is None:
+            raise DataError(
+                f"{folder} has neither tokenizer.json nor vocab.txt nor another vocabulary, so the word of each row of "
+                "its weights is unknown; set tokenizer.vocab to the vocabulary that they were trained with"
+            )
+        return found
 
     def build(self, texts: Iterable[list[str]]) -> Tokenizer:
         """Return a tokenizer of all words that occur at least `min_count` times in the texts, and of those to `keep`.
@@ -322,8 +329,13 @@ class Vocabulary:
         The texts are those of all rows of the training set, before any is held out. `restrict` then makes the
         vocabulary of the rows that remain; a word that is too rare in all rows is too rare in some of them.
         """
-        kept = sorted(self._frequent(self.count(texts)) - set(SPECIALS))
-        return self.tokenizer(SPECIALS + kept, "built vocabulary")
+        kept = sorted(self._frequent(self.count(texts)) - set(self._fixed))
+        return self.marked(self.tokenizer(self._fixed + kept, "built vocabulary"))
+
+    @property
+    def _fixed(self) -> list[str]:
+        """The tokens of every built vocabulary."""
+        return list(dict.fromkeys([*SPECIALS, *self.added_tokens]))
 
     def restrict(self, built: Tokenizer, counts_V: np.ndarray) -> tuple[Tokenizer, np.ndarray]:
         """Return the tokenizer of some of the rows, and its number for each token of `built`; (V,), int32.
@@ -333,13 +345,13 @@ class Vocabulary:
         """
         number_of = built.backend.get_vocab()
         # The second key makes the order of equally frequent words the same on every machine.
-        words = sorted(number_of.keys() - set(SPECIALS), key=lambda word: (-counts_V[number_of[word]], word))
+        words = sorted(number_of.keys() - set(self._fixed), key=lambda word: (-counts_V[number_of[word]], word))
         frequent = self._frequent({word: counts_V[number_of[word]] for word in words})
-        kept = [word for word in words if word in frequent][: max(0, self.max_size - len(SPECIALS))]
-        restricted = self.tokenizer(SPECIALS + kept, "built vocabulary")
+        kept = [word for word in words if word in frequent][: max(0, self.max_size - len(self._fixed))]
+        restricted = self.marked(self.tokenizer(self._fixed + kept, "built vocabulary"))
         # Words that are not kept become [UNK].
         numbers_V = np.full(len(counts_V), restricted.unknown_id, np.int32)
-        for number, word in enumerate([*SPECIALS, *kept]):
+        for number, word in enumerate([*self._fixed, *kept]):
             numbers_V[number_of[word]] = number
         return restricted, numbers_V
 
@@ -354,28 +366,20 @@ class WordPiece(Vocabulary):
         lowercase: bool | None = None,
         min_count: PositiveInt = 2,
         max_size: PositiveInt = 30_000,
+        added_tokens: list[str] | None = None,
     ):
         """`vocab`: a vocab.txt (path or URL); null: that of the pretrained model, or one built from the training rows
         with the words that occur at least `min_count` times, the most frequent first, at most `max_size` including the
         special tokens. Other words become [UNK], so that its vector is trained too. `lowercase`: null follows the
-        pretrained tokenizer, else true."""
-        super().__init__(vocab, min_count, max_size)
-        self.lowercase = lowercase
+        pretrained tokenizer, else true. `added_tokens` are never split."""
+        super().__init__(vocab, min_count, max_size, added_tokens)
+        self.lowercase = self._case = lowercase
 
     def settings(self) -> dict[str, object]:
         return {**super().settings(), "lowercase": self.lowercase}
 
     def tokenizer(self, vocab: list[str], source: str) -> Tokenizer:
         return wordpiece(vocab, self._lowercase, source)
-
-    def _of_file(self, path: Path) -> Tokenizer:
-        return _from_file(path, self.lowercase) if path.suffix == ".json" else super()._of_file(path)
-
-    def _of_folder(self, folder: Path, path: Path) -> Tokenizer:
-        # The settings of the folder may say the case.
-        tokenizer = load_tokenizer(folder, self.lowercase)
-        assert tokenizer is not None, "the folder has one"
-        return tokenizer
 
     def count(self, texts: Iterable[list[str]]) -> Counter[str]:
         normalizer = normalizers.BertNormalizer(lowercase=self._lowercase)

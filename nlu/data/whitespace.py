@@ -28,11 +28,12 @@ class Whitespace(Vocabulary):
         lowercase: bool = False,
         min_count: PositiveInt = 2,
         max_size: PositiveInt = 30_000,
+        added_tokens: list[str] | None = None,
     ):
         """`vocab`: a vocab.txt or tokenizer.json (path or URL); null: that of the pretrained model, or one built from
         the training rows with the tokens that occur at least `min_count` times, the most frequent first, at most
-        `max_size` including the special ones. `lowercase` the tokens first."""
-        super().__init__(vocab, min_count, max_size)
+        `max_size` including the special ones. `lowercase` the tokens first. `added_tokens` are never split."""
+        super().__init__(vocab, min_count, max_size, added_tokens)
         self.lowercase = lowercase
 
     def settings(self) -> dict[str, object]:
@@ -52,9 +53,14 @@ class Whitespace(Vocabulary):
         return of_vocabulary(vocab, source, backend_of)
 
     def _of_file(self, path: Path) -> Tokenizer:
-        found = super()._of_file(path)
+        return self._of_words(super()._of_file(path), path)
+
+    def _of_folder(self, folder: Path) -> Tokenizer:
+        return self._of_words(super()._of_folder(folder), folder)
+
+    def _of_words(self, found: Tokenizer, path: Path) -> Tokenizer:
         if isinstance(found.backend.pre_tokenizer, pre_tokenizers.WhitespaceSplit):
             return found
         # A vocabulary of another tokenizer, whose tokens the texts consist of.
-        numbers = found.vocabulary
-        return self.tokenizer(sorted(numbers, key=numbers.__getitem__), str(path))
+        token_of = {number: token for token, number in found.vocabulary.items()}
+        return self.tokenizer([token_of.get(n, f"[unused {n}]") for n in range(found.vocab_size)], str(path))

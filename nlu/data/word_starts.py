@@ -9,6 +9,7 @@ Axes: U units, P some of them; flat arrays hold the tokens of units one after an
 
 import json
 import re
+import unicodedata
 from collections.abc import Container
 from typing import Any
 
@@ -22,6 +23,12 @@ SPACE_BYTE = "\u0120"
 """a space in a byte-level vocabulary"""
 BLANK_MARKS = ("\u2581", SPACE_BYTE)
 """what stands for a blank at the beginning of a token, in vocabularies of SentencePiece and of bytes"""
+UNSPACED = re.compile(f"[{IDEOGRAPHS}\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff]")
+"""scripts without blanks between words: ideographs, kana, Thai, Lao, Tibetan, Burmese, Khmer"""
+AS_THEMSELVES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHER_BYTES = sorted({*range(0x100)}.difference(AS_THEMSELVES))
+BYTE_OF = {chr(byte): byte for byte in AS_THEMSELVES} | {chr(0x100 + n): byte for n, byte in enumerate(OTHER_BYTES)}
+"""the byte of each character of a byte-level vocabulary, which cannot show some bytes as they are"""
 PARTS = ("normalizer", "pre_tokenizer")
 MODEL = ',"model":'
 """where the vocabulary begins in the text of a tokenizer; inside a string of JSON the quotes would be escaped"""
@@ -80,15 +87,27 @@ def _unmarked(node: Any) -> Any:
 def begins_word(token: str, vocabulary: Container[str]) -> bool:
     """Return whether a token begins a word, by its spelling in this vocabulary.
 
-    In WordPiece a token that begins with ## continues a word. Where a mark stands for a blank, a token without it
-    continues a word if it begins with a letter or digit that is not an ideograph.
+    In a script without blanks each token that begins a character is a word. Otherwise, in WordPiece a token that begins
+    with ## continues a word; where a mark stands for a blank, so does a token without it that begins with a letter or
+    digit.
     """
-    if token.startswith("##"):
-        return False
     mark = next((mark for mark in BLANK_MARKS if mark in vocabulary), None)
-    return (
-        mark is None
-        or token.startswith(mark)
-        or not token[:1].isalnum()
-        or re.match(f"[{IDEOGRAPHS}]", token) is not None
-    )
+    if mark is not None and token.startswith(mark):
+        return True
+    first = _character(token) if mark == SPACE_BYTE else token.removeprefix("##")[:1]
+    # Vowels and tones that are written above or below a letter are marks.
+    if not first or unicodedata.category(first).startswith("M"):
+        return False
+    return UNSPACED.match(first) is not None or not token.startswith("##") and (mark is None or not first.isalnum())
+
+
+def _character(token: str) -> str:
+    """Return the first character that begins in a token of bytes, "a" if none does.
+
+    An ideograph stands for one of which only the first bytes are there, if it may be of a script without blanks.
+    """
+    spelled = bytes(BYTE_OF.get(character, 0) for character in token).lstrip(bytes(range(0x80, 0xC0)))
+    first = spelled.decode("utf-8", errors="replace")[:1] or "a"
+    if first != "\ufffd":
+        return first
+    return "一" if 0xE0 <= spelled[0] < 0xEA or spelled[0] >= 0xEF else "a"

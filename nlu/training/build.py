@@ -282,8 +282,11 @@ def build_data(
         else:
             store = _prepared(config, plans, fold, progress)
     rows_V = None
-    if source is not None and whole is not None and not config.tokenizer.get("vocab"):
-        rows_V = rows_of(store.tokenizer, whole)
+    if source is not None and whole is not None:
+        count = whole.vocab_size - whole.new_tokens
+        # Another vocabulary than that of the weights must not grow to their size.
+        if not config.tokenizer.get("vocab") or whole.new_tokens and source.config.get("vocab_size") == count:
+            rows_V = rows_of(store.tokenizer, whole)
     return Data(store, source, rows_V)
 
 
@@ -340,6 +343,8 @@ def planned(config: Run) -> tuple[type[Task], Pretrained | None, Plan]:
         trusted=trusted,
         shared=config.stores,
     )
+    if source is not None and plan.tokenizer is not None:
+        source = replace(source, new_tokens=plan.tokenizer.new_tokens)
     return task_class, source, plan
 
 

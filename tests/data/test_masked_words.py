@@ -1,6 +1,7 @@
 """Masks, compared with a statement of the rule for one example at a time, and their statistics over many examples."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,18 +10,27 @@ from nlu.config.errors import UserError
 from nlu.data.collate import Batch, collate
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
-from nlu.data.layouts import LAYOUTS
+from nlu.data.layouts import LAYOUTS, encode_single
 from nlu.data.seeds import uniforms
 from nlu.data.store import EncodedRows, Origin, StoredSet, record_batch
 from nlu.data.targets import MaskedWords
 from nlu.data.targets.masked import Masking
-from nlu.data.tokenizing import wordpiece
+from nlu.data.tokenizer_files import bert
+from nlu.data.tokenizing import Tokenizer, WordPiece, of_backend, wordpiece
+from nlu.data.word_starts import begins_word
+from tests.data.hub_folders import BERT, KINDS, bytes_backend
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]"]
 PIECES = [f"##{letter}" for letter in "abcdefgh"]
 VOCAB = [*SPECIALS, *(f"w{number}" for number in range(40)), *PIECES]
 UNK, CLS, SEP, MASK = (VOCAB.index(name) for name in ("[UNK]", "[CLS]", "[SEP]", "[MASK]"))
 KEY = (3, 7)
+UNSPACED = [
+    "今日はとても良い天気ですね", "東京都に住んでいますがコンピューターを買いました",
+    "ภาษาไทยเป็นภาษาที่ไม่มีช่องว่างระหว่างคำ", "ວັດພະແກ້ວຢູ່ນະຄອນຫຼວງວຽງຈັນ",
+    "中国的经济发展很快我们都很高兴", "这部电影非常好看演员的表演也很自然", "金融科技公司发布年度报告净利润增长两成",
+]  # fmt: skip
+"""sentences and titles without a blank between words"""
 
 
 def examples(count: int, masking: Masking, *, words: bool = False, longest: int = 40) -> Examples:
@@ -42,10 +52,15 @@ def examples(count: int, masking: Masking, *, words: bool = False, longest: int 
         firsts = [np.arange(1, len(row) - 1, 2) for row in rows]
         encoded.words = np.concatenate(firsts).astype(np.int32)
         encoded.word_counts_N = np.array([len(first) for first in firsts])
+    return masked_examples(encoded, wordpiece(VOCAB, True, "vocab"), masking)
+
+
+def masked_examples(encoded: EncodedRows, tokenizer: Tokenizer, masking: Masking) -> Examples:
+    count = len(encoded.lengths_N)
     nowhere = Origin(*(np.zeros(count, np.int64) for _ in range(4)))
     stored = StoredSet([record_batch(encoded, [], None, nowhere)])
     target = MaskedWords(Files(train="rows"))
-    target.fit(stored, np.arange(count), wordpiece(VOCAB, True, "vocab"))
+    target.fit(stored, np.arange(count), tokenizer)
     target.choose(masking)
     # What a checkpoint keeps must give the same masks.
     return Examples("train", stored, np.arange(count), MaskedWords.from_meta(target.meta()), LAYOUTS["single"])
@@ -169,6 +184,46 @@ def test_shares_over_many_examples_are_the_configured_ones_and_words_are_whole()
     assert chosen / free == pytest.approx(0.2, abs=0.004)
     assert hidden / chosen == pytest.approx(0.8, abs=0.02)
     assert kept / chosen == pytest.approx(0.1 + 0.1 / 48, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "merged bytes", "wordpiece", "xlm-roberta"])
+def test_about_15_of_100_tokens_of_a_text_without_blanks_are_masked(kind: str, tmp_path: Path) -> None:
+    if kind == "xlm-roberta":
+        KINDS[kind](tmp_path)
+        tokenizer = WordPiece().given(None, tmp_path)
+    elif kind == "wordpiece":
+        letters = sorted(set("".join(UNSPACED)))
+        numbers = {token: number for number, token in enumerate([*BERT, *letters, *(f"##{one}" for one in letters)])}
+        backend = bert(numbers, False)
+        backend.normalizer.handle_chinese_chars = False
+        tokenizer = of_backend(backend, kind)
+    else:
+        tokenizer = of_backend(bytes_backend(BERT, UNSPACED, size=262 if kind == "bytes" else 500), kind)
+    assert tokenizer is not None
+    texts = [text for text in UNSPACED for _ in range(20)]
+    part = masked_examples(encode_single(tokenizer, texts, 512), tokenizer, Masking())
+    free = chosen = 0
+    for example, tokens, _, labels in separate(collate(part, np.arange(len(texts)), KEY), part):
+        # The characters of the text tell which tokens are one: all bytes of a character, marks over a letter.
+        offsets = tokenizer.backend.encode(texts[example], add_special_tokens=False).offsets
+        number = sum(token not in tokenizer.special_ids and token != tokenizer.unknown_id for token in tokens.tolist())
+        longest = max(offsets.count(offset) for offset in offsets) + 2
+        assert abs(len(labels) - 0.15 * number) <= longest, texts[example]
+        free, chosen = free + number, chosen + len(labels)
+    # 140 texts; the standard error is about 0.004.
+    assert chosen / free == pytest.approx(0.15, abs=0.015)
+
+
+def test_words_between_blanks_stay_whole_in_a_vocabulary_of_bytes() -> None:
+    tokenizer = of_backend(bytes_backend(BERT, UNSPACED, size=262), "bytes")
+    text = "the naïve мир 서울에서 中国"
+    tokens = tokenizer.ids([text])[0].tolist()
+    known = tokenizer.vocabulary
+    spelled = {number: token for token, number in known.items()}
+    begins = [begins_word(spelled[number], known) for number in tokens]
+    # The first byte of the text stands without a blank before it.
+    starts = np.cumsum([0, *(len(part.encode()) + (n > 0) for n, part in enumerate(text.split(" ")))])[:-1].tolist()
+    assert [place for place, is_one in enumerate(begins) if is_one] == [*starts[1:], starts[-1] + 1, starts[-1] + 4]
 
 
 def test_random_words_are_as_frequent_as_the_power_of_their_occurrences() -> None:

@@ -17,7 +17,7 @@ from tokenizers import normalizers
 from tokenizers.models import WordPiece
 
 from nlu.config.errors import UserError
-from nlu.data.tokenizing import read_vocab
+from nlu.data.tokenizer_files import read_vocab
 from nlu.inference.exports.padded import (
     copied_pooler,
     load_exactly,

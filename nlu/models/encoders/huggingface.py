@@ -66,7 +66,8 @@ class HuggingFace(nn.Module):
         if random_weights:
             _fit_vocabulary(config, vocab_size)
         else:
-            _require_vocabulary(config, vocab_size, source)
+            _require_vocabulary(config, vocab_size - source.new_tokens, source)
+            config.vocab_size = max(config.vocab_size, vocab_size)
         self.random_weights = random_weights
         self.inner = _random_model(config, source)
         # Through JSON, because the configuration may hold types of torch.

@@ -64,7 +64,7 @@ def with_layers(source: Pretrained, asked: Sequence[int] | int) -> SomeLayers:
         of_kept = {place: pruned[number] for place, number in enumerate(kept) if number in pruned}
         sizes = {**sizes, PRUNED_HEADS: as_written(of_kept)}
     return SomeLayers(
-        source.reference, source.weights, {**source.config, **sizes}, source.key, source.description, tuple(kept)
+        source.reference, source.weights, {**source.config, **sizes}, source.key, source.description, layers=tuple(kept)
     )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nlu.config.errors import CheckpointError
 from nlu.config.targets import build
+from nlu.config.words import counted
 from nlu.models.composite import LAYOUT
 from nlu.models.formats.fine_tuned import Scale, UnfitHeadError, fitted_head, in_order, last_of, rescaled
 from nlu.models.formats.names import encoder_names
@@ -72,6 +73,8 @@ class Pretrained:
     """the key that names the reference"""
     description: Path | None = None
     """the folder of configuration and tokenizer, if it is not that of the weights"""
+    new_tokens: int = 0
+    """how many tokens of the run, the last ones, have no row in the weights (`tokenizer.added_tokens`)"""
 
     @property
     def folder(self) -> Path:
@@ -281,21 +284,38 @@ def load_into(
 def _of_tokens(theirs: dict[str, Tensor], own: dict[str, Tensor], words: str, rows_V: np.ndarray) -> dict[str, Tensor]:
     """Return the tensors with the rows of the model's tokens, where they have a row for each row of the table `words`.
 
-    A table that lacks some of these rows stays, and so does everything in a model that keeps all of them.
+    A new token (-1) gets the mean of the rows of all tokens plus the random row that it has in `own`, so that new ones
+    differ. A table that lacks some of the rows stays, and so does everything in a model that keeps all of them.
     """
-    count = len(theirs.get(words, ()))
-    if count <= rows_V.max() or np.array_equal(rows_V, np.arange(count)) or len(own[words]) != len(rows_V):
+    count, size = len(theirs.get(words, ())), len(own[words])
+    if count <= rows_V.max() or size < len(rows_V):
         return theirs
-    chosen_V = torch.from_numpy(rows_V)
-    log.info(
-        "word vectors of %s of %s pieces are kept, %.1f MB less",
-        f"{len(rows_V):,}", f"{count:,}", (count - len(rows_V)) * theirs[words][0].numel() * 4 / 1e6,
-    )  # fmt: skip
+    # The tables of some encoders have more rows than there are tokens.
+    rows_R = np.concatenate([rows_V, np.arange(len(rows_V), size)])
+    rows_R[rows_R >= count] = -1
+    if np.array_equal(rows_R, np.arange(count)):
+        return theirs
+    if size < count:
+        log.info(
+            "word vectors of %s of %s pieces are kept, %.1f MB less",
+            f"{size:,}", f"{count:,}", (count - size) * theirs[words][0].numel() * 4 / 1e6,
+        )  # fmt: skip
+    if new := int((rows_V < 0).sum()):
+        log.info("%s of tokenizer.added_tokens: vectors begin near the mean of all others", counted(new, "new token"))
+    known_V, is_new_R = torch.from_numpy(rows_V[rows_V >= 0]), torch.from_numpy(rows_R < 0)
+
+    def chosen(value: Tensor, random: Tensor) -> Tensor:
+        found = value[torch.from_numpy(rows_R.clip(0))].to(random.dtype)
+        if is_new_R.any():
+            found[is_new_R] = value[known_V].to(random.dtype).mean(0) + random[is_new_R]
+        return found
+
     # The bias of a decoder has a row for each token too.
     of_tokens = {
-        name: value[chosen_V]
+        name: chosen(value, own[name])
         for name, value in theirs.items()
-        if name in own and value.shape[:1] == (count,) and own[name].shape == (len(rows_V), *value.shape[1:])
+        if name in own and value.shape[:1] == (count,) and own[name].shape == (size, *value.shape[1:])
+        if name == words or size != count
     }
     return {**theirs, **of_tokens}
 
