@@ -7,7 +7,7 @@ on each machine, because importing it takes seconds. Keys of tokenizer_config.js
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,7 +36,8 @@ NORMALIZER = {
     "do_lower_case": "lowercase", "strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars",
 }  # fmt: skip
 """keys of BERT's normalizer, and their names in the package tokenizers"""
-ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+AROUND = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+ROLES = (*AROUND, "pad_token", "mask_token")
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 USUAL = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
 """keys that are refused with another value"""
@@ -65,8 +66,9 @@ def backend_at(folder: Path, lowercase: bool | None) -> Backend | None:
     if path.is_file():
         backend = _following(backend_of_file(path), settings, folder)
     elif is_built:
-        names = {role: settings[role] for role in ROLES if settings.get(role)}
-        backend = _following(bert(numbers_of(read_vocab(vocab), str(vocab)), True, **names), settings, folder)
+        names = {role: settings.get(role) or usual for role, usual in AROUND.items()}
+        numbers = numbers_of(read_vocab(vocab), str(vocab), names.values())
+        backend = _following(bert(numbers, True, **names), settings, folder)
     else:
         backend = backend_of_file(_converted(folder))
     if settings.get("split_special_tokens"):
@@ -112,13 +114,15 @@ def read_vocab(path: Path) -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
-def numbers_of(vocab: list[str], source: str) -> dict[str, int]:
-    """Return the number of each token, given in the order of numbers.
+def numbers_of(vocab: list[str], source: str, special: Collection[str] = ("[UNK]", "[CLS]", "[SEP]")) -> dict[str, int]:
+    """Return the number of each token, given in the order of numbers. Raises DataError without the `special` ones.
 
     The last of equal tokens has the text, as in transformers; a warning names them. The rows of the others get names
     that no text has, so that every row keeps its number.
     """
     numbers = {token: number for number, token in enumerate(vocab)}
+    if absent := [token for token in special if token not in numbers]:
+        raise DataError(f"{source}: the vocabulary lacks {', '.join(absent)}; give a BERT vocab.txt")
     again = [number for number, token in enumerate(vocab) if numbers[token] != number]
     if again:
         shown = ", ".join(f"{vocab[n]!r} in lines {n + 1} and {numbers[vocab[n]] + 1}" for n in again[:3])
@@ -129,13 +133,13 @@ def numbers_of(vocab: list[str], source: str) -> dict[str, int]:
 
 def bert(
     numbers: Mapping[str, int], lowercase: bool, *, unk_token: str = "[UNK]", cls_token: str = "[CLS]",
-    sep_token: str = "[SEP]", **others: str,
+    sep_token: str = "[SEP]",
 ) -> Backend:  # fmt: skip
     """Return BERT's tokenizer, whose special tokens may have other names."""
     backend = Backend(WordPiece(dict(numbers), unk_token=unk_token, max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    if (cls_token, sep_token) != ("[CLS]", "[SEP]") and {cls_token, sep_token} <= numbers.keys():
+    if (cls_token, sep_token) != ("[CLS]", "[SEP]"):
         around = [(token, numbers[token]) for token in (sep_token, cls_token)]
         backend.post_processor = processors.BertProcessing(*around)
     return backend

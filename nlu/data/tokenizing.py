@@ -142,8 +142,6 @@ def of_vocabulary(vocab: list[str], source: str, backend_of: Callable[[dict[str,
     `vocab` is in the order of ids, and `source` names it in errors. Raises DataError without [UNK], [CLS] or [SEP].
     """
     numbers = numbers_of(vocab, source)
-    if absent := [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in numbers]:
-        raise DataError(f"{source}: the vocabulary lacks {', '.join(absent)}; give a BERT vocab.txt")
     return Tokenizer(backend_of(numbers), *_bert_templates(numbers), numbers["[UNK]"])
 
 

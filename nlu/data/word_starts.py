@@ -51,10 +51,7 @@ def without_mark(backend: Backend) -> Backend:
     document = json.loads(backend.to_str())
     for part in PARTS:
         document[part] = _unmarked(document[part])
-    unmarked = Backend.from_str(json.dumps(document))
-    # No part of the JSON.
-    unmarked.encode_special_tokens = backend.encode_special_tokens
-    return unmarked
+    return Backend.from_str(json.dumps(document))
 
 
 def ids_of_units(

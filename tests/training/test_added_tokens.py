@@ -1,4 +1,4 @@
-"""tokenizer.added_tokens: markers with vectors of their own in every run; and tokens that weights bring beside others."""
+"""tokenizer.added_tokens: markers with vectors of their own in every run; and tokens that weights bring themselves."""
 
 from pathlib import Path
 from typing import Any

@@ -243,7 +243,7 @@ def _repeats(config: dict[str, Any]) -> Iterator[str]:
 def _paths(config: dict[str, Any]) -> Iterator[str]:
     vocab, pretrained = config["tokenizer"].get("vocab"), config["model"].get("pretrained")
     if vocab is not None and not _exists(vocab):
-        yield f"tokenizer.vocab is {vocab!r}, which does not exist; set it to a vocab.txt, a tokenizer.json or a folder that has one, or null"
+        yield f"tokenizer.vocab is {vocab!r}, which does not exist; set it to a vocab.txt or a tokenizer.json, or null"
     if pretrained not in (None, MISSING) and not _exists(pretrained) and not _is_part_of_run(pretrained):
         yield (
             f"model.pretrained is {pretrained!r}, which does not exist here; {_on_the_hub(pretrained)}set it to a "
