@@ -1,6 +1,8 @@
 """What a reader yields, and the contract of your own readers."""
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,8 @@ from nlu.config.words import called, shortened
 
 WHOLE_ROW = "(row)"
 """in the place of a field, for a problem of the row as a whole"""
+LISTED_CAUSES, LISTED_ROWS = 10, 3
+NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
@@ -51,6 +55,36 @@ class BadRow:
         shown = repr(shown) if self.is_text else shown.encode(errors="backslashreplace").decode()
         where = "the row" if self.field == WHOLE_ROW else f"field {self.field}:"
         return f"{where} {shown} {self.rule}"
+
+
+class BadRows:
+    """Counts rows that cannot be used, by their cause; memory does not grow with their number."""
+
+    def __init__(self, path: Path):
+        self.count, self._path = 0, path
+        self._causes: dict[tuple[str, str], list[BadRow]] = {}
+        """the first rows of each cause"""
+        self._counts = Counter[tuple[str, str]]()
+
+    def add(self, bad: BadRow) -> None:
+        # A rule may tell a number of the row, such as that of its tokens.
+        cause = bad.field, NUMBERS.sub("#", bad.rule)
+        self.count += 1
+        if cause in self._causes or len(self._causes) < LISTED_CAUSES:
+            first = self._causes.setdefault(cause, [])
+            first += [bad] if len(first) < LISTED_ROWS else []
+            self._counts[cause] += 1
+
+    def described(self) -> list[str]:
+        """Return a line for each row; of a cause with more than LISTED_ROWS rows, one with their count."""
+        lines = []
+        for cause, rows in self._causes.items():
+            if (more := self._counts[cause] - len(rows)) > 0:
+                numbers = ", ".join(str(row.number) for row in rows)
+                lines.append(f"{called(self._path)}:{numbers} and {more:,} more: {rows[0].sentence}")
+            else:
+                lines += [row.describe(self._path) for row in rows]
+        return lines
 
 
 @dataclass(slots=True)

@@ -6,28 +6,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.inference import STANDARD, Input
-from nlu.config.nearest import nearest
-from nlu.config.targets import build
-from nlu.config.words import counted, show_as
-from nlu.data.building import LISTED_BAD_ROWS
+from nlu.config.inference import STANDARD
+from nlu.config.words import counted, shortened, show_as
 from nlu.data.dataset import Files
-from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
-from nlu.data.fields import SUFFIX_FORMATS, usual_fields
 from nlu.data.labels import applies
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
-from nlu.data.reader import BadRow
+from nlu.data.reader import BadRow, BadRows
 from nlu.data.reader import Row as RowOfFile
-from nlu.data.readers import Fields, column_names, format_of, header_remedy
 from nlu.inference.trained import Trained
-from nlu.storage.places import plain_name
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +113,8 @@ def _kind(row: object) -> str:
     return f"a list of {len(row)}" if isinstance(row, list | tuple) else f"{row!r:.40}"
 
 
+LONGEST_TOKEN = 30
+"""characters of a token; a row of one longer token is a text"""
 Problem = Callable[[Values], tuple[str, str] | None]
 """returns the field of a row that cannot be used, and the rule that its value breaks, or None"""
 
@@ -154,104 +147,6 @@ def found(path: str, file_format: str, key: str = "input") -> Iterator[Path]:
             log.warning("%s, a copy of standard input, cannot be removed: %s", folder, error.strerror or error)
 
 
-def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
-    """Return the rows of a file, read as `input` demands, and otherwise as the run read its own files.
-
-    Raises DataError if the file lacks a column for a text that the run reads.
-    """
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty; give a file with rows")
-    data = trained.config.data
-    file_format: str = asked.format
-    own = data.get("train")
-    if file_format == "auto" and isinstance(own, str) and Path(plain_name(own)).suffix == path.suffix:
-        file_format = data["format"]
-    reader = None
-    if asked.format == "auto" and (node := data.get("reader")) is not None and _is_own(path, own):
-        file_format, reader = OWN, build(node, trusted=trained.config.trusted_packages)
-    file_format = format_of(path, file_format)
-    given = {key: value for key in KEYS if (value := getattr(asked, key)) is not None}
-    dialect = replace(_dialect(data, file_format), **given, reader=reader)
-    fields = _fields(trained, asked, path, file_format, dialect)
-    # Columns that are numbers, as in training, say nothing about the first row, so the setting of training decides.
-    header = asked.header
-    if header is None and not asked.fields and all(isinstance(column, int) for column in fields.values()):
-        header = data["header"]
-    return Originals(path, file_format, fields, header, dialect)
-
-
-def _is_own(path: Path, own: object) -> bool:
-    """Return whether the reader of the run's own files reads this one: it has their suffix, or no known one."""
-    names = [plain_name(one) for one in (own if isinstance(own, list) else [own]) if isinstance(one, str)]
-    suffixes = {Path(one).suffix for one in names}
-    return path.suffix in suffixes or path.suffix.lower() not in SUFFIX_FORMATS
-
-
-def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:
-    """Return the dialect of a file: that of the run's own files if both have the same format."""
-    dialect, own = Dialect.of(data), data.get("train")
-    if dialect == PLAIN:
-        # The rows of the run may come from a table of MaxCompute, which lacks a dialect.
-        return PLAIN
-    own_format = format_of(Path(own), data["format"]) if isinstance(own, str) else data["format"]
-    return dialect if file_format == own_format else PLAIN
-
-
-def _fields(trained: Trained, asked: Input, path: Path, file_format: str, dialect: Dialect) -> Fields:
-    alternatives = alternatives_of(trained)
-    if file_format == "lines":
-        if ("text",) not in alternatives:
-            raise DataError(f"{path}: each line is one text, but the run reads {either(alternatives)}; give a table")
-        return {}
-    if asked.fields:
-        return _given(asked.fields, alternatives)
-    trained_on: Fields = trained.config.data.get("fields") or {}
-    try:
-        names = column_names(path, file_format, dialect)
-    except UnicodeDecodeError as error:
-        raise not_utf_8(path, error) from None
-    for roles in alternatives:
-        # In this order: the columns of training, columns that are named like the roles, and names that are common for
-        # them.
-        candidates: list[Fields] = [
-            {role: trained_on.get(role, role) for role in roles},
-            {role: role for role in roles},
-            {role: column for role, column in usual_fields(names, roles).items() if role in roles},
-        ]
-        for fields in candidates:
-            if (
-                file_format == "conll"
-                or set(fields) == set(roles)
-                and all(_is_there(column, names) for column in fields.values())
-            ):
-                return fields
-    roles = alternatives[0]
-    wanted = {role: trained_on.get(role, role) for role in roles}
-    absent = [str(column) for column in wanted.values() if not _is_there(column, names)]
-    close = ", ".join(nearest(absent[0], names))
-
-    def is_header(cells: list[str]) -> bool:
-        return all(_is_there(column, cells) for column in wanted.values())
-
-    title = header_remedy(path, file_format, is_header, dialect)
-    raise DataError(
-        f"{path}: the column {absent[0]}, which the run reads, is missing; the file has {names[:12]}"
-        f"{f'; nearest: {close}' if close else ''}{f'; {title}' if title else ''}; set input.fields to e.g. "
-        f"{{{', '.join(f'{role}: COLUMN' for role in roles)}}}"
-    )
-
-
-def _given(fields: Fields, alternatives: tuple[tuple[str, ...], ...]) -> Fields:
-    for roles in alternatives:
-        if set(roles) <= set(fields):
-            return {role: fields[role] for role in roles}
-    raise UserError(f"input.fields is {fields}, but the run reads {either(alternatives)}; set input.fields to these")
-
-
-def _is_there(column: str | int, names: list[str]) -> bool:
-    return column < len(names) if isinstance(column, int) else column in names
-
-
 def require_usable(
     source: Originals,
     problem: Problem,
@@ -265,16 +160,14 @@ def require_usable(
     Raises DataError for rows that cannot be used, unless `may_skip`, for a row that the output cannot hold, and for a
     file without rows.
     """
-    count, wrong = 0, 0
-    # Some bad rows are listed and all are counted, so a file with a million of them gives a short message with the
-    # right number.
-    listed: list[str] = []
+    count, bad_rows = 0, BadRows(source.path)
+    several, longest = "tokens" not in source.fields, ""
     for row, original in source.rows():
         count += 1
         if (bad := bad_row(row, source, problem)) is not None:
-            wrong += 1
-            if len(listed) < LISTED_BAD_ROWS:
-                listed.append(bad.describe(source.path))
+            bad_rows.add(bad)
+        elif not several and isinstance(row, RowOfFile):
+            longest, several = max(longest, row.values["tokens"][0], key=len), len(row.values["tokens"]) > 1
         if bad is None or may_skip:
             require_writable(original, f"{source.path}:{row.number}")
         # Before the next row is read: a bad row behind max_rows does not matter.
@@ -282,12 +175,16 @@ def require_usable(
             break
     if not count:
         raise DataError(f"{source.path} contains no rows; give a file with some")
-    if wrong and not may_skip:
-        summary = f"{wrong:,} of the {counted(count, 'row')} cannot be used, the first {len(listed)} are"
+    if bad_rows.count and not may_skip:
         raise DataError(
-            *listed,
-            summary=summary if wrong > len(listed) else "",
+            *bad_rows.described(),
+            summary=f"{bad_rows.count:,} of the {counted(count, 'row')} cannot be used" if bad_rows.count > 1 else "",
             remedy="correct these rows, or set on_bad_row=skip to leave their predictions empty",
+        )
+    if not several and len(longest) > LONGEST_TOKEN:
+        raise DataError(
+            f"{source.path}: each row is read as one token, such as {shortened(longest)!r}, but the run was trained on "
+            f"lists of tokens; set 'input.fields={{text: {source.fields['tokens']}}}' for texts"
         )
     return count
 

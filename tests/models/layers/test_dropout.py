@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nlu.data.collate import Batch
 from nlu.data.seeds import stable_seed
 from nlu.models.layers.attention import attention_over
 from nlu.models.layers.dropout import Dropout, Noise, active, drawing_from, dropout, padded_dropout
@@ -18,12 +19,15 @@ LENGTHS = {7: 2, 3: 5, 9: 5, 4: 11}
 
 def noise(*examples: int, seed: int = 1, step: int = 4) -> Noise:
     """Return the streams of a batch of these examples, which stand in order of length."""
-    places = np.arange(len(examples))[None]
-    batch: Any = SimpleNamespace(
-        examples_B=np.array(examples), lengths=[LENGTHS[each] for each in examples],
-        sequences_KB=torch.from_numpy(places),
-    )  # fmt: skip
+    batch = batch_of(list(examples), [LENGTHS[each] for each in examples], [list(range(len(examples)))])
     return Noise(seed, step, batch)
+
+
+def batch_of(examples: list[int], lengths: list[int], places: list[list[int]]) -> Batch:
+    """Return a batch of examples whose sequences stand at these places; its tokens mean nothing."""
+    nothing = torch.zeros(sum(lengths), dtype=torch.int64)
+    starts_S = torch.tensor([0, *lengths]).cumsum(0)[:-1]
+    return Batch(np.array(examples), lengths, nothing, nothing, nothing, starts_S, torch.tensor(places))
 
 
 def generator(example: int, text: int) -> np.random.SFC64:
@@ -78,12 +82,19 @@ def test_the_bits_are_those_of_the_generator_of_seed_step_and_example() -> None:
 
 def test_texts_of_a_pair_in_separate_sequences_have_separate_streams() -> None:
     # The texts of example 5 are sequences 2 and 0, those of example 6 are 1 and 3.
-    batch: Any = SimpleNamespace(
-        examples_B=np.array([5, 6]), lengths=[3, 3, 3, 3], sequences_KB=torch.tensor([[2, 1], [0, 3]])
-    )
+    batch = batch_of([5, 6], [3, 3, 3, 3], [[2, 1], [0, 3]])
     bits = Noise(1, 4, batch).bits([4] * 4).reshape(4, 4)
     for sequence, (example, text) in enumerate([(5, 1), (6, 0), (5, 0), (6, 1)]):
         assert np.array_equal(bits[sequence], generator(example, text).random_raw(1).view(np.uint16))
+
+
+def test_windows_of_a_text_have_separate_streams() -> None:
+    # The windows of example 5 are sequences 2, 0 and 3, the only one of example 6 is 1.
+    batch = batch_of([5, 6], [3, 3, 3, 3], [[2, 0, 3, 1]])
+    batch.windows_B = np.array([3, 1])
+    bits = Noise(1, 4, batch).bits([4] * 4).reshape(4, 4)
+    for sequence, (example, window) in enumerate([(5, 1), (6, 0), (5, 0), (5, 2)]):
+        assert np.array_equal(bits[sequence], generator(example, window).random_raw(1).view(np.uint16))
 
 
 def test_streams_go_back_to_where_they_were() -> None:

@@ -1,0 +1,209 @@
+"""Which columns of a file hold the texts that a run reads, and whether its first row names them."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import DataError, UserError
+from nlu.config.inference import Input
+from nlu.config.nearest import nearest
+from nlu.config.targets import build
+from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
+from nlu.data.fields import NAMES_OF_TEXTS, ROLES, SUFFIX_FORMATS, USUAL_LABELS, usual_fields
+from nlu.data.originals import Originals
+from nlu.data.reader import Row
+from nlu.data.readers import TABLES, Fields, column_names, format_of, header_remedy, read_rows
+from nlu.data.reading import HEADER_WORDS, SAMPLED_ROWS
+from nlu.data.targets.classes import NUMBER
+from nlu.inference.source import alternatives_of, either
+from nlu.inference.trained import Trained
+from nlu.storage.places import plain_name
+
+log = logging.getLogger(__name__)
+
+NAMES_OF_NUMBERS = frozenset("id qid uid guid idx index 编号 序号".split())
+OTHERS = NAMES_OF_NUMBERS | HEADER_WORDS | {name.lower() for name in USUAL_LABELS}
+"""names of columns that hold no text"""
+TITLES = OTHERS.union(NAMES_OF_TEXTS, ROLES)
+
+
+def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
+    """Return the rows of a file, read as `input` demands, and otherwise as the run read its own files.
+
+    Raises DataError if the file lacks a column for a text that the run reads, or seems to name its columns although
+    those of the run are numbers.
+    """
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty; give a file with rows")
+    data = trained.config.data
+    file_format: str = asked.format
+    own = data.get("train")
+    if file_format == "auto" and isinstance(own, str) and Path(plain_name(own)).suffix == path.suffix:
+        file_format = data["format"]
+    reader = None
+    if asked.format == "auto" and (node := data.get("reader")) is not None and _is_own(path, own):
+        file_format, reader = OWN, build(node, trusted=trained.config.trusted_packages)
+    file_format = format_of(path, file_format)
+    given = {key: value for key in KEYS if (value := getattr(asked, key)) is not None}
+    dialect = replace(_dialect(data, file_format), **given, reader=reader)
+    if file_format == "lines":
+        if ("text",) not in alternatives_of(trained):
+            either_of = either(alternatives_of(trained))
+            raise DataError(f"{path}: each line is one text, but the run reads {either_of}; give a table")
+        return Originals(path, file_format, {}, asked.header, dialect)
+    if asked.fields:
+        return Originals(path, file_format, _given(asked.fields, trained), asked.header, dialect)
+    fields = _fields(trained, path, file_format, dialect)
+    header = asked.header
+    numbered = {role: column for role, column in fields.items() if isinstance(column, int)}
+    if header is None and len(numbered) == len(fields):
+        # Columns that are numbers say nothing about the first row, so the setting of training decides.
+        header = data["header"]
+        if file_format in TABLES and (named := _named(trained, numbered, path, file_format, dialect)) is not None:
+            fields, header = named, True
+    return Originals(path, file_format, fields, header, dialect)
+
+
+def _is_own(path: Path, own: object) -> bool:
+    """Return whether the reader of the run's own files reads this one: it has their suffix, or no known one."""
+    names = [plain_name(one) for one in (own if isinstance(own, list) else [own]) if isinstance(one, str)]
+    suffixes = {Path(one).suffix for one in names}
+    return path.suffix in suffixes or path.suffix.lower() not in SUFFIX_FORMATS
+
+
+def _dialect(data: Mapping[str, Any], file_format: str) -> Dialect:
+    """Return the dialect of a file: that of the run's own files if both have the same format."""
+    dialect = Dialect.of(data)
+    if dialect == PLAIN:
+        # The rows of the run may come from a table of MaxCompute, which lacks a dialect.
+        return PLAIN
+    return dialect if file_format == _own_format(data) else PLAIN
+
+
+def _own_format(data: Mapping[str, Any]) -> str:
+    own: object = data.get("train")
+    own_format: str = format_of(Path(own), data["format"]) if isinstance(own, str) else data["format"]
+    return own_format
+
+
+def _fields(trained: Trained, path: Path, file_format: str, dialect: Dialect) -> Fields:
+    alternatives = alternatives_of(trained)
+    trained_on: Fields = trained.config.data.get("fields") or {}
+    try:
+        names = column_names(path, file_format, dialect)
+    except UnicodeDecodeError as error:
+        raise not_utf_8(path, error) from None
+
+    # A number means a column of the run's own tables, whose order fields by name need not have.
+    may_count = file_format in TABLES or file_format == _own_format(trained.config.data) == "parquet"
+
+    def is_there(column: str | int | list[str], cells: list[str]) -> bool:
+        return may_count and column < len(cells) if isinstance(column, int) else column in cells
+
+    for roles in alternatives:
+        # In this order: the columns of training, columns that are named like the roles, and names that are common for
+        # them.
+        candidates: list[Fields] = [
+            {role: trained_on.get(role, role) for role in roles},
+            {role: role for role in roles},
+            _by_name(names, roles, _numbers(trained)),
+        ]
+        for fields in candidates:
+            if (
+                file_format == "conll"
+                or set(fields) == set(roles)
+                and all(is_there(column, names) for column in fields.values())
+            ):
+                return fields
+    roles = alternatives[0]
+    wanted = {role: trained_on.get(role, role) for role in roles}
+    if not may_count and _numbers(trained):
+        raise DataError(
+            f"{path}: the run was trained on columns by number, {wanted}, but the fields of this file have names, "
+            f"{names[:12]}; set {_line(roles, names)}"
+        )
+    absent = [str(column) for column in wanted.values() if not is_there(column, names)]
+    close = ", ".join(nearest(absent[0], names))
+    title = header_remedy(
+        path, file_format, lambda cells: all(is_there(column, cells) for column in wanted.values()), dialect
+    )
+    raise DataError(
+        f"{path}: the column {absent[0]}, which the run reads, is missing; the file has {names[:12]}"
+        f"{f'; nearest: {close}' if close else ''}{f'; {title}' if title else ''}; set input.fields to e.g. "
+        f"{{{', '.join(f'{role}: COLUMN' for role in roles)}}}"
+    )
+
+
+def _numbers(trained: Trained) -> bool:
+    """Return whether the run was trained on columns by number."""
+    return any(isinstance(column, int) for column in (trained.config.data.get("fields") or {}).values())
+
+
+def _by_name(names: Sequence[str], roles: Sequence[str], is_numbered: bool) -> Fields:
+    """Return the columns with common names for these roles; for a run without names of its own, the only one that may
+    hold its text."""
+    found: Fields = {role: name for role, name in usual_fields(names, roles).items() if role in roles}
+    if not found and is_numbered and len(roles) == 1:
+        likely = [name for name in names if name.lower() in NAMES_OF_TEXTS] or list(names)
+        found = {roles[0]: likely[0]} if len(likely) == 1 else {}
+    return found
+
+
+def _given(fields: Fields, trained: Trained) -> Fields:
+    alternatives = alternatives_of(trained)
+    for roles in alternatives:
+        if set(roles) <= set(fields):
+            return {role: fields[role] for role in roles}
+    raise UserError(f"input.fields is {fields}, but the run reads {either(alternatives)}; set input.fields to these")
+
+
+def _named(
+    trained: Trained, numbered: Mapping[str, int], path: Path, file_format: str, dialect: Dialect
+) -> Fields | None:
+    """Return the columns of a table by name if its first row names them, although those of the run are numbers; None if
+    the numbers are right.
+
+    Raises DataError with the argument to add if the first row seems to name columns, but not those of the texts.
+    """
+    names, header = column_names(path, file_format, dialect), trained.config.data["header"]
+    whole: Fields = {str(number): number for number in range(len(names))}
+    rows = (row for row in read_rows(path, file_format, whole, False, dialect=dialect) if isinstance(row, Row))
+    cells = [[str(row.values[name]).strip() for name in whole] for row in islice(rows, SAMPLED_ROWS)]
+    # With a header the columns may have another order than those of training, which only their names can show.
+    is_other = any(names[column].lower() in OTHERS for column in numbered.values())
+    if not (is_other if header else _is_header(cells)):
+        return None
+    by_name = _by_name(names, list(numbered), True)
+    if set(by_name) == set(numbered):
+        log.info("%s: the first row names the columns; the run reads %s", path, ", ".join(map(str, by_name.values())))
+        return by_name
+    columns = zip(names, map(list, zip(*cells[1:], strict=True)), strict=False)
+    texts = [name for name, column in columns if not all(map(NUMBER.fullmatch, column))]
+    as_row = "" if header else ", or input.header=false if it is a row"
+    raise DataError(
+        f"{path}:{1 + dialect.skip_lines}: the first row seems to name the columns, {names[:12]}, but the run was "
+        f"trained on columns by number, {dict(numbered)}; set {_line(list(numbered), texts)}{as_row}"
+    )
+
+
+def _is_header(rows: list[list[str]]) -> bool:
+    """Return whether the first row of a table has a usual name of a column, or a word where all others have numbers.
+
+    What occurs again in its column is no name.
+    """
+    for first, *others in map(list, zip(*rows, strict=True)):
+        if first.lower() in TITLES and first not in others:
+            return True
+        if first and others and not NUMBER.fullmatch(first) and all(map(NUMBER.fullmatch, others)):
+            return True
+    return False
+
+
+def _line(roles: Sequence[str], names: Sequence[str]) -> str:
+    """Return the argument that names the columns of texts, as far as they can be told."""
+    left = [name for name in names if name.lower() not in OTHERS]
+    columns = left if len(left) == len(roles) else ["COLUMN"] * len(roles)
+    return f"'input.fields={{{', '.join(f'{role}: {name}' for role, name in zip(roles, columns, strict=True))}}}'"
