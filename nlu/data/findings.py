@@ -111,7 +111,7 @@ class Collector:
             for name in {str(tag) for tag in tags}:
                 self._add_label(name[2:] if name[1:2] in ("-", "_") else name, place)
             if tags and isinstance(tags[0], int):
-                self._doubt("integer tags", place, tags)
+                self._doubt("numbers", place, tags)
         for role in TEXTS.intersection(values) if self._quotes_are_text else ():
             text = values[role]
             if isinstance(text, str) and text[:1] == '"' == text[-1:] and '""' in text[1:-1]:
@@ -158,6 +158,10 @@ class Collector:
             return Finding(self._column(role), seen.count, rows, sentence, remedy)
 
         out = [finding(*one) for one in self._of_texts()]
+        if "numbers" in self._of and not self._has_labels:
+            sentence = f"tags are numbers, such as {self._cell['numbers']}"
+            remedy = "data.labels gives their names in the order of the numbers, such as [O, B-PER, I-PER]"
+            out.append(finding("tags", self._of["numbers"], sentence, remedy))
         if kind in ("classes", "label_set"):
             out += [finding("label", *one) for one in self._of_labels(kind)]
         if kind in ("classes", "label_set", "tags"):
@@ -168,6 +172,11 @@ class Collector:
             sentence = f"{share} {have} longer than data.max_len, {max_len}, and {have} cut there"
             out.append(finding("text", cut, sentence, "a higher data.max_len reads more of them"))
         return out
+
+    @property
+    def tag_numbers(self) -> int:
+        """How many numbers the tags are, from 0; 0 if they have names."""
+        return 1 + max(map(int, filter(str.isdecimal, self._labels)), default=-1) if "numbers" in self._of else 0
 
     @property
     def has_doubled_quotes(self) -> bool:

@@ -212,6 +212,8 @@ def command(report: Report, model: str | None, choice: str | None) -> str:
         words.append("data.long=windows")
     if report.withins[train.name].with_same_label:
         words.append("data.drop_duplicates=true")
+    if train.seen is not None and train.seen.tag_numbers:
+        words.append(f"data.labels=[{','.join(f'TAG{number}' for number in range(train.seen.tag_numbers))}]")
     if (separator := train.separator) is not None:
         words.append(f"data.label_separator={_quoted(separator)}")
     if any(survey.bad or _has_rows_to_skip(report, survey) for survey in report.surveys):

@@ -17,7 +17,7 @@ from nlu.config.targets import TARGET
 from nlu.config.words import listed
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
-from nlu.data.fields import FORMATS, NAMES_OF_TEXTS, TEXT_ROLES, chosen_layout
+from nlu.data.fields import FORMATS, NAMES_OF_TEXTS, TEXT_ROLES, USUAL_OF_TAGGING, chosen_layout
 from nlu.data.layouts import Values
 from nlu.data.lists import read_lists
 from nlu.data.reader import Row
@@ -25,6 +25,7 @@ from nlu.data.readers import Fields, column_names, format_of, read_rows
 from nlu.data.reading import HEADER_WORDS, Reading
 from nlu.data.survey.walk import Source
 from nlu.data.targets.classes import NUMBER
+from nlu.data.targets.spans import tags_of_spans
 from nlu.storage.places import files_like, is_pattern
 from nlu.storage.unpacking import unpacked
 
@@ -232,6 +233,12 @@ class _Column:
         """Return whether the values are 0 and 1."""
         return {str(value).strip() for value in self.values} == {"0", "1"}
 
+    def has_spans(self, other: "_Column") -> bool:
+        """Return whether the values of another column are spans of these texts, in most rows."""
+        pairs = zip(map(str, self.values), other.values, strict=True)
+        found = [tags_of_spans(text, spans)[0] for text, spans in pairs if spans]
+        return 2 * sum(bool(tags) for tags in found) > len(found)
+
     def is_prose(self) -> bool:
         """Return whether the values may be texts: most are distinct and not numbers."""
         numbers = sum(NUMBER.fullmatch(text.strip()) is not None for text in self.texts)
@@ -401,7 +408,8 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
     if not fields:
         _take_prose(columns, take)
     # Then the target: spans, a column with the usual name of a label, or the column with the fewest values.
-    spans = called(("spans", "entities", *LABELS), lambda column: column.holds(dict))
+    text = next((column for column in columns if column.name == fields.get("text")), None)
+    spans = None if text is None else called(("spans", *USUAL_OF_TAGGING["spans"], *LABELS), text.has_spans)
     if spans is not None:
         take("spans", spans, "its values name types and places")
         return fields, reasons

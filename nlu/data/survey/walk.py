@@ -23,6 +23,7 @@ from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hashes
 from nlu.data.survey.letters import Letters
 from nlu.data.targets.classes import NUMBER
+from nlu.data.targets.spans import tags_of_spans
 from nlu.data.targets.tags import split_tag, to_bio
 from nlu.data.tokenizing import Tokenizer
 
@@ -220,14 +221,27 @@ def label_of(values: Values) -> str:
 
 def shown_label(values: Values) -> str:
     """Return the target of a row for display; for tags and spans the type and the words of each span."""
-    tags, spans = values.get("tags"), values.get("spans")
+    tags = values.get("tags")
     if isinstance(tags, list):
         found = _words_of_tags(values, tags)
-    elif isinstance(spans, dict):
-        found = [f"{kind} {surface}" for kind, surfaces in spans.items() for surface in surfaces]
+    elif (spans := _spans(values)) is not None:
+        found = [f"{kind} {surface}" for kind, surface in spans]
     else:
         return label_of(values)
     return ", ".join(found) or "no span"
+
+
+def _spans(values: Values) -> list[tuple[str, str]] | None:
+    """Return the type and the surface of each span of a text; None for a row without spans that can be read."""
+    if "spans" not in values or (tags := tags_of_spans(values["text"], values["spans"])[0]) is None:
+        return None
+    found: list[tuple[str, str]] = []
+    for character, tag in zip(values["text"], tags, strict=True):
+        if tag.startswith("B-"):
+            found.append((tag[2:], character))
+        elif tag != "O":
+            found[-1] = found[-1][0], found[-1][1] + character
+    return found
 
 
 def _words_of_tags(values: Values, tags: Sequence[object]) -> list[str]:
@@ -265,8 +279,8 @@ def _named(label: str, values: Values) -> list[str]:
     """Return the labels of a row, or the type of each of its spans."""
     if isinstance(tags := values.get("tags"), list):
         return _begun(list(map(str, tags)))
-    if isinstance(spans := values.get("spans"), dict):
-        return [str(kind) for kind, surfaces in spans.items() for places in surfaces.values() for _ in places]
+    if (spans := _spans(values)) is not None:
+        return [kind for kind, _ in spans]
     several = values.get("label")
     if isinstance(several, str):
         several = listed_labels(several)

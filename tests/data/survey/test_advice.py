@@ -84,6 +84,18 @@ FILES = {
         "".join("\x02".join(text(n).split()) + "\t" + "\x02".join("O O O O O B-X".split()) + "\n" for n in ROWS),
         ["task=tag", "data.fields={tokens: 0, tags: 1}"],
     ),
+    "doccano.jsonl": (
+        records(lambda n: {"id": n, "text": f"Ann and {text(n)} {n}", "label": [[0, 3, "PER"]]}),
+        ["task=tag", "data.fields={text: text, spans: label}"],
+    ),
+    "prodigy.jsonl": (
+        records(lambda n: {"text": f"Ann and {text(n)} {n}", "spans": [{"start": 0, "end": 3, "label": "PER"}]}),
+        ["task=tag", "data.fields={text: text, spans: spans}"],
+    ),
+    "numbers.jsonl": (
+        records(lambda n: {"tokens": text(n).split(), "ner_tags": [n % 2, 0, 2, 0, 0, 0]}),
+        ["task=tag", "data.labels=[TAG0,TAG1,TAG2]"],
+    ),
     "tags.conll": ("".join(text(n).replace(" ", " O\n") + " B-X\n\n" for n in ROWS), ["task=tag"]),
     "documents.csv": (
         table("text,label", lambda n: f"{' '.join(map(text, range(n, n + 120)))},{'pn'[n % 2]}"),
