@@ -61,8 +61,13 @@ def targets_of(group: str) -> dict[str, str]:
 
 
 def choice_of(group: str, target: str) -> str:
-    """Return the name of a class on the command line, or its dotted name if no shipped choice names it."""
-    return next((name for name, each in targets_of(group).items() if each == target), target)
+    """Return the name of a class on the command line, or its dotted name if no shipped choice names it.
+
+    Of several choices of a class it is the one that is called like its module, if there is one, such as textcnn.
+    """
+    names = [name for name, each in targets_of(group).items() if each == target]
+    module = target.rpartition(".")[0].rpartition(".")[2]
+    return module if module in names else names[0] if names else target
 
 
 def with_targets(config: Mapping[str, object]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def encoder_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iter
         count = number_kept(kept)
     if "pooled_layers" in model:
         count = model.get("layers") or count
-        yield from pooled_layers_problems(model.get("pooling", "first"), model["pooled_layers"], count)
+        yield from pooled_layers_problems(model.get("pooling") or "null", model["pooled_layers"], count)
 
 
 def pair_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:

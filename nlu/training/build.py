@@ -35,6 +35,7 @@ from nlu.models.composite import LAYOUT, CompositeModel
 from nlu.models.encoder import Encoder
 from nlu.models.formats.layers_of_weights import with_layers
 from nlu.models.formats.pretrained import Pretrained, load_into, open_pretrained
+from nlu.models.formats.sentence_folder import say_what_is_used
 from nlu.models.head import wanted_by
 from nlu.models.heads.transformers import head_of_transformers
 from nlu.models.task_model import TaskModel
@@ -182,6 +183,9 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress | None) 
     if source is not None and not getattr(model.backbone, "random_weights", False):
         scale = (store.target.mean, store.target.sd) if isinstance(store.target, Number) else None
         load_into(model, source, labels=store.labels, trusted=trusted, rows_V=data.rows_V, scale=scale)
+        if (after := getattr(model.backbone, "after", None)) is not None:
+            longest = max(own.data["max_len"] for own in (config.members or {"": config}).values())
+            say_what_is_used(source, after, config.model["pooling"], longest)
     if progress is not None:
         start_words(config, model.backbone, store, source, progress)
     adapter: Adapter = build(config.adapter, trusted=trusted)

@@ -55,6 +55,7 @@ PROBLEMS: dict[str, Problem] = {
 }
 READ_BY = {
     "first": "the first token",
+    "last": "its last token",
     "mean": "a mean over tokens",
     "max": "a maximum over tokens",
     "attention": "attention over tokens",

@@ -206,13 +206,14 @@ class PaddedTransformers(nn.Module):
         self.inner.set_attn_implementation("eager")  # type: ignore[operator]  # nn.Module types attributes as tensors
         self.has_segments = backbone.has_segments
         self.pooling = PaddedPooling(backbone, is_tagging)
+        self.dense = None if is_tagging else deepcopy(backbone.dense)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Return vectors of texts, (N, D), or of tokens, (N, T, D)."""
         segments = {"token_type_ids": token_type_ids} if self.has_segments else {}
         output = self.inner(input_ids=input_ids, attention_mask=attention_mask, **segments, **self.pooling.asked)
         pooled: Tensor = self.pooling(output, attention_mask)
-        return pooled
+        return pooled if self.dense is None else self.dense(pooled)
 
 
 class PaddedPooling(nn.Module):
@@ -221,7 +222,7 @@ class PaddedPooling(nn.Module):
     def __init__(self, backbone: Bert | HuggingFace, is_tagging: bool):
         super().__init__()
         self.kind = "none" if is_tagging else backbone.pooling
-        self.is_last = isinstance(backbone, HuggingFace) and backbone.token_of_text_is_last
+        self.is_last = isinstance(backbone, HuggingFace) and backbone.reads_last
         self.layers = backbone.pooled_layers
         self.asked = {"output_hidden_states": True} if self.kind == "layers" else {}
         module = backbone.pooling_module

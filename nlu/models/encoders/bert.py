@@ -23,6 +23,7 @@ from nlu.models.encoders.bert_layers import Embeddings, Layer
 from nlu.models.encoders.bert_sizes import CONFIG_KEYS, resolve_sizes
 from nlu.models.formats.bert_family import FAMILY, bert_tensors, strange_parts
 from nlu.models.formats.pretrained import Pretrained
+from nlu.models.formats.sentence_folder import KEY, after_encoder, finished, require_computed
 from nlu.models.formats.weights_config import bert_config
 from nlu.models.layers.activations import ACTIVATIONS
 from nlu.models.layers.attention import attention_over, attention_weights
@@ -69,7 +70,7 @@ class Bert(nn.Module):
         initializer_range: PositiveFloat | None = None,
         trim_vocab: bool = False,
         head_dropout: Probability = 0.1,
-        pooling: Literal["first", "mean", "max", "attention", "pooler", "layers"] = "first",
+        pooling: Literal["first", "mean", "max", "attention", "pooler", "layers"] | None = None,
         pooled_layers: list[int] | None = None,
         gradient_checkpointing: bool = False,
     ):
@@ -78,12 +79,13 @@ class Bert(nn.Module):
         Sizes that are null are those of the weights' configuration, else of BERT-base. `pooling` computes the vector of
         a text: its first token, the mean or the largest values of its tokens, a mean with trained weights, BERT's tanh
         pooler of the first token, or a tanh layer over the first token's vectors after `pooled_layers` (0 = the first
-        layer, -1 = the last one). `head_dropout` is applied to the input of the head. With `layer_groups` below
-        `layers`, consecutive layers share their weights. `keep_layers` are the layers of the weights that the encoder
-        starts from, or their number (`nlu.models.formats.layers_of_weights`, which `source` has gone through).
-        `trim_vocab` trims the tokenizer of the weights before the encoder is built (`nlu.data.trimming`), which gets a
-        row for each token that is left. `gradient_checkpointing` computes each layer again in the backward pass
-        (`nlu.models.layers.recomputing`), with the same gradient.
+        layer, -1 = the last one); null: as the weights were trained (`nlu.models.formats.sentence_folder`).
+        `head_dropout` is applied to the input of the head. With `layer_groups` below `layers`, consecutive layers share
+        their weights. `keep_layers` are the layers of the weights that the encoder starts from, or their number
+        (`nlu.models.formats.layers_of_weights`, which `source` has gone through). `trim_vocab` trims the tokenizer of
+        the weights before the encoder is built (`nlu.data.trimming`), which gets a row for each token that is left.
+        `gradient_checkpointing` computes each layer again in the backward pass (`nlu.models.layers.recomputing`), with
+        the same gradient.
         """
         super().__init__()
         # Before any other local variable exists: `locals()` has the arguments only.
@@ -98,7 +100,8 @@ class Bert(nn.Module):
         # Until TaskModel sets it, and `assemble` by the tokenizer.
         self.layout, self.has_segments = "single", True
         self.head_dropout, self.gradient_checkpointing = head_dropout, gradient_checkpointing
-        self.pooling = pooling
+        self.after = after_encoder(source, pooling, pooled_layers)
+        self.pooling, self.pooled_layers = self.after.pooling, self.after.pooled_layers or []
         self.pads = False
         self.embeddings = Embeddings(vocab_size, sizes)
         embedding_size = sizes["embedding_size"] or self.width
@@ -108,12 +111,11 @@ class Bert(nn.Module):
         self._heads = [len(kept_heads(pruned, layer, whole)) for layer in range(sizes["layers"])]
         weights = [Layer(sizes, self.heads_of(number)) for number in range(self._groups)]
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(weights)})
-        self.pooler = nn.ModuleDict({"dense": Linear(self.width, self.width)}) if pooling == "pooler" else None
+        self.pooler = nn.ModuleDict({"dense": Linear(self.width, self.width)}) if self.pooling == "pooler" else None
         self.apply(self._initialize)
-        self.pooled_layers = pooled_layers or []
         # After all others, so that their random weights do not depend on it.
         sd = sizes["initializer_range"]
-        self.pooling_module = pooling_module(pooling, pooled_layers, self.width, sizes["layers"], sd)
+        self.pooling_module = pooling_module(self.pooling, self.after.pooled_layers, self.width, sizes["layers"], sd)
 
     def settings(self) -> dict[str, object]:
         """Return the content of a checkpoint's config.json."""
@@ -123,10 +125,16 @@ class Bert(nn.Module):
             "model_type": MODEL_TYPE,
             **{theirs: sizes[ours] for ours, theirs in CONFIG_KEYS.items()},
             **({PRUNED_HEADS: pruned} if pruned else {}),
+            KEY: self.after.written(),
         }
 
     def width_of(self, layout: str) -> int:
-        """Return the width of the vectors, which is the same for every layout."""
+        """Return the width of the vectors, which is the same for every layout.
+
+        Raises UserError for vectors of texts that only model=hf computes (`nlu.models.formats.sentence_folder`).
+        """
+        if layout != "units":
+            require_computed(self.after, by_bert=True)
         return self.width
 
     def group_of(self, layer: int) -> int:
@@ -155,8 +163,10 @@ class Bert(nn.Module):
         need; the result is the same.
         """
         if inside is None and not tokens and not (pooled and self.pooling not in ("first", "pooler")):
-            first_SD = self._hidden(x_TD, batch, first_only=True) if pooled else None
-            return Encoded(None, None if first_SD is None else self._pool_first(first_SD))
+            if not pooled:
+                return Encoded()
+            first_SD = self._pool_first(self._hidden(x_TD, batch, first_only=True))
+            return Encoded(None, finished(first_SD, self.after, self.layout))
         seen = None
         if inside is not None or pooled and self.pooling == "layers":
             seen = _Seen(inside or Inside(), batch.lengths, self)
@@ -165,7 +175,8 @@ class Bert(nn.Module):
         if tokens:
             found.tokens_TD = hidden_TD
         if pooled:
-            found.pooled_SD = self._pool(hidden_TD, batch, [] if seen is None else seen.hidden)
+            pooled_SD = self._pool(hidden_TD, batch, [] if seen is None else seen.hidden)
+            found.pooled_SD = finished(pooled_SD, self.after, self.layout)
         return found
 
     def depth_of(self, name: str) -> int:
@@ -252,10 +263,13 @@ def require_bert(source: Pretrained) -> None:
         reasons.append(f"hidden_act {activation}")
     reasons += strange_parts(config)
     if reasons:
+        other = f"set model={kind if kind in OTHERS else 'hf'}"
+        # transformers ignores such positions since version 5, so model=hf refuses them too.
+        is_for_none = positions.startswith("relative_key") or source.key != "model.pretrained"
         raise CheckpointError(
             f"{source.key} is {source.reference!r}, whose configuration says {', '.join(reasons)}, which this "
             f"encoder ({', '.join(FAMILY)}; {', '.join(ACTIVATIONS)}) cannot compute; "
-            + (f"set model={kind if kind in OTHERS else 'hf'}" if source.key == "model.pretrained" else "give others")
+            f"{'give other weights' if is_for_none else other}"
         )
 
 

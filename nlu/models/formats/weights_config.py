@@ -11,6 +11,8 @@ from nlu.storage.packages import member_here
 from nlu.storage.places import local_path, parse_reference
 
 CONFIGS = ("config.json", "bert_config.json", "electra_config.json")
+MODULES = "modules.json"
+"""the list of the modules of sentence-transformers"""
 LIKE_ROBERTA = ("roberta", "xlm-roberta", "camembert")
 SIZES_OF_DISTILBERT = {
     "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",

@@ -1,0 +1,215 @@
+"""What sentence-transformers computes after its encoder, from modules.json in a folder of weights; versions 1 to 6.
+
+Axes: S sequences, D width.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlu.config.errors import CheckpointError, UserError
+from nlu.models.formats.pretrained import Pretrained, open_pretrained
+from nlu.models.formats.weights_config import MODULES
+
+log = logging.getLogger(__name__)
+
+KEY = "after_encoder"
+"""the name in config.json of a run, whose folder has no modules.json"""
+POOLINGS = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
+"""model.pooling by the name that sentence-transformers has for it"""
+OLD_NAMES = {
+    "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}  # fmt: skip
+VECTOR = "sentence_embedding"
+"""the name of the vector of a text between modules"""
+ACTIVATIONS: Mapping[str, type[nn.Module]] = {
+    one.__name__: one for one in (nn.Identity, nn.Tanh, nn.GELU, nn.ReLU, nn.SiLU, nn.Sigmoid)
+}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer over vectors of texts, and the function after it."""
+
+    folder: str
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: str
+
+
+@dataclass(frozen=True)
+class AfterEncoder:
+    """How the vectors of tokens become that of a text."""
+
+    pooling: str
+    pooled_layers: list[int] | None = None
+    layers: tuple[Layer, ...] = ()
+    normalizes: bool = False
+    strange: str | None = None
+    """a part that is not computed here; None = all is"""
+
+    def written(self) -> dict[str, Any]:
+        """Return what `written_by` reads."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        dense = [f"Dense {one.inputs} to {one.outputs} ({one.activation})" for one in self.layers]
+        return ", ".join([f"model.pooling={self.pooling}", *dense, *["Normalize"] * self.normalizes])
+
+
+def after_encoder(source: Pretrained | None, pooling: str | None, pooled_layers: list[int] | None) -> AfterEncoder:
+    """Return what follows the encoder: by the key `model.pooling` or, if it is null, by the weights.
+
+    Weights of a run have what it had, those of sentence-transformers their modules, others the first token. Raises
+    CheckpointError for modules that are damaged.
+    """
+    if pooling is not None or source is None:
+        return AfterEncoder(pooling or "first", pooled_layers)
+    if written := source.config.get(KEY):
+        layers = tuple(Layer(**one) for one in written["layers"])
+        return AfterEncoder(**{**written, "layers": layers, "pooled_layers": pooled_layers or written["pooled_layers"]})
+    found = None if source.is_run else _of_folder(source)
+    return found or AfterEncoder("first", pooled_layers)
+
+
+def require_computed(after: AfterEncoder, *, by_bert: bool = False) -> None:
+    """Raise UserError if the vector of a text has a part that its encoder does not compute.
+
+    `by_bert`: the encoder is the native BERT, which computes less than model=hf.
+    """
+    strange, remedy = after.strange, "set"
+    if strange is None and by_bert and (after.layers or after.pooling == "last"):
+        strange = after.layers[0].folder if after.layers else "pooling by the last token"
+        remedy = "set model=hf, which does, or"
+    if strange is not None:
+        raise UserError(
+            f"model.pretrained is a folder of sentence-transformers, whose {MODULES} has {strange}, which "
+            f"model={'bert' if by_bert else 'hf'} does not compute; {remedy} model.pooling=mean, or another one, which "
+            "leaves out what follows the encoder"
+        )
+
+
+def finished(vectors_SD: Tensor, after: AfterEncoder, layout: str) -> Tensor:
+    """Return vectors of texts with length 1 where texts are compared and the weights say so; (S, D)."""
+    # Other heads would learn slowly from such short vectors.
+    return F.normalize(vectors_SD.float(), dim=1) if after.normalizes and layout == "sides" else vectors_SD
+
+
+def dense_layers(after: AfterEncoder) -> nn.Sequential | None:
+    """Return the linear layers with random weights; None if there are none."""
+    made = [
+        nn.Sequential(nn.Linear(one.inputs, one.outputs, bias=one.bias), ACTIVATIONS[one.activation]())
+        for one in after.layers
+    ]
+    return nn.Sequential(*made) if made else None
+
+
+def dense_tensors(source: Pretrained, after: AfterEncoder) -> dict[str, Tensor]:
+    """Return the weights of `dense_layers` from the folder."""
+    root, found = _root(source), {}
+    for number, one in enumerate(after.layers):
+        assert root is not None, "a folder has layers only with its modules"
+        for name, value in open_pretrained(str(root / one.folder), source.key).tensors().items():
+            found[f"{number}.0.{name.removeprefix('linear.')}"] = value
+    return found
+
+
+def say_what_is_used(source: Pretrained, after: AfterEncoder, pooling: str | None, max_len: int) -> None:
+    """Log what is taken from a folder of sentence-transformers, and what is not with the key that settles it.
+
+    `pooling` is the key, `max_len` that of the run.
+    """
+    root = _root(source)
+    if root is None or source.is_run:
+        return
+    if pooling is None:
+        _say(logging.INFO, f"sentence-transformers folder {source.reference}: vectors of texts by {after}")
+        if after.normalizes:
+            _say(
+                logging.INFO,
+                "  Normalize is computed where two texts are encoded apart, as by task=siamese",
+            )
+    elif (theirs := after_encoder(source, None, None)).layers or theirs.strange or theirs.pooling != pooling:
+        _say(
+            logging.INFO,
+            f"sentence-transformers folder {source.reference}: model.pooling is {pooling}, so its modules "
+            f"({theirs.strange or theirs}) are not used; model.pooling=null takes them",
+        )
+    limit = _json(source.folder / "sentence_bert_config.json").get("max_seq_length")
+    limit = limit or _json(source.folder / "tokenizer_config.json").get("model_max_length")
+    if isinstance(limit, int) and limit < 10**6 and limit != max_len:
+        level = logging.WARNING if limit < max_len else logging.INFO
+        _say(
+            level,
+            f"  texts are cut at data.max_len={max_len}, there at {limit} tokens; data.max_len={limit} does the same",
+        )
+    config = _json(root / "config_sentence_transformers.json")
+    prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
+    if prompts:
+        level = logging.WARNING if config.get("default_prompt_name") in prompts else logging.INFO
+        shown = ", ".join(f"{name} {text!r}" for name, text in prompts.items())
+        _say(level, f"  its prompts are not put before texts ({shown}); write them into the texts of your files")
+
+
+@cache
+def _say(level: int, message: str) -> None:
+    """Log a message once, and not for every fold of a run."""
+    log.log(level, "%s", message)
+
+
+def _root(source: Pretrained) -> Path | None:
+    """Return the folder with the modules; the encoder may be in a folder of its own in it."""
+    folder = source.folder.parent if source.folder.name.startswith("0_") else source.folder
+    return folder if (folder / MODULES).is_file() else None
+
+
+def _json(path: Path) -> Any:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path}:{error.lineno}: not JSON ({error.msg}); fix the file") from None
+
+
+def _of_folder(source: Pretrained) -> AfterEncoder | None:
+    """Return what the modules of a folder compute; None if it has none."""
+    root = _root(source)
+    if root is None:
+        return None
+    pooling, layers, normalizes = "first", [], False
+    for place, module in enumerate(_json(root / MODULES)):
+        kind, folder = module["type"].rpartition(".")[2], module["path"]
+        config = _json(root / folder / "config.json") if folder else {}
+        strange = f"{folder or kind} ({kind})"
+        if kind == "Pooling":
+            names = config.get("pooling_mode") or [name for key, name in OLD_NAMES.items() if config.get(key)] or "mean"
+            names = [names] if isinstance(names, str) else names
+            if len(names) > 1 or names[0] not in POOLINGS:
+                return AfterEncoder("first", strange=f"{folder} (pooling by {' and '.join(names)})")
+            pooling = POOLINGS[names[0]]
+        elif kind == "Dense" and not normalizes and not config.get("use_residual"):
+            activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+            if (
+                activation not in ACTIVATIONS
+                or config.get("module_input_name", "sentence_embedding") != "sentence_embedding"
+            ):
+                return AfterEncoder(pooling, strange=f"{strange} with {activation}")
+            layers.append(
+                Layer(folder, config["in_features"], config["out_features"], config.get("bias", True), activation)
+            )
+        elif kind == "Normalize":
+            normalizes = True
+        elif not (kind == "Transformer" and place == 0 or kind == "Dropout"):
+            return AfterEncoder(pooling, strange=strange)
+    return AfterEncoder(pooling, None, tuple(layers), normalizes)
