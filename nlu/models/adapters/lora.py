@@ -9,6 +9,7 @@ Axes: I input features, O output features, R the rank.
 import fnmatch
 import logging
 import math
+import re
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +23,10 @@ from nlu.models.task_model import TaskModel
 
 log = logging.getLogger(__name__)
 
-QUERIES_AND_VALUES = ("qkv", "query", "value", "q_proj", "v_proj", "q_lin", "v_lin", "query_proj", "value_proj", "Wqkv")
+QUERIES_AND_VALUES = re.compile(r"(w?qkv|query|value|[qv])(_|$)", re.IGNORECASE)
 """the names of the layers that the paper adapts, in nlu and in transformers; some layers also compute keys"""
+OWN_PARTS = ("pooling_module", "dense")
+"""what an encoder has above its layers (`model.pooling`)"""
 
 
 class Lora:
@@ -38,7 +41,8 @@ class Lora:
         targets: list[str] | None = None,
     ):
         """`rank` and `alpha`: r and alpha of the paper. `dropout` of the adapter's input during training. `targets`:
-        shell patterns of names of linear layers; null = those that compute queries and values."""
+        shell patterns of names of linear layers; null = those that compute queries and values or, where no layer is
+        called so, all that are part of attention or, where there is none, of the encoder."""
         self.rank, self.scale, self.dropout, self.targets = rank, alpha / rank, dropout, targets
 
     def apply(self, model: TaskModel) -> None:
@@ -46,7 +50,7 @@ class Lora:
         linears = {
             name: module
             for name, module in model.named_modules()
-            if name.startswith("backbone.") and isinstance(module, nn.Linear) and ".pooling_module." not in name
+            if name.startswith("backbone.") and isinstance(module, nn.Linear) and name.split(".")[1] not in OWN_PARTS
         }
         # Before layers are wrapped, so that the adapters' own weights are trained.
         model.get_submodule("backbone").requires_grad_(False)
@@ -54,7 +58,7 @@ class Lora:
             if name == "backbone.pooling_module":
                 # Its weights are random, like those of a head.
                 module.requires_grad_(True)
-        chosen = self._chosen(list(linears))
+        chosen = self._chosen(list(linears), model)
         for name in chosen:
             parent, _, last = name.rpartition(".")
             adapted = LoraLinear(linears[name], self.rank, self.scale, self.dropout)
@@ -75,10 +79,15 @@ class Lora:
                 found[name] = value
         return found
 
-    def _chosen(self, names: list[str]) -> list[str]:
+    def _chosen(self, names: list[str], model: TaskModel) -> list[str]:
         """Return the names of the adapted layers, in order."""
         if self.targets is None:
-            chosen = {name for name in names if name.rpartition(".")[2] in QUERIES_AND_VALUES}
+            attending = [name for name, module in model.named_modules() if "attention" in type(module).__name__.lower()]
+            chosen = (
+                {name for name in names if QUERIES_AND_VALUES.match(name.rpartition(".")[2])}
+                or {name for name in names if name.startswith(tuple(f"{each}." for each in attending))}
+                or set(names)
+            )
         else:
             chosen = set()
             for pattern in self.targets:

@@ -172,6 +172,8 @@ class _Probe:
         x_SLD = self._words(ids_SL)
         if not isinstance(x_SLD, Tensor):
             raise _UnfitError("its table of words returns more than their vectors")
+        # Padding has the vector 0, as in a batch.
+        x_SLD = x_SLD if mask_SL is None else x_SLD * mask_SL[:, :, None]
         return self._encode(mask_SL, inputs_embeds=x_SLD)
 
     def _encode(self, mask_SL: Tensor | None = None, **words: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ _HEADS = (
     (r"discriminator_predictions", "a head of replaced words"),
     (r"qa_outputs|qa_classifier", "a head of answers in a text"),
     (r"classifier|output_weights|output_bias|^score\.|^head\.", "a head of classes"),
-    (r"pooler", "the pooler, a layer over the first token"),
+    (r"pooler", "the pooler over the first token"),
     (r"position_ids$|inv_freq$", "numbers of positions"),
 )
 PARTS = [(re.compile(pattern.replace("^", r"^(?:inner\.)?")), part) for pattern, part in _HEADS]

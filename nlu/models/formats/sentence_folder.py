@@ -135,10 +135,7 @@ def say_what_is_used(source: Pretrained, after: AfterEncoder, pooling: str | Non
     if pooling is None:
         _say(logging.INFO, f"sentence-transformers folder {source.reference}: vectors of texts by {after}")
         if after.normalizes:
-            _say(
-                logging.INFO,
-                "  Normalize is computed where two texts are encoded apart, as by task=siamese",
-            )
+            _say(logging.INFO, "  Normalize is computed where two texts are encoded apart, as by task=siamese")
     elif (theirs := after_encoder(source, None, None)).layers or theirs.strange or theirs.pooling != pooling:
         _say(
             logging.INFO,
@@ -149,10 +146,7 @@ def say_what_is_used(source: Pretrained, after: AfterEncoder, pooling: str | Non
     limit = limit or _json(source.folder / "tokenizer_config.json").get("model_max_length")
     if isinstance(limit, int) and limit < 10**6 and limit != max_len:
         level = logging.WARNING if limit < max_len else logging.INFO
-        _say(
-            level,
-            f"  texts are cut at data.max_len={max_len}, there at {limit} tokens; data.max_len={limit} does the same",
-        )
+        _say(level, f"  texts are cut to data.max_len={max_len}, there to {limit} tokens; set data.max_len={limit}")
     config = _json(root / "config_sentence_transformers.json")
     prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
     if prompts:

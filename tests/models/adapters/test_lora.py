@@ -33,10 +33,11 @@ def bert() -> TaskModel:
     return task_model(Bert(50, None, pretrained=None, **SIZES), "single", 3)
 
 
-def hugging_face(folder: Path) -> TaskModel:
+def hugging_face(folder: Path, kind: str = "Bert") -> TaskModel:
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
-    transformers.BertModel(transformers.BertConfig(vocab_size=50, **sizes)).save_pretrained(folder)
+    config = getattr(transformers, f"{kind}Config")(vocab_size=50, pad_token_id=0, **sizes)
+    getattr(transformers, f"{kind}Model")(config).save_pretrained(folder)
     return task_model(HuggingFace(50, open_pretrained(str(folder)), pretrained=str(folder)), "single", 3)
 
 
@@ -119,6 +120,21 @@ def test_targets_choose_the_layers():
 
 def weights(run: Path, name: str = "last") -> dict[str, np.ndarray]:
     return load_file(run / "checkpoints" / name / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("MPNet", {"attention.attn.q", "attention.attn.v"}),
+        # Neither is called like queries or values, but they are part of attention.
+        ("Deberta", {"attention.self.in_proj", "attention.output.dense"}),
+    ],
+)
+def test_every_encoder_with_attention_has_layers_to_adapt(tmp_path, kind, expected):
+    model = hugging_face(tmp_path, kind)
+    Lora().apply(model)
+    found = {name for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+    assert {name.split("layer.0.")[-1] for name in found if ".0." in name} == expected
 
 
 def test_a_run_trains_its_adapter_and_its_head_and_leaves_the_encoder_as_it_was(tmp_path: Path) -> None:

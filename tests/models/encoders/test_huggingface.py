@@ -1,5 +1,6 @@
 """Encoders of the transformers library: what they compute padded is what stands in the packed batch."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,7 @@ def test_an_architecture_that_does_not_read_words_or_their_vectors_is_refused(tm
     ],
 )
 def test_parameters_above_the_layers_have_the_depth_of_the_last_one(saved, kind, depths):
-    changes = {"Esm": {"emb_layer_norm_before": True, "mask_token_id": 4, "pad_token_id": 0},
+    changes = {"Esm": {"position_embedding_type": "rotary", "mask_token_id": 4, "pad_token_id": 0},
                "DebertaV2": {"relative_attention": True, "norm_rel_ebd": "layer_norm"},
                "Electra": {"embedding_size": 16}}  # fmt: skip
     backbone = load(saved(kind, **changes.get(kind, {}))[1])
@@ -244,8 +245,32 @@ def test_a_model_whose_first_token_sees_nothing_of_the_text_is_refused_as_its_ve
     assert tagger.backbone.is_causal
 
 
-def test_an_encoder_with_a_decoder_is_refused_before_anything_is_trained(tmp_path):
-    config = transformers.T5Config(vocab_size=VOCAB_SIZE, d_model=24, d_kv=6, d_ff=40, num_layers=1, num_heads=4)
-    transformers.T5Model(config).save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match="it is an encoder with a decoder"):
-        load(str(tmp_path))
+def test_positions_that_transformers_ignores_and_quantized_weights_are_refused(saved):
+    for changes, reason in [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is relative_key, which transformers"),
+        (
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
+            "its weights are quantized",
+        ),
+    ]:
+        folder = Path(saved()[1])
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+        with pytest.raises(CheckpointError, match=f"of model_type bert, which model=hf cannot use: .*{reason}"):
+            load(str(folder))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_lower_precision_are_read_as_fp32(saved, tmp_path, dtype):
+    inner, folder = saved("ModernBert")
+    inner.to(dtype).save_pretrained(folder)
+    found = load(folder).inner.state_dict()
+    wanted = inner.float().state_dict()
+    assert all(torch.equal(value, wanted[name]) and value.dtype == torch.float32 for name, value in found.items())
+
+
+def test_transformers_adds_no_sentences_or_bars_of_its_own(saved, capfd):
+    folder = saved("Bert", "ForMaskedLM")[1]
+    capfd.readouterr()
+    load(folder)
+    assert capfd.readouterr() == ("", "")

@@ -134,7 +134,8 @@ def test_missing_unexpected_and_mismatched_tensors_are_logged(tmp_path, messages
     assert messages() == [
         f"INFO pretrained {tmp_path}: 27 of 31 tensors of the model loaded",
         "WARNING   missing: encoder.layer.1.output.dense.bias, head.linear.weight, head.linear.bias",
-        "INFO   not used: cls.* (2), pooler.* (1)",
+        "INFO   not used: a head of masked words (1), a head of next sentences (1), "
+        "the pooler over the first token (1)",
         "WARNING   mismatched: backbone.embeddings.position_embeddings.weight is (32, 24), the model wants (64, 24)",
     ]
 
