@@ -117,7 +117,8 @@ class HuggingFace(nn.Module):
         if by_first and self.is_causal and not self.token_of_text_is_last:
             raise UserError(
                 f"model.pooling is {self.pooling}, but in {self._settings['inner']['model_type']} each token sees only "
-                "those before it, so that the first one has the same vector in every text; set model.pooling=mean or last"
+                "those before it, so that the first one has the same vector in every text; set model.pooling=mean or "
+                "model.pooling=last"
             )
         return self.after.layers[-1].outputs if self.after.layers else self.width
 
