@@ -163,7 +163,8 @@ class _Probe:
         """Return random words, each once in a text if there are enough, without special tokens; (S, L)."""
         config = self._inner.config.to_dict()
         special = {value for name, value in config.items() if name.endswith("_token_id")}
-        ids = [number for number in range(config["vocab_size"]) if number not in special]
+        # MPNet takes 1 for padding, whatever its configuration says, so the first rows are left out too.
+        ids = [number for number in range(config["vocab_size"] // 2, config["vocab_size"]) if number not in special]
         limit = min(length, max_positions(self._inner) or length)
         order = torch.randperm(len(ids))[torch.arange(texts * limit) % len(ids)]
         return torch.tensor(ids)[order].view(texts, limit)
