@@ -15,7 +15,7 @@ import pytest
 from tests.distribution import copy_checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-OPTIONAL = ("hf", "onnx", "oss", "errors", "excel", "pai", "serve", "tensorboard", "mlflow", "wandb", "tf", "zh")
+OPTIONAL = ("hf", "onnx", "oss", "errors", "pai", "serve", "tensorboard", "mlflow", "wandb", "tf", "zh")
 DISTRIBUTIONS = {
     "hydra": "hydra-core",
     "yaml": "pyyaml",

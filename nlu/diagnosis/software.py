@@ -28,7 +28,7 @@ PACKAGE = Path(nlu.__file__).resolve().parent
 PLUGINS = ("grid_sweeper", "hyperband_sweeper")
 OPTIONAL = {
     "hf": ("transformers",), "onnx": ("onnx", "onnxruntime", "onnxscript"), "oss": ("ossfs",),
-    "postgresql": ("psycopg2-binary",), "serve": ("fastapi", "uvicorn", "prometheus_client"), "excel": ("openpyxl",),
+    "postgresql": ("psycopg2-binary",), "serve": ("fastapi", "uvicorn", "prometheus_client"),
     "errors": ("cleanlab",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "alembic"),
     "wandb": ("wandb",), "tf": ("tensorflow-cpu",), "zh": ("jieba",),
     "pai": ("alibabacloud_pai_dlc20201203", "alibabacloud_tea_openapi", "pyodps", "pandas", "oss2", "ossfs"),

@@ -1,4 +1,4 @@
-"""The formats of predicted rows: csv, tsv, jsonl, parquet, CoNLL columns, Excel and tables of MaxCompute.
+"""The formats of predicted rows: csv, tsv, jsonl, parquet, CoNLL columns and tables of MaxCompute.
 
 If the output has the format of the input, the original bytes of each row are kept. Otherwise rows are written from
 their columns.
@@ -16,10 +16,10 @@ from typing import BinaryIO
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
 from nlu.data.dialect import PLAIN
+from nlu.data.fields import SUFFIX_FORMATS
 from nlu.data.originals import BOM, NoOriginals, Original, Originals
 from nlu.data.targets.tags import UNTYPED
 from nlu.data.windows import CUT
-from nlu.data.workbook import MOST_ROWS, dumped, loaded, require_openpyxl, rule_of_cell, write_workbook
 from nlu.inference.parquet_output import Parquet, TableRows
 from nlu.inference.predicted_row import OutputFormat, PredictedRow, require_no_more, text_of_cell
 from nlu.inference.predictor import Columns, text_of
@@ -29,8 +29,7 @@ from nlu.storage.tables import is_table
 
 BLANK = " \t\r\n"
 FORMATS = {
-    ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".xlsx": "xlsx",
-    ".conll": "conll",
+    ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".conll": "conll",
 }  # fmt: skip
 
 
@@ -54,8 +53,6 @@ def output_of(path: str, source: Originals, columns: Columns, separator: str, *,
         return Parquet(source, columns)
     if chosen == "odps":
         return TableRows(path, source, columns)
-    if chosen == "xlsx":
-        return _Workbook(source, columns, separator)
     if chosen == "jsonl":
         return _Jsonl(source, columns, separator)
     return _Table(source, columns, separator, chosen)
@@ -70,6 +67,8 @@ def _format_of(path: str, source: Originals, *, keeps: bool) -> str:
         return "odps"
     suffix = Path(path).suffix.lower()
     chosen = FORMATS.get(suffix)
+    if SUFFIX_FORMATS.get(suffix) == "xlsx":
+        raise UserError(f"output is {path}, a workbook, which is only read; give it the suffix .csv, which Excel opens")
     if chosen is None:
         raise UserError(
             f"output is {path}, with the unknown suffix {suffix!r}; {hint(suffix, FORMATS)}; give it one of these"
@@ -118,7 +117,9 @@ class _Table(_Joined):
     def head(self) -> bytes:
         added = list(self._columns.holds)
         if not self._is_kept:
-            return self._line([*self._source.columns, *added], "the header").encode()
+            # Without the mark Excel takes UTF-8 for the encoding of the machine.
+            mark = BOM if self._source.file_format == "xlsx" else ""
+            return (mark + self._line([*self._source.columns, *added], "the header")).encode()
         head = self._source.head
         if not self._source.has_header:
             return head.encode()
@@ -250,49 +251,3 @@ def _tags(spans: Sequence[SpanCell], count: int) -> Iterator[str]:
             letter = "I" if place > span["first"] else "B"
             tags[place] = letter if span["type"] == UNTYPED else f"{letter}-{span['type']}"
     return iter(tags)
-
-
-class _Workbook:
-    """A sheet of Excel. Its pieces have one line for each row."""
-
-    def __init__(self, source: Originals, columns: Columns, separator: str):
-        require_openpyxl()
-        self._source, self._columns, self._separator = source, columns, separator
-        self._written = 0
-
-    def head(self) -> bytes:
-        raise UserError("output is -, standard output, which cannot hold a workbook; give it a path")
-
-    def require_writable(self, original: Original, place: str) -> None:
-        # `require_writable` is called once for each row of the whole input before any is predicted, so this counts all
-        # rows. The header takes one line of the sheet.
-        self._written += 1
-        if self._written >= MOST_ROWS:
-            raise DataError(f"{place}: a sheet of Excel holds {MOST_ROWS - 1:,} rows; give output the suffix .csv")
-        for name, cell in zip(self._source.columns, self._own(original, place), strict=True):
-            if rule := rule_of_cell(cell):
-                raise DataError(f"{place}: {name} {rule}; give output the suffix .csv")
-
-    def piece(self, rows: Sequence[PredictedRow]) -> bytes:
-        lines = (dumped([*self._own(row.original, row.place), *self._added(row)]) for row in rows)
-        return "".join(f"{line}\n" for line in lines).encode()
-
-    def join(self, pieces: Sequence[Path], file: BinaryIO) -> None:
-        write_workbook(file, self._rows(pieces))
-
-    def _rows(self, pieces: Sequence[Path]) -> Iterator[list[object]]:
-        yield [*self._source.columns, *self._columns.holds]
-        for path in pieces:
-            with open(path, encoding="utf-8", newline="\n") as lines:
-                yield from map(loaded, lines)
-
-    def _own(self, original: Original, place: str) -> list[object]:
-        record = self._source.record(original, place)
-        require_no_more(record, self._source, place)
-        return [record.get(name) for name in self._source.columns]
-
-    def _added(self, row: PredictedRow) -> list[str | float | None]:
-        return [
-            text_of(cell, self._separator, holds) if isinstance(cell := row.cells[name], list) else cell
-            for name, holds in self._columns.holds.items()
-        ]
