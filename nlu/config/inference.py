@@ -41,7 +41,7 @@ ALLOWED = (
 PRECISIONS = ("fp32", "bf16", "int8", "int8_compiled")
 """The precisions in which a run may predict, other than its own."""
 SETS = ("train", "dev", "test")
-_DIALECT = {"separator": None, "quote": None, "skip_lines": 0, "sheet": None, "records": None, "further_columns": False}
+_DIALECT = {"separator": None, "quote": None, "skip_lines": 0, "sheet": None, "records": None}
 """Keys of the files of a run that say nothing about files of another format."""
 
 
@@ -78,9 +78,6 @@ class Input:
     """Sheet of an xlsx file, by name or number from 0; null = as in the run's own files of this format."""
     records: str | None = None
     """Where a JSON object has its rows, such as data.items; null = as in the run's own files of this format."""
-    further_columns: bool | None = None
-    """Whether rows of a csv or tsv file may have more or fewer cells at their end than the first one; null = as in the
-    run's own files of this format."""
 
 
 @dataclass(kw_only=True)

@@ -28,7 +28,6 @@ CALLED = {
     "data.header=false": "--no-header", "data.format=": "--format ", "data.format": "--format",
     "data.separator": "--separator", "data.quote": "--quote", "data.skip_lines": "--skip-lines",
     "data.sheet": "--sheet", "data.records": "--records",
-    "data.further_columns=true": "--further-columns",
 }  # fmt: skip
 """keys of a configuration, and the options of this command that replace them in messages"""
 
@@ -103,9 +102,6 @@ def _parser() -> Parser:
     parser.add_argument(
         "--records", metavar="NAME", help="where a JSON object has its rows; default: in its only list of objects"
     )
-    parser.add_argument(
-        "--further-columns", action="store_true", help="rows of a table may have more cells at their end than the first"
-    )
     header = parser.add_mutually_exclusive_group()
     header.add_argument(
         "--header", dest="header", action="store_true", default=None, help="a table's first row names columns"
@@ -177,7 +173,7 @@ def _report(given: Namespace, out: str | None) -> int:
         sources = of_choice(given.data, given.max_rows)
     else:
         dialect = Dialect(
-            given.separator, given.quote, given.skip_lines, given.sheet, given.records, given.further_columns,
+            given.separator, given.quote, given.skip_lines, given.sheet, given.records,
             skips=True,
         )  # fmt: skip
         sources = of_files(given.files, fields, given.format, given.header, given.max_rows, dialect)

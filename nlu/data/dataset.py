@@ -59,7 +59,6 @@ class Files:
         skip_lines: NonNegativeInt = 0,
         sheet: str | int | None = None,
         records: str | None = None,
-        further_columns: bool = False,
         labels: str | list[str] | None = None,
         label_separator: str = "|",
         layout: LayoutNode | None = None,
@@ -83,9 +82,6 @@ class Files:
         the cells of a csv or tsv file, `quote` around those that may hold separators ("": none). `skip_lines` at the
         start of each file are not read. `sheet`: name or number from 0. `records`: where a JSON object has its rows,
         such as data.items.
-        `further_columns`: rows of a csv or tsv file may have more or fewer cells than the first one at their end.
-        `long`: rows with more than `max_len` tokens are cut, read in windows of so many tokens, or are rows that cannot
-        be used (error). `stride`: tokens that two neighbouring windows share; null = a quarter of `max_len`.
         `labels`: a list, or a file of one label a line; null: those of the training set. `label_separator` stands
         between the labels of a cell if an example may have several. `on_bad_row=skip` counts and lists what it
         leaves out. `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows`
@@ -97,9 +93,7 @@ class Files:
         self.format = format if reader is None else OWN
         self.layout: Any = layout
         self.header = header
-        self.dialect = Dialect(
-            separator, quote, skip_lines, sheet, records, further_columns, reader, skips=on_bad_row == "skip"
-        )
+        self.dialect = Dialect(separator, quote, skip_lines, sheet, records, reader, skips=on_bad_row == "skip")
         self.given_labels = labels
         self.label_separator = label_separator
         if not label_separator:

@@ -55,8 +55,6 @@ class Dialect:
     """name of the sheet of a workbook, or its number from 0; None: the first one"""
     records: str | None = None
     """where the rows of a JSON object are, as a dotted name; None: in its only list of objects"""
-    further_columns: bool = False
-    """whether a row of a table may have more or fewer cells than the first one, as long as it has the wanted ones"""
     reader: Reader | None = None
     """what reads files of a format of the user's own"""
     skips: bool = field(default=False, compare=False)
@@ -100,6 +98,16 @@ class Dialect:
     def around(self, file_format: str) -> str | None:
         """Return the quote character of a file in this format; None: quotes are ordinary characters."""
         return (QUOTED_BY.get(file_format) if self.quote is None else self.quote) or None
+
+    def fits(self, file_format: str, cells: Sequence[object], width: int, most: int, *, header: bool) -> bool:
+        """Return whether a row of a table has the wanted columns, up to number `most`; the first row has `width` cells.
+
+        Without header and quotes, rows may have further columns at their end. Elsewhere more cells are a separator
+        within a text, unless they are empty.
+        """
+        if not header and file_format in SEPARATED_BY and self.around(file_format) is None:
+            return len(cells) > most
+        return len(cells) >= width and not any(cells[width:])
 
     def lines(self, file: Iterator[str]) -> Iterator[str]:
         """Return the lines of an open file behind those that are not read."""

@@ -25,7 +25,6 @@ SUFFIX_FORMATS = {
 }  # fmt: skip
 FORMATS_OF_KEYS = {
     "separator": ("csv", "tsv"), "quote": ("csv", "tsv"), "sheet": ("xlsx",), "records": ("json", "jsonl"),
-    "further_columns": ("csv", "tsv"),
     "skip_lines": ("csv", "tsv", "xlsx", "jsonl", "json", "conll", "lines"),
 }  # fmt: skip
 """Keys of reading that apply only to some formats."""

@@ -18,7 +18,7 @@ from nlu.data.dataset import SourceFile
 from nlu.data.dialect import SEPARATED_BY
 from nlu.data.fields import NAMES_OF_TEXTS, TEXT_ROLES
 from nlu.data.labels import FLAGS, PAIRS, listed_labels
-from nlu.data.readers import TABLES, format_of, has_header
+from nlu.data.readers import TABLES, WIDTH, format_of, has_header
 from nlu.data.reading import Reading
 
 RARE, RARE_WITHOUT_NAME = 0.001, 0.05
@@ -105,6 +105,8 @@ class Collector:
     def see(self, place: Place, values: Mapping[str, Any]) -> None:
         """Look at the fields of a row that can be used."""
         self.rows += 1
+        if WIDTH in values:
+            self._doubt("width", place, values[WIDTH])
         if "label" in values:
             self._see_label(place, values["label"])
         elif isinstance(tags := values.get("tags"), list):
@@ -208,6 +210,11 @@ class Collector:
                     f"{counted(seen.count, 'cell')} of {role} begin and end with a quote and have doubled quotes "
                     f"inside, as csv writers write them: {self._cell[f'quoted {role}']}"
                 ), "data.quote='\"' reads them"  # fmt: skip
+        if "width" in self._of:
+            yield "text", self._of["width"], (
+                f"{counted(self._of['width'].count, 'row')} with more or fewer columns than the first row of the file, "
+                f"such as {self._cell['width']}, which are counted from the left"
+            ), "look whether a text holds the separator"  # fmt: skip
         titles, title = Seen(), ""
         for where, text, label in self._first.values():
             occurs_once = label.isidentifier() and self._labels[label].count <= len(self._first)

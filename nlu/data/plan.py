@@ -85,6 +85,9 @@ class Plan:
         is_conll = files.format == "conll" or files.format == "auto" and paths[0].suffix.lower() == ".conll"
         if "tokens" in reading.fields and (is_conll or files.on_bad_row == "skip"):
             shaped_by["lists"] = LISTS
+        if files.on_bad_row == "skip":
+            # Stores of before lack the rows with further columns.
+            shaped_by["widths"] = "differ"
         if reading.blocks is not None and any(has_rows(f.path) for sources in sets.values() for f in sources):
             # Stores of before hold the lines of these files.
             shaped_by["rows_of_corpus"] = True

@@ -40,6 +40,8 @@ TABLES = ("csv", "tsv", "xlsx")
 """formats whose rows are cells, and whose first row may be a header"""
 Fields = dict[str, Any]
 """the column of each field, by name or number; of a label that is given by several columns, the list of them"""
+WIDTH = "width"
+"""in the place of a role: the number of cells of a row that has more or fewer than the first one"""
 GROUP = "group"
 """the role of the column that `folds.group_by` names"""
 
@@ -259,17 +261,13 @@ def _rows_of_cells(
             most = max(columns.values(), default=-1)
             if file.header:
                 continue
-        # Empty cells at the end hold nothing that belongs into another column.
-        is_usable = (
-            len(cells) > most if file.dialect.further_columns else len(cells) >= width and not any(cells[width:])
-        )
-        if not is_usable:
+        if not file.dialect.fits(file.kind, cells, width, most, header=file.header):
             rule = f"makes {counted(len(cells), 'column')} where the first row of the file has {width}"
-            if len(cells) > most and not file.dialect.further_columns:
-                rule += "; set data.further_columns=true if no text holds a separator"
             yield BadRow(number, WHOLE_ROW, separator.join(cells), rule)
             continue
         row = Row(number, {role: cells[index] for role, index in columns.items()})
+        if len(cells) != width and (len(cells) < width or any(cells[width:])):
+            row.values[WIDTH] = f"{len(cells)} instead of {width}"
         if not is_token:
             read_lists(row.values)
         yield row

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
+from nlu.config.words import counted
 from nlu.data.dialect import PLAIN
 from nlu.data.fields import SUFFIX_FORMATS
 from nlu.data.originals import BOM, NoOriginals, Original, Originals
@@ -108,8 +109,7 @@ class _Table(_Joined):
 
     def __init__(self, source: Originals, columns: Columns, separator: str, chosen: str):
         self._source, self._columns, self._separator, self._format = source, columns, separator, chosen
-        # In rows of different widths, predictions behind the last cell would not be below each other.
-        self._is_kept = source.is_text and source.file_format == chosen and not source.dialect.further_columns
+        self._is_kept = source.is_text and source.file_format == chosen
         self._line_end = source.line_end if self._is_kept else "\n"
         dialect = source.dialect if self._is_kept else PLAIN
         self._between, self._quote = dialect.between(chosen), dialect.around(chosen)
@@ -138,6 +138,13 @@ class _Table(_Joined):
     def require_writable(self, original: Original, place: str) -> None:
         if not self._is_kept:
             self._line(self._cells(original, place), place)
+        elif not self._source.has_header:
+            count, usual = len(self._source.record(original, place)), len(self._source.columns)
+            if count != usual:
+                raise DataError(
+                    f"{place} has {counted(count, 'column')} where the first row of the file has {usual}, so its "
+                    "prediction would stand in another column; give output the suffix .jsonl, or set columns=false"
+                )
 
     def _cells(self, original: Original, place: str) -> list[str]:
         record = self._source.record(original, place)

@@ -13,7 +13,7 @@ from nlu.data.dataset import Files
 from nlu.data.dialect import Dialect
 from nlu.data.fields import FORMATS, SUFFIX_FORMATS
 from nlu.data.reader import BadRow, Row
-from nlu.data.readers import READERS, column_names, read_rows
+from nlu.data.readers import READERS, WIDTH, column_names, read_rows
 
 TEXT_LABEL = {"text": "text", "label": "label"}
 
@@ -119,23 +119,19 @@ def test_a_row_of_another_width_is_bad_at_its_own_line(write, name, separator):
     rows = read(write(name, "\n".join(separator.join(cells) for cells in lines)))
     assert [(type(row), row.number) for row in rows] == [(Row, 2), (BadRow, 4), (BadRow, 5), (Row, 6)]
     assert "makes 3 columns where the first row of the file has 2" in rows[1].rule
-    # Only the row with all columns may be one with more of them.
-    assert ["set data.further_columns=true" in row.rule for row in rows[1:3]] == [True, False]
 
 
 WIDE = "a,x,1\nb,y,0,http://b,\nc,z\nd,v,1,,\n"
-WIDTHS = [
-    (["first.csv", WIDE], [1, 4]), (["further.csv", WIDE, True], [1, 2, 4]),
-    (["longest_first.tsv", "b,y,0,http://b\na,x,1\nc,z\n".replace(",", "\t"), True], [1, 2]),
-]  # fmt: skip
+WIDTHS = [("a.csv", WIDE, [1, 4], []), ("a.tsv", WIDE.replace(",", "\t"), [1, 2, 4], [2]),
+          ("longest_first.tsv", "b,y,0,http\na,x,1\nc,z\n".replace(",", "\t"), [1, 2], [2])]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "usable"), WIDTHS, ids=["by default", "further columns", "longest first"])
-def test_rows_may_have_further_columns_at_their_end_if_asked(write, content, usable):
-    name, text, *further = content
-    fields, dialect = {"text": 1, "label": 2}, Dialect(further_columns=bool(further))
-    rows = list(read_rows(write(name, text), "auto", fields, None, dialect=dialect))
-    assert [row.number for row in rows if isinstance(row, Row)] == usable
+@pytest.mark.parametrize(("name", "text", "usable", "doubtful"), WIDTHS)
+def test_rows_of_a_tsv_without_header_may_have_further_columns(write, name, text, usable, doubtful):
+    rows = [row for row in read(write(name, text), {"text": 1, "label": 2}) if isinstance(row, Row)]
+    assert [row.number for row in rows] == usable
+    # Empty cells at the end are no doubt in any table.
+    assert [row.number for row in rows if WIDTH in row.values] == doubtful
 
 
 def test_jsonl_rows_are_numbered_by_line_and_bad_ones_say_why(write):

@@ -328,6 +328,19 @@ def test_a_reader_that_leaves_ends_it_without_a_summary(run: Path, tmp_path: Pat
     assert "predicted" not in str(said)
 
 
+def test_rows_with_further_columns_are_written_by_name_and_not_below_each_other(
+    run: Path, tmp_path: Path, capfd: Any
+) -> None:
+    (tmp_path / "new.tsv").write_text("1\ta b\n2\tc\thttp://x\n")
+    order = (f"run={run}", f"input={tmp_path}/new.tsv", "input.fields={text: 1}")
+    predict(*order, f"output={tmp_path}/out.tsv", status=2)
+    assert "new.tsv:2 has 3 columns where the first row of the file has 2, so its prediction" in capfd.readouterr().err
+    predict(*order, f"output={tmp_path}/out.jsonl")
+    expected = of_texts(run, tmp_path, ["a b", "c"])
+    assert [row["prediction"] for row in read(tmp_path / "out.jsonl")] == [row["prediction"] for row in expected]
+    assert read(tmp_path / "out.jsonl")[1]["column_2"] == "http://x"
+
+
 def test_the_rows_of_a_workbook_are_written_in_another_format(run: Path, tmp_path: Path, capfd: Any) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     rows: list[list[Any]] = [

@@ -263,8 +263,6 @@ def _set_words(report: Report) -> list[str]:
         words.append(f"data.sheet={sheet if isinstance(sheet, int) else _quoted(sheet)}")
     if reading.dialect.records:
         words.append(f"data.records={reading.dialect.records}")
-    if reading.dialect.further_columns:
-        words.append("data.further_columns=true")
     if reading.header is not None and reading.header != has_header(reading.fields, None):
         words.append(f"data.header={str(reading.header).lower()}")
     return words
