@@ -98,6 +98,9 @@ class Predict(_Command):
     """Add a column with the probability of each label."""
     logits: bool = False
     """Add the logits, for distillation."""
+    spans: Literal["first_last", "start_end", "lists"] = "first_last"
+    """How predicted spans are written: by type, first and last, included; by start, end and label, the end excluded, as
+    in Prodigy and Label Studio; or as lists [start, end, label], as in doccano and spaCy."""
     prefix: str = ""
     """Prefix of the names of the added columns."""
     columns: bool = True

@@ -3,7 +3,9 @@
 import errno
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -15,6 +17,19 @@ def counted(count: int, noun: str) -> str:
 def shortened(text: str, most: int = 40) -> str:
     """Return a text, or its beginning and "..." if it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def joined_tokens(tokens: Sequence[str]) -> str:
+    """Return tokens as a text, with spaces between them except beside Chinese and Japanese characters."""
+    parts = list(tokens[:1])
+    for before, token in pairwise(tokens):
+        parts.append(token if _is_wide(before[-1:]) or _is_wide(token[:1]) else f" {token}")
+    return "".join(parts)
+
+
+def _is_wide(letter: str) -> bool:
+    # Korean letters are wide too, but Korean puts spaces between words.
+    return bool(letter) and unicodedata.east_asian_width(letter) in "WF" and not "가" <= letter <= "힣"
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:

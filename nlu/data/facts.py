@@ -134,6 +134,8 @@ def lines(facts: dict[str, Any]) -> list[str]:
             f"data: the tags ({listed(facts['labels'])}) fit no scheme of spans, so that they are classes of tokens, "
             "scored by accuracy and f1_macro; if they are types of spans, write B- and I- before them"
         )
+    if cut := facts.get("layout", "").partition("/")[2]:
+        out.append(f"data: spans begin or end within words, so that the units of a text are {cut} (docs/tasks.md)")
     for name, part in facts["sets"].items():
         out.append(
             f"data: {name}: {counted(part['examples'], 'example')}; tokens: median {part['length_median']}, 95 % "

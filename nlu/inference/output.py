@@ -222,7 +222,7 @@ class _Conll(_Joined):
     """One token per line, with its predicted tag in the last column, and an empty line after each sentence."""
 
     def __init__(self, source: Originals, columns: Columns):
-        if not isinstance(columns.kind, SpanKind | UnitClassesKind) or columns.logits:
+        if not isinstance(columns.kind, SpanKind | UnitClassesKind) or columns.logits or columns.spans != "first_last":
             raise UserError("CoNLL columns hold only tags; give output the suffix .jsonl")
         self._are_classes = isinstance(columns.kind, UnitClassesKind)
         self._source, self._prediction = source, columns.prefix + PREDICTION

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from nlu.config.errors import UserError
 from nlu.data.originals import Original, Originals
 from nlu.inference.predicted_row import PredictedRow, require_no_more, text_of_cell
 from nlu.inference.predictor import Columns
@@ -83,6 +84,9 @@ class TableRows(Parquet):
 def _arrow_type(holds: Holds) -> "pa.DataType":
     import pyarrow as pa
 
+    if holds == "lists":
+        raise UserError("spans is lists, of numbers and texts, which no column can hold; set spans=start_end")
+    ends = [("start", pa.int64()), ("end", pa.int64()), ("label", pa.string()), ("text", pa.string())]
     span = pa.struct([("type", pa.string()), ("first", pa.int64()), ("last", pa.int64()), ("text", pa.string())])
     return {
         "text": pa.string(),
@@ -90,5 +94,6 @@ def _arrow_type(holds: Holds) -> "pa.DataType":
         "texts": pa.list_(pa.string()),
         "numbers": pa.list_(pa.float64()),
         "spans": pa.list_(span),
+        "spans by start": pa.list_(pa.struct(ends)),
         "lists of numbers": pa.list_(pa.list_(pa.float64())),
     }[holds]

@@ -82,7 +82,7 @@ def run_prediction(config: Predict, located: Located) -> int:
 def work_of(config: Predict, trained: Trained, path: Path, ranks: Ranks) -> "Work":
     """Check all rows of a file. Raises UserError for the user's mistakes."""
     source = originals_for(trained, config.input, path)
-    columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits)
+    columns = columns_of(trained, prefix=config.prefix, scores=config.scores, logits=config.logits, spans=config.spans)
     label_separator = trained.config.data.get("label_separator", "|")
     output = output_of(config.output, source, columns, label_separator, keeps=config.columns)
     predictor = Predictor(trained, ranks.device, batch_size=config.batch_size, owns=True)
@@ -250,6 +250,7 @@ class Work:
                 *([] if self.source.dialect == PLAIN else [self.source.dialect.settings()]),
             ],
             "columns": list(self.columns.holds),
+            "spans": config.spans,
             "input columns": config.columns,
             "on_bad_row": config.on_bad_row,
             "max_rows": config.max_rows,

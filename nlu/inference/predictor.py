@@ -6,7 +6,7 @@ Axes: B rows of a batch, N rows handed over, S sequences of a batch, D width.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from nlu.inference.int8.precision import Int8
 from nlu.inference.self_check import warn_of_batches
 from nlu.inference.side_by_side import is_small, may_be_apart, on_one_thread, side_by_side
 from nlu.inference.trained import Trained
-from nlu.metrics.kinds import PROBABILITY, Cell, Holds, Kind
+from nlu.metrics.kinds import PREDICTION, PROBABILITY, Cell, Holds, Kind, SpanCell, SpanKind
 from nlu.models.encoders.bert import Bert
 from nlu.models.heads.pairs import unit_vectors
 from nlu.models.layers.linear import Linear
@@ -218,11 +218,14 @@ class Columns:
     logits: bool
     logits_hold: Holds = "numbers"
     in_windows: bool = False
+    spans: str = "first_last"
 
     @property
     def holds(self) -> dict[str, Holds]:
         """The type of each column that every row has, by its name, in order."""
         found = dict(self.kind.columns)
+        if self.spans != "first_last":
+            found[PREDICTION] = "lists" if self.spans == "lists" else "spans by start"
         if self.scores:
             found |= {f"{PROBABILITY}_{label}": "number" for label in self.labels}
         if self.logits:
@@ -234,6 +237,8 @@ class Columns:
     def cells(self, values: Values, found: Record) -> dict[str, Cell]:
         """Return the cells of a row, given its texts by role and its prediction; `cut` only of a row that was cut."""
         cells = self.kind.cells(values, found)
+        if self.spans != "first_last":
+            cells[PREDICTION] = [_by_start(span, self.spans) for span in cast(list[SpanCell], cells[PREDICTION])]
         if self.scores:
             cells |= {f"{PROBABILITY}_{label}": found["probabilities"][label] for label in self.labels}
         if self.logits:
@@ -246,18 +251,29 @@ class Columns:
         return dict.fromkeys(self.holds)
 
 
-def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool) -> Columns:
-    """Return the columns that a run's predictions add.
+def _by_start(span: SpanCell, form: str) -> dict[str, object] | list[object]:
+    """Return a span with the place behind its last unit, as tools for annotation write it."""
+    start, end, label = span["first"], span["last"] + 1, span["type"]
+    return (
+        [start, end, label] if form == "lists" else {"start": start, "end": end, "label": label, "text": span["text"]}
+    )
 
-    Raises UserError if `scores` asks for absent probabilities, and for a run that cannot predict rows.
+
+def columns_of(trained: Trained, *, prefix: str, scores: bool, logits: bool, spans: str = "first_last") -> Columns:
+    """Return the columns that a run's predictions add; `spans` is how spans are written, a key of nlu.predict.
+
+    Raises UserError if `scores` or `spans` asks for what the run does not predict, and for a run that cannot predict
+    rows.
     """
     require_predicting(trained)
     if scores and not trained.kind.has_probabilities:
         raise UserError("scores is true, but this run predicts no probabilities; leave out scores")
+    if spans != "first_last" and not isinstance(trained.kind, SpanKind):
+        raise UserError(f"spans is {spans}, but this run predicts {trained.kind.plural}; leave out spans")
     # A tagged row has logits for each of its units.
     logits_hold: Holds = "lists of numbers" if trained.layout.name == "units" else "numbers"
     in_windows = trained.lengths.long == WINDOWS
-    return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold, in_windows)
+    return Columns(trained.kind, tuple(trained.labels), prefix, scores, logits, logits_hold, in_windows, spans)
 
 
 def require_predicting(trained: Trained) -> None:

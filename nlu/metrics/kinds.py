@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Literal, TypedDict
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.targets import import_target
+from nlu.config.words import joined_tokens
 from nlu.metrics.spans import FAULTS, Span, faults_of, span_set
 from nlu.runs.predictions import Predictions, Record
 
-Holds = Literal["text", "number", "texts", "numbers", "spans", "lists of numbers"]
+Holds = Literal["text", "number", "texts", "numbers", "spans", "spans by start", "lists", "lists of numbers"]
 """what the cells of a column hold"""
 Cell = str | float | list[Any] | None
 
@@ -368,4 +369,4 @@ def _words_of(span: Span, units: Sequence[str]) -> str:
 
 
 def _joined(units: Sequence[str]) -> str:
-    return units if isinstance(units, str) else " ".join(units)
+    return units if isinstance(units, str) else joined_tokens(units)

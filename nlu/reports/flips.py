@@ -1,14 +1,14 @@
 """The rows of a set that two configurations predict differently: counted, tested, and shown with their text."""
 
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
 from nlu.config.choices import target_of
 from nlu.config.errors import DataError, UserError
+from nlu.config.words import joined_tokens
 from nlu.data.dialect import KEYS, Dialect
 from nlu.data.reader import Row
 from nlu.data.readers import read_rows
@@ -257,17 +257,4 @@ def _rows(run: RunRecord, path: Path, numbers: set[int]) -> Iterator[Row]:
 def text_of(values: Mapping[str, object]) -> str:
     """Return the texts of a row in one line; empty if it kept none."""
     texts = [values[role] for role in TEXT_ROLES if values.get(role) is not None]
-    return " / ".join(_joined(list(map(str, text))) if isinstance(text, list) else str(text) for text in texts)
-
-
-def _joined(tokens: Sequence[str]) -> str:
-    """Return tokens as a text, with spaces between them except beside Chinese and Japanese characters."""
-    parts = list(tokens[:1])
-    for before, token in pairwise(tokens):
-        parts.append(token if _is_wide(before[-1:]) or _is_wide(token[:1]) else f" {token}")
-    return "".join(parts)
-
-
-def _is_wide(letter: str) -> bool:
-    # Korean letters are wide too, but Korean puts spaces between words.
-    return bool(letter) and unicodedata.east_asian_width(letter) in "WF" and not "가" <= letter <= "힣"
+    return " / ".join(joined_tokens(list(map(str, text))) if isinstance(text, list) else str(text) for text in texts)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score
 
-from nlu.metrics.classes import ClassScorer, log_probabilities
+from nlu.metrics.classes import ClassScorer, UnitScorer, log_probabilities
 from nlu.metrics.scores import Scores
 from nlu.tasks.classify import class_records
 
@@ -94,3 +95,22 @@ def scores_of_scikit_learn(
             wanted["auc"] = metrics.roc_auc_score(label_N, margin_N) if is_mixed else math.nan
             wanted["average_precision"] = metrics.average_precision_score(label_N, margin_N) if is_mixed else math.nan
     return wanted
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_classes_of_units_are_scored_like_single_units_and_what_was_cut_is_wrong(seed):
+    rng, names = np.random.default_rng(seed), ["a", "b", "c"]
+    scorers = UnitScorer(names), UnitScorer(names)
+    label, prediction = list[str](), list[str]()
+    for row in range(6):
+        one = rng.choice(names[: 2 + seed % 2], rng.integers(1, 6)).tolist()
+        two = rng.choice(names, rng.integers(0, len(one) + 1)).tolist()
+        scorers[row % 2].add({"label": one, "prediction": two, "loss": 0.5 * len(two)})
+        label, prediction = label + one, prediction + two + ["cut"] * (len(one) - len(two))
+    scorers[0].merge(scorers[1])
+    occurring = sorted({*label, *prediction} - {"cut"})
+    assert scorers[0].result().metrics == pytest.approx({
+        "accuracy": accuracy_score(label, prediction),
+        "f1_macro": f1_score(label, prediction, labels=occurring, average="macro"),
+        "loss": 0.5 if {*prediction} != {"cut"} else math.nan,
+    }, nan_ok=True)  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nlu.data.targets.tags import split_tag, to_bio
 from nlu.metrics.spans import SpanCounts, SpanScorer, legal_tags, spans_of
 
 NAMES = ["O", "B-X", "I-X", "B-Y", "I-Y"]
@@ -78,3 +79,18 @@ def test_records_of_tagged_rows_are_scored_as_by_hand() -> None:
         {"label": "Z", "examples": 0, "correct": 0, "precision": 0.0, "recall": 0.0, "f1": 0.0},
     ]
     assert math.isnan(SpanScorer([]).result().metrics["loss"])
+
+
+@given(st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y", "B", "I"]), max_size=9))
+def test_a_span_is_a_longest_run_of_inner_tags_behind_its_first(tags):
+    parts = [split_tag(tag) for tag in tags]
+    bio = [letter if letter == "O" else f"{letter}-{kind}" for letter, kind in to_bio(parts)[0]]
+
+    def is_span(first, last, kind):
+        goes_on = [place < len(tags) and parts[place] == ("I", kind) for place in range(first, last + 2)]
+        begins = parts[first] == ("B", kind) or goes_on[0] and (first == 0 or parts[first - 1][1] != kind)
+        return begins and all(goes_on[1:-1]) and not goes_on[-1]
+
+    places = itertools.combinations_with_replacement(range(len(tags)), 2)
+    wanted = [(first, last, kind) for first, last in places for kind in ("X", "Y", "_") if is_span(first, last, kind)]
+    assert spans_of(bio) == wanted

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from nlu.config.words import joined_tokens
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import SourceFile
 from nlu.data.findings import Collector, Finding
 from nlu.data.labels import APPLIES, FLAGS, listed_labels
 from nlu.data.layouts import LAYOUTS, Layout, Values
-from nlu.data.pieces import IDEOGRAPHS, PIECES
+from nlu.data.pieces import PIECES
 from nlu.data.reader import Mark, Row
 from nlu.data.readers import format_of
 from nlu.data.reading import Chunk, Reading
@@ -205,7 +206,7 @@ def _count(survey: Survey, rows: Sequence[Values], tokenizer: Tokenizer | None) 
 
 def spoken_texts(layout: Layout, values: Values) -> list[str]:
     """Return the texts of a row for display; tokens are joined, by spaces unless some are Chinese characters."""
-    return [_joined(values["tokens"])] if "tokens" in values else layout.texts(values)
+    return [joined_tokens(values["tokens"])] if "tokens" in values else layout.texts(values)
 
 
 def label_of(values: Values) -> str:
@@ -256,12 +257,7 @@ def _words_of_tags(values: Values, tags: Sequence[object]) -> list[str]:
             found.append((kind, []))
         if letter != "O":
             found[-1][1].append(unit)
-    return [f"{kind} {_joined(words)}" for kind, words in found]
-
-
-def _joined(tokens: Sequence[str]) -> str:
-    is_chinese = any(re.match(f"[{IDEOGRAPHS}]", token) for token in tokens)
-    return ("" if is_chinese else " ").join(tokens)
+    return [f"{kind} {joined_tokens(words)}" for kind, words in found]
 
 
 def _count_labels(survey: Survey, labels: list[str], rows: Sequence[Values]) -> None:

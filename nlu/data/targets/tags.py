@@ -35,7 +35,7 @@ KNOWN = "known are O and, before -type, the letters of " + ", ".join(
 )
 BEGINS, CONTINUES, ENDS, SINGLE = "B", "IM", "EL", "SU"
 SEPARATORS = ("-", "_")
-LEAST_GAINED, MOST_LOST, FEW_LOST = 0.01, 0.05, 2
+LEAST_GAINED, MOST_LOST, FEW_LOST = 0.01, 0.05, 1
 """the share of spans that units of letters must gain; the share, and number, of spans that may begin within a unit"""
 LETTERS = frozenset(BEGINS + CONTINUES + ENDS + SINGLE)
 
