@@ -164,12 +164,12 @@ class Export(_Command):
     """Of a run over several sets, the set whose head is meant; null = the only one."""
     format: (
         Literal[
-            "huggingface", "sentence_transformers", "onnx", "onnx-int8", "torchscript",
+            "huggingface", "sentence_transformers", "model2vec", "peft", "onnx", "onnx-int8", "torchscript",
             "tf_checkpoint", "savedmodel",
         ]
         | list[
             Literal[
-                "huggingface", "sentence_transformers", "onnx", "onnx-int8", "torchscript",
+                "huggingface", "sentence_transformers", "model2vec", "peft", "onnx", "onnx-int8", "torchscript",
                 "tf_checkpoint", "savedmodel",
             ]
         ]

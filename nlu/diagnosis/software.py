@@ -30,7 +30,7 @@ OPTIONAL = {
     "hf": ("transformers",), "onnx": ("onnx", "onnxruntime", "onnxscript"), "oss": ("ossfs",),
     "postgresql": ("psycopg2-binary",), "serve": ("fastapi", "uvicorn", "prometheus_client"),
     "errors": ("cleanlab",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "alembic"),
-    "wandb": ("wandb",), "tf": ("tensorflow-cpu",), "zh": ("jieba",),
+    "wandb": ("wandb",), "tf": ("tensorflow-cpu",), "zh": ("jieba",), "model2vec": ("model2vec",), "peft": ("peft",),
     "pai": ("alibabacloud_pai_dlc20201203", "alibabacloud_tea_openapi", "pyodps", "pandas", "oss2", "ossfs"),
 }  # fmt: skip
 """the distributions of each extra"""

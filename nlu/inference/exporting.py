@@ -2,10 +2,11 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
+from typing import Any
 
 from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
@@ -31,6 +32,9 @@ from nlu.storage.outputs import output_folder
 
 log = logging.getLogger(__name__)
 
+MOST_DIFFERENCE = 1e-3
+"""of the vectors or scores of an export without logits"""
+
 
 def run_export(config: Export, located: Located) -> int:
     """Export, check and print a table; returns the exit status. Raises UserError for the user's mistakes."""
@@ -48,8 +52,20 @@ def run_export(config: Export, located: Located) -> int:
             f"run is {config.run}, which makes sequences by data.layout, a class of your own that no export contains; "
             "use the run by nlu.predict, nlu.serve or nlu.load"
         )
+    names = [one.name for one in formats]
     if isinstance(trained.model.head, WordsHead):
-        return _export_words(config, trained, [one.name for one in formats])
+        if names != [FORMAT]:
+            task = choice_of("task", trained.config.task[TARGET])
+            raise UserError(
+                f"format is {', '.join(names)}, but a run of task={task} is exported only as {FORMAT}; set format="
+                f"{FORMAT}, or fine-tune the run with model.pretrained=RUN and export the new one"
+            )
+        return _export_alone(config, trained.without_adapter(), FORMAT, masked.write)
+    for one in formats:
+        if one.read is None:
+            if len(formats) > 1:
+                raise UserError(f"format is {', '.join(names)}, but {one.name} has no logits; export it by itself")
+            return _export_alone(config, trained, one.name, one.write)
     require_predicting(trained)
     for one in formats:
         require_fixable(one, trained, config.fixed_length)
@@ -87,25 +103,21 @@ def run_export(config: Export, located: Located) -> int:
     return 0
 
 
-def _export_words(config: Export, trained: Trained, formats: Sequence[str]) -> int:
-    """Export a run of masked words, whose scores of words are compared for all tokens of some texts."""
-    if list(formats) != [FORMAT]:
-        task = choice_of("task", trained.config.task[TARGET])
-        raise UserError(
-            f"format is {', '.join(formats)}, but a run of task={task} is exported only as {FORMAT}; set format="
-            f"{FORMAT}, or fine-tune the run with model.pretrained=RUN and export the new one"
-        )
-    rows = rows_to_check(trained, config.max_rows)
+def _export_alone(config: Export, trained: Trained, name: str, write: Callable[..., Any]) -> int:
+    """Export a run to a format of vectors or of scores of words, which compares these itself."""
+    rows, what = rows_to_check(trained, config.max_rows), "score" if name == FORMAT else "vector"
     with output_folder(config.out, "out", last=ABOUT) as staging:
         with _quiet():
-            largest = masked.write(trained.without_adapter(), staging, rows)
-        write_json(
-            staging / ABOUT,
-            {"run": str(trained.located.run_dir), "checkpoint": trained.located.checkpoint.name,
-             "checked": [{"format": FORMAT, "largest_difference": largest}]},
-        )  # fmt: skip
+            largest = write(trained, staging, rows)
+        if not largest <= MOST_DIFFERENCE:
+            raise UserError(
+                f"the {what}s by the export differ from those of the run by {largest:.3g}, more than rounding; report "
+                "it as an error of nlu, with the versions that python -m nlu.doctor prints"
+            )
+        about = {"run": str(trained.located.run_dir), "checkpoint": trained.located.checkpoint.name}
+        write_json(staging / ABOUT, {**about, "checked": [{"format": name, "largest_difference": largest}]})
     print_table("", config.out)
-    log.info("%s: the largest difference of a score of a word from the run is %.2g", FORMAT, largest)
+    log.info("%s: the largest difference of a %s from the run is %.2g", name, what, largest)
     return 0
 
 

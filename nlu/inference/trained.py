@@ -194,7 +194,8 @@ def with_saved_weights(run: Run) -> Run:
     """Return the configuration of a run, with a model that takes its sizes from a checkpoint."""
     # These keys name the initial weights, which the checkpoint replaces.
     begun = {"pretrained": "the run's own checkpoint", "keep_layers": None, "random_weights": False, "embeddings": None}
-    return replace(run, model={key: begun.get(key, value) for key, value in run.model.items()})
+    adapter = {key: None if key == "pretrained" else value for key, value in run.adapter.items()}
+    return replace(run, model={key: begun.get(key, value) for key, value in run.model.items()}, adapter=adapter)
 
 
 def decided_at(checkpoint: Path, head_name: str | None = None) -> dict[str, float]:

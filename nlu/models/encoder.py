@@ -4,6 +4,7 @@ Axes: T tokens of all sequences, S sequences, U units, H heads, L tokens of one 
 width; that of x_TD is the width E of word vectors, which may be smaller.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -102,8 +103,10 @@ class Encoder(Protocol):
 class WeighsTokens(Protocol):
     """An encoder that weighs tokens by how often the training texts have them."""
 
-    def weigh(self, counts_V: np.ndarray) -> None:
-        """Receive the number of occurrences of each token; called once, when a run without weights begins."""
+    def weigh(self, counts_V: np.ndarray, left_out: Sequence[int]) -> None:
+        """Receive the number of occurrences of each token, and the special and unknown tokens, which mean nothing.
+
+        Called once, when a run without weights begins."""
 
 
 def layers_asked(layers: tuple[int, ...], count: int) -> dict[int, int]:

@@ -63,4 +63,4 @@ def start_words(config: Run, encoder: Encoder, store: Store, source: Pretrained 
         # On top of pretrained weights too: the vectors are what the user asked for by name.
         fill(encoder.words, words_of(store.tokenizer), vectors, counts_V, progress)
     if isinstance(encoder, WeighsTokens) and weighs:
-        encoder.weigh(counts_V)
+        encoder.weigh(counts_V, [*store.tokenizer.special_ids, store.tokenizer.unknown_id])

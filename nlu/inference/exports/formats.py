@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from nlu.config.errors import UserError
-from nlu.inference.exports import huggingface, savedmodel, sentences, tf_checkpoint
+from nlu.inference.exports import huggingface, peft_folder, savedmodel, sentences, static_vectors, tf_checkpoint
 from nlu.inference.exports.deciding import Compute, Decide, by_pipeline, by_rule
 from nlu.inference.exports.padded import NAMES, Inputs
 from nlu.inference.exports.traced import example_of, graph_of
@@ -21,7 +21,15 @@ from nlu.inference.trained import Trained
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-EXTRAS = {"transformers": "hf", "onnx": "onnx", "onnxscript": "onnx", "onnxruntime": "onnx", "tensorflow": "tf"}
+EXTRAS = {
+    "transformers": "hf",
+    "model2vec": "model2vec",
+    "peft": "peft",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
+    "onnxruntime": "onnx",
+    "tensorflow": "tf",
+}
 MODEL = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx", "torchscript": "model.pt"}
 
 INT8_TOLERANCE = 0.5
@@ -41,9 +49,10 @@ class Format:
     name: str
     needs: tuple[str, ...]
     """the packages that must be installed"""
-    write: Callable[..., None]
+    write: Callable[..., object]
     """takes a run, a folder and, if it `can_fix` it, `fixed_length`: the number of tokens of every input, or None"""
-    read: Callable[[Path, Trained], Compute]
+    read: Callable[[Path, Trained], Compute] | None = None
+    """None: it has no logits; `write` also takes rows and returns the largest difference of its vectors from the run"""
     tokenizer: "Callable[[Path], PreTrainedTokenizerBase]" = _auto_tokenizer
     """returns the tokenizer of an export"""
     decide: Callable[[Trained, Path], Decide] = by_rule
@@ -170,6 +179,8 @@ FORMATS = {
             can_fix=True,
             beyond="8 bits are too few for these weights: export it as onnx",
         ),
+        Format(static_vectors.FORMAT, ("model2vec",), static_vectors.write),
+        Format(peft_folder.FORMAT, ("transformers", "peft"), peft_folder.write),
         Format("torchscript", ("transformers",), _write_torchscript, _read_torchscript),
         Format(
             tf_checkpoint.FORMAT,

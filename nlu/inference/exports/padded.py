@@ -24,6 +24,7 @@ from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
+from nlu.models.encoders.static import Static
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import FUNCTIONS, MlpHead
 from nlu.models.heads.transformers import TransformersHead
@@ -52,6 +53,8 @@ def others_of(backbone: object) -> str:
     """Return the formats that another encoder can be exported to."""
     if isinstance(backbone, HuggingFace):
         return "export it as huggingface, onnx or torchscript"
+    if isinstance(backbone, Static):
+        return "export it as model2vec, which sentence-transformers loads too, onnx or torchscript"
     return "export it as onnx or torchscript"
 
 

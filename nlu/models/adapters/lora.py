@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import UserError
 from nlu.config.types import PositiveFloat, PositiveInt, Probability
+from nlu.models.adapters.peft import fill
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.linear import Linear
 from nlu.models.task_model import TaskModel
@@ -39,11 +40,14 @@ class Lora:
         alpha: PositiveFloat = 16.0,
         dropout: Probability = 0.0,
         targets: list[str] | None = None,
+        pretrained: str | None = None,
     ):
         """`rank` and `alpha`: r and alpha of the paper. `dropout` of the adapter's input during training. `targets`:
         shell patterns of names of linear layers; null = those that compute queries and values or, where no layer is
-        called so, all that are part of attention or, where there is none, of the encoder."""
+        called so, all that are part of attention or, where there is none, of the encoder. `pretrained`: a
+        folder of peft whose matrices it begins with; null = random."""
         self.rank, self.scale, self.dropout, self.targets = rank, alpha / rank, dropout, targets
+        self.pretrained = pretrained
 
     def apply(self, model: TaskModel) -> None:
         """Freeze the encoder and wrap layers in adapters. Raises UserError for a pattern that matches no layer."""
@@ -59,11 +63,13 @@ class Lora:
                 # Its weights are random, like those of a head.
                 module.requires_grad_(True)
         chosen = self._chosen(list(linears), model)
-        for name in chosen:
+        adapted = {name: LoraLinear(linears[name], self.rank, self.scale, self.dropout) for name in chosen}
+        for name, layer in adapted.items():
             parent, _, last = name.rpartition(".")
-            adapted = LoraLinear(linears[name], self.rank, self.scale, self.dropout)
             # Not setattr: the parent may be a ModuleDict.
-            model.get_submodule(parent)._modules[last] = adapted
+            model.get_submodule(parent)._modules[last] = layer
+        if self.pretrained is not None:
+            fill(adapted, self.pretrained)
         log.info("adapter: %d of %d linear layers of the encoder, e.g. %s", len(chosen), len(linears), chosen[0])
 
     def merged(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

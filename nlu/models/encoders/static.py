@@ -3,10 +3,12 @@
 Arora et al. 2017 (https://openreview.net/forum?id=SyK00v5xx), section 3: a word with the share p of all words has the
 weight a / (a + p), here divided by the mean weight of all words of the training texts. The first principal component of
 texts is not removed. With `model.embeddings` of an encoder the vectors are distilled from it, as in model2vec
-(https://github.com/MinishLab/model2vec), and then fine-tuned.
+(https://github.com/MinishLab/model2vec), and then fine-tuned. As there, special and unknown tokens do not count.
 
 Axes: T tokens of all sequences, S sequences, X texts (two if a sequence is a pair), V words, D width.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -50,15 +52,18 @@ class Static(OverWords):
         self.dropout = Dropout(dropout)
         self.draw_words()
 
-    def weigh(self, counts_V: np.ndarray) -> None:
-        """Set the weight of each word from its number of occurrences in the training texts.
+    def weigh(self, counts_V: np.ndarray, left_out: Sequence[int]) -> None:
+        """Set the weight of each word from its number of occurrences in the training texts; 0 for those `left_out`.
 
-        The mean weight of all words of these texts is 1, so that `rarity` does not scale the vectors of texts.
+        The mean weight of all other words of these texts is 1, so that `rarity` does not scale the vectors of texts.
         """
+        counts_V = counts_V.copy()
+        counts_V[left_out] = 0
         if self.rarity and counts_V.any():
             share_V = counts_V / counts_V.sum()
             weights_V = self.rarity / (self.rarity + share_V)
             self.weights_V.copy_(torch.from_numpy(weights_V / (share_V @ weights_V)))
+        self.weights_V[left_out] = 0
 
     def width_of(self, layout: str) -> int:
         """Return the width of the vector of a sequence or, for the layout units, of a token."""
@@ -69,11 +74,12 @@ class Static(OverWords):
         found = Encoded()
         if not tokens and not pooled:
             return found
-        weighed_TD = self.dropout(x_TD) * self.weights_V.index_select(0, batch.tokens_T)[:, None]
+        weights_T1 = self.weights_V.index_select(0, batch.tokens_T)[:, None]
+        weighed_TD = self.dropout(x_TD) * weights_T1
         if tokens:
             found.tokens_TD = weighed_TD
         if pooled:
-            found.pooled_SD = self._means(weighed_TD, batch)
+            found.pooled_SD = self._means(weighed_TD, weights_T1 != 0, batch)
         return found
 
     def depth_of(self, name: str) -> int:
@@ -84,18 +90,18 @@ class Static(OverWords):
     def depth(self) -> int:
         return 1
 
-    def _means(self, weighed_TD: Tensor, batch: Batch) -> Tensor:
-        """Return the mean of each text's tokens, of pairs both means joined; zeros for a text without tokens."""
+    def _means(self, weighed_TD: Tensor, has_weight_T1: Tensor, batch: Batch) -> Tensor:
+        """Return the mean of each text's tokens with a weight, of pairs both means joined; zeros for a text without."""
         count, text_T = batch.starts_S.size(0), sequences_of(batch)
         if self.layout == "pair":
             text_T, count = 2 * text_T + batch.segments_T, 2 * count
         if torch.jit.is_tracing():
             # The exporter to ONNX forgets repeated places of index_add.
             is_own_XT = (text_T == torch.arange(count)[:, None]).float()
-            sum_XD, size_X1 = is_own_XT @ weighed_TD, is_own_XT.sum(1, keepdim=True)
+            sum_XD, size_X1 = is_own_XT @ weighed_TD, is_own_XT @ has_weight_T1.float()
         else:
             # Tokens are added in their order, so the sum of a text does not depend on other texts.
             sum_XD = weighed_TD.new_zeros(count, weighed_TD.shape[1]).index_add(0, text_T, weighed_TD)
-            size_X1 = weighed_TD.new_zeros(count, 1).index_add(0, text_T, torch.ones_like(weighed_TD[:, :1]))
+            size_X1 = weighed_TD.new_zeros(count, 1).index_add(0, text_T, has_weight_T1.to(weighed_TD.dtype))
         mean_XD = sum_XD / size_X1.clamp(min=1)
         return joined_texts(mean_XD) if self.layout == "pair" else mean_XD

@@ -17,12 +17,14 @@ from tests.models.parts import task_model
 VOCAB_SIZE = 50
 LENGTHS = [1, 1, 2, 5, 9, 30]
 COUNTS_V = np.arange(VOCAB_SIZE) ** 2
+LEFT_OUT = [0, 7, 20]
+"""tokens that have no meaning"""
 
 
 def encoder(spread: Any, layout: str = "single", **changes: Any) -> Static:
     own = {"embedding_size": 8, "rarity": 0.01, **changes}
     static = spread(task_model(Static(VOCAB_SIZE, None, pretrained=None, **own), layout, 2)).backbone.eval()
-    static.weigh(COUNTS_V)
+    static.weigh(COUNTS_V, LEFT_OUT)
     return static
 
 
@@ -32,12 +34,14 @@ def pooled_of(static: Static, batch: Any) -> np.ndarray:
 
 
 def mean_of(static: Static, tokens: np.ndarray, rarity: float = 0.01) -> np.ndarray:
+    tokens = tokens[~np.isin(tokens, LEFT_OUT)]
     vectors = static.word_embeddings.weight.detach().double().numpy()[tokens]
-    share = COUNTS_V[tokens] / COUNTS_V.sum()
+    counts_V = np.where(np.isin(np.arange(VOCAB_SIZE), LEFT_OUT), 0, COUNTS_V)
+    share = counts_V[tokens] / counts_V.sum()
     weights = rarity / (rarity + share) if rarity else np.ones(len(tokens))
     if rarity:
         # Over all words of the texts their mean is 1.
-        of_all = COUNTS_V / COUNTS_V.sum()
+        of_all = counts_V / counts_V.sum()
         weights = weights / np.sum(of_all * rarity / (rarity + of_all))
     return (vectors * weights[:, None]).mean(0) if len(tokens) else np.zeros(8)
 
