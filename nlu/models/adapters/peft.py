@@ -7,16 +7,13 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
 from nlu.config.errors import UserError
 from nlu.storage.resources import fetch
 from nlu.storage.tensors import load_tensors
-
-if TYPE_CHECKING:
-    from nlu.models.adapters.lora import LoraLinear
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +31,8 @@ def names_in_peft(name: str) -> list[str]:
     return [f"{before}{part}" for part in ("query", "key", "value")] if is_joined else [name]
 
 
-def fill(layers: "Mapping[str, LoraLinear]", reference: str) -> None:
-    """Set the matrices of adapted layers, by name, to those of a folder of peft. Layers that it lacks stay as they are.
+def fill(layers: Mapping[str, Any], reference: str) -> None:
+    """Set the matrices of `LoraLinear` layers, by name, to those of a folder of peft. Layers that it lacks stay as they are.
 
     Raises UserError for another kind of adapter, and if its layers or ranks do not fit.
     """
