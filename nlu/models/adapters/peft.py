@@ -32,7 +32,7 @@ def names_in_peft(name: str) -> list[str]:
 
 
 def fill(layers: Mapping[str, Any], reference: str) -> None:
-    """Set the matrices of `LoraLinear` layers, by name, to those of a folder of peft. Layers that it lacks stay as they are.
+    """Set the matrices of `LoraLinear` layers, by name, to those of a folder of peft; other layers stay as they are.
 
     Raises UserError for another kind of adapter, and if its layers or ranks do not fit.
     """
