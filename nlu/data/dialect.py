@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Self
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.words import called
 from nlu.data.reader import WHOLE_ROW, BadRow, Reader
+from nlu.storage.places import plain_name
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader
@@ -198,7 +201,7 @@ def not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
     # UTF-16 is recognized by its mark, since almost any even number of bytes is valid UTF-16.
     for mark, name in MARKS.items():
         if start.startswith(mark):
-            return DataError(f"{path}: is {name.upper()}, not UTF-8; convert the file: iconv -f {name} -t utf-8")
+            return DataError(f"{path}: is {name.upper()}, not UTF-8; convert the file: {_converting(path, name)}")
     number, sample = _first_undecodable(path)
     remedy = "convert the file from the encoding in which it was written, e.g. by iconv, or fix this line"
     leave_out = "or set data.on_bad_row=skip to leave such rows out"
@@ -208,11 +211,18 @@ def not_utf_8(path: Path, error: UnicodeDecodeError) -> DataError:
     if bad < good:
         remedy = f"fix this line, {leave_out}"
     elif language is not None:
-        remedy = (
-            f"convert the file, e.g. iconv -f {language} -t utf-8 if it is {CANDIDATES[language]}, as its bytes allow"
-        )
+        command = _converting(path, language)
+        remedy = f"convert the file, if it is {CANDIDATES[language]}, as its bytes allow: {command}"
         remedy += "" if _is_foreign(_head(path)) else f", {leave_out}"
     return DataError(f"{path}:{number}: is not UTF-8 ({error.reason}); {remedy}")
+
+
+def _converting(path: Path, encoding: str) -> str:
+    """Return the command that converts a file, which is unpacked first, to UTF-8 beside it."""
+    shown = plain_name(called(path))
+    plain = Path(shown.rpartition("/")[2] if "://" in shown else shown)
+    new = plain.with_name(f"{plain.stem}.utf-8{plain.suffix}")
+    return f"iconv -f {encoding} -t utf-8 {quote(str(plain))} > {quote(str(new))}"
 
 
 def require_utf_8(path: Path) -> None:

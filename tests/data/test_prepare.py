@@ -4,6 +4,8 @@ import hashlib
 import json
 import logging
 import random
+import re
+import subprocess
 from collections import Counter
 
 import numpy as np
@@ -160,8 +162,13 @@ def test_a_file_that_is_not_utf_8_is_refused_at_its_line_however_far_down(write,
      ("坏\t0\n".encode("gb18030"), ":1", "iconv -f gb18030 "), (b"good\t1\n\x8d \t0\n", ":2", "it was written,")],
 )  # fmt: skip
 def test_only_an_encoding_that_fits_the_bytes_is_advised(write, open_files, content, place, remedy):
-    train = write("train.tsv", content)
-    refused(open_files, f"{train}{place}: is ", remedy, train=train, dev=write("dev.tsv", DEV))
+    train = write("a file.tsv", content)
+    error = refused(open_files, f"{train}{place}: is ", remedy, train=train, dev=write("dev.tsv", DEV))
+    # The command of the message makes a file of the same format.
+    if (command := re.search("iconv -f .*", str(error))) is not None:
+        subprocess.run(command[0].partition(", or set")[0], shell=True, check=True)
+        encoding = command[0].split()[2]
+        assert train.with_name("a file.utf-8.tsv").read_text() == content.decode(encoding)
 
 
 @pytest.mark.parametrize("empty", ["train", "dev", "test"])
