@@ -120,7 +120,10 @@ def a_blank_token(found: Outcome) -> bool:
 
 @case("C2-extra-trailing-columns")
 def further_columns(found: Outcome) -> bool:
-    return found.examples() == 60
+    if found.facts:
+        return found.examples() == 60
+    # A key that the error names, and that reads all rows.
+    return found.says(r"9 columns", r"data\.further_columns=true") and _again(found, "data.further_columns=true") == 60
 
 
 @case("C3-pandas-tsv")
@@ -137,7 +140,9 @@ def one_object(found: Outcome) -> bool:
 
 @case("C6-label-variants")
 def labels_written_otherwise(found: Outcome) -> bool:
-    return found.says(r"POSITIVE, Positive(,| and) positive", r"\b30 rows", r"\b17 rows", r"\b13 rows")
+    names = ("positive", "Positive", "POSITIVE")
+    of_case = all(found.says(rf"in case \([^)]*\b{name}\b[^)]*30 rows") for name in names)
+    return of_case and found.says(r"Unicode form .*\b17 rows", r"final mark .*\b13 rows")
 
 
 @case("C7-list-of-one-label")
@@ -233,7 +238,8 @@ def a_column_of_categories(found: Outcome) -> bool:
 
 @case("N11-labels-of-blanks")
 def absent_values_as_labels(found: Outcome) -> bool:
-    return found.says(r"NaN.*\b20 rows", r"\b01\b.*\b20 rows")
+    names = r"(?=.*NaN)(?=.*N/A)(?=.*None)"
+    return found.says(rf"{names}.*\b20 rows|\b20 rows {names}", r"\b01\b.*\b20 rows")
 
 
 @case("N12-excel-utf16")
@@ -250,6 +256,16 @@ def a_single_row_to_score(found: Outcome) -> bool:
 def an_open_quote(found: Outcome) -> bool:
     train = found.facts[0]["sets"]["train"]
     return train["examples"] in (58, 59) and train["bad_rows"] in (1, 2) and found.says(r"train\.csv:20\b")
+
+
+def _again(found: Outcome, override: str) -> int:
+    """Return the number of examples that the first command gives with an override more."""
+    command = (found.folder / "run.sh").read_text().splitlines()[0]
+    ended = subprocess.run(
+        ["bash", "-c", f"{command} {override}"], cwd=found.folder, env={**os.environ, "PYTHONPATH": _import_path()},
+        text=True, capture_output=True,
+    )  # fmt: skip
+    return sum(one["examples"] for one in json.loads(ended.stdout.splitlines()[-1])["sets"].values())
 
 
 def _bad_rows(found: Outcome) -> int:
