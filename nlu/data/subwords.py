@@ -1,9 +1,8 @@
-"""A vocabulary that is learned from the training rows, the same in every process: WordPiece, or Unigram.
+"""A WordPiece vocabulary that is learned from the training rows, the same in every process.
 
-For WordPiece, the pairs of neighboring pieces that occur most often become pieces, one after another (Sennrich et al.
+The pairs of neighboring pieces that occur most often become pieces, one after another (Sennrich et al.
 2016, https://arxiv.org/abs/1508.07909, section 3.2), spelled as BERT's: a piece that continues a word begins with ##.
-The trainers of the package tokenizers do the same in an order that differs between processes. `nlu.data.unigrams`
-learns the pieces of Unigram.
+The trainers of the package tokenizers do the same in an order that differs between processes.
 """
 
 import heapq
@@ -11,19 +10,13 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-from tokenizers import Tokenizer as Backend
-from tokenizers import normalizers, pre_tokenizers
-from tokenizers.models import Unigram
 
 from nlu.config.errors import UserError
 from nlu.config.types import PositiveInt
 from nlu.config.words import counted
-from nlu.data.tokenizing import SPECIALS, Tokenizer, WordPiece, of_backend
-from nlu.data.unigrams import learned as learned_unigrams
-from nlu.data.word_starts import BLANK_MARKS
+from nlu.data.tokenizing import SPECIALS, Tokenizer, WordPiece
 
 log = logging.getLogger(__name__)
 
@@ -32,27 +25,24 @@ Pair = tuple[str, str]
 
 
 class Subwords(WordPiece):
-    """BERT's WordPiece tokenizer with a vocabulary of characters and frequent parts of words, or a Unigram tokenizer,
-    whose pieces may be several ideographs."""
+    """BERT's WordPiece tokenizer with a vocabulary of characters and frequent parts of words."""
 
     def __init__(
         self,
         *,
-        kind: Literal["wordpiece", "unigram"] = "wordpiece",
         vocab: str | None = None,
         vocab_size: PositiveInt = 16_000,
         min_count: PositiveInt = 2,
         lowercase: bool | None = None,
         added_tokens: list[str] | None = None,
     ):
-        """`kind` of a learned vocabulary. `vocab`: a vocab.txt or tokenizer.json (path or URL); null: that of the
+        """`vocab`: a vocab.txt or tokenizer.json (path or URL); null: that of the
         pretrained model, or one of at most `vocab_size` pieces, special tokens included, each of which occurs at least
         `min_count` times in the training rows. `lowercase`: null follows the pretrained tokenizer, else true.
         `added_tokens` are never split."""
         super().__init__(
             vocab=vocab, lowercase=lowercase, min_count=min_count, max_size=vocab_size, added_tokens=added_tokens
         )
-        self.kind = kind
         if vocab_size <= len(SPECIALS):
             raise UserError(
                 f"tokenizer.vocab_size is {vocab_size}, but {len(SPECIALS)} tokens are special; set it to >= "
@@ -71,35 +61,15 @@ class Subwords(WordPiece):
         return found
 
     def settings(self) -> dict[str, object]:
-        how = "unigrams" if self.kind == "unigram" else "merged pairs"
-        return {**super().settings(), "counted": "rows of train, before any is held out", "learned": how}
+        return {**super().settings(), "counted": "rows of train, before any is held out", "learned": "merged pairs"}
 
     def keep(self, digest: str, chosen: Callable[[Collection[str]], set[str]]) -> None:
         """Keep nothing more: pieces are learned, whether they have vectors or not."""
 
     def build(self, texts: Iterable[list[str]]) -> Tokenizer:
         """Return the tokenizer of the pieces of all rows of the training set, before any is held out."""
-        if self.kind == "unigram":
-            return self.marked(self._unigram(texts))
         pieces = learned(self.count(texts), self.max_size - len(SPECIALS), self.min_count)
         return self.marked(self.tokenizer(SPECIALS + pieces, "learned vocabulary"))
-
-    def _unigram(self, texts: Iterable[list[str]]) -> Tokenizer:
-        """Return a tokenizer of pieces between blanks and punctuation, of which the first of a word begins with ▁."""
-        normalizer = normalizers.BertNormalizer(lowercase=self._lowercase, handle_chinese_chars=False)
-        splitter = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
-        counts = Counter(
-            word
-            for some in texts
-            for text in some
-            for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))
-        )
-        pieces = learned_unigrams(counts, self.max_size - len(SPECIALS), self.min_count, BLANK_MARKS[0])
-        # No text has a special token: punctuation such as [ stands by itself.
-        scored = [*((name, 0.0) for name in SPECIALS), *pieces]
-        backend = Backend(Unigram(scored, unk_id=SPECIALS.index("[UNK]")))
-        backend.normalizer, backend.pre_tokenizer = normalizer, splitter
-        return of_backend(backend, "learned vocabulary")
 
     def restrict(self, built: Tokenizer, counts_V: np.ndarray) -> tuple[Tokenizer, np.ndarray]:
         """Return the tokenizer as it is: a piece of a rarer word may be part of others."""

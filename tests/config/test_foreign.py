@@ -63,7 +63,7 @@ def test_a_key_of_another_choice_names_that_choice():
         "it is loss.temperature of loss=info_nce or loss=kl or method.temperature of method=distil"
     )
     assert hint_of_key("data.fields", [], RUN) == (
-        "it is a key of data=files or data=afqmc or data=chnsenticorp or data=cluener or data=conll2003 or 4 more"
+        "it is a key of data=corpus or data=files or data=afqmc or data=chnsenticorp or data=cluener or 5 more"
     )
     assert hint_of_key("scheduler.tempo", valid_keys("train"), RUN).startswith("valid: scheduler.anneal")
     of_predict = hint_of_key("lr", valid_keys("predict"), SCHEMAS["predict"])
