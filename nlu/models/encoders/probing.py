@@ -55,6 +55,9 @@ def architecture(source: Pretrained) -> Any:
             config = type(AutoConfig.for_model(inner["model_type"])).from_dict(inner)
         else:
             config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+            # Known from another file too.
+            if says := source.config.get("sentence_transformers"):
+                config.sentence_transformers = says
     # Its checks of types raise errors of many classes.
     except Exception as error:
         if source.config.get("auto_map"):

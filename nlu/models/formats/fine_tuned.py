@@ -20,7 +20,7 @@ from torch import Tensor
 from nlu.models.composite import LAYOUT
 from nlu.models.heads.linear import LinearHead
 from nlu.models.heads.mlp import Activation, MlpHead
-from nlu.models.heads.transformers import POOLINGS, TransformersHead, config_of, ends_in_sigmoid, tensors_for
+from nlu.models.heads.transformers import POOLINGS, TransformersHead, config_of, ends_in_sigmoid
 from nlu.models.task_model import TaskModel
 
 FIRST_LAYERS: Mapping[str, tuple[str, Activation]] = {
@@ -51,8 +51,10 @@ Scale = tuple[float, float]
 class UnfitHeadError(Exception):
     """A head that cannot be taken, with the reason and what to do."""
 
-    others: Weights = {}
-    """its layers below the last one, which can"""
+    def __init__(self, reason: str):
+        super().__init__(reason)
+        self.others: Weights = {}
+        """its layers below the last one, which can"""
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,19 @@ def fitted_head(
     if isinstance(model.head, TransformersHead):
         return _for_transformers(model, tensors, config, labels, scale)
     last = _last_layer(tensors)
+    if model.layout == LAYOUT:
+        unfit = UnfitHeadError("a run with several heads trains each of them")
+        for name, head in model.get_submodule("head").named_children():
+            if isinstance(head, TransformersHead):
+                found = head.tensors_of(tensors).items()
+                unfit.others |= {
+                    f"head.{name}.{place}": value for place, value in found if not place.startswith(head.last)
+                }
+        if last is None:
+            return unfit.others
+        raise unfit
     if last is None:
         return {}
-    if model.layout == LAYOUT:
-        raise UnfitHeadError("a run with several heads trains each of them")
     last = _fitted(last, config, labels, scale)
     if (pooling := config.get(OF_EXPORT)) is not None:
         if not isinstance(model.head, LinearHead) or getattr(model.backbone, "pooling", pooling) != pooling:
@@ -162,8 +173,7 @@ def _for_transformers(
 ) -> Weights:
     head = model.head
     assert isinstance(head, TransformersHead)
-    found = {f"head.theirs.{name}": value for name, value in tensors_for(head.theirs, tensors).items()}
-    name = last_of(model)
+    found, name = {f"head.{place}": value for place, value in head.tensors_of(tensors).items()}, last_of(model)
     weight, bias = found.pop(f"{name}.weight", None), found.pop(f"{name}.bias", None)
     if weight is None or bias is None:
         return found

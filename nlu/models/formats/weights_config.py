@@ -29,7 +29,15 @@ def read_config(folder: Path) -> dict[str, Any]:
                 config: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
             except json.JSONDecodeError as error:
                 raise CheckpointError(f"{folder / name}:{error.lineno}: not JSON ({error.msg}); fix the file") from None
-            return config
+            return config | _of_sentence_transformers(folder)
+    return {}
+
+
+def _of_sentence_transformers(folder: Path) -> dict[str, Any]:
+    """Return the function of a cross-encoder's score, which newer folders have in a file of its own."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        says = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
+        return {"sentence_transformers": {"activation_fn": says["activation_fn"]}}
     return {}
 
 

@@ -74,6 +74,10 @@ class TransformersHead(nn.Module):
             logits_SC = (logits_SC.sigmoid() - self.scale[0]) / self.scale[1]
         return vectors_of(Encoded(pooled_SD=logits_SC), batch, "pooled")
 
+    def tensors_of(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of this head in a checkpoint of transformers, by the names of its parameters."""
+        return {f"theirs.{name}": value for name, value in tensors_for(self.theirs, tensors).items()}
+
 
 class Given(nn.Module):
     """Stands for the encoder: returns the vectors that it is given, and what its pooler makes of the first of them."""
