@@ -30,6 +30,8 @@ from nlu.runs.predictions import evaluation_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder
 
+USUALLY_SAME = 0.95
+"""an export with a smaller share of equal predictions gets a warning"""
 log = logging.getLogger(__name__)
 
 MOST_DIFFERENCE = 1e-3
@@ -180,8 +182,28 @@ def _print(found: Sequence[Checked]) -> None:
         )
     print_table("", table)
     for one in found:
-        if one.same is not None and one.same < 1:
+        if one.same is not None and one.same < USUALLY_SAME:
+            log.warning(
+                "%s: only %.2f %% of the rows get the prediction of the run; %s", one.format, 100 * one.same, _cure(one)
+            )
+        elif one.same is not None and one.same < 1:
             print_table(f"{one.format}: {one.decided_by}; docs/exporting.md explains the differences from the run")
+
+
+def _cure(one: Checked) -> str:
+    """Return why an export gives other predictions than its run, and what to do."""
+    if one.same_by_rule is None:
+        return FORMATS[one.format].beyond
+    if one.same_by_rule >= USUALLY_SAME:
+        return (
+            "its logits are those of the run, but pipeline(...) of transformers splits or joins units. Take the "
+            "largest logit of each unit's first token, as docs/exporting.md shows: "
+            f"then {100 * one.same_by_rule:.2f} % are the same"
+        )
+    return (
+        "its logits are those of the run, which takes the best legal sequence of tags, not the largest logit of each "
+        "unit. Use the run by nlu.predict, nlu.serve or nlu.load, or train it longer, or with task.decode=greedy"
+    )
 
 
 def digits(time_ms: float) -> str:

@@ -1,6 +1,7 @@
 """python -m nlu.export: what others load computes what the run computes."""
 
 import json
+import random
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -194,6 +195,30 @@ def test_the_table_of_a_tagger_compares_what_its_user_gets_with_what_the_run_dec
     assert {one["format"]: one["same"] for one in checked}[written] == sum(same) / len(same)
 
 
+def test_a_tagger_whose_user_gets_other_spans_is_exported_with_the_reason_and_the_cure(
+    tmp_path: Path, capsys: Any
+) -> None:
+    def row(rng: random.Random) -> dict[str, Any]:
+        tokens = rng.choices(["U.S.", "a", "b", "3.5", "c", "x-y"], k=6)
+        return {"tokens": tokens, "tags": ["B-LOC" if token in ("U.S.", "x-y") else "O" for token in tokens]}
+
+    run = trained(Kind(("task=tag",), row), tmp_path, "trainer.max_duration=60st", "trainer.eval_interval=60st")
+    export(f"run={run}", "format=huggingface", f"out={tmp_path}/out")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "pipeline(...) of transformers splits or joins units" in said and "then 100.00 % are the same" in said
+    folder, same = tmp_path / "out", []
+    model = transformers.AutoModelForTokenClassification.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for record in kept(run):
+        # As docs/exporting.md has it.
+        encoded = tokenizer(record["tokens"], is_split_into_words=True, truncation=True, return_tensors="pt")
+        tags = [model.config.id2label[number] for number in model(**encoded).logits[0].argmax(-1).tolist()]
+        found = [tags[encoded.word_ids().index(unit)] for unit in range(len(record["tokens"]))]
+        spans = [[place, place, "LOC"] for place, tag in enumerate(found) if tag == "B-LOC"]
+        same.append(spans == record["spans"])
+    assert all(same) and any(record["spans"] for record in kept(run))
+
+
 def test_the_rule_for_logits_finds_spans_of_a_text_by_its_characters_as_the_run_does(tmp_path: Path) -> None:
     run = nlu.load(trained(SPANS, tmp_path), device="cpu").trained
     decide = by_rule(run, tmp_path)
@@ -265,7 +290,7 @@ def test_a_head_of_two_layers_is_scored_again_from_its_export(activation, writte
         (TASKS["tag with a CRF"], "huggingface", "a CRF"),
         (TASKS["siamese"], "huggingface", "format=sentence_transformers"),
         (TASKS["classify"], "sentence_transformers", "does not encode each text"),
-        (Kind(("model.pooling=mean",), classes), "huggingface", "a mean over tokens"),
+        (Kind(("model.pooling=mean",), classes), "huggingface", "train it with model.pooling=first"),
         (Kind((), classes, model=TEXTCNN), "huggingface", "TextCnn"),
     ],
 )  # fmt: skip

@@ -38,7 +38,8 @@ def saved(folder: Path, kind: str = "Bert", head: str | None = None, **changes: 
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     made.save_pretrained(folder)
-    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    named = dict(zip(SPECIALS, ["<pad>", "[UNK]", "<s>", "</s>", "<mask>"], strict=True)) if kind == "MPNet" else {}
+    (folder / "vocab.txt").write_text("\n".join(named.get(token, token) for token in VOCAB) + "\n")
     return folder
 
 
@@ -173,6 +174,11 @@ def test_a_tf1_checkpoint_is_read_back_with_the_same_bytes(tmp_path: Path) -> No
     assert again.keys() == {*tensors, "output_weights", "output_bias"}
     for name, value in tensors.items():
         assert again[name].tobytes() == np.ascontiguousarray(value).tobytes(), name
+    # The head comes back too, also for labels in another order.
+    moved = ("data.labels=[good,bad]", "model.pooling=pooler", "trainer.ema_decay=0", *STANDING_STILL)
+    other = trained(native(TASKS["classify"], tmp_path / "tf_checkpoint"), tmp_path / "moved", *moved)
+    head = load_file(other / "checkpoints/best-1/model.safetensors")["head.linear.weight"]
+    assert np.array_equal(head, again["output_weights"][::-1])
     # And on: what was exported is a start for another run.
     export_again = trained(native(TASKS["classify"], tmp_path / "tf_checkpoint"), tmp_path / "second", FROZEN)
     held(export_again, "tf_checkpoint", tmp_path / "second", difference=2e-4)

@@ -17,7 +17,7 @@ import torch
 from nlu.config.errors import UserError
 from nlu.data.layouts import encode_pair, encode_single
 from nlu.data.targets import Number
-from nlu.inference.exports.deciding import Decision, Row, is_same, of_run
+from nlu.inference.exports.deciding import Decision, Row, by_rule, is_same, of_run
 from nlu.inference.exports.formats import Compute, Format, at_length
 from nlu.inference.exports.padded import Inputs, padded_inputs
 from nlu.inference.exports.sentences import FORMAT as SENTENCES
@@ -56,6 +56,8 @@ class Checked:
     size_mb: float
     latency_1_ms: float
     latency_32_ms: float
+    same_by_rule: float | None = None
+    """of a tagger, the share of rows with the same prediction by the largest logit of each unit's first token"""
 
 
 def check(
@@ -74,7 +76,7 @@ def check(
     decide = chosen.decide(trained, folder)
     predictor = Predictor(run or trained, torch.device("cpu"), batch_size=CHECK_BATCH)
     exact = _in_fp32(predictor)
-    largest, own_decisions, decisions = 0.0, list[Decision](), list[Decision]()
+    largest, own_decisions, decisions, by_logits = 0.0, list[Decision](), list[Decision](), list[Decision]()
     # First, since other tokens give other logits, and an error about logits would not show the reason.
     _require_same_tokens(trained, chosen.tokenizer(folder), rows)
     for batch in _batches(rows, CHECK_BATCH):
@@ -87,7 +89,7 @@ def check(
         largest = max(largest, *map(_difference, own, theirs))
         own_decisions += of_run(predictor.predict(predictor.encode(batch)), trained)
         decisions += decide(batch, theirs)
-    same = [is_same(*both) for both in zip(own_decisions, decisions, strict=True) if both[0] is not None]
+        by_logits += by_rule(trained, folder)(batch, theirs) if trained.target.kind == "tags" else ()
     right = sum(found == row.get("label") for found, row in zip(decisions, rows, strict=True))
     size_mb = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
     latencies = [_latency_ms(partial(compute, some)) for some in _timed(trained, predictor, rows)]
@@ -96,11 +98,18 @@ def check(
         chosen.decided_by,
         len(rows),
         largest,
-        sum(same) / len(same) if same else None,
+        _share_of_same(own_decisions, decisions),
         right / len(rows) if _has_accuracy(trained) else None,
         size_mb,
-        *latencies,
+        latencies[0],
+        latencies[1],
+        _share_of_same(own_decisions, by_logits) if by_logits else None,
     )
+
+
+def _share_of_same(own: Sequence[Decision], theirs: Sequence[Decision]) -> float | None:
+    same = [is_same(*both) for both in zip(own, theirs, strict=True) if both[0] is not None]
+    return sum(same) / len(same) if same else None
 
 
 def check_run(trained: Trained, rows: Sequence[Row]) -> Checked:
