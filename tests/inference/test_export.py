@@ -195,9 +195,7 @@ def test_the_table_of_a_tagger_compares_what_its_user_gets_with_what_the_run_dec
     assert {one["format"]: one["same"] for one in checked}[written] == sum(same) / len(same)
 
 
-def test_a_tagger_whose_user_gets_other_spans_is_exported_with_the_reason_and_the_cure(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_where_transformers_finds_other_spans_an_export_says_why_and_what_to_do(tmp_path: Path, capsys: Any) -> None:
     def row(rng: random.Random) -> dict[str, Any]:
         tokens = rng.choices(["U.S.", "a", "b", "3.5", "c", "x-y"], k=6)
         return {"tokens": tokens, "tags": ["B-LOC" if token in ("U.S.", "x-y") else "O" for token in tokens]}

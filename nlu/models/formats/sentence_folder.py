@@ -70,8 +70,9 @@ class AfterEncoder:
 def after_encoder(source: Pretrained | None, pooling: str | None, pooled_layers: list[int] | None) -> AfterEncoder:
     """Return what follows the encoder: by the key `model.pooling` or, if it is null, by the weights.
 
-    Weights of a run have what it had, those of sentence-transformers their modules, others the first token. Raises
-    CheckpointError for modules that are damaged.
+    Weights of a run have what it had, those of sentence-transformers their modules, others the first token, or the mean
+    where their configuration says so of classifiers, as ModernBERT's does. Raises CheckpointError for modules that are
+    damaged.
     """
     if pooling is not None or source is None:
         return AfterEncoder(pooling or "first", pooled_layers)
@@ -79,7 +80,9 @@ def after_encoder(source: Pretrained | None, pooling: str | None, pooled_layers:
         layers = tuple(Layer(**one) for one in written["layers"])
         return AfterEncoder(**{**written, "layers": layers, "pooled_layers": pooled_layers or written["pooled_layers"]})
     found = None if source.is_run else _of_folder(source)
-    return found or AfterEncoder("first", pooled_layers)
+    return found or AfterEncoder(
+        "mean" if source.config.get("classifier_pooling") == "mean" else "first", pooled_layers
+    )
 
 
 def require_computed(after: AfterEncoder, *, by_bert: bool = False) -> None:

@@ -162,8 +162,8 @@ def module_of(what: What, encoder: Encoder, names: Sequence[str] = ()) -> nn.Mod
 
 def _reads_pooled(found: nn.Module, x_NTD: Tensor, encoder: Any) -> bool:
     """Return whether the logits of whole texts are those of the vectors that `model.pooling` gives."""
-    place = -1 if encoder.token_of_text_is_last else 0
-    pooled_ND = {"first": x_NTD[:, place], "mean": x_NTD.mean(1)}.get(encoder.pooling)
+    first_ND = x_NTD[:, -1 if encoder.token_of_text_is_last else 0]
+    pooled_ND = {"first": first_ND, "last": x_NTD[:, -1], "mean": x_NTD.mean(1)}.get(encoder.pooling)
     if pooled_ND is None or encoder.dense is not None:
         return False
     expected_NC = found(inputs_embeds=x_NTD).logits
