@@ -21,7 +21,7 @@ from nlu.data.tokenizing import Tokenizer
 MUCH_UNKNOWN, COUNTED_ROWS = 0.01, 8_192
 """share of unknown tokens that is logged, and the rows of a set, at even distances, in which they are counted"""
 FEW_ROWS, FEW_TRAINED = 250, 2000
-"""rows of a set below which its scores are uncertain by 5 points or more, and training rows below which folds are cheap"""
+"""rows of a set whose scores are uncertain by 5 points or more, and training rows of which folds are cheap: fewer"""
 
 
 def describe(store: Store) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def command(report: Report, model: str | None, choice: str | None) -> str:
     if train.seen is not None and train.seen.tag_numbers:
         words.append(f"data.labels=[{','.join(f'TAG{number}' for number in range(train.seen.tag_numbers))}]")
     if (separator := train.separator) is not None:
-        words.append(f"data.label_separator={_quoted(separator)}")
+        words.append(f"data.label_separator={_written(separator)}")
     if any(survey.bad or _has_rows_to_skip(report, survey) for survey in report.surveys):
         words.append("data.on_bad_row=skip")
     return shlex.join(["python", "-m", "nlu.train", *words])
@@ -253,16 +253,10 @@ def _set_words(report: Report) -> list[str]:
     suffixes = [SUFFIX_FORMATS.get(file.path.suffix.lower()) for file in train.source.files]
     if reading.file_format != "auto" and set(suffixes) != {reading.file_format}:
         words.append(f"data.format={reading.file_format}")
-    if (separator := reading.dialect.separator) is not None:
-        words.append(f'data.separator="{separator}"')
-    if (quote := '"' if train.seen and train.seen.has_doubled_quotes else reading.dialect.quote) is not None:
-        words.append(f"data.quote={_quoted(quote)}")
-    if reading.dialect.skip_lines:
-        words.append(f"data.skip_lines={reading.dialect.skip_lines}")
-    if (sheet := reading.dialect.sheet) is not None:
-        words.append(f"data.sheet={sheet if isinstance(sheet, int) else _quoted(sheet)}")
-    if reading.dialect.records:
-        words.append(f"data.records={reading.dialect.records}")
+    dialect = reading.dialect.settings()
+    if train.seen is not None and train.seen.has_doubled_quotes:
+        dialect["quote"] = '"'
+    words += [f"data.{key}={_written(value)}" for key, value in dialect.items() if value is not None]
     if reading.header is not None and reading.header != has_header(reading.fields, None):
         words.append(f"data.header={str(reading.header).lower()}")
     return words
@@ -282,10 +276,12 @@ def _files(survey: Survey) -> str:
     return files[0].name if len(files) == 1 else f"[{','.join(file.name for file in files)}]"
 
 
-def _quoted(text: str) -> str:
-    """Return a text as a value of an override, in the quotes that it does not hold."""
-    mark = "'" if '"' in text else '"'
-    return f"{mark}{text}{mark}"
+def _written(value: object) -> str:
+    """Return a value as an override has it; a text in the quotes that it does not hold."""
+    if not isinstance(value, str):
+        return str(value).lower()
+    mark = "'" if '"' in value else '"'
+    return f"{mark}{value}{mark}"
 
 
 def _column(column: str | int | list[str | int]) -> str:
