@@ -2,7 +2,6 @@
 
 import html
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,15 +30,14 @@ from nlu.display.front import draw_front
 from nlu.display.insight import Insight
 from nlu.display.page import part, section, write_page
 from nlu.display.search_axes import place_of, ticks_of
-from nlu.display.search_courses import draw_curves, draw_ranks
-from nlu.display.search_maps import draw_contour, draw_slices
+from nlu.display.search_maps import draw_slices
 from nlu.display.tables import count_text, metric_text
 from nlu.display.trials import Summary, TrialRow, duration_text, front_line, infeasible_line, written
 from nlu.storage.files import plain
 
 INCHES_A_PARAMETER = 1.5
 MAX_BARS = 20
-FIGURES = ("front", "history", "intermediate", "curves", "ranks", "parallel", "slices", "contour", "importances")
+FIGURES = ("front", "history", "intermediate", "parallel", "slices", "importances")
 MAX_STEPS = 200
 """most points of a curve; longer ones are thinned but keep their last point"""
 POINTER_WIDTH = 10.0
@@ -57,21 +55,12 @@ AFTER_SECTIONS = """\
 <script>
 $script</script>
 """
-CURVES = (
-    "The model of freeze_thaw as it would decide next: the trials with the best predictions, and all others in gray. "
-    "Intervals are those of the curve without the noise of a single evaluation. The dashed line is the best complete "
-    "trial."
-)
-SETTLED = 0.8
-"""the rank correlation from which on an order is called that of the end"""
 NOTHING = {
     "front": '<p class="remark">No complete trial has been measured.</p>',
     "history": '<p class="remark">No trial has reported a value.</p>',
     "intermediate": '<p class="remark">No trial has reported a value.</p>',
     "parallel": '<p class="remark">There is no trial with parameters and a value.</p>',
     "slices": '<p class="remark">There is no trial with parameters and a value.</p>',
-    "ranks": '<p class="remark">No two trials can be compared after equally many examples.</p>',
-    "contour": "",
     "importances": "",
 }
 """what the page shows instead of a figure that would be empty"""
@@ -91,10 +80,7 @@ def draw_figures(summary: Summary, insight: Insight) -> dict[str, Figure]:
         if valued and summary.params:
             found["parallel"] = _parallel(summary, valued)
         further = {
-            "curves": draw_curves(summary, insight.forecasts),
-            "ranks": draw_ranks(summary, insight.ranking),
             "slices": draw_slices(summary, insight.importances),
-            "contour": draw_contour(summary, insight.surfaces),
             "importances": _importances(insight.importances) if insight.importances else None,
         }
     return found | {name: figure for name, figure in further.items() if figure is not None}
@@ -314,18 +300,14 @@ def write_search_page(
     """
     shown = {name: svg_of(name, figures[name]) if name in figures else NOTHING.get(name, "") for name in FIGURES}
     data = json.dumps(plain(_data(summary)), ensure_ascii=False, separators=(",", ":"))
-    width = "" if len(insight.surfaces) == 1 else "wide"
     goals = [line for line in (front_line(summary), infeasible_line(summary)) if line]
     sections = [
         *([section(shown["front"], "Objectives", note=goals[0], name="front")] if summary.objectives else []),
         section(shown["history"], "Value of each trial", name="history", classes=""),
         section(shown["intermediate"], "Trials on their way", name="intermediate", classes=""),
-        *([section(shown["curves"], "Predicted curves", note=CURVES, name="curves")] if "curves" in figures else []),
-        section(shown["ranks"], "Ranks", note=_ranks_note(insight), name="ranks"),
         section(f'<div class="scroll">{shown["parallel"]}</div>', "Parameters", name="parallel"),
         section(shown["slices"], "Score against each parameter", name="slices"),
-        section(shown["importances"], "Importances", note=insight.importances_note, name="importances", classes=width),
-        section(shown["contour"], "Score over pairs", note=insight.surfaces_note, name="contour", classes=width),
+        section(shown["importances"], "Importances", note=insight.importances_note, name="importances"),
         section(
             '<div class="scroll"><table></table></div>', "Trials", note="A click on a heading sorts.", name="trials"
         ),
@@ -342,21 +324,6 @@ def write_search_page(
     write_page(
         path, summary.name, counts, sections, look="search", facts=_facts(summary, command, as_of_s), after=after
     )
-
-
-def _ranks_note(insight: Insight) -> str:
-    """Return in words how far the order after few examples is that after many."""
-    if insight.ranking is None or insight.ranking.end is None:
-        return ""
-    ranking = insight.ranking
-    order = f"the order of the {ranking.count} trials that saw {ranking.end:,} examples"
-    if math.isnan(ranking.correlation_S[-1]):
-        return f"There is no rank correlation with {order}, since they have equal values."
-    pairs = zip(ranking.examples_S, ranking.correlation_S, strict=False)
-    found = next((at for at, value in pairs if value >= SETTLED), None)
-    if found is None or found == ranking.end:
-        return f"No rank correlation with {order} is {SETTLED} or more before that: early ranks say little."
-    return f"From {found:,} examples on, the rank correlation with {order} is {SETTLED} or more."
 
 
 def _facts(summary: Summary, command: str | None, as_of_s: float | None) -> str:

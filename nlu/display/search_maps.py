@@ -13,14 +13,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from nlu.display.canvas import BEST_COLOUR, DOTS_PER_INCH, TITLE
-from nlu.display.insight import Surface
 from nlu.display.search_axes import place_of, ticks_of
 from nlu.display.trials import SearchedKey, Summary, TrialRow
 
 MAX_SLICES = 12
 COLUMNS = 4
 SLICE_INCHES = (2.9, 2.7)
-SURFACE_INCHES = (4.1, 3.5)
 MAX_TICKS = 5
 MARKS = {"complete": "o", "paused": "s", "running": "D", "waiting": "D", "pruned": "v"}
 HOLLOW = ("running", "waiting", "pruned")
@@ -179,61 +177,3 @@ def _legend_of_states(figure: Figure, summary: Summary) -> None:
         ring.set_markeredgecolor(BEST_COLOUR)
         found.append(ring)
     figure.legend(handles=found, loc="outside upper left", ncols=len(found), fontsize=9)
-
-
-def draw_contour(summary: Summary, surfaces: Sequence[Surface]) -> Figure | None:
-    """Draw the predicted value of a whole trial over pairs of parameters, and the trials; None without a surface."""
-    if not surfaces:
-        return None
-    params = {param.name: param for param in summary.params}
-    size = (max(5.5, SURFACE_INCHES[0] * len(surfaces)) + 0.7, SURFACE_INCHES[1])
-    figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
-    grid = figure.subplots(1, len(surfaces), squeeze=False)
-    found = np.concatenate([np.ravel(surface.value_YX) for surface in surfaces])
-    low, high = float(found.min()), float(found.max())
-    shade = Normalize(low, high if high > low else low + 1)
-    levels = MaxNLocator(12).tick_values(low, high if high > low else low + 1)
-    # The best is bright in both directions of a metric.
-    colours = HEIGHTS if summary.maximize else f"{HEIGHTS}_r"
-    for axes, surface in zip(grid.flat, surfaces, strict=True):
-        x, y = params[surface.x], params[surface.y]
-        axes.grid(False)
-        if "choice" in (x.scale, y.scale) or len(surface.x_places) < 2 or len(surface.y_places) < 2:
-            edges = _edges(surface.x_places), _edges(surface.y_places)
-            axes.pcolormesh(*edges, np.array(surface.value_YX), cmap=colours, norm=shade)
-        else:
-            axes.contourf(surface.x_places, surface.y_places, surface.value_YX, levels, cmap=colours, norm=shade)
-        _draw_trials(axes, summary, x, y)
-        for param, name in ((x, "x"), (y, "y")):
-            _finish_axis(axes, param, name)
-        axes.set_xlabel(x.name)
-        axes.set_ylabel(y.name)
-    scale = figure.colorbar(ScalarMappable(shade, colours), ax=grid, aspect=25, pad=0.01)
-    scale.set_label(f"predicted {summary.metric}")
-    scale.formatter = FuncFormatter(lambda value, _: f"{value:.4g}")
-    return figure
-
-
-def _edges(places: Sequence[float]) -> np.ndarray:
-    """Return the edges of the cells around some places from 0 to 1."""
-    middle = (np.array(places[1:]) + np.array(places[:-1])) / 2
-    return np.r_[min(0.0, places[0]), middle, max(1.0, places[-1])]
-
-
-def _draw_trials(axes: Axes, summary: Summary, x: SearchedKey, y: SearchedKey) -> None:
-    best = summary.best
-    for trial in summary.trials:
-        if trial.value is None or x.name not in trial.params or y.name not in trial.params:
-            continue
-        is_best = best is not None and trial.number == best.number
-        axes.plot(
-            [_spread(x, trial)],
-            [_spread(y, trial)],
-            MARKS[trial.state],
-            markersize=7 if is_best else 4,
-            markerfacecolor=BEST_COLOUR if is_best else "#ffffff",
-            markeredgecolor="#ffffff" if is_best else "#333333",
-            markeredgewidth=1.2 if is_best else 0.7,
-            zorder=4 if is_best else 3,
-            gid=f"trial-{trial.number}",
-        )

@@ -105,7 +105,7 @@ def main() -> None:
     # The message of each study in memory.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        write_page_so_far(snapshot.study(), snapshot.folder, snapshot.taken_s, snapshot.scheduler())
+        write_page_so_far(snapshot.study(), snapshot.folder, snapshot.taken_s)
     except Exception as error:
         print(last_line(error))
         sys.exit(1)

@@ -6,14 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
-
-from nlu.sweeps.schedulers.choosing import build
-from nlu.sweeps.schedulers.scheduler import Scheduler
-from nlu.sweeps.space import Branch, Space
 
 
 @dataclass(frozen=True)
@@ -29,12 +24,6 @@ class Snapshot:
     attributes: Mapping[str, Any]
     """the user attributes of the study"""
     trials: list[FrozenTrial]
-    spec: Mapping[str, Any]
-    """of the pruner, as `nlu.sweeps.schedulers.choosing.build` gets it; so are the next four"""
-    params: dict[str, BaseDistribution]
-    branches: list[Branch]
-    seed: int
-    centers: Mapping[str, object]
 
     def study(self) -> optuna.Study:
         """Return the study, in memory; its trials have other ids than in the storage, and the same numbers."""
@@ -46,7 +35,3 @@ class Snapshot:
         for trial in self.trials:
             storage.create_new_trial(study_id, template_trial=trial)
         return study
-
-    def scheduler(self) -> Scheduler:
-        """Return the scheduler of the search, which has the same model but cannot draw configurations."""
-        return build(self.spec, Space(self.params, self.branches), lambda key: None, self.seed, self.centers)

@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial
 
 from nlu.config.checks.reading import quoted
 from nlu.config.choices import conf_dir
-from nlu.config.words import counted, path_text
+from nlu.config.words import path_text
 from nlu.display.decisions import write_decisions
 from nlu.display.insight import Insight
 from nlu.display.search import draw_figures, write_figures, write_search_page
@@ -36,14 +36,11 @@ from nlu.display.trials import (
     written,
 )
 from nlu.storage.files import write_text
-from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import OUTCOME, worked_s
 from nlu.sweeps.decisions import decision_rows
 from nlu.sweeps.goals import MEASURED, Goals, front_of
-from nlu.sweeps.importances import all_equal, importances_of
-from nlu.sweeps.ranking import ranking_of
-from nlu.sweeps.schedulers.scheduler import PAUSING, Scheduler
-from nlu.sweeps.steps import PART_ENDS, is_paused, log_of, standings, value_at_end
+from nlu.sweeps.importances import importances_of
+from nlu.sweeps.steps import PART_ENDS, is_paused, value_at_end
 
 TRIALS, DECISIONS, PAGE, BEST = "trials.tsv", "decisions.tsv", "index.html", Path("experiment") / "best.yaml"
 FOLDER = "summary"
@@ -55,17 +52,16 @@ NOT_KEPT = ("trial", "resume", "dry_run", "mirror", "note", "hydra")
 """keys of the run, not of the experiment"""
 
 
-def write_summary(study: optuna.Study, folder: Path, scheduler: Scheduler | None = None) -> None:
+def write_summary(study: optuna.Study, folder: Path) -> None:
     """Print the trials of a study, best first, and write its summary into the folder of the search.
 
-    `scheduler` is that of the search; without it, the page predicts no curves. `summary/trials.tsv` has a row for each
-    trial, `summary/decisions.tsv` one for each decision about a trial, `summary/*.png` are figures,
-    `summary/index.html` is a page that needs no other file, and `experiment/best.yaml` is the best trial as an
-    experiment (`--config-dir FOLDER experiment=best`). A figure without content is left out, with a sentence in the
-    page. The files of an earlier call are replaced; without a complete trial, best.yaml is removed.
+    `summary/trials.tsv` has a row for each trial, `summary/decisions.tsv` one for each decision about a trial,
+    `summary/*.png` are figures, `summary/index.html` is a page that needs no other file, and `experiment/best.yaml` is
+    the best trial as an experiment (`--config-dir FOLDER experiment=best`). A figure without content is left out, with
+    a sentence in the page. The files of an earlier call are replaced; without a complete trial, best.yaml is removed.
     """
     summary = read_summary(study)
-    insight = insight_of(study, scheduler)
+    insight = insight_of(study)
     command = best_command(folder, summary) if write_best(summary, folder / BEST) else None
     figures = draw_figures(summary, insight)
     _write_tables(folder, summary, insight)
@@ -83,13 +79,13 @@ def write_summary(study: optuna.Study, folder: Path, scheduler: Scheduler | None
             print_table(f"trial {trial.number} of the front: {best_command(folder, summary, name, trial)}")
 
 
-def write_page_so_far(study: optuna.Study, folder: Path, as_of_s: float, scheduler: Scheduler | None = None) -> None:
+def write_page_so_far(study: optuna.Study, folder: Path, as_of_s: float) -> None:
     """Write tables and page of a search that has not ended, as `write_summary` does, and print nothing.
 
     Each file is replaced atomically. The page says that the trials are as of `as_of_s`, in seconds since 1970.
     """
     summary = read_summary(study)
-    insight = insight_of(study, scheduler)
+    insight = insight_of(study)
     _write_tables(folder, summary, insight)
     figures = draw_figures(summary, insight)
     write_search_page(folder / FOLDER / PAGE, summary, figures, insight, None, as_of_s=as_of_s)
@@ -199,61 +195,14 @@ def _is_of_numbers(distribution: object) -> TypeGuard[OfNumbers]:
     return hasattr(distribution, "low")
 
 
-PAIRED = 3
-"""the most important parameters, over whose pairs the value is drawn"""
-
-
-def insight_of(study: optuna.Study, scheduler: Scheduler | None = None) -> Insight:
-    """Return what a search found out besides its trials.
-
-    Importances are PED-ANOVA's over the complete trials; with a pruner that pauses trials, few of which are complete,
-    those of the model. If all values are equal, there are neither importances nor surfaces: those of the model would be
-    rounding errors.
-    """
+def insight_of(study: optuna.Study) -> Insight:
+    """Return what a search found out besides its trials: its decisions, and PED-ANOVA's importances over the complete
+    trials."""
     # Its libraries take half a second to import.
     from optuna.study import StudyDirection
 
-    from nlu.sweeps.insight import effects_of, forecasts_of, surfaces_of, view_of
-
-    maximize = study.direction == StudyDirection.MAXIMIZE
     frozen = study.get_trials(deepcopy=False)
-    trials, spec = standings(frozen, maximize=maximize), study.user_attrs.get(PRUNER, {})
-    part = spec["max_resource"] // spec.get("parts", 1) if "max_resource" in spec else None
-    view = view_of(frozen, trials, log_of(frozen), part=part, maximize=maximize, scheduler=scheduler)
-    values = {trial.best for trial in view.valued} if view is not None else set()
-    effects = effects_of(view) if view is not None and len(values) > 1 else {}
-    of_effects = f"of the Gaussian process of freeze_thaw, fitted to the curves of {counted(len(trials), 'trial')}"
-    importances: dict[str, float]
-    if spec.get("name") in PAUSING and effects:
-        importances, note = effects, f"The main effects {of_effects}."
-    elif view is not None and len(values) == 1:
-        importances, note = {}, all_equal(len(view.valued), view.sign * values.pop(), "trial")
-    else:
-        # Only if they are shown: what Optuna imports for them takes a second.
-        importances, note = importances_of(study)
-    ordered = [name for name in importances or effects if view is not None and name in view.distributions]
-    surfaces = surfaces_of(view, ordered[:PAIRED]) if view is not None else []
-    chosen = (
-        "Over the most important parameters" if importances else "Over the parameters with the largest main effects"
-    )
-    others = "The others are those of the best trial. Marks are the trials, in the shapes of the figure above."
-    surfaces_note = f"{chosen}: the mean prediction {of_effects}. {others}"
-    if not surfaces:
-        is_equal = view is not None and len(view.distributions) > 1
-        surfaces_note = (
-            "The predictions of the model do not differ."
-            if is_equal
-            else "The model needs two parameters that all trials draw, and four trials with values."
-        )
-    return Insight(
-        importances,
-        note,
-        surfaces,
-        surfaces_note,
-        ranking_of(trials),
-        forecasts_of(view) if view is not None and spec.get("name") == "freeze_thaw" and scheduler else [],
-        decision_rows(frozen, maximize=maximize),
-    )
+    return Insight(*importances_of(study), decision_rows(frozen, maximize=study.direction == StudyDirection.MAXIMIZE))
 
 
 def write_best(summary: Summary, path: Path) -> bool:

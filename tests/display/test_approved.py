@@ -32,7 +32,7 @@ from nlu.display import figures as of_runs
 from nlu.display.comparison import Curve, Drawing, KeptScores
 from nlu.display.decisions import DecisionRow
 from nlu.display.front import draw_front
-from nlu.display.insight import Forecast, Insight, Ranking, Surface
+from nlu.display.insight import Insight
 from nlu.display.trials import SearchedKey, Summary, TrialRow
 from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.approving import assert_approved, page_in_lines
@@ -95,25 +95,12 @@ def a_search(*, maximize: bool) -> Summary:
 
 
 def an_insight() -> Insight:
-    plane = [[0.5 + place / 8 + line / 4 for place in range(3)] for line in range(3)]
-    columns = [[0.5 + place / 8 for place in range(3)] for _ in range(3)]
-    thirds = [1 / 6, 0.5, 5 / 6]
-    surfaces = [
-        Surface("optimizer.lr", "layers", [0.0, 0.5, 1.0], [0.0, 0.5, 1.0], plane),
-        Surface("optimizer.lr", "pooling.kind", [0.0, 0.5, 1.0], thirds, columns),
-    ]
-    ranks: dict[int, list[float]] = {0: [2, 2, 1], 1: [1], 2: [3.5, 1, 2], 4: [3.5, 3, 3], 6: []}
-    forecasts = [
-        Forecast(2, [8, 24, 40], [0.5, 0.75, 0.875], [0.25, 0.5, 0.75], [0.625, 0.875, 1.0]),
-        Forecast(6, [8, 24, 40], [0.25, 0.375, 0.5], [0.125, 0.25, 0.25], [0.375, 0.5, 0.75]),
-    ]
     decisions = [
         DecisionRow(0, 0, "begun", 0, 1600, None, "drawn at <random>"),
         DecisionRow(1, 0, "paused", 1664, None, 0.5, "trial 2 has the better chance"),
     ]
     shares = {"optimizer.lr": 0.625, "layers": 0.25, "pooling.kind": 0.125}
-    ranking = Ranking([8, 16, 24], ranks, [-0.5, 1.0, 1.0], 5)
-    return Insight(shares, "by <fANOVA>", surfaces, "by a model & so on", ranking, forecasts, decisions)
+    return Insight(shares, "by <fANOVA>", decisions)
 
 
 def with_goals(summary: Summary) -> Summary:
@@ -148,8 +135,7 @@ def search_figures(folder: Path) -> dict[str, Figure | None]:
     one = replace(lower, trials=lower.trials[:1], params=[SearchedKey("p", "linear", 3, 3)])
     one.trials[0].params["p"] = 3
     many = {f"key_{number}": 1 / (number + 1) for number in range(25)}
-    few = Insight(many, ranking=Ranking([8, 16], {0: [1, 1], 1: [2, 2]}, [], 0))
-    return found | {f"{name}_one": each for name, each in search.draw_figures(one, few).items()}
+    return found | {f"{name}_one": each for name, each in search.draw_figures(one, Insight(many)).items()}
 
 
 def kept(names: list[str], runs: int, shift: float) -> KeptScores:

@@ -23,7 +23,7 @@ from tests.training.runs import QUICK, TINY, files, run
 
 MIXED = ("COMPLETE", "PRUNED", "COMPLETE", "PRUNED", "FAIL", "RUNNING")
 FIGURES = {
-    "history.png", "intermediate.png", "ranks.png", "parallel.png", "slices.png", "contour.png", "importances.png",
+    "history.png", "intermediate.png", "parallel.png", "slices.png", "importances.png",
 }  # fmt: skip
 
 
@@ -56,8 +56,8 @@ def of_18(tmp_path_factory) -> tuple[optuna.Study, Path]:
         [
             (mixed, 12, FIGURES),
             ("FAIL", 3, set()),
-            ("COMPLETE", 1, FIGURES - {"importances.png", "contour.png", "ranks.png"}),
-            ("PRUNED", 3, FIGURES - {"importances.png", "contour.png"}),
+            ("COMPLETE", 1, FIGURES - {"importances.png"}),
+            ("PRUNED", 3, FIGURES - {"importances.png"}),
             ("WAITING", 2, set()),
             ("COMPLETE", 0, set()),
         ],

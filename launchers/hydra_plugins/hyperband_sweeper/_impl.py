@@ -388,7 +388,7 @@ class Search:
             say = partial(self.board.say, style="yellow")
             bring_trials_back(self.plan.mirror, self.plan.folder, self._trials(), say)
         self.keeper.end(self._trials())
-        write_summary(self.plan.study, self.plan.folder, self.steps.scheduler)
+        write_summary(self.plan.study, self.plan.folder)
         # The table must appear before later messages on standard error.
         sys.stdout.flush()
 

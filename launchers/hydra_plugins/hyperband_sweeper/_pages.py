@@ -82,11 +82,6 @@ class Pages:
                 direction=plan.study.direction,
                 attributes=plan.study.user_attrs,
                 trials=list(trials),
-                spec=plan.spec,
-                params=plan.space.params,
-                branches=plan.space.branches,
-                seed=plan.seed,
-                centers=plan.centers,
             )
             self._process = PageProcess(snapshot, nice=nice)
         except StorageUnavailable:
