@@ -1,5 +1,6 @@
 """Build the parts of a run from its validated configuration: data, task, model, optimizer, state."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -58,6 +59,8 @@ from nlu.training.ranks import Ranks
 from nlu.training.resuming import order_key_of, resume, tokenizer_at
 from nlu.training.step import Stepper
 from nlu.training.words import is_trimmed, start_words, tokenizing_of
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -190,6 +193,10 @@ def build_model(config: Run, data: Data, task: Task, progress: Progress | None) 
         start_words(config, model.backbone, store, source, progress)
     adapter: Adapter = build(config.adapter, trusted=trusted)
     adapter.apply(model)
+    if source is not None and source.new_tokens and config.has_adapter:
+        log.warning(
+            "an adapter freezes word vectors: those of tokenizer.added_tokens are trained with adapter=none only"
+        )
     return model
 
 
