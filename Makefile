@@ -13,7 +13,7 @@ export NLU_DATA ?= ../shared/data
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-thorough test-services test-slurm bench bench-quick bench-cuda lint format typecheck check dist docs docs-links clean
+.PHONY: help train test test-thorough test-services test-slurm test-cases bench bench-quick bench-cuda lint format typecheck check dist docs docs-links clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -27,13 +27,16 @@ test: $(VENV)/.dev ## run the tests on all cores (5 minutes on 2); of many alike
 # Tests with servers mostly wait, so they run at the same time; their output is shown at the end.
 test-thorough: $(VENV)/.services ## run every test: all products of features, all kills, all that need servers (for a release)
 	$(PYTEST) -m "not services and not slurm"
-	$(MAKE) --jobs=2 --keep-going --output-sync=target THOROUGH=--thorough test-services test-slurm
+	$(MAKE) --jobs=3 --keep-going --output-sync=target THOROUGH=--thorough test-services test-slurm test-cases
 
 test-services: $(VENV)/.services ## test shared storages on PostgreSQL and an S3 server, which it starts and stops
 	$(BIN)/python tests/services/run.py $(THOROUGH)
 
 test-slurm: $(VENV)/.dev ## test jobs on a real Slurm of two virtual nodes, which it installs (as root), starts and stops
 	$(BIN)/python tests/slurm/run.py $(THOROUGH)
+
+test-cases: $(VENV)/.dev ## read files as people have them (2 minutes), and compare with what is right: tests/cases
+	$(BIN)/python tests/cases.py
 
 bench: $(VENV)/.bench ## measure speed against peers in full (45 minutes), and write benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py --write benchmarks/RESULTS.md
