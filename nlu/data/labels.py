@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from contextlib import suppress
+from typing import Any
 
 PAIRS = {"[": "]", "{": "}", "(": ")"}
 QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
@@ -56,10 +57,20 @@ def listed_labels(cell: str) -> list[object] | None:
 def labels_of(cell: str, separator: str) -> list[object]:
     """Return the labels of a cell: a list, or texts with separators between them."""
     if (found := listed_labels(cell)) is not None:
-        return found
+        return list(plain_labels(found))
     parts = [(part, listed_labels(part)) for part in cell.split(separator) if part.strip()]
     # Beside other labels, one in brackets is read as if it were alone.
     return [label for part, own in parts for label in ([part] if own is None else own)]
+
+
+def plain_labels(written: Any) -> Any:
+    """Return the names of labels that are objects: with a name each, in a list, or one with a 0 or 1 for each label, as
+    spaCy writes them. Any other value is returned unchanged."""
+    if isinstance(written, list):
+        return [item.get("name", item.get("label", item)) if isinstance(item, dict) else item for item in written]
+    if not isinstance(written, dict) or not written or None in map(applies, written.values()):
+        return written
+    return [name for name, cell in written.items() if applies(cell)]
 
 
 def applies(cell: object) -> bool | None:

@@ -20,7 +20,7 @@ from nlu.data.conll import Columns, sentences
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect, require_utf_8
 from nlu.data.fields import SENTENCE, SUFFIX_FORMATS
 from nlu.data.json_files import ABSENT, document_records, field_of, is_document, reason_of
-from nlu.data.labels import applies
+from nlu.data.labels import applies, plain_labels
 from nlu.data.lists import is_single, read_lists, sentence_column
 from nlu.data.lists import sentences as sentences_of_rows
 from nlu.data.reader import WHOLE_ROW, BadRow, Mark, Row
@@ -419,7 +419,7 @@ def _record(number: int, record: object, fields: Fields) -> Row | BadRow:
         if value is ABSENT and role not in OPTIONAL_ROLES:
             close = f" of folds.group_by; {hint(str(name), map(str, record))}" if role == GROUP else ""
             return BadRow(number, str(name), json.dumps(record, ensure_ascii=False), f"lacks this field{close}")
-        values[role] = None if value is ABSENT else value
+        values[role] = None if value is ABSENT else plain_labels(value) if role == "label" else value
     read_lists(values)
     return Row(number, values)
 

@@ -87,6 +87,20 @@ def test_a_list_of_one_label_is_that_label_and_several_need_another_task():
     assert "empty list" in target.read({"label": []})[1][1]
 
 
+@pytest.mark.parametrize(
+    "written",
+    [[{"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 0.0, "b": 1.0, "c": 0.0}],
+     [{"a": True, "b": True}, {"a": False, "b": True}],
+     [[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}], [{"id": 2, "name": "b"}]],
+     [[{"label": "a"}, {"label": "b"}], [{"label": "b"}]],
+     ['[{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]', "[{'id': 2, 'name': 'b'}]"]],
+)  # fmt: skip
+def test_labels_may_be_objects_with_names_or_an_object_of_zeros_and_ones(write, written):
+    path = write("a.jsonl", "\n".join(json.dumps({"text": "x", "cats": label}) for label in written))
+    rows = read_rows(path, "auto", {"text": "text", "label": "cats"}, None)
+    assert names_of(LabelSet(files()), [row.values["label"] for row in rows]) == [["a", "b"], ["b"]]
+
+
 COLUMNS = {"text": "comment", "label": ["toxic", "threat", "rude"]}
 COMMENTS = [
     {"comment": f"{word} words", "toxic": word == "bad", "threat": False, "rude": word != "good"}
