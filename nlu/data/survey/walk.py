@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from nlu.config.words import joined_tokens
 from nlu.data.building import LISTED_BAD_ROWS
-from nlu.data.dataset import SourceFile
+from nlu.data.dataset import Files, SourceFile
 from nlu.data.findings import Collector, Finding
 from nlu.data.labels import APPLIES, FLAGS, listed_labels
 from nlu.data.layouts import LAYOUTS, Layout, Values
@@ -25,7 +26,7 @@ from nlu.data.seeds import text_hashes
 from nlu.data.survey.letters import Letters
 from nlu.data.targets.classes import NUMBER
 from nlu.data.targets.spans import tags_of_spans
-from nlu.data.targets.tags import split_tag, to_bio
+from nlu.data.targets.tags import Tags, split_tag, to_bio
 from nlu.data.tokenizing import Tokenizer
 
 BLOCK_BYTES = 1 << 20
@@ -60,12 +61,18 @@ class Source:
         limit = self.reading.max_rows
         return total if limit is None or total is None else min(total, limit * len(self.files))
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         fields = self.reading.fields
         if "text_a" in fields:
             return LAYOUTS["pair"]
-        return LAYOUTS["units" if {"tokens", "spans"} & fields.keys() else "single"]
+        units = LAYOUTS["units" if {"tokens", "spans"} & fields.keys() else "single"]
+        if "spans" not in fields:
+            return units
+        # As in training, the spans decide what the units are.
+        first = next(self.reading.chunks(self.files), [])
+        rows = (row.values for _, row in first if isinstance(row, Row) and units.problem(row.values) is None)
+        return Tags(Files(train=self.name)).look(units, rows)
 
 
 @dataclass
@@ -190,7 +197,8 @@ def _count(survey: Survey, rows: Sequence[Values], tokenizer: Tokenizer | None) 
     labels = [label_of(values) for values in rows]
     _count_labels(survey, labels, rows)
     if tokenizer is None:
-        tokens_N = np.array([sum(len(PIECES.findall(text)) for text in some) for some in texts], np.int32)
+        counts = (sum(len(PIECES.findall(text)) for text in layout.texts(values)) for values in rows)
+        tokens_N = np.fromiter(counts, np.int32, len(rows))
     else:
         tokens_N = _tokens(survey, rows, texts, tokenizer)
     return {
@@ -206,7 +214,9 @@ def _count(survey: Survey, rows: Sequence[Values], tokenizer: Tokenizer | None) 
 
 def spoken_texts(layout: Layout, values: Values) -> list[str]:
     """Return the texts of a row for display; tokens are joined, by spaces unless some are Chinese characters."""
-    return [joined_tokens(values["tokens"])] if "tokens" in values else layout.texts(values)
+    if "tokens" in values:
+        return [joined_tokens(values["tokens"])]
+    return [values[role] for role in layout.roles_of(values)]
 
 
 def label_of(values: Values) -> str:
