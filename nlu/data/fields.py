@@ -116,6 +116,9 @@ def tagging_fields(found: Mapping[str, str], names: Sequence[str]) -> dict[str, 
             # The column of labels may be that of tags.
             fields.pop("label" if role != "tokens" else "", None)
 
+    # Label Studio keeps the text in an object beside its annotations.
+    if not {"text", "tokens"} & fields.keys() and {"data", "annotations"} <= set(names):
+        fields["text"] = "data.text"
     # Other tools write the tokens of a text beside its spans.
     if {"text", "spans"} <= fields.keys() and "tags" not in fields:
         fields.pop("tokens", None)

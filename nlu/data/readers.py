@@ -149,7 +149,8 @@ def column_names(path: Path, file_format: str, dialect: Dialect = PLAIN) -> list
         return next((cells for _, cells in _cells_of(path, chosen, dialect) if isinstance(cells, list)), [])
     if chosen in ("jsonl", "json"):
         bad = None
-        for number, record in _records(_File(path, chosen, {}, False, iter, dialect)):
+        for number, written in _records(_File(path, chosen, {}, False, iter, dialect)):
+            record = _annotated(written)
             if isinstance(record, dict):
                 return list(record)
             bad = bad or _record(number, record, {})
@@ -404,11 +405,19 @@ def _parquet(path: Path) -> Any:
         raise DataError(f"{path}: not a parquet file ({error}); set data.format") from None
 
 
+def _annotated(record: object) -> object:
+    """Return [TEXT, {"entities": ...}], as spaCy writes a row, as an object; anything else as it is."""
+    if isinstance(record, list) and len(record) == 2 and isinstance(record[0], str) and isinstance(record[1], dict):
+        return {"text": record[0], **record[1]}
+    return record
+
+
 def _record(number: int, record: object, fields: Fields) -> Row | BadRow:
     if isinstance(record, BadRow):
         return record
     if isinstance(record, list) and fields and all(isinstance(column, int) for column in fields.values()):
         record = dict(enumerate(record))
+    record = _annotated(record)
     if not isinstance(record, dict):
         by_number = ": name items of a list by number, such as {text: 0}" if isinstance(record, list) else ""
         return BadRow.of(number, WHOLE_ROW, record, f"is not an object with named fields{by_number}")

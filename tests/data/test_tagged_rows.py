@@ -151,13 +151,19 @@ def test_spans_that_are_no_places_of_the_text_are_refused_with_the_rule(spans, r
     "row",
     [
         {"text": "a b", "label": [[0, 1, "x"]]},
+        ["a b", {"entities": [[0, 1, "x"]]}],
+        {
+            "id": 1,
+            "data": {"text": "a b"},
+            "annotations": [{"result": [{"value": {"start": 0, "end": 1, "labels": ["x"]}}]}],
+        },
         {"text": "a b", "entities": [{"start": 0, "end": 1, "label": "x"}], "label": "y"},
         {"text": "a b", "tokens": [{"text": "a", "start": 0}], "spans": [{"start": 0, "end": 1, "label": "x"}]},
     ],
 )
 def test_the_column_of_spans_is_found_by_its_name(write, open_files, row):
-    store = opened(write, open_files, [row])
-    assert store.meta["fields"].keys() == {"text", "spans"} and tagged(store) == [["B-x", "O", "O"]]
+    store = opened(write, open_files, [row] * 2)
+    assert store.meta["fields"].keys() == {"text", "spans"} and tagged(store) == [["B-x", "O", "O"]] * 2
 
 
 KOREAN = [("서울에서 만나요", 0, 2), ("나는 서울이 좋다", 3, 5), ("서울은 크다", 0, 2)]
