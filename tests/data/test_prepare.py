@@ -407,7 +407,7 @@ def test_a_word_is_of_the_first_span_that_has_a_character_of_it(write, open_file
 
 @pytest.mark.parametrize(
     ("row", "message"),
-    [('{"text": "ab", "label": {"x": {"c": [[0, 0]]}}}', "where the text reads otherwise"),
+    [('{"text": "ab", "label": {"x": {"c": [[0, 0]]}}}', "where the text reads 'a' and not 'c'"),
      ('{"text": "ab", "label": [[0, 1]]}', "has the span [0, 1], written otherwise than"),
      ('{"text": "ab"}', "is not a list of spans, such as"),
      ('{"text": "a\\ud83d", "label": {}}', "holds half of a surrogate pair"),

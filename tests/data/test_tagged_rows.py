@@ -132,9 +132,9 @@ def test_spans_are_read_as_tools_write_them(spans):
 @pytest.mark.parametrize(
     ("spans", "rule"),
     [
-        ([[0, 8, "person"], [4, 7, "x"]], "has x 'Lee' at [4, 7] over another span; BIO cannot hold both"),
-        ([[3, 3, "x"]], "has x at [3, 3], an empty span: an end is the place behind the last character"),
-        ([[18, 20, "x"]], "has x at [18, 20], which is not within the 19 characters of the text"),
+        ([[0, 8, "person"], [4, 7, "x"]], "has x at [4, 7) over another span, 'Lee'; BIO cannot hold both"),
+        ([[3, 3, "x"]], "has x at [3, 3), an empty span: an end is the place behind the last character"),
+        ([[18, 20, "x"]], "has x at [18, 20), which is not within the 19 characters of the text"),
         ([{"start": 0, "end": 7, "label": "x", "text": "Bob"}], "where the text reads 'Ann Lee' and not 'Bob'"),
         ([{"start": 0, "end": 7, "labels": ["x", "y"]}], "written otherwise than"),
         ([{"start": 0.0, "end": 7, "label": "x"}], "written otherwise than"),

@@ -313,18 +313,17 @@ def test_spans_of_characters_become_bio_tags():
     tags, rule = tags_of_spans("浙商叶老桂在中", spans)
     assert rule is None
     assert tags == ["B-company", "I-company", "B-name", "I-name", "I-name", "O", "B-company"]
+    assert tags_of_spans("abc", {"x": {"ab": [[0, 2]]}}) == (["B-x", "I-x", "O"], None), "the surface decides"
     assert tags_of_spans(" ab ", {"x": {"ab": [[1, 2]]}}) == (["O", "B-x", "I-x", "O"], None), "a tag for each blank"
 
 
 @pytest.mark.parametrize(
     ("spans", "rule"),
-    [({"x": {"abc": [[2, 4]]}}, "the text reads otherwise"),
-     ({"x": {"bc": [[-2, -1]]}}, "the text reads otherwise"),
-     ({"x": {"bc": [[0, 1]]}}, "the text reads otherwise"),
-     ({"x": {"": [[1, 0]]}}, "the text reads otherwise"),
-     ({"x": {"ab": [[0, 2]]}}, "whose end looks exclusive: ends are included here, so that this is [0, 1]"),
-     ({"x": {"bc": [[1, 3]]}}, "whose end looks exclusive"),
-     ({"x": {"abc": [[0, 9]]}}, "the text reads otherwise"), ({"x": {"bc": [[1, 4]]}}, "the text reads otherwise"),
+    [({"x": {"abc": [[2, 4]]}}, "has x at [2, 5), where the text reads 'c' and not 'abc'"),
+     ({"x": {"bc": [[-2, -1]]}}, "where the text reads '' and not 'bc'"),
+     ({"x": {"bc": [[0, 1]]}}, "where the text reads 'ab' and not 'bc'"),
+     ({"x": {"": [[1, 0]]}}, "where the text reads '' and not ''"),
+     ({"x": {"abc": [[0, 9]]}}, "not within the 3 characters"),
      ({"x": {"ab": [[0, 1]]}, "y": {"bc": [[1, 2]]}}, "over another span"),
      (None, 'is not a list of spans, such as [{"start": 0, "end": 7, "label": "person"}], [[0, 7, "person"]] or {'),
      ({"x": [[0, 1]]}, "is not a list of spans"), ({"x": {"ab": [0, 1]}}, "written otherwise"),

@@ -26,7 +26,7 @@ def learned(tmp_path: Path, name: str, content: str, *overrides: str) -> Path:
     [("서울에서 만나요", [[0, 2, "LOC"]]), ("김민수는 서울로 갔다", [[0, 3, "PER"], [5, 7, "LOC"]])],
     [("田中さくらはタイへいく", [[0, 5, "PER"], [6, 8, "LOC"]]), ("東京タワー", [[0, 2, "LOC"]]), ("すしをたべる", [])],
     [("สมชายไปกรุงเทพวันนี้", [[0, 5, "PER"], [7, 14, "LOC"]]), ("อยู่ที่กรุงเทพ", [[7, 14, "LOC"]])],
-    [("Donaudampfschiff in Donauwörth 🙂 Donau", [[0, 5, "x"], [20, 25, "x"], [33, 38, "x"]])],
+    [("Donaudampfschiff in Donauwörth 🙂 Donauland", [[0, 5, "x"], [20, 25, "x"], [33, 38, "x"]])],
 ])  # fmt: skip
 def test_spans_within_words_are_learned_and_written_at_their_places(tmp_path: Path, texts: list) -> None:
     rows = [json.dumps({"text": text, "label": spans}) for text, spans in texts]

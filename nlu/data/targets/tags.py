@@ -8,7 +8,7 @@ Axes: N rows of a set, B rows of a batch, U units, C tags.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from nlu.config.words import counted
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.dataset import Files
-from nlu.data.layouts import Layout, Units, tagged_of, unusable
+from nlu.data.layouts import Layout, Units, tagged_of, units_of, unusable
 from nlu.data.pieces import CUTS
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
@@ -35,7 +35,7 @@ KNOWN = "known are O and, before -type, the letters of " + ", ".join(
 )
 BEGINS, CONTINUES, ENDS, SINGLE = "B", "IM", "EL", "SU"
 SEPARATORS = ("-", "_")
-LEAST_GAINED, MOST_LOST, FEW_LOST = 0.01, 0.05, 1
+LEAST_GAINED, MOST_LOST, FEW_LOST = 0.01, 0.05, 2
 """the share of spans that units of letters must gain; the share, and number, of spans that may begin within a unit"""
 LETTERS = frozenset(BEGINS + CONTINUES + ENDS + SINGLE)
 
@@ -79,9 +79,11 @@ class Tags(Target):
                 continue
             seen.update(map(self._named, tags))
             if isinstance(text := values.get("text"), str) and "tokens" not in values and len(tags) == len(text):
-                places = _places([split_tag(tag) or ("O", "") for tag in map(self._named, tags)])
-                count += len(places)
-                lost.update(_lost(text, places))
+                bio, _ = to_bio([split_tag(tag) or ("O", "") for tag in map(self._named, tags)])
+                tags_U = np.array(["OBI".index(letter) for letter, _ in bio])
+                count += int((tags_U == 1).sum())
+                for cut, pattern in CUTS.items() if tags_U.any() else ():
+                    lost[cut] += _count_lost(tags_U, np.array(units_of(text, pattern)[1]))
         parts = {tag: split_tag(tag) for tag in seen}
         is_typed = any(part is not None and part[1] not in ("", UNTYPED) for part in parts.values())
         letters = {part[0] for part in parts.values() if part is not None} - {"O"}
@@ -281,28 +283,6 @@ def _count_lost(tags: np.ndarray, ends_U: np.ndarray) -> int:
     is_first[ends_U[:, 0]] = is_last[ends_U[:, 1]] = True
     begins, ends = np.flatnonzero(tags % 2 == 1), np.flatnonzero((tags > 0) & ~goes_on)
     return int((~(is_first[begins] & is_last[ends])).sum())
-
-
-def _places(parts: Sequence[tuple[str, str]]) -> list[tuple[int, int]]:
-    """Return the first and the last character of each span of tags."""
-    places: list[tuple[int, int]] = []
-    for place, (letter, _) in enumerate(to_bio(parts)[0]):
-        if letter == "B":
-            places.append((place, place))
-        elif letter == "I":
-            places[-1] = (places[-1][0], place)
-    return places
-
-
-def _lost(text: str, places: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield each way to cut a text for each span that begins or ends within a unit then."""
-    for cut, pattern in CUTS.items() if places else ():
-        firsts, ends = zip(*(match.span() for match in pattern.finditer(text)), strict=True)
-        found = [cut for first, last in places if first not in firsts or last + 1 not in ends]
-        yield from found
-        # Finer units begin and end wherever coarser ones do.
-        if not found:
-            return
 
 
 def _types_of(given: list[str]) -> list[str]:
