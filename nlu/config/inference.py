@@ -143,7 +143,7 @@ class Evaluate(Run):
     table: str | None = None
     """A tab-separated file to which a row for each scored set is appended; null = none."""
     compare: bool = False
-    """Score the run's own sets again, and report whether the scores are equal to the bit or, if not, why."""
+    """Score the run's own sets again, and report whether the scores are equal to the bit."""
     max_rows: PositiveInt | None = None
     """Score a sample of this many rows of each set, which the seed draws evenly over labels; null = all."""
     group_by: str | int | None = None
@@ -179,8 +179,6 @@ class Export(_Command):
     """A new folder."""
     max_rows: PositiveInt = 256
     """Rows of the run's evaluation set on which the export is compared with the run."""
-    fixed_length: PositiveInt | None = None
-    """Tokens of every input of an onnx or onnx-int8 model, at least data.max_len; null = any number."""
 
 
 @dataclass(kw_only=True)

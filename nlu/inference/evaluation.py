@@ -8,7 +8,7 @@ Axes: N rows of a set.
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from nlu.config.inference import Evaluate
 from nlu.config.schema import Run
 from nlu.config.targets import build
 from nlu.config.words import counted
-from nlu.data.dataset import Files, SourceFile
+from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.mixture import own_sets
 from nlu.data.opening import Store
@@ -35,22 +35,19 @@ from nlu.inference.locate import Located
 from nlu.inference.scores_table import append_scores
 from nlu.inference.self_check import warn_of_batches
 from nlu.inference.side_by_side import may_be_apart, side_by_side
-from nlu.inference.trained import Trained, config_of, load_trained, scores_at
+from nlu.inference.trained import Trained, load_trained, scores_at
 from nlu.models.task_model import TaskModel
 from nlu.runs import logs
-from nlu.runs.checkpoint import OrderKey, read_order
-from nlu.runs.provenance import describe_code, starts_of
-from nlu.storage.cache import file_digest
+from nlu.runs.checkpoint import OrderKey
+from nlu.runs.provenance import describe_code
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder, require_free
-from nlu.storage.places import files_like
 from nlu.tasks.task import Task
 from nlu.training.auto import with_precision
 from nlu.training.build import build_data, build_model, build_task
 from nlu.training.evaluation import Evaluator, keep_predictions, score
 from nlu.training.precision import Precision
 from nlu.training.ranks import Ranks, process_group
-from nlu.training.resuming import changes, machine_of
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +63,6 @@ class Subject:
     task: Task
     model: TaskModel
     sets: dict[str, Examples]
-    digests: dict[str, str]
     decided: dict[str, float]
     """metrics with the threshold of the task; {}: the first set decides it"""
 
@@ -93,7 +89,7 @@ def run_evaluation(config: Evaluate, located: Located | None, named: list[str]) 
                 if not ranks.is_first:
                     return 0
                 result = _result(config, located, found)
-                status = _compare_and_write(config, located, subject, found, result, folder, ranks)
+                status = _compare_and_write(config, located, found, result, folder)
     print_scores(found, config.out)
     if config.table is not None:
         _append(config, result, found)
@@ -114,19 +110,13 @@ def _append(config: Evaluate, result: Mapping[str, Any], found: Mapping[str, Fin
 
 
 def _compare_and_write(
-    config: Evaluate,
-    located: Located | None,
-    subject: Subject,
-    found: Mapping[str, Findings],
-    result: dict[str, Any],
-    folder: Path,
-    ranks: Ranks,
+    config: Evaluate, located: Located | None, found: Mapping[str, Findings], result: dict[str, Any], folder: Path
 ) -> int:
     """Compare the scores with `compare`, write them with `out`; returns the exit status."""
     status = 0
     if config.compare:
         assert located is not None, "validated together"
-        status = _compare(config, located, subject, found, result, ranks)
+        status = _compare(located, found, result)
     if config.out is not None:
         write_json(folder / RESULT, result)
         draw_scores(folder / "plots", found)
@@ -141,7 +131,7 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
         model = build_model(config, data, task, progress).to(ranks.device)
         if int8 := int8_of(config.precision, config.trusted_packages):
             int8.quantize(model)
-        return Subject(task, model, _but_train(data.store.sets), data.store.digests, {})
+        return Subject(task, model, _but_train(data.store.sets), {})
     trained = load_trained(located, precision=config.precision)
     model = trained.model.to(ranks.device)
     if named:
@@ -153,7 +143,7 @@ def _subject(config: Evaluate, located: Located | None, named: list[str], ranks:
                 f"the rows of {located.run_dir} now have the labels {store.labels}, but it was trained for "
                 f"{trained.labels}; give the rows to score as data.test=FILE"
             )
-    return Subject(trained.task, model, _but_train(store.sets), store.digests, trained.decided)
+    return Subject(trained.task, model, _but_train(store.sets), trained.decided)
 
 
 def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path | None) -> Store:
@@ -165,7 +155,7 @@ def store_of_run(config: Run, ranks: Ranks, progress: Progress, checkpoint: Path
 
 
 def _store_of(config: Evaluate, named: list[str], trained: Trained, ranks: Ranks, progress: Progress) -> Store:
-    """Return the store of the named sets. Files on which the run was trained cause a warning."""
+    """Return the store of the named sets."""
     files: Files = build(config.data, trusted=config.trusted_packages)
     of_task = config.folds.group_by if config.task.get("score_queries") else None
     names = [name for name in files.sources() if name != "train" and ("test" if name == "test" else "dev") in named]
@@ -178,23 +168,7 @@ def _store_of(config: Evaluate, named: list[str], trained: Trained, ranks: Ranks
     for name in store.sets if ranks.is_first else ():
         if wrong := store.meta["sets"][name]["bad_rows"]:
             log.warning("%s: left out %s that cannot be used", name, counted(wrong, "row"))
-    if ranks.is_first:
-        _warn_of_training_files(trained.config.data["train"], files.sets(only=names))
     return store
-
-
-def _warn_of_training_files(
-    source: str | Mapping[str, str] | Sequence[str], sets: Mapping[str, Sequence[SourceFile]]
-) -> None:
-    """Warn about scored files on which the run was trained, as far as its training files are on this machine."""
-    references = [source] if isinstance(source, str) else source.values() if isinstance(source, Mapping) else source
-    here = [path for reference in references if "://" not in reference for path in files_like(reference)]
-    for name, scored in sets.items():
-        for path in (file.path for file in scored):
-            # Only files of equal size can have equal content, so most large files are never read.
-            alike = [own for own in here if own.stat().st_size == path.stat().st_size]
-            if any(file_digest(own) == file_digest(path) for own in alike):
-                log.warning("%s: the run was trained on %s, so its scores are optimistic", name, path)
 
 
 def _but_train(sets: Mapping[str, Examples]) -> dict[str, Examples]:
@@ -280,14 +254,7 @@ def _result(config: Evaluate, located: Located | None, found: Mapping[str, Findi
     }
 
 
-def _compare(
-    config: Evaluate,
-    located: Located,
-    subject: Subject,
-    found: Mapping[str, Findings],
-    result: dict[str, object],
-    ranks: Ranks,
-) -> int:
+def _compare(located: Located, found: Mapping[str, Findings], result: dict[str, object]) -> int:
     """Log whether the scores equal the recorded ones; returns the exit status."""
     recorded = recorded_scores(located)
     if not set(recorded) & set(found):
@@ -303,14 +270,13 @@ def _compare(
         if differs(recorded.get(name, {}).get(metric), value)
     ]
     known = [name for name in found if name in recorded]
-    result["compare"] = compared = {"sets": known, "equal": not wrong, "differences": wrong}
+    result["compare"] = {"sets": known, "equal": not wrong, "differences": wrong}
     if not wrong:
         log.info("compare: the scores of %s equal the recorded ones exactly", ", ".join(known))
         return 0
-    reasons = differences(config, located, subject.digests, ranks)
-    compared["reasons"] = reasons
-    for line in [*wrong, *(reasons or ["nothing recorded explains the difference; please report it"])]:
+    for line in wrong:
         log.warning("compare: %s", line)
+    log.warning("compare: python -m nlu.doctor %s names what has changed since", located.run_dir)
     return EXIT_DIFFERS
 
 
@@ -335,23 +301,6 @@ def recorded_scores(located: Located) -> Metrics:
         kept = kept if located.head_name is None else own_sets(kept, located.head_name)
         metrics |= {name: values for name, values in kept.items() if name == "test" or not are_its_own}
     return metrics
-
-
-def differences(config: Evaluate, located: Located, digests: dict[str, str], ranks: Ranks) -> list[str]:
-    """Return a sentence for each difference between this machine and the run that may affect scores."""
-    found = []
-    last = located.run_dir / "checkpoints" / "last"
-    if (last / "state.json").is_file():
-        _, order = read_order(last)
-        if located.head_name is not None:
-            order = {**order, "evaluated": list(own_sets(dict(order["evaluated"]), located.head_name).items())}
-        found += changed_rows(order, digests)
-        found += changes(order, {**order, "world_size": ranks.world_size, "machine": machine_of(ranks)})
-    precision = config_of(located.run_dir).precision
-    if config.precision != precision:
-        found.append(f"precision: {precision} there, {config.precision} here")
-    starts = starts_of(located.run_dir)
-    return [*found, *changed_versions(starts[-1]), *changed_commit(starts[-1])] if starts else found
 
 
 def changed_rows(order: OrderKey, digests: Mapping[str, str]) -> list[str]:

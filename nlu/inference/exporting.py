@@ -18,7 +18,7 @@ from nlu.display.tables import metric_text, print_table, table_of
 from nlu.inference.exports import masked
 from nlu.inference.exports.checking import TEXTS, Checked, check, check_run
 from nlu.inference.exports.deciding import Row
-from nlu.inference.exports.formats import FORMATS, require_fixable, require_packages
+from nlu.inference.exports.formats import FORMATS, require_packages
 from nlu.inference.exports.huggingface import FORMAT
 from nlu.inference.locate import ABOUT, Located
 from nlu.inference.predictor import require_predicting
@@ -69,8 +69,6 @@ def run_export(config: Export, located: Located) -> int:
                 raise UserError(f"format is {', '.join(names)}, but {one.name} has no logits; export it by itself")
             return _export_alone(config, trained, one.name, one.write)
     require_predicting(trained)
-    for one in formats:
-        require_fixable(one, trained, config.fixed_length)
     merged = trained.without_adapter()
     if trained.lengths.long == WINDOWS:
         # They are compared in rows that are cut, which are one sequence each.
@@ -87,9 +85,8 @@ def run_export(config: Export, located: Located) -> int:
             folder = staging if len(formats) == 1 else staging / one.name
             folder.mkdir(exist_ok=True)
             with _quiet():
-                fixed = {"fixed_length": config.fixed_length} if one.can_fix else {}
-                one.write(merged, folder, **fixed)
-                found.append(check(one, merged, folder, rows, trained, **fixed))
+                one.write(merged, folder)
+                found.append(check(one, merged, folder, rows, trained))
             bar.advance()
         # Timed after the exports, in the same process and on the same rows, so that the times can be compared.
         own = check_run(trained, rows)

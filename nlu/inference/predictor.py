@@ -26,7 +26,6 @@ from nlu.inference.side_by_side import is_small, may_be_apart, on_one_thread, si
 from nlu.inference.trained import Trained
 from nlu.metrics.kinds import PREDICTION, PROBABILITY, Cell, Holds, Kind, SpanCell, SpanKind
 from nlu.models.encoders.bert import Bert
-from nlu.models.heads.pairs import unit_vectors
 from nlu.models.layers.linear import Linear
 from nlu.models.layers.pooling import mean_of_sequences, of_windows
 from nlu.runs.predictions import Record
@@ -155,17 +154,6 @@ class Predictor:
         assert hidden_TD is not None
         means_SD = mean_of_sequences(hidden_TD, batch.lengths)
         return of_windows(means_SD.index_select(0, batch.sequences_KB[0]), batch.windows_B)
-
-    @torch.inference_mode()
-    def cosines(self, rows: Sequence[Values]) -> list[float]:
-        """Return the cosine of the vectors of both texts of each row, which the run encodes separately."""
-        part = in_memory(self.encode(rows), self.trained.layout)
-        batch = collate(part, np.arange(len(part)))
-        with self.precision.autocast(self.device):
-            encoded = self.trained.model.encode(batch.to(self.device))
-        first_BD, second_BD = unit_vectors(encoded, batch.to(self.device))
-        found = dict(zip(batch.examples_B.tolist(), to_host((first_BD * second_BD).sum(1)).tolist(), strict=True))
-        return [found[row] for row in range(len(rows))]
 
     @torch.inference_mode()
     def logits(self, encoded: EncodedRows) -> list[np.ndarray]:

@@ -1,6 +1,5 @@
 """Rows to predict, of a program or a client or in a file, and a report of those that cannot be used."""
 
-import logging
 import shutil
 import sys
 import tempfile
@@ -19,8 +18,6 @@ from nlu.data.originals import Original, Originals
 from nlu.data.reader import BadRow, BadRows
 from nlu.data.reader import Row as RowOfFile
 from nlu.inference.trained import Trained
-
-log = logging.getLogger(__name__)
 
 Row = str | Sequence[str] | Mapping[str, object]
 """a text; a pair of texts or a list of tokens, depending on the run; or a mapping, by roles or by the names of the
@@ -131,20 +128,14 @@ def found(path: str, file_format: str, key: str = "input") -> Iterator[Path]:
     if file_format == "auto":
         remedy = "set input.format, such as input.format=lines" if key == "input" else "give a file"
         raise UserError(f"{key} is -, standard input, which has no suffix; {remedy}")
-    folder = Path(tempfile.mkdtemp(prefix="nlu-input-"))
-    try:
-        copy = folder / "stdin"
+    # The predictions are already written when it is removed, so a copy that stays must not fail the command.
+    with tempfile.TemporaryDirectory(prefix="nlu-input-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / "stdin"
         show_as(copy, "standard input")
         # Every row is read twice, to be checked and to be predicted, and a pipe can be read only once.
         with open(copy, "wb") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
         yield copy
-    finally:
-        # The predictions are already written, so a copy that cannot be removed must not fail the command.
-        try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            log.warning("%s, a copy of standard input, cannot be removed: %s", folder, error.strerror or error)
 
 
 def require_usable(

@@ -18,9 +18,8 @@ from nlu.config.errors import UserError
 from nlu.data.layouts import encode_pair, encode_single
 from nlu.data.targets import Number
 from nlu.inference.exports.deciding import Decision, Row, by_rule, is_same, of_run
-from nlu.inference.exports.formats import Compute, Format, at_length
+from nlu.inference.exports.formats import Format
 from nlu.inference.exports.padded import Inputs, padded_inputs
-from nlu.inference.exports.sentences import FORMAT as SENTENCES
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
@@ -60,19 +59,14 @@ class Checked:
     """of a tagger, the share of rows with the same prediction by the largest logit of each unit's first token"""
 
 
-def check(
-    chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], run: Trained | None = None,
-    fixed_length: int | None = None,
-) -> Checked:  # fmt: skip
+def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], run: Trained | None = None) -> Checked:
     """Read an export back and compare its tokens, logits and decisions with those of the run.
 
     `trained` is the exported model; `run` is the same with its adapter, None if it has none. Raises UserError if the
     tokens differ, or if the difference of the logits exceeds the tolerance of the format.
     """
     assert chosen.read is not None, "asked by run_export"
-    compute = at_length(chosen.read(folder, trained), fixed_length, trained.tokenizer.pad_id)
-    if chosen.name == SENTENCES:
-        compute = _cosines(compute)
+    compute = chosen.read(folder, trained)
     decide = chosen.decide(trained, folder)
     predictor = Predictor(run or trained, torch.device("cpu"), batch_size=CHECK_BATCH)
     exact = _in_fp32(predictor)
@@ -181,7 +175,7 @@ def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> 
     """Return the logits that an export should return for rows, with the changes of `own_linear`."""
     if trained.layout.name == "sides":
         # Only the encoder is exported, so its vectors are compared.
-        return [np.array([cosine]) for cosine in predictor.cosines(rows)]
+        return list(_cosine(*np.split(predictor.vectors(predictor.encode(rows)), 2, axis=1)))
     found = predictor.predict(predictor.encode(rows), with_logits=True)
     logits = [np.array(one["logits"]) for one in found]
     loss = getattr(trained.task, "loss", None)
@@ -195,6 +189,8 @@ def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> 
 
 def _rows_of_logits(found: np.ndarray, trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[np.ndarray]:
     """Return the logits of each row; for a tagger, those of the first token of each unit."""
+    if trained.layout.name == "sides":
+        return list(_cosine(*np.split(found, 2)))
     if trained.target.kind != "tags":
         return list(found)
     encoded = predictor.encode(rows)
@@ -203,14 +199,10 @@ def _rows_of_logits(found: np.ndarray, trained: Trained, predictor: Predictor, r
     return [logits[places] for logits, places in zip(found, np.split(encoded.words, ends), strict=True)]
 
 
-def _cosines(vectors: Compute) -> Compute:
-    def compute(inputs: Inputs) -> np.ndarray:
-        found_ND = vectors(inputs)
-        unit_ND = found_ND / np.linalg.norm(found_ND, axis=1, keepdims=True)
-        first_ND, second_ND = np.split(unit_ND, 2)
-        return np.asarray((first_ND * second_ND).sum(1, keepdims=True))
-
-    return compute
+def _cosine(first_ND: np.ndarray, second_ND: np.ndarray) -> np.ndarray:
+    """Return the cosine of each pair of vectors, (N, 1)."""
+    first_ND, second_ND = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (first_ND, second_ND))
+    return np.asarray((first_ND * second_ND).sum(1, keepdims=True))
 
 
 def _require_same_tokens(trained: Trained, tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row]) -> None:

@@ -31,6 +31,8 @@ EXTRAS = {
     "tensorflow": "tf",
 }
 MODEL = {"onnx": "model.onnx", "onnx-int8": "model.int8.onnx", "torchscript": "model.pt"}
+AXES = {0: "texts", 1: "tokens"}
+"""the axes of inputs whose size an exporter would otherwise fix; onnxruntime's tools fix them by these names"""
 
 INT8_TOLERANCE = 0.5
 """the tolerance for weights in 8 bits: usually they change a tenth of the largest logit, with random logits a third"""
@@ -50,7 +52,7 @@ class Format:
     needs: tuple[str, ...]
     """the packages that must be installed"""
     write: Callable[..., object]
-    """takes a run, a folder and, if it `can_fix` it, `fixed_length`: the number of tokens of every input, or None"""
+    """takes a run and a folder"""
     read: Callable[[Path, Trained], Compute] | None = None
     """None: it has no logits; `write` also takes rows and returns the largest difference of its vectors from the run"""
     tokenizer: "Callable[[Path], PreTrainedTokenizerBase]" = _auto_tokenizer
@@ -60,8 +62,6 @@ class Format:
     """`decide` in words"""
     tolerance: float = 1e-3
     """the largest difference of its logits from those of the run in fp32, relative to the largest of a row, or to 1"""
-    can_fix: bool = False
-    """whether inputs may have a fixed number of tokens"""
     beyond: str = "please report it, with the versions that nlu.doctor prints, and export it in another format"
     """the remedy for a larger difference"""
 
@@ -109,28 +109,26 @@ def _read_torchscript(folder: Path, trained: Trained) -> Compute:
     return partial(_computed, torch.jit.load(str(folder / MODEL["torchscript"])))
 
 
-def _write_onnx(trained: Trained, folder: Path, fixed_length: int | None = None) -> None:
+def _write_onnx(trained: Trained, folder: Path) -> None:
     graph, path = graph_of(trained, "onnx"), str(folder / MODEL["onnx"])
-    given = example_of(trained, fixed_length)
+    given = example_of(trained)
     named: dict[str, Any] = {"input_names": list(NAMES), "output_names": ["logits"]}
     if isinstance(graph, torch.jit.ScriptModule):
-        axes = {name: {0: "texts"} | ({} if fixed_length else {1: "tokens"}) for name in (*NAMES, "logits")}
-        if trained.target.kind != "tags":
-            axes["logits"] = {0: "texts"}
+        axes = dict.fromkeys(NAMES, AXES) | {"logits": AXES if trained.target.kind == "tags" else {0: "texts"}}
         # torch.export has no loop over a number of rows that only the call knows.
         torch.onnx.export(graph, given, path, dynamic_axes=axes, dynamo=False, **named)
     else:
-        shapes = _shapes(fixed_length)
+        shapes = tuple(AXES for _ in NAMES)
         program = torch.onnx.export(graph, given, dynamic_shapes=shapes, dynamo=True, verbose=False, **named)
         assert program is not None, "the exporter by torch.export returns a program"
         program.save(path)
     huggingface.tokenizer_of(trained).save_pretrained(folder)
 
 
-def _write_int8(trained: Trained, folder: Path, fixed_length: int | None = None) -> None:
+def _write_int8(trained: Trained, folder: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    _write_onnx(trained, folder, fixed_length)
+    _write_onnx(trained, folder)
     whole = folder / MODEL["onnx"]
     # Dynamic: only weights are stored in 8 bits. Activations are scaled at each call, so no rows for calibration are
     # needed.
@@ -167,16 +165,13 @@ FORMATS = {
             decided_by="decided by pipeline(...) of transformers",
         ),
         Format(sentences.FORMAT, ("transformers",), sentences.write, lambda folder, trained: sentences.read(folder)),
-        Format(
-            "onnx", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx("onnx"), can_fix=True
-        ),
+        Format("onnx", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx("onnx")),
         Format(
             "onnx-int8",
             ("transformers", "onnx", "onnxscript", "onnxruntime"),
             _write_int8,
             _read_onnx("onnx-int8"),
             tolerance=INT8_TOLERANCE,
-            can_fix=True,
             beyond="8 bits are too few for these weights: export it as onnx",
         ),
         Format(static_vectors.FORMAT, ("model2vec",), static_vectors.write),
@@ -197,39 +192,3 @@ FORMATS = {
         ),
     )
 }
-
-
-def _shapes(fixed_length: int | None) -> tuple[dict[int, object], ...]:
-    # Exporters would fix a size that is the same in every call, so number and length of texts are declared as free.
-    axes = (0,) if fixed_length is not None else (0, 1)
-    return tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for _ in NAMES)
-
-
-def require_fixable(chosen: Format, trained: Trained, length: int | None) -> None:
-    """Raise UserError if inputs of this format or this run cannot have a fixed number of tokens."""
-    if length is None:
-        return
-    if not chosen.can_fix:
-        able = ", ".join(one.name for one in FORMATS.values() if one.can_fix)
-        raise UserError(
-            f"fixed_length is {length}, but {chosen.name} takes any number of tokens; leave it out, or use {able}"
-        )
-    least, most = trained.config.data["max_len"], trained.model.backbone.max_positions
-    if length < least or (most is not None and length > most):
-        within = f"from {least}, data.max_len of the run" + (f", to {most}, the positions of its model" if most else "")
-        raise UserError(f"fixed_length is {length} but must be {within}; set it to such a number")
-
-
-def at_length(compute: Compute, length: int | None, pad: int) -> Compute:
-    """Return a function that pads its inputs to a fixed number of tokens, and cuts the outputs of a tagger again."""
-    if length is None:
-        return compute
-
-    def padded(inputs: Inputs) -> np.ndarray:
-        count = inputs["input_ids"].shape[1]
-        more = ((0, 0), (0, length - count))
-        filling = {name: pad if name == "input_ids" else 0 for name in NAMES}
-        found = compute({name: np.pad(inputs[name], more, constant_values=filling[name]) for name in NAMES})
-        return found[:, :count] if found.ndim == 3 else found
-
-    return padded

@@ -63,9 +63,9 @@ def graph_of(trained: Trained, wanted: str) -> nn.Module:
     return torch.jit.script(EachText(one, packed.is_tagging))
 
 
-def example_of(trained: Trained, length: int | None = None) -> tuple[torch.Tensor, ...]:
+def example_of(trained: Trained) -> tuple[torch.Tensor, ...]:
     """Return example inputs for tracing: two texts, the second one shorter."""
-    ids_NT = torch.full((2, length or 9), trained.tokenizer.unknown_id)
+    ids_NT = torch.full((2, 9), trained.tokenizer.unknown_id)
     mask_NT = torch.ones_like(ids_NT)
     # Without padding in the example, an exporter could take a branch that ignores the mask.
     mask_NT[1, ids_NT.shape[1] * 2 // 3 :] = 0

@@ -95,13 +95,10 @@ class Static(OverWords):
         count, text_T = batch.starts_S.size(0), sequences_of(batch)
         if self.layout == "pair":
             text_T, count = 2 * text_T + batch.segments_T, 2 * count
-        if torch.jit.is_tracing():
-            # The exporter to ONNX forgets repeated places of index_add.
-            is_own_XT = (text_T == torch.arange(count)[:, None]).float()
-            sum_XD, size_X1 = is_own_XT @ weighed_TD, is_own_XT @ has_weight_T1.float()
-        else:
-            # Tokens are added in their order, so the sum of a text does not depend on other texts.
-            sum_XD = weighed_TD.new_zeros(count, weighed_TD.shape[1]).index_add(0, text_T, weighed_TD)
-            size_X1 = weighed_TD.new_zeros(count, 1).index_add(0, text_T, has_weight_T1.to(weighed_TD.dtype))
+        # Tokens are added in their order, so the sum of a text does not depend on other texts. Not index_add, of which
+        # the exporter to ONNX forgets repeated places.
+        text_TD = text_T[:, None].expand_as(weighed_TD)
+        sum_XD = weighed_TD.new_zeros(count, weighed_TD.shape[1]).scatter_add(0, text_TD, weighed_TD)
+        size_X1 = weighed_TD.new_zeros(count, 1).scatter_add(0, text_T[:, None], has_weight_T1.to(weighed_TD.dtype))
         mean_XD = sum_XD / size_X1.clamp(min=1)
         return joined_texts(mean_XD) if self.layout == "pair" else mean_XD
