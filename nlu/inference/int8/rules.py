@@ -12,9 +12,5 @@ def int8_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
             f"precision is {name}, which only predicts: rounded weights have no gradient; train with precision=fp32 or "
             f"bf16, then set precision={name} in nlu.predict, nlu.evaluate or nlu.serve"
         )
-    elif config.get("export") is not None:
-        yield (
-            f"precision is {name}, but export is {config['export']}, which has its own format; leave out one of them"
-        )
     elif config["trainer"]["device"] == "cuda":
         yield f"precision is {name}, which computes on a CPU, but trainer.device is cuda; set one of them otherwise"

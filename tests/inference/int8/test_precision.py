@@ -15,7 +15,7 @@ from nlu.inference.int8.linear import QuantizedLinear, multiplies_integers
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import load_trained
 from tests.inference.int8.machine import compiles_int8
-from tests.inference.runs import FEW, evaluate, export, kept, predict, trained, unlabelled
+from tests.inference.runs import FEW, evaluate, kept, predict, trained, unlabelled
 from tests.serving.servers import serving
 from tests.training.in_process import train
 from tests.training.kinds import TASKS, TEXTCNN, few_first, read, write
@@ -109,21 +109,6 @@ def test_an_adapter_is_merged_before_weights_are_rounded(tmp_path: Path) -> None
     assert 0 < np.abs(found - exact).max() < 0.1 * np.abs(exact).max()
 
 
-def test_folds_predict_together_in_int8(tmp_path: Path) -> None:
-    kind = TASKS["classify"]
-    run = trained(kind, tmp_path, "folds=2", "folds.count=2", "data.dev=null")
-    rows = unlabelled(kind, 9)
-    write(tmp_path / "new.jsonl", rows)
-    predict(
-        f"run={run}", f"input={tmp_path}/new.jsonl", f"output={tmp_path}/out.jsonl", "scores=true", "precision=int8"
-    )
-    folds = [nlu.load(run / f"fold-{number}", device="cpu", precision="int8") for number in range(2)]
-    parts = [one.predict(rows, scores=True) for one in folds]
-    for row, *own in zip(read(tmp_path / "out.jsonl"), *parts, strict=True):
-        for key in (key for key in row if key.startswith("probability_")):
-            assert row[key] == pytest.approx(np.mean([one[key] for one in own]), rel=1e-12)
-
-
 def test_training_in_int8_is_refused_before_anything_is_read(tmp_path: Path, capsys) -> None:
     train("model=bert_tiny", "precision=int8", f"hydra.run.dir={tmp_path}/run", status=2)
     assert (
@@ -159,13 +144,6 @@ def test_another_device_than_a_cpu_is_refused(run: Path) -> None:
     loaded = nlu.load(run, device="cpu", precision="int8")
     with pytest.raises(UserError, match="^precision is int8, which computes on a CPU, but the device is cuda; set"):
         Predictor(loaded.trained, torch.device("cuda"))
-
-
-def test_an_export_is_not_scored_in_int8(run: Path, tmp_path: Path, capsys) -> None:
-    pytest.importorskip("transformers")
-    export(f"run={run}", "format=torchscript", f"out={tmp_path}/exported")
-    evaluate(f"export={tmp_path}/exported", f"data.test={run.parent}/dev.jsonl", "precision=int8", status=2)
-    assert "precision is int8, but export is" in capsys.readouterr().err
 
 
 def test_without_exact_sums_of_bytes_int8_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
