@@ -9,6 +9,7 @@ Axes: T tokens of all sequences, S sequences, D width.
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -125,7 +126,7 @@ class Bert(nn.Module):
             "model_type": MODEL_TYPE,
             **{theirs: sizes[ours] for ours, theirs in CONFIG_KEYS.items()},
             **({PRUNED_HEADS: pruned} if pruned else {}),
-            KEY: self.after.written(),
+            KEY: asdict(self.after),
         }
 
     def width_of(self, layout: str) -> int:

@@ -6,6 +6,7 @@ Axes: T tokens of all sequences, S sequences, L the longest, D width.
 import json
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
 
@@ -81,7 +82,7 @@ class HuggingFace(nn.Module):
         self.inner, self.is_causal = random_model(config, source)
         # Through JSON, because the configuration may hold types of torch.
         inner = json.loads(config.to_json_string())
-        self._settings = {"model_type": MODEL_TYPE, "inner": inner, KEY: self.after.written()}
+        self._settings = {"model_type": MODEL_TYPE, "inner": inner, KEY: asdict(self.after)}
         self.width: int = config.hidden_size
         self.max_positions: int | None = max_positions(self.inner)
         self._numbers_segments = (getattr(config, "type_vocab_size", 0) or 0) > 1

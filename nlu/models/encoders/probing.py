@@ -88,7 +88,6 @@ def random_model(config: Any, source: Pretrained) -> tuple[Any, bool]:
     """
     from transformers import AutoModel
 
-    # The tests must not change the run's random numbers.
     try:
         with silent():
             inner: Any = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
@@ -101,18 +100,17 @@ def random_model(config: Any, source: Pretrained) -> tuple[Any, bool]:
     # Its weights would never get a gradient: the head reads tokens and their mean.
     if getattr(inner, "pooler", None) is not None:
         inner.pooler = nn.Identity()
-    trains = inner.training
     try:
-        with torch.random.fork_rng(devices=[]), silent():
+        # The tests must not change the run's random numbers, and must not depend on dropout.
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), silent():
             torch.manual_seed(0)
-            # Dropout would make results random.
-            return inner, _Probe(inner.eval()).is_causal()
+            return inner, _is_causal(inner.eval())
     except _UnfitError as unfit:
         raise not_usable(source, str(unfit)) from None
     except Exception as error:
         raise not_usable(source, f"it cannot encode a text ({_first_line(error)})") from error
     finally:
-        inner.train(trains)
+        inner.train()
 
 
 def not_usable(source: Pretrained, reason: str, remedy: str = OTHERS) -> CheckpointError:
@@ -128,65 +126,55 @@ class _UnfitError(Exception):
     """Why the vectors of an architecture are not those of the texts."""
 
 
-class _Probe:
-    """Encodes short texts of random words."""
+def _is_causal(inner: Any) -> bool:
+    """Return whether tokens see only those before them, because not all configurations say it.
 
-    def __init__(self, inner: Any):
-        self._inner = inner
-        self._words: Any = inner.get_input_embeddings()
+    Raises _UnfitError if vectors depend on padding, or on more of the words than their vectors.
+    """
+    ids_SL = _random_words(inner)
+    mask_SL = torch.ones_like(ids_SL)
+    mask_SL[0, TEXT:] = 0
+    x_SLD = inner.get_input_embeddings()(ids_SL)
+    if not isinstance(x_SLD, Tensor):
+        raise _UnfitError("its table of words returns more than their vectors")
+    # Padding has the vector 0, as in a batch.
+    x_SLD = x_SLD * mask_SL[:, :, None]
+    alone_SLD = _encoded(inner, mask_SL[:1, :TEXT], inputs_embeds=x_SLD[:1, :TEXT])
+    if _differ(_encoded(inner, mask_SL[:1, :TEXT], input_ids=ids_SL[:1, :TEXT]), alone_SLD) is not None:
+        raise _UnfitError("it computes more from words than their vectors, which it is given here")
+    beside_SLD = _encoded(inner, mask_SL, inputs_embeds=x_SLD)[:1, :TEXT]
+    if (difference := _differ(beside_SLD, alone_SLD)) is not None:
+        raise _UnfitError(
+            f"its vectors depend on padding: those of a text alone and beside a longer one differ by {difference:.1g}, "
+            f"the largest value is {float(alone_SLD.abs().max()):.1g}, so scores would depend on the batch"
+        )
+    # Two texts that differ in the second word, and one that differs from the first of them in the first word.
+    first_D, second_D, other_D = x_SLD[1, :3]
+    pairs = (first_D, second_D), (first_D, other_D), (other_D, second_D)
+    pairs_SLD = torch.stack([torch.stack(pair) for pair in pairs])
+    hidden_SLD = _encoded(inner, torch.ones(pairs_SLD.shape[:2], dtype=torch.long), inputs_embeds=pairs_SLD)
+    sees_next = _differ(hidden_SLD[0, 0], hidden_SLD[1, 0]) is not None
+    sees_past = _differ(hidden_SLD[0, 1], hidden_SLD[2, 1]) is not None
+    # Models in which no token sees another one at all, or all see each other, are not causal.
+    return sees_past and not sees_next
 
-    def is_causal(self) -> bool:
-        """Return whether tokens see only those before them, because not all configurations say it.
 
-        Raises _UnfitError if vectors depend on padding, or on more of the words than their vectors.
-        """
-        ids_SL = self._ids(2, NEIGHBOR)
-        with torch.no_grad():
-            by_words_SLD = self._encode(input_ids=ids_SL[:1, :TEXT])
-            alone_SLD = self._of(ids_SL[:1, :TEXT])
-            if _differ(by_words_SLD, alone_SLD) is not None:
-                raise _UnfitError("it computes more from words than their vectors, which it is given here")
-            mask_SL = torch.ones_like(ids_SL)
-            mask_SL[0, TEXT:] = 0
-            beside_SLD = self._of(ids_SL, mask_SL)[:1, :TEXT]
-            if (difference := _differ(beside_SLD, alone_SLD)) is not None:
-                raise _UnfitError(
-                    f"its vectors depend on padding: those of a text alone and beside a longer one differ by "
-                    f"{difference:.1g}, and the largest value is {float(alone_SLD.abs().max()):.1g}, so scores would "
-                    "depend on the other texts of a batch"
-                )
-            first, second, other = self._ids(1, 3)[0].tolist()
-            pairs_SLD = self._of(torch.tensor([[first, second], [first, other], [other, second]]))
-        sees_next = _differ(pairs_SLD[0, 0], pairs_SLD[1, 0]) is not None
-        sees_past = _differ(pairs_SLD[0, 1], pairs_SLD[2, 1]) is not None
-        # Models in which no token sees another one at all, or all see each other, are not causal.
-        return sees_past and not sees_next
+def _random_words(inner: Any) -> Tensor:
+    """Return two texts of random words that are no special tokens, each once if there are enough; (S, L)."""
+    config = inner.config.to_dict()
+    special = {value for name, value in config.items() if name.endswith("_token_id")}
+    # MPNet takes 1 for padding, whatever its configuration says, so the first rows are left out too.
+    ids = [number for number in range(config["vocab_size"] // 2, config["vocab_size"]) if number not in special]
+    length = min(NEIGHBOR, max_positions(inner) or NEIGHBOR)
+    order = torch.randperm(len(ids))[torch.arange(2 * length) % len(ids)]
+    return torch.tensor(ids)[order].view(2, length)
 
-    def _ids(self, texts: int, length: int) -> Tensor:
-        """Return random words, each once in a text if there are enough, without special tokens; (S, L)."""
-        config = self._inner.config.to_dict()
-        special = {value for name, value in config.items() if name.endswith("_token_id")}
-        # MPNet takes 1 for padding, whatever its configuration says, so the first rows are left out too.
-        ids = [number for number in range(config["vocab_size"] // 2, config["vocab_size"]) if number not in special]
-        limit = min(length, max_positions(self._inner) or length)
-        order = torch.randperm(len(ids))[torch.arange(texts * limit) % len(ids)]
-        return torch.tensor(ids)[order].view(texts, limit)
 
-    def _of(self, ids_SL: Tensor, mask_SL: Tensor | None = None) -> Tensor:
-        x_SLD = self._words(ids_SL)
-        if not isinstance(x_SLD, Tensor):
-            raise _UnfitError("its table of words returns more than their vectors")
-        # Padding has the vector 0, as in a batch.
-        x_SLD = x_SLD if mask_SL is None else x_SLD * mask_SL[:, :, None]
-        return self._encode(mask_SL, inputs_embeds=x_SLD)
-
-    def _encode(self, mask_SL: Tensor | None = None, **words: Tensor) -> Tensor:
-        shape_SL = next(iter(words.values())).shape[:2]
-        mask_SL = torch.ones(shape_SL, dtype=torch.long) if mask_SL is None else mask_SL
-        hidden_SLD: Tensor = self._inner(**words, attention_mask=mask_SL).last_hidden_state
-        if hidden_SLD.shape[:2] != shape_SL:
-            raise _UnfitError("it does not return a vector for each token")
-        return hidden_SLD
+def _encoded(inner: Any, mask_SL: Tensor, **words: Tensor) -> Tensor:
+    hidden_SLD: Tensor = inner(**words, attention_mask=mask_SL).last_hidden_state
+    if hidden_SLD.shape[:2] != mask_SL.shape:
+        raise _UnfitError("it does not return a vector for each token")
+    return hidden_SLD
 
 
 def _differ(one: Tensor, other: Tensor) -> float | None:

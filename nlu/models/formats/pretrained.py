@@ -53,23 +53,16 @@ PICKLED = (".bin", ".pt")
 DAMAGE = (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError)
 WRAPPERS = ("state_dict", "model")
 """keys under which a file of torch.save may hold the tensors beside other things"""
-PART_OF_HEAD = re.compile(
-    r"backbone\.(inner\.)?(classifier|pre_classifier|pooler|head|decoder|sequence_summary|pred_layer|output_weights|output_bias|cls\.predictions|predictions|generator_\w+|lm_head|vocab_\w+)\b"
-)
-_HEADS = (
-    (
-        r"cls\.predictions|lm_head|^predictions\.|vocab_(transform|layer_norm|projector)|generator_",
-        "a head of masked words",
-    ),
-    (r"cls\.seq_relationship|sop_classifier", "a head of next sentences"),
-    (r"discriminator_predictions", "a head of replaced words"),
-    (r"qa_outputs|qa_classifier", "a head of answers in a text"),
-    (r"classifier|output_weights|output_bias|^score\.|^head\.", "a head of classes"),
-    (r"pooler", "the pooler over the first token"),
-    (r"position_ids$|inv_freq$", "numbers of positions"),
-)
-PARTS = [(re.compile(pattern.replace("^", r"^(?:inner\.)?")), part) for pattern, part in _HEADS]
-"""what tensors of other libraries are that an encoder has no place for"""
+PARTS = {
+    r"cls\.predictions|predictions|lm_head|vocab_|generator_|pred_layer|decoder": "a head of masked words",
+    r"cls\.seq_relationship|sop_classifier": "a head of next sentences",
+    r"discriminator_predictions": "a head of replaced words",
+    r"qa_": "a head of answers in a text",
+    r"(pre_)?classifier|score|head|sequence_summary|output_(weights|bias)": "a head of classes",
+    r"pooler": "the pooler over the first token",
+    r".*(position_ids|inv_freq)$": "numbers of positions",
+}
+"""what the tensors of other libraries are that an encoder has no place for, by the beginning of their names"""
 IN_LAYER = re.compile(r"\.\d+\..*\.(weight|bias)$")
 TENSORFLOW_PART = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 MIN_FITTING = 0.5
@@ -282,9 +275,7 @@ def load_into(
         theirs = {f"backbone.{name}": value for name, value in named.items()}
         if labels is not None and (head := _foreign_head(model, source, tensors, labels, scale)):
             # What became the head is not listed as unused below.
-            theirs = {
-                name: value for name, value in theirs.items() if name in own or not PART_OF_HEAD.match(name)
-            } | head
+            theirs = {name: value for name, value in theirs.items() if name in own or not _part_of(name)} | head
     if rows_V is not None:
         words = next(name for name, value in model.named_parameters() if value is model.backbone.words.weight)
         theirs = _of_tokens(theirs, own, words, rows_V)
@@ -431,9 +422,15 @@ def _say_once(reference: str, message: str) -> None:
     log.info("%s", message)
 
 
+def _part_of(name: str) -> str | None:
+    """Return which part of another library's model a tensor belongs to; None for the encoder."""
+    name = name.removeprefix("backbone.").removeprefix("inner.")
+    return next((part for pattern, part in PARTS.items() if re.match(pattern, name)), None)
+
+
 def _in_words(names: list[str]) -> str:
     """Return what the tensors without a place belong to, with the number of each."""
-    parts = [next((part for pattern, part in PARTS if pattern.search(name)), None) for name in names]
-    counted = [f"{part} ({count})" for part, count in sorted(Counter(part for part in parts if part).items())]
-    others = [name.removeprefix("inner.") for name, part in zip(names, parts, strict=True) if part is None]
-    return ", ".join([*counted, *([f"others, such as {min(others)} ({len(others)})"] if others else [])])
+    others = [name for name in names if _part_of(name) is None]
+    counts = Counter(filter(None, map(_part_of, names)))
+    counts |= {f"others, such as {min(others)}": len(others)} if others else {}
+    return ", ".join(f"{part} ({count})" for part, count in counts.items())

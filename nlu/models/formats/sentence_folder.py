@@ -3,20 +3,18 @@
 Axes: S sequences, D width.
 """
 
-import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlu.config.errors import CheckpointError, UserError
+from nlu.config.errors import UserError
 from nlu.models.formats.pretrained import Pretrained, open_pretrained
-from nlu.models.formats.weights_config import MODULES
+from nlu.models.formats.weights_config import MODULES, read_config
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +22,6 @@ KEY = "after_encoder"
 """the name in config.json of a run, whose folder has no modules.json"""
 POOLINGS = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
 """model.pooling by the name that sentence-transformers has for it"""
-OLD_NAMES = {
-    "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}  # fmt: skip
 VECTOR = "sentence_embedding"
 """the name of the vector of a text between modules"""
 ACTIVATIONS: Mapping[str, type[nn.Module]] = {
@@ -57,10 +50,6 @@ class AfterEncoder:
     normalizes: bool = False
     strange: str | None = None
     """a part that is not computed here; None = all is"""
-
-    def written(self) -> dict[str, Any]:
-        """Return what `written_by` reads."""
-        return asdict(self)
 
     def __str__(self) -> str:
         dense = [f"Dense {one.inputs} to {one.outputs} ({one.activation})" for one in self.layers]
@@ -145,12 +134,12 @@ def say_what_is_used(source: Pretrained, after: AfterEncoder, pooling: str | Non
             f"sentence-transformers folder {source.reference}: model.pooling is {pooling}, so its modules "
             f"({theirs.strange or theirs}) are not used; model.pooling=null takes them",
         )
-    limit = _json(source.folder / "sentence_bert_config.json").get("max_seq_length")
-    limit = limit or _json(source.folder / "tokenizer_config.json").get("model_max_length")
+    limit = read_config(source.folder, "sentence_bert_config.json").get("max_seq_length")
+    limit = limit or read_config(source.folder, "tokenizer_config.json").get("model_max_length")
     if isinstance(limit, int) and limit < 10**6 and limit != max_len:
         level = logging.WARNING if limit < max_len else logging.INFO
         _say(level, f"  texts are cut to data.max_len={max_len}, there to {limit} tokens; set data.max_len={limit}")
-    config = _json(root / "config_sentence_transformers.json")
+    config = read_config(root, "config_sentence_transformers.json")
     prompts = {name: text for name, text in (config.get("prompts") or {}).items() if text}
     if prompts:
         level = logging.WARNING if config.get("default_prompt_name") in prompts else logging.INFO
@@ -170,27 +159,22 @@ def _root(source: Pretrained) -> Path | None:
     return folder if (folder / MODULES).is_file() else None
 
 
-def _json(path: Path) -> Any:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{path}:{error.lineno}: not JSON ({error.msg}); fix the file") from None
-
-
 def _of_folder(source: Pretrained) -> AfterEncoder | None:
     """Return what the modules of a folder compute; None if it has none."""
     root = _root(source)
     if root is None:
         return None
     pooling, layers, normalizes = "first", [], False
-    for place, module in enumerate(_json(root / MODULES)):
+    for place, module in enumerate(read_config(root, MODULES)):
         kind, folder = module["type"].rpartition(".")[2], module["path"]
-        config = _json(root / folder / "config.json") if folder else {}
+        config = read_config(root / folder) if folder else {}
         strange = f"{folder or kind} ({kind})"
         if kind == "Pooling":
-            names = config.get("pooling_mode") or [name for key, name in OLD_NAMES.items() if config.get(key)] or "mean"
+            # Older versions have a key for each pooling.
+            old = [
+                key.removeprefix("pooling_mode_") for key, value in config.items() if value is True and "_mode_" in key
+            ]
+            names = config.get("pooling_mode") or [name.partition("_t")[0] for name in old] or "mean"
             names = [names] if isinstance(names, str) else names
             if len(names) > 1 or names[0] not in POOLINGS:
                 return AfterEncoder("first", strange=f"{folder} (pooling by {' and '.join(names)})")

@@ -21,15 +21,16 @@ SIZES_OF_DISTILBERT = {
 }  # fmt: skip
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return the configuration in a folder of weights, {} if there is none. Raises CheckpointError for damaged JSON."""
-    for name in CONFIGS:
+def read_config(folder: Path, *names: str) -> Any:
+    """Return the configuration in a folder of weights, or that of the first of `names` that is there, {} if there is
+    none. Raises CheckpointError for damaged JSON."""
+    for name in names or CONFIGS:
         if (folder / name).is_file():
             try:
-                config: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+                config = json.loads((folder / name).read_text(encoding="utf-8"))
             except json.JSONDecodeError as error:
                 raise CheckpointError(f"{folder / name}:{error.lineno}: not JSON ({error.msg}); fix the file") from None
-            return config | _of_sentence_transformers(folder)
+            return config if names else config | _of_sentence_transformers(folder)
     return {}
 
 
