@@ -52,11 +52,6 @@ def fetch_member(reference: Reference) -> Path:
     return entry.fill(reference, lambda folder: _extract(reference, archive, member, folder), action="extracting")
 
 
-def member_here(reference: Reference) -> Path | None:
-    """Return the member that `fetch_member` has unpacked before, None if it is not in the cache."""
-    return Entry.of("members", reference.sha256 or "", _parse(reference)[1]).find()
-
-
 def _parse(reference: Reference) -> tuple[str, str]:
     match = PATTERN.fullmatch(reference.location)
     member = match[3].strip("/") if match else ""

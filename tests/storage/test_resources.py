@@ -17,7 +17,7 @@ from nlu.data.readers import read_rows
 from nlu.runs.logs import HidingFormatter
 from nlu.storage import resources
 from nlu.storage.places import Reference, parse_place
-from nlu.storage.resources import fetch
+from nlu.storage.resources import MODEL_FILES, NO_MODEL_FILES, fetch
 from tests.buckets import Server
 
 
@@ -189,6 +189,24 @@ def test_offline_a_model_in_the_hubs_cache_is_found(tmp_path):
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("a" * 40)
     assert run(tmp_path, HF_HUB_OFFLINE="1").strip() == str(repository / "snapshots" / ("a" * 40))
+
+
+def test_of_a_model_only_what_nlu_reads_is_fetched():
+    hub = pytest.importorskip("huggingface_hub")
+    wanted = ["config.json", "vocab.txt", "spm.model", "model.safetensors", "modules.json", "1_Pooling/config.json"]
+    wanted += ["2_Dense/config.json", "2_Dense/model.safetensors", "0_Transformer/pytorch_model.bin"]
+    others = [
+        "onnx/model.onnx",
+        "onnx/config.json",
+        "openvino/a.bin",
+        "flax_model.msgpack",
+        "README.md",
+        "optimizer.bin",
+    ]
+    found = hub.utils.filter_repo_objects(
+        [*wanted, *others], allow_patterns=MODEL_FILES, ignore_patterns=NO_MODEL_FILES
+    )
+    assert list(found) == wanted
 
 
 @pytest.mark.parametrize("reference", ["hf://", "hf://a/b/c", f"hf://a/b#sha256={'0' * 64}"])

@@ -2,7 +2,7 @@
 
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import open_pretrained
-from nlu.models.formats.sentence_folder import Layer, after_encoder, dense_layers, dense_tensors, finished
+from nlu.models.formats.sentence_folder import after_encoder, dense_layers, dense_tensors, finished
 from nlu.storage.tensors import save_tensors
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def write(trained: Trained, folder: Path) -> None:
     tokenizer_of(trained).save_pretrained(folder)
     modules = [("", "Transformer"), (str(POOLING), "Pooling")]
     # Only model=hf has such layers.
-    for layer, made in zip(backbone.after.layers, getattr(backbone, "dense", None) or (), strict=True):
+    for layer, made in zip(backbone.after.dense, getattr(backbone, "dense", None) or (), strict=True):
         modules.append((f"{len(modules)}_Dense", "Dense"))
         _write_dense(folder / modules[-1][0], layer, made)
     if backbone.after.normalizes:
@@ -81,19 +81,12 @@ def write(trained: Trained, folder: Path) -> None:
     )
 
 
-def _write_dense(folder: Path, layer: Layer, made: nn.Module) -> None:
+def _write_dense(folder: Path, layer: dict[str, Any], made: nn.Module) -> None:
     """Write a linear layer and the function after it."""
     folder.mkdir()
     function = type(made.get_submodule("1"))
-    write_config(
-        folder / "config.json",
-        {
-            "in_features": layer.inputs,
-            "out_features": layer.outputs,
-            "bias": layer.bias,
-            "activation_function": f"{function.__module__}.{function.__name__}",
-        },
-    )
+    sizes = {name: layer[name] for name in ("in_features", "out_features", "bias")}
+    write_config(folder / "config.json", {**sizes, "activation_function": f"{function.__module__}.{function.__name__}"})
     tensors = {f"linear.{name}": value for name, value in made.get_submodule("0").state_dict().items()}
     save_tensors(folder / "model.safetensors", tensors)
 

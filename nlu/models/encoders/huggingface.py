@@ -121,7 +121,8 @@ class HuggingFace(nn.Module):
                 "those before it, so that the first one has the same vector in every text; set model.pooling=mean or "
                 "model.pooling=last"
             )
-        return self.after.layers[-1].outputs if self.after.layers else self.width
+        width: int = self.after.dense[-1]["out_features"] if self.after.dense else self.width
+        return width
 
     def embed(self, batch: Batch) -> Tensor:
         """Return the word vector of each token; (T, D)."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.models.formats.pretrained import Pretrained
+from nlu.storage.resources import first_line
 
 MODEL_TYPE = "nlu-huggingface"
 """model_type of a checkpoint, so that transformers does not load it; `inner` has the configuration of the
@@ -64,7 +65,7 @@ def architecture(source: Pretrained) -> Any:
             raise not_usable(source, "its config.json names Python code (auto_map), which nlu never runs") from error
         raise CheckpointError(
             f"{source.key} is {source.reference!r}, but transformers cannot read the configuration in {source.folder}: "
-            f"{_first_line(error)}; give a folder with its config.json, or the model group that wrote it"
+            f"{first_line(error)}; give a folder with its config.json, or the model group that wrote it"
         ) from error
     # Configurations of images or audio, and nested ones of several models.
     if not hasattr(config, "vocab_size") or not hasattr(config, "hidden_size"):
@@ -92,7 +93,7 @@ def random_model(config: Any, source: Pretrained) -> tuple[Any, bool]:
         with silent():
             inner: Any = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:
-        raise not_usable(source, f"transformers cannot build it ({_first_line(error)})") from error
+        raise not_usable(source, f"transformers cannot build it ({first_line(error)})") from error
     if getattr(config, "is_encoder_decoder", False):
         raise not_usable(source, "it is an encoder with a decoder, which also needs a text to continue")
     if "inputs_embeds" not in inspect.signature(inner.forward).parameters:
@@ -108,7 +109,7 @@ def random_model(config: Any, source: Pretrained) -> tuple[Any, bool]:
     except _UnfitError as unfit:
         raise not_usable(source, str(unfit)) from None
     except Exception as error:
-        raise not_usable(source, f"it cannot encode a text ({_first_line(error)})") from error
+        raise not_usable(source, f"it cannot encode a text ({first_line(error)})") from error
     finally:
         inner.train()
 
@@ -181,10 +182,6 @@ def _differ(one: Tensor, other: Tensor) -> float | None:
     """Return the largest difference; None if it is one of rounding."""
     difference, scale = float((one - other).abs().max()), float(other.abs().max())
     return difference if difference > TOLERANCE * scale else None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def max_positions(inner: Any) -> int | None:

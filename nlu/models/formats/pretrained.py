@@ -433,4 +433,4 @@ def _in_words(names: list[str]) -> str:
     others = [name for name in names if _part_of(name) is None]
     counts = Counter(filter(None, map(_part_of, names)))
     counts |= {f"others, such as {min(others)}": len(others)} if others else {}
-    return ", ".join(f"{part} ({count})" for part, count in counts.items())
+    return ", ".join(f"{part} ({count})" for part, count in sorted(counts.items()))

@@ -4,10 +4,11 @@ Axes: S sequences, D width.
 """
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,20 +25,9 @@ POOLINGS = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
 """model.pooling by the name that sentence-transformers has for it"""
 VECTOR = "sentence_embedding"
 """the name of the vector of a text between modules"""
-ACTIVATIONS: Mapping[str, type[nn.Module]] = {
-    one.__name__: one for one in (nn.Identity, nn.Tanh, nn.GELU, nn.ReLU, nn.SiLU, nn.Sigmoid)
-}
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A linear layer over vectors of texts, and the function after it."""
-
-    folder: str
-    inputs: int
-    outputs: int
-    bias: bool
-    activation: str
+DENSE = {"in_features": None, "out_features": None, "bias": True, "activation_function": "Tanh"}
+"""the settings of a linear layer over vectors of texts, and their defaults"""
+ACTIVATIONS = ("Identity", "Tanh", "GELU", "ReLU", "SiLU", "Sigmoid")
 
 
 @dataclass(frozen=True)
@@ -46,13 +36,16 @@ class AfterEncoder:
 
     pooling: str
     pooled_layers: list[int] | None = None
-    layers: tuple[Layer, ...] = ()
+    dense: list[dict[str, Any]] = field(default_factory=list)
+    """the settings of each linear layer, by the names of DENSE, and its `folder`"""
     normalizes: bool = False
     strange: str | None = None
     """a part that is not computed here; None = all is"""
 
     def __str__(self) -> str:
-        dense = [f"Dense {one.inputs} to {one.outputs} ({one.activation})" for one in self.layers]
+        dense = [
+            f"Dense {one['in_features']} to {one['out_features']} ({one['activation_function']})" for one in self.dense
+        ]
         return ", ".join([f"model.pooling={self.pooling}", *dense, *["Normalize"] * self.normalizes])
 
 
@@ -66,12 +59,12 @@ def after_encoder(source: Pretrained | None, pooling: str | None, pooled_layers:
     if pooling is not None or source is None:
         return AfterEncoder(pooling or "first", pooled_layers)
     if written := source.config.get(KEY):
-        layers = tuple(Layer(**one) for one in written["layers"])
-        return AfterEncoder(**{**written, "layers": layers, "pooled_layers": pooled_layers or written["pooled_layers"]})
-    found = None if source.is_run else _of_folder(source)
-    return found or AfterEncoder(
-        "mean" if source.config.get("classifier_pooling") == "mean" else "first", pooled_layers
-    )
+        return AfterEncoder(**{**written, "pooled_layers": pooled_layers or written["pooled_layers"]})
+    root = _root(source)
+    if source.is_run or not (root / MODULES).is_file():
+        of_classifier = "mean" if source.config.get("classifier_pooling") == "mean" else "first"
+        return AfterEncoder(of_classifier, pooled_layers)
+    return _of_folder(root)
 
 
 def require_computed(after: AfterEncoder, *, by_bert: bool = False) -> None:
@@ -80,8 +73,8 @@ def require_computed(after: AfterEncoder, *, by_bert: bool = False) -> None:
     `by_bert`: the encoder is the native BERT, which computes less than model=hf.
     """
     strange, remedy = after.strange, "set"
-    if strange is None and by_bert and (after.layers or after.pooling == "last"):
-        strange = after.layers[0].folder if after.layers else "pooling by the last token"
+    if strange is None and by_bert and (after.dense or after.pooling == "last"):
+        strange = after.dense[0]["folder"] if after.dense else "pooling by the last token"
         remedy = "set model=hf, which does, or"
     if strange is not None:
         raise UserError(
@@ -100,19 +93,20 @@ def finished(vectors_SD: Tensor, after: AfterEncoder, layout: str) -> Tensor:
 def dense_layers(after: AfterEncoder) -> nn.Sequential | None:
     """Return the linear layers with random weights; None if there are none."""
     made = [
-        nn.Sequential(nn.Linear(one.inputs, one.outputs, bias=one.bias), ACTIVATIONS[one.activation]())
-        for one in after.layers
+        nn.Sequential(
+            nn.Linear(one["in_features"], one["out_features"], one["bias"]), getattr(nn, one["activation_function"])()
+        )
+        for one in after.dense
     ]
     return nn.Sequential(*made) if made else None
 
 
 def dense_tensors(source: Pretrained, after: AfterEncoder) -> dict[str, Tensor]:
     """Return the weights of `dense_layers` from the folder."""
-    root, found = _root(source), {}
-    for number, one in enumerate(after.layers):
-        assert root is not None, "a folder has layers only with its modules"
-        for name, value in open_pretrained(str(root / one.folder), source.key).tensors().items():
-            found[f"{number}.0.{name.removeprefix('linear.')}"] = value
+    found: dict[str, Tensor] = {}
+    for number, one in enumerate(after.dense):
+        layer = open_pretrained(str(_root(source) / one["folder"]), source.key)
+        found |= {f"{number}.0.{name.removeprefix('linear.')}": value for name, value in layer.tensors().items()}
     return found
 
 
@@ -122,13 +116,13 @@ def say_what_is_used(source: Pretrained, after: AfterEncoder, pooling: str | Non
     `pooling` is the key, `max_len` that of the run.
     """
     root = _root(source)
-    if root is None or source.is_run:
+    if source.is_run or not (root / MODULES).is_file():
         return
     if pooling is None:
         _say(logging.INFO, f"sentence-transformers folder {source.reference}: vectors of texts by {after}")
         if after.normalizes:
             _say(logging.INFO, "  Normalize is computed where two texts are encoded apart, as by task=siamese")
-    elif (theirs := after_encoder(source, None, None)).layers or theirs.strange or theirs.pooling != pooling:
+    elif (theirs := after_encoder(source, None, None)).dense or theirs.strange or theirs.pooling != pooling:
         _say(
             logging.INFO,
             f"sentence-transformers folder {source.reference}: model.pooling is {pooling}, so its modules "
@@ -153,44 +147,38 @@ def _say(level: int, message: str) -> None:
     log.log(level, "%s", message)
 
 
-def _root(source: Pretrained) -> Path | None:
-    """Return the folder with the modules; the encoder may be in a folder of its own in it."""
-    folder = source.folder.parent if source.folder.name.startswith("0_") else source.folder
-    return folder if (folder / MODULES).is_file() else None
+def _root(source: Pretrained) -> Path:
+    """Return the folder that may have modules; the encoder may be in a folder of its own in it."""
+    return source.folder.parent if source.folder.name.startswith("0_") else source.folder
 
 
-def _of_folder(source: Pretrained) -> AfterEncoder | None:
-    """Return what the modules of a folder compute; None if it has none."""
-    root = _root(source)
-    if root is None:
-        return None
-    pooling, layers, normalizes = "first", [], False
+def _of_folder(root: Path) -> AfterEncoder:
+    """Return what the modules of a folder compute."""
+    pooling, dense, normalizes = "first", [], False
     for place, module in enumerate(read_config(root, MODULES)):
         kind, folder = module["type"].rpartition(".")[2], module["path"]
-        config = read_config(root / folder) if folder else {}
+        config = read_config(root / folder, "config.json")
         strange = f"{folder or kind} ({kind})"
+        if kind in ("Pooling", "Dense") and not config:
+            return AfterEncoder(pooling, strange=f"{strange}, of which the folder lacks config.json")
         if kind == "Pooling":
             # Older versions have a key for each pooling.
-            old = [
-                key.removeprefix("pooling_mode_") for key, value in config.items() if value is True and "_mode_" in key
-            ]
-            names = config.get("pooling_mode") or [name.partition("_t")[0] for name in old] or "mean"
+            old = [key for key, value in config.items() if value is True and key.startswith("pooling_mode_")]
+            names = config.get("pooling_mode") or [re.sub("pooling_mode_|_tokens?$", "", key) for key in old] or "mean"
             names = [names] if isinstance(names, str) else names
             if len(names) > 1 or names[0] not in POOLINGS:
                 return AfterEncoder("first", strange=f"{folder} (pooling by {' and '.join(names)})")
             pooling = POOLINGS[names[0]]
-        elif kind == "Dense" and not normalizes and not config.get("use_residual"):
-            activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
-            if (
-                activation not in ACTIVATIONS
-                or config.get("module_input_name", "sentence_embedding") != "sentence_embedding"
-            ):
+        elif kind == "Dense" and not normalizes:
+            layer = {**DENSE, **{name: value for name, value in config.items() if name in DENSE}, "folder": folder}
+            layer["activation_function"] = activation = layer["activation_function"].rpartition(".")[2]
+            if config.get("module_input_name", VECTOR) != VECTOR or config.get("use_residual"):
+                return AfterEncoder(pooling, strange=strange)
+            if activation not in ACTIVATIONS:
                 return AfterEncoder(pooling, strange=f"{strange} with {activation}")
-            layers.append(
-                Layer(folder, config["in_features"], config["out_features"], config.get("bias", True), activation)
-            )
+            dense.append(layer)
         elif kind == "Normalize":
             normalizes = True
         elif not (kind == "Transformer" and place == 0 or kind == "Dropout"):
             return AfterEncoder(pooling, strange=strange)
-    return AfterEncoder(pooling, None, tuple(layers), normalizes)
+    return AfterEncoder(pooling, None, dense, normalizes)

