@@ -55,7 +55,8 @@ def architecture(source: Pretrained) -> Any:
             inner = source.config["inner"]
             config = type(AutoConfig.for_model(inner["model_type"])).from_dict(inner)
         else:
-            config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+            with silent():
+                config = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
             # Known from another file too.
             if says := source.config.get("sentence_transformers"):
                 config.sentence_transformers = says
@@ -135,7 +136,10 @@ def _is_causal(inner: Any) -> bool:
     ids_SL = _random_words(inner)
     mask_SL = torch.ones_like(ids_SL)
     mask_SL[0, TEXT:] = 0
-    x_SLD = inner.get_input_embeddings()(ids_SL)
+    try:
+        x_SLD = inner.get_input_embeddings()(ids_SL)
+    except NotImplementedError:
+        raise _UnfitError("it has no table of word vectors") from None
     if not isinstance(x_SLD, Tensor):
         raise _UnfitError("its table of words returns more than their vectors")
     # Padding has the vector 0, as in a batch.

@@ -32,6 +32,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "squeezebert": {"q_groups": 1, "k_groups": 1, "v_groups": 1},
     "nomic_bert": {"head_dim": None},
 }
+MORE = {"canine": {"vocab_size": VOCAB_SIZE}}
+"""what a configuration only has if a file says so"""
 EVERY_TIME = ["albert", "gte", "jina_embeddings_v3", "mixtral", "nomic_bert", "squeezebert", "xlnet"]
 RIGHT = [
     "bert", "big_bird", "camembert", "data2vec-text", "deberta", "deberta-v2", "distilbert", "electra", "ernie",
@@ -42,7 +44,7 @@ RIGHT = [
 REFUSED = {
     "convbert": "depend on padding", "fnet": "depend on padding", "funnel": "depend on padding",
     "nystromformer": "depend on padding", "yoso": "depend on padding",
-    "canine": "has no vocabulary", "ibert": "returns more than their vectors",
+    "canine": "has no table of word vectors", "ibert": "returns more than their vectors",
     "esm": "computes more from words", "t5": "encoder with a decoder",
     "clip_text_model": "cannot be given word vectors",
 }  # fmt: skip
@@ -52,7 +54,7 @@ def config_of(kind: str) -> Any:
     made = transformers.CONFIG_MAPPING[kind]
     known = {**made().to_dict(), **dict.fromkeys(made.attribute_map)}
     sizes = {name: value for name, value in {**SIZES, **CHANGES.get(kind, {})}.items() if name in known}
-    return made(**{name: size for name, size in sizes.items() if size is not None})
+    return made(**{name: size for name, size in sizes.items() if size is not None}, **MORE.get(kind, {}))
 
 
 def saved(kind: str, folder: Path) -> Any:
