@@ -174,8 +174,6 @@ def lines(facts: dict[str, Any]) -> list[str]:
 def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
     if numbers := part.get("numbers"):
         yield "numbers: " + ", ".join(f"{key} {value:.6g}" for key, value in numbers.items())
-        if name == "train" and _are_zeros_and_ones(numbers):
-            yield "warning: every number is 0 or 1; for two classes set task=classify, which predicts probabilities"
     if (labels := part.get("labels")) is None:
         return
     total = max(1, sum(labels.values()))
@@ -192,13 +190,6 @@ def interval(share: float, count: int) -> tuple[float, float]:
     middle, width = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
     below = 1 + z * z / count
     return (middle - width) / below, (middle + width) / below
-
-
-def _are_zeros_and_ones(numbers: dict[str, float]) -> bool:
-    """Return whether all numbers are 0 or 1: among numbers in [0, 1] with this mean, only these have this variance."""
-    mean = numbers["mean"]
-    is_within = numbers["min"] == 0 and numbers["max"] == 1
-    return is_within and math.isclose(numbers["sd"] ** 2, mean * (1 - mean), rel_tol=1e-9)
 
 
 def _balance_line(labels: dict[str, int], total: int) -> str:

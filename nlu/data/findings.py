@@ -164,6 +164,10 @@ class Collector:
             sentence = f"tags are numbers, such as {self._cell['numbers']}"
             remedy = "data.labels gives their names in the order of the numbers, such as [O, B-PER, I-PER]"
             out.append(finding("tags", self._of["numbers"], sentence, remedy))
+        if kind in ("number", "numbers") and self._labels and {*self._labels} <= FLAGS:
+            seen = self._rows_of(list(self._labels))
+            remedy = "for two classes set task=classify, which predicts probabilities"
+            out.append(finding("label", seen, "every number is 0 or 1", remedy))
         if kind in ("classes", "label_set"):
             out += [finding("label", *one) for one in self._of_labels(kind)]
         if kind in ("classes", "label_set", "tags"):

@@ -15,7 +15,7 @@ from nlu.config.errors import UserError, keys_called
 from nlu.config.members import MEAN
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET, build, import_target
-from nlu.config.words import beyond_positions
+from nlu.config.words import beyond_positions, listed
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold
@@ -48,7 +48,7 @@ from nlu.tasks.composite import Composite, task_of
 from nlu.tasks.task import Task
 from nlu.tasks.undefined import undefined
 from nlu.training.batch_search import largest_that_fits, size_of_start
-from nlu.training.evaluation import first_sets
+from nlu.training.evaluation import NAMED_ROWS, first_sets
 from nlu.training.inspection import Inspector
 from nlu.training.journal import Journal
 from nlu.training.ordering import clock_of, order_of
@@ -381,10 +381,12 @@ def require_metric(config: Run, task: Task, store: Store) -> None:
     for own, part in _deciding(task, metric, store):
         if (why := undefined(own, part)) is not None:
             given = f"is {metric}" if metric is not None else f"is null, which stands for {own}"
-            remedy = "set data.dev to other rows, or trainer.major_metric to another metric"
-            if part in store.folds:
-                remedy = "set folds.count lower, or trainer.major_metric to another metric"
-            raise UserError(f"trainer.major_metric {given}, but {why}, so it is never a number; {remedy}")
+            key = "folds.count" if part in store.folds else "data.dev"
+            places = [part.place(example) for example in range(min(len(part), NAMED_ROWS + 1))]
+            raise UserError(
+                f"trainer.major_metric {given}, but {why}, so it is never a number ({listed(places, NAMED_ROWS)}); set "
+                f"{key} or trainer.major_metric"
+            )
 
 
 def _deciding(task: Task, metric: str | None, store: Store) -> Iterator[tuple[str, Examples]]:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from nlu.config.durations import Clock, Duration, parse_duration, parse_interval
 from nlu.config.schema import Trainer
 
+FEWEST_STEPS = 60
+"""steps of a run of the default length: with few rows its epochs would be two or three steps, which teach nothing"""
 EARLY_FACTOR = 10
 """how many times less often a run is evaluated during `trainer.eval_warmup`"""
 
@@ -15,11 +17,18 @@ class Due:
     What needs the same weights on all ranks waits for the next step that is whole.
     """
 
-    def __init__(self, trainer: Trainer, clock: Clock, is_whole: Callable[[int], bool] = lambda step: True):
-        """`is_whole`: whether all ranks hold the same weights after a step, as in `nlu.training.parallel`."""
+    def __init__(
+        self, trainer: Trainer, clock: Clock, is_whole: Callable[[int], bool] = lambda step: True,
+        *, has_floor: bool = False,
+    ):  # fmt: skip
+        """`is_whole`: whether all ranks hold the same weights after a step, as in `nlu.training.parallel`.
+        `has_floor`: whether the default length takes at least FEWEST_STEPS."""
         self._clock, self._is_whole = clock, is_whole
         self.total_steps = clock.steps(parse_duration(trainer.max_duration))
         """length of the run, from which the schedule of the learning rate follows"""
+        self.asked_steps = self.total_steps
+        if has_floor and trainer.max_duration == Trainer.max_duration:
+            self.total_steps = max(FEWEST_STEPS, self.total_steps)
         self._log_interval = parse_duration(trainer.log_interval)
         self._eval_interval = parse_interval(trainer.eval_interval)
         self._save_interval = parse_interval(trainer.save_interval)

@@ -10,6 +10,7 @@ import torch
 from nlu.config import stopping
 from nlu.config.errors import OutOfMemory
 from nlu.config.schema import Run
+from nlu.config.words import counted
 from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
 from nlu.runs import logs
@@ -228,6 +229,14 @@ def _write_records(run: Training, config: Run, overrides: list[str], facts: dict
         f"{run.due.total_steps:,}",
         f"{ranks.world_size} x {ranks.device.type}",
     )
+    if run.due.total_steps > run.due.asked_steps:
+        log.info(
+            "trainer.max_duration=%s would be %s; with so few rows the default length is %s; set it to another length "
+            "in steps or epochs for that one",
+            run.trainer.max_duration,
+            counted(run.due.asked_steps, "step"),
+            counted(run.due.total_steps, "step"),
+        )
     if slow := stepper.precision.warning(ranks.device):
         log.warning("%s", slow)
 

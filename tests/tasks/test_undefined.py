@@ -47,10 +47,10 @@ def scored(scorer: Any, records: list[dict[str, Any]]) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("target", "of_train", "of_dev", "said"),
     [
-        (CLASSES, ["a", "b"], ["a"] * 3, "dev has rows of a only (3: "), (CLASSES, ["a", "b"], ["a", "b"], None),
-        (NUMBERS, [1, 2], [2] * 20, "all 20 rows of dev have the number 2 ("), (NUMBERS, [1, 2], [2, 3], None),
-        (NUMBERS, [1, 2], [2.5], "the only row of dev has the number 2.5 ("),
-        (SETS, [["a"], ["b"]], [[], []], "none of 2 rows of dev has a label ("),
+        (CLASSES, ["a", "b"], ["a"] * 3, "dev has rows of a only (3)"), (CLASSES, ["a", "b"], ["a", "b"], None),
+        (NUMBERS, [1, 2], [2] * 20, "all 20 rows of dev have the number 2"), (NUMBERS, [1, 2], [2, 3], None),
+        (NUMBERS, [1, 2], [2.5], "the only row of dev has the number 2.5"),
+        (SETS, [["a"], ["b"]], [[], []], "none of 2 rows of dev has a label"),
         (SETS, [["a"], ["b"]], [[], ["b"]], None),
     ],
 )  # fmt: skip
@@ -72,14 +72,14 @@ def test_what_rows_make_no_number_is_what_the_scorers_return_as_nan(
     # One prediction has no correlation, and then neither have several rows of one number.
     assert found.keys() == {name for name, value in metrics.items() if math.isnan(value)}
     assert bool(found) == (said is not None)
-    assert all(why.startswith(str(said)) and "dev.jsonl:1" in why for why in found.values())
+    assert all(why.startswith(str(said)) for why in found.values())
 
 
 def test_rankings_without_an_answer_and_soft_rows_without_a_label_are_no_numbers(tmp_path: Path) -> None:
     rows = [{"text_a": f"query {n}", "text_b": f"answer {n}", "label": 0} for n in range(4)]
     dev = dev_of(tmp_path, RELEVANCE, rows, rows)
     for name in METRICS:
-        assert str(undefined(name, dev)).startswith("none of 4 rows of dev is relevant (")
+        assert str(undefined(name, dev)).startswith("none of 4 rows of dev is relevant")
     soft = [{"text": f"t {n}", "logits": [0, n], "label": None} for n in range(4)]
     dev = dev_of(tmp_path, SOFT, soft, soft, labels=["a", "b"])
     assert str(undefined("accuracy", dev)).startswith("none of 4 rows of dev has a label")
@@ -90,12 +90,13 @@ def test_rankings_without_an_answer_and_soft_rows_without_a_label_are_no_numbers
     ("options", "dev", "said"),
     [
         (("trainer.major_metric=auc",), ["a"] * 5,
-         "trainer.major_metric is auc, but dev has rows of a only (5: dev.csv:2, dev.csv:3, dev.csv:4, ...), so it is "
-         "never a number; set data.dev to other rows, or trainer.major_metric to another metric"),
+         "trainer.major_metric is auc, but dev has rows of a only (5), so it is never a number (dev.csv:2, dev.csv:3, "
+         "dev.csv:4, ...); set data.dev or trainer.major_metric"),
         (("task=regress",), [2] * 5,
-         "trainer.major_metric is null, which stands for spearman, but all 5 rows of dev have the number 2 (dev.csv:2"),
+         "trainer.major_metric is null, which stands for spearman, but all 5 rows of dev have the number 2, "
+         "so it is never a number (dev.csv:2"),
         (("trainer.major_metric=average_precision", "folds.count=10"), None,
-         "trainer.major_metric is average_precision, but fold 0 has rows of a only (3: train.csv:"),
+         "trainer.major_metric is average_precision, but fold 0 has rows of a only (3), so"),
     ],
 )  # fmt: skip
 def test_a_run_ends_before_its_first_step_and_leaves_no_folder(

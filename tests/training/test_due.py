@@ -80,3 +80,15 @@ def test_the_state_is_saved_at_its_own_interval_or_else_with_each_evaluation() -
     source = (Path(__file__).parents[2] / "nlu/config/schema.py").read_text()
     said = source.partition("save_interval")[2].splitlines()[1]
     assert "besides at a new best, an error and the end; 0 = at each evaluation." in said
+
+
+@pytest.mark.parametrize(
+    ("rows", "duration", "has_floor", "steps"),
+    [
+        (18, "1.5ep", True, 60), (18, "1.5ep", False, 2), (18, "1ep", True, 1), (18, "5st", True, 5),
+        (1270, "1.5ep", True, 60), (1290, "1.5ep", True, 62),
+    ],
+)  # fmt: skip
+def test_only_the_default_length_takes_at_least_60_steps(rows, duration, has_floor, steps):
+    due = Due(Trainer(max_duration=duration), Clock(rows, 32), has_floor=has_floor)
+    assert due.total_steps == steps
