@@ -92,7 +92,7 @@ def _read_huggingface(folder: Path, trained: Trained) -> Compute:
     def logits(*tensors: torch.Tensor) -> torch.Tensor:
         found = model(**{name: value for name, value in zip(NAMES, tensors, strict=True) if name in taken}).logits
         # A cross-encoder of sentence-transformers computes it outside of the model.
-        return found.sigmoid() if getattr(trained.model.head, "scale", None) is not None else found
+        return found.sigmoid() if getattr(trained.model.head, "is_sigmoid", False) else found
 
     return partial(_computed, logits)
 

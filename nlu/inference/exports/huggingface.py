@@ -151,7 +151,7 @@ def model_of(trained: Trained) -> "PreTrainedModel":
         labels["problem_type"] = PROBLEMS["label_set" if is_by_class else trained.target.kind]
     if isinstance(head, TransformersHead):
         assert isinstance(theirs, HuggingFace)
-        if head.scale is not None:
+        if head.is_sigmoid:
             # The pipeline of transformers then computes the sigmoid, as the run does.
             labels["problem_type"] = PROBLEMS["label_set"]
         elif trained.target.kind == "number":

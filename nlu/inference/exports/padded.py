@@ -106,7 +106,7 @@ class OfTransformers(nn.Module):
         for module in self.holder.modules():
             if isinstance(module, nn.Linear):
                 module.__class__ = nn.Linear
-        self.is_sigmoid, self.is_tagging = head.scale is not None, not head.drops
+        self.is_sigmoid, self.is_tagging = head.is_sigmoid, not head.drops
         self.float().cpu()
 
     def forward(self, vectors: Tensor) -> Tensor:
@@ -207,10 +207,8 @@ def _by_layer(backbone: Bert) -> dict[str, Tensor]:
 
 def copied_linear(linear: nn.Linear) -> nn.Linear:
     """Return a plain linear layer with the same weights, in fp32 on the host."""
-    plain = nn.Linear(linear.in_features, linear.out_features)
-    with torch.no_grad():
-        plain.weight.copy_(linear.weight.detach().float().cpu())
-        plain.bias.copy_(linear.bias.detach().float().cpu())
+    plain = nn.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
+    plain.load_state_dict({name: value.float().cpu() for name, value in linear.state_dict().items()})
     return plain
 
 

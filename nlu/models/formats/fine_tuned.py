@@ -59,10 +59,15 @@ class UnfitHeadError(Exception):
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer: weight (outputs, inputs) and bias (outputs,)."""
+    """A linear layer in fp32: weight (outputs, inputs) and bias (outputs,)."""
 
     weight: Tensor
     bias: Tensor
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None) -> "Layer":
+        """Return the layer with these tensors of any type."""
+        return cls(weight.float(), weight.new_zeros(len(weight)).float() if bias is None else bias.float())
 
     def rows(self, numbers: Sequence[int]) -> "Layer":
         """Return the layer with these of its outputs, in this order."""
@@ -101,7 +106,7 @@ def fitted_head(
         raise unfit
     if last is None:
         return {}
-    last = _fitted(last, config, labels, scale)
+    whole, last = last, _fitted(last, config, labels, scale)
     if (pooling := config.get(OF_EXPORT)) is not None:
         if not isinstance(model.head, LinearHead) or getattr(model.backbone, "pooling", pooling) != pooling:
             raise UnfitHeadError(f"it is one linear layer; set head=linear model.pooling={pooling} to use it")
@@ -126,12 +131,12 @@ def fitted_head(
     pooling = getattr(model.backbone, "pooling", None)
     if ends_in_sigmoid(config) and not labels:
         raise UnfitHeadError("its score is a sigmoid; set model=hf head=transformers model.pooling=first to use it")
-    if (linear := _as_one_layer(first, last, activation)) is not None:
+    if (linear := _as_one_layer(first, whole, activation)) is not None:
         if not isinstance(model.head, LinearHead) or pooling != "first":
             raise UnfitHeadError(
                 "it is one linear layer over the first token; set head=linear model.pooling=first to use it"
             )
-        return linear.named("head.linear")
+        return _fitted(linear, config, labels, scale).named("head.linear")
     if isinstance(model.head, MlpHead) and model.head.activation == activation and pooling == "first":
         return {**first.named("head.dense"), **last.named("head.linear")}
     if isinstance(model.head, LinearHead) and pooling == "pooler" and kind in ("bert", "ernie", "albert"):
@@ -159,7 +164,7 @@ def rescaled(model: TaskModel, tensors: Weights, theirs: Scale, ours: Scale) -> 
     name = last_of(model)
     if f"{name}.weight" not in tensors or getattr(model.head, "scale", None) is not None:
         return tensors
-    last = Layer(tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+    last = Layer.of(tensors[f"{name}.weight"], tensors[f"{name}.bias"])
     return {**tensors, **last.scaled(theirs[1] / ours[1], (theirs[0] - ours[0]) / ours[1]).named(name)}
 
 
@@ -175,17 +180,19 @@ def _for_transformers(
     assert isinstance(head, TransformersHead)
     found, name = {f"head.{place}": value for place, value in head.tensors_of(tensors).items()}, last_of(model)
     weight, bias = found.pop(f"{name}.weight", None), found.pop(f"{name}.bias", None)
-    if weight is None or bias is None:
+    if weight is None:
         return found
     pooling = getattr(head.theirs.config, "classifier_pooling", None)
     try:
         if (wanted := config.get("classifier_pooling", pooling)) != pooling:
             known = next((ours for ours, theirs in POOLINGS.items() if theirs == wanted), wanted)
             raise UnfitHeadError(f"it reads a text otherwise; set model.pooling={known} to use it")
-        is_sigmoid = not labels and ends_in_sigmoid(config)
-        if is_sigmoid and head.scale is None:
+        if not labels and ends_in_sigmoid(config) and not head.is_sigmoid:
             raise UnfitHeadError("it gives numbers from 0 to 1, but those of the data are others; scale them to 0 to 1")
-        return found | _fitted(Layer(weight, bias), config, labels, (0.0, 1.0) if is_sigmoid else scale).named(name)
+        last = _fitted(Layer.of(weight, bias), config, labels, scale if head.scale is None else (0.0, 1.0))
+        return found | {
+            place: value for place, value in last.named(name).items() if bias is not None or "bias" not in place
+        }
     except UnfitHeadError as unfit:
         unfit.others = found
         raise
@@ -213,7 +220,7 @@ def _fitted(last: Layer, config: Mapping[str, Any], labels: Sequence[str], scale
 def _last_layer(tensors: Weights) -> Layer | None:
     for weight, bias in (*LAST_LAYERS, TENSORFLOW_LAYER):
         if weight in tensors and bias in tensors and tensors[weight].ndim == 2:
-            return Layer(tensors[weight], tensors[bias])
+            return Layer.of(tensors[weight], tensors[bias])
     return None
 
 
@@ -222,14 +229,14 @@ def _layer(tensors: Weights, name: str) -> Layer | None:
     for found in tensors:
         if found == f"{name}.weight" or re.fullmatch(rf"\w+\.{re.escape(name)}\.weight", found):
             bias = tensors.get(f"{found.removesuffix('weight')}bias")
-            return None if bias is None else Layer(tensors[found], bias)
+            return None if bias is None else Layer.of(tensors[found], bias)
     return None
 
 
 def _as_one_layer(first: Layer, last: Layer, activation: Activation) -> Layer | None:
     """Return the linear layer that `nlu.export` wrote as two, since f(z) - f(-z) = z for gelu and relu; else None.
 
-    The first layer then has the rows z and -z of each output, in the order in which the run has its classes.
+    The first layer then has the rows z and -z of each output.
     """
     outputs, width = last.weight.shape
     if activation == "tanh" or 2 * outputs > width or last.bias.any():

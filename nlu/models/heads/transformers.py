@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -37,7 +36,7 @@ class TransformersHead(nn.Module):
     """The classifier or tagger that transformers has for the architecture of the encoder.
 
     Its dropouts have the rate of `model.head_dropout`. That of a tagger is applied to the vectors of tokens. With a
-    number as target, and weights of a cross-encoder that say so, the output is the sigmoid of the logit.
+    number as target, and weights of a cross-encoder that say so, the number is the sigmoid of the logit.
     """
 
     rules_of_config = "nlu.models.rules.head_of_transformers_problems"
@@ -61,7 +60,16 @@ class TransformersHead(nn.Module):
                 found.set_submodule(name, Dropout(encoder.head_dropout if self.drops else 0.0))
         self.last = f"theirs.{last_layer(found, len(names))}"
         """the layer with a row for each output"""
-        self.scale = _scale_of_sigmoid(target, config_of(encoder))
+        given: Any = target
+        config: Any = found.config
+        # Numbers from 0 to 1 have such a mean and deviation (Popoviciu's inequality).
+        in_range = target.kind == "number" and 0 <= given.mean <= 1 and given.sd <= 0.5
+        self.is_sigmoid = in_range and ends_in_sigmoid(config.to_dict())
+        has_scale = self.is_sigmoid or (
+            target.kind == "number" and found.get_submodule(self.last.removeprefix("theirs.")).bias is None
+        )
+        self.scale: tuple[float, float] | None = (given.mean, given.sd) if has_scale else None
+        """the mean and the deviation of a number that the layer gives as it is, since it could not scale it"""
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Return logits (N, C), float32."""
@@ -70,8 +78,9 @@ class TransformersHead(nn.Module):
         assert encoded.pooled_SD is not None
         # Dropout draws in the order of sequences.
         logits_SC = scores_of(self.theirs, encoded.pooled_SD)
+        logits_SC = logits_SC.sigmoid() if self.is_sigmoid else logits_SC
         if self.scale is not None:
-            logits_SC = (logits_SC.sigmoid() - self.scale[0]) / self.scale[1]
+            logits_SC = (logits_SC - self.scale[0]) / self.scale[1]
         return vectors_of(Encoded(pooled_SD=logits_SC), batch, "pooled")
 
     def tensors_of(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -82,19 +91,12 @@ class TransformersHead(nn.Module):
 class Given(nn.Module):
     """Stands for the encoder: returns the vectors that it is given, and what its pooler makes of the first of them."""
 
-    def __init__(self, words: nn.Embedding, base: nn.Module | None):
+    def __init__(self, base: nn.Module | None):
         """`base`: the encoder whose pooler is used; None for none."""
         super().__init__()
         self.pooler = getattr(base, "pooler", None)
         # ALBERT's pooler is a linear layer, and its function is beside it.
         self.activation = getattr(base, "pooler_activation", None)
-        # In a tuple, so that torch does not register it as a submodule.
-        self._words = (words,)
-
-    @property
-    def embeddings(self) -> SimpleNamespace:
-        """What some heads read of the encoder."""
-        return SimpleNamespace(word_embeddings=self._words[0])
 
     def forward(self, *given: object, inputs_embeds: Tensor, **more: object) -> object:
         from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -105,7 +107,10 @@ class Given(nn.Module):
             pooled = self.activation(self.pooler(inputs_embeds[:, 0]))
         elif self.pooler is not None:
             pooled = self.pooler(inputs_embeds)
-        return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
+        output: Any = BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=pooled)
+        # Decoders pass it on.
+        output.cache = None
+        return output
 
 
 def scores_of(module: nn.Module, vectors_ND: Tensor) -> Tensor:
@@ -174,7 +179,7 @@ def _made(what: What, config: Any, words: nn.Embedding, has_pooler: bool) -> nn.
     # On meta, because the encoder would be as large as the real one.
     with torch.device("meta"):
         found: Any = model_class(what).from_config(config, dtype=torch.float32)
-    setattr(found, found.base_model_prefix, Given(words, found.base_model if has_pooler else None))
+    setattr(found, found.base_model_prefix, Given(found.base_model if has_pooler else None))
     _initialize(found.to_empty(device="cpu"))
     _tie(found, words)
     for module in found.modules():
@@ -245,11 +250,3 @@ def _tie(found: Any, words: nn.Embedding) -> None:
             assert leaf == "bias", "only a bias has two names"
             parent, _, own = source.rpartition(".")
             delattr(found.get_submodule(parent), own)
-
-
-def _scale_of_sigmoid(target: Any, config: Any) -> tuple[float, float] | None:
-    """Return mean and standard deviation of a number that is the sigmoid of a logit; None for other targets."""
-    if target.kind != "number" or not ends_in_sigmoid(config.to_dict()):
-        return None
-    # Numbers from 0 to 1 have such a mean and deviation (Popoviciu's inequality).
-    return (target.mean, target.sd) if 0 <= target.mean <= 1 and target.sd <= 0.5 else None

@@ -213,15 +213,15 @@ def small_bert() -> Bert:
 def run(tmp_path: Path) -> Callable[..., tuple[TaskModel, TaskModel]]:
     """Return a function that writes a run with a best and a last checkpoint, and gives the model of each."""
 
-    def write_run(labels: list[str], backbone: Any = None) -> tuple[TaskModel, TaskModel]:
+    def write_run(labels: list[str], backbone: Any = None, **meta: float) -> tuple[TaskModel, TaskModel]:
         models = []
         for seed in (1, 2):
             torch.manual_seed(seed)
-            models.append(task_model((backbone or small_bert)(), "single", len(labels)))
+            models.append(task_model((backbone or small_bert)(), "single", len(labels) or 1))
         best, last = models
         written = Checkpoints(
-            tmp_path / "run", config=best.backbone.settings(), labels={"layout": "single", "labels": labels},
-            tokenizer=wordpiece(WORDS, True, "the test"),
+            tmp_path / "run", config=best.backbone.settings(), tokenizer=wordpiece(WORDS, True, "the test"),
+            labels={"layout": "single", "labels": labels, "target": {"meta": meta}},
         )  # fmt: skip
         written.save_best(best.state_dict(), [Best(1, 1, 1.0, 0.5, {})])
         written.arrange([Best(1, 1, 1.0, 0.5, {})])
@@ -271,6 +271,15 @@ def test_a_former_run_whose_labels_stand_in_another_order_has_its_rows_moved(tmp
     load_into(model, open_pretrained(str(tmp_path / "run")), ["yes", "no"])
     assert torch.equal(model.head.linear.weight, best.head.linear.weight[[1, 0]])
     assert torch.equal(model.head.linear.bias, best.head.linear.bias[[1, 0]])
+
+
+def test_a_former_run_predicts_the_same_numbers_on_another_scale(tmp_path, run):
+    best, _ = run([], mean=3.0, sd=2.0)
+    model = model_of(str(tmp_path / "run"), "single", 1)
+    load_into(model, open_pretrained(str(tmp_path / "run")), [], scale=(-1.0, 0.5))
+    # 2 z + 3 = 0.5 z' - 1
+    torch.testing.assert_close(model.head.linear.weight, 4 * best.head.linear.weight)
+    torch.testing.assert_close(model.head.linear.bias, 4 * best.head.linear.bias + 8)
 
 
 def test_the_tensorflow_checkpoint_that_is_named_is_the_one_that_is_read(tmp_path, monkeypatch):

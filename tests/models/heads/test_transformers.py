@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.models.formats.pretrained import load_into, open_pretrained
+from nlu.models.heads.mlp import MlpHead
 from nlu.models.heads.transformers import head_of_transformers
 from nlu.models.heads.words import WordsHead
 from nlu.models.task_model import TaskModel
@@ -120,6 +122,14 @@ def test_a_cross_encoder_of_one_output_predicts_its_number(corpus, save, tmp_pat
 
 
 @torch.inference_mode()
+def test_a_reranker_of_the_last_token_without_a_bias_predicts_its_number(corpus, save, tmp_path):
+    theirs = save("Llama", "SequenceClassification", num_labels=1, num_key_value_heads=2)
+    batch, target = batch_for(corpus, "single"), Numbers()
+    found = loaded(tmp_path, "single", target, pooling="last")(batch) * target.sd + target.mean
+    assert_equal(found, torch.stack(scores(theirs, batch)))
+
+
+@torch.inference_mode()
 def test_a_cross_encoder_of_one_output_decides_between_the_labels_0_and_1(corpus, save, tmp_path):
     theirs = save("Roberta", "SequenceClassification", num_labels=1)
     batch = batch_for(corpus, "single")
@@ -158,3 +168,25 @@ def test_an_encoder_without_such_a_classifier_has_none(save, tmp_path):
     backbone = HuggingFace(VOCAB_SIZE, open_pretrained(str(tmp_path)), pretrained=str(tmp_path), pooling="mean")
     # BERT's reads the first token.
     assert head_of_transformers(24, Target(), backbone) is None
+
+
+@torch.inference_mode()
+def test_a_decoder_of_its_own_is_not_dropped_silently_by_the_native_bert(save, tmp_path, caplog):
+    theirs = save("Bert", "MaskedLM", tie_word_embeddings=False)
+    source = open_pretrained(str(tmp_path))
+    backbone = Bert(VOCAB_SIZE, source, pretrained=str(tmp_path))
+    head = WordsHead(24, Target([], "tags"), backbone)
+    load_into(TaskModel(backbone, head, "units"), source, [])
+    assert "a decoder of its own, which this head lacks; set model=hf to use it" in caplog.text
+    assert not torch.equal(head.predictions["transform"].dense.weight, theirs.cls.predictions.transform.dense.weight)
+
+
+@torch.inference_mode()
+def test_the_native_bert_predicts_the_number_of_a_cross_encoder(corpus, save, tmp_path):
+    theirs = save("Bert", "SequenceClassification", num_labels=1)
+    source, target = open_pretrained(str(tmp_path)), Numbers()
+    backbone = Bert(VOCAB_SIZE, source, pretrained=str(tmp_path), pooling="first")
+    model = TaskModel(backbone, MlpHead(24, target, backbone, activation="tanh"), "single").eval()
+    load_into(model, source, [], scale=(target.mean, target.sd))
+    batch = batch_for(corpus, "single")
+    assert_equal(model(batch) * target.sd + target.mean, torch.stack(scores(theirs, batch)))
