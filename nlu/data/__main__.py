@@ -80,7 +80,8 @@ def _parser() -> Parser:
         type=_role,
         default=None,
         metavar="ROLE=COLUMN",
-        help=f"columns by name, or by number from 0; roles: {', '.join(ROLES)}; default: guessed, with the reason",
+        help="columns by name, or by number from 0 (label=A,B: of 0 and 1); "
+        f"roles: {', '.join(ROLES)}; default: guessed, with the reason",
     )
     parser.add_argument("--format", choices=FORMATS, default="auto", help="default: by the suffix")
     parser.add_argument(
@@ -127,12 +128,14 @@ def _parser() -> Parser:
     return parser
 
 
-def _role(text: str) -> tuple[str, str | int]:
+def _role(text: str) -> tuple[str, str | int | list[str | int]]:
     role, equals, column = text.partition("=")
     if not equals or not column:
         raise ArgumentTypeError(f"{text!r} must be ROLE=COLUMN, after the files")
     if role not in ROLES:
         raise ArgumentTypeError(f"{role!r} is not a role of a column; {hint(role, ROLES)}")
+    if role == "label" and "," in column:
+        return role, list(map(_number_or_name, column.split(",")))
     return role, _number_or_name(column)
 
 

@@ -12,7 +12,7 @@ from nlu.config.types import Fraction, LayoutNode, NonNegativeInt, PositiveInt, 
 from nlu.config.words import called
 from nlu.data.dialect import OWN, Dialect, not_utf_8
 from nlu.data.windows import Lengths
-from nlu.storage.places import data_folder, files_like, is_listed, is_pattern, named_file, path_problem
+from nlu.storage.places import data_folder, files_like, is_pattern, named_file, path_problem
 from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
 from nlu.storage.unpacking import unpacked
@@ -191,7 +191,8 @@ class Files:
         return files
 
     def _find_all(self, key: str, reference: str) -> list[Path]:
-        if is_listed(reference) and has_magic(reference):
+        # The query of an address of the web is no pattern.
+        if "://" in reference and has_magic(reference) and not reference.lower().startswith("http"):
             return list(map(unpacked, fetch_matching(reference, what=key)))
         if not is_pattern(reference):
             return [self.find(key, reference)]

@@ -126,6 +126,8 @@ class Reading:
     def column(self, role: str) -> str:
         """Return the name of a field in messages."""
         column = self.group_by if role == GROUP else self.fields.get(role, role)
+        if isinstance(column, list):
+            return ", ".join(map(str, column))
         return f"{role} (column {column})" if isinstance(column, int) and role != GROUP else str(column)
 
 

@@ -127,11 +127,6 @@ def is_object(text: str | os.PathLike[str]) -> bool:
     return str(text).lower().startswith(("s3://", "s3a://", "oss://"))
 
 
-def is_listed(text: str) -> bool:
-    """Return whether a text is an address whose store lists the files that a pattern matches."""
-    return is_object(text) or text.lower().startswith(DATASETS)
-
-
 def parse_place(text: str, what: str = "path", *, writes: bool = False) -> Place:
     """Parse a place, which messages call `what`; `writes` says that it is to be written.
 

@@ -26,7 +26,7 @@ from nlu.storage.environment import ENDPOINT, name_of
 from nlu.storage.objects import BucketBackend
 from nlu.storage.outputs import BEGUN
 from nlu.storage.places import DATASETS, OBJECTS, Place, parse_place, parse_reference
-from nlu.storage.resources import HUB_TIMEOUT_S, MODEL, files_on_hub, first_line, is_like, split_pattern
+from nlu.storage.resources import HUB_TIMEOUT_S, MODEL, addresses_like, first_line, is_like, split_pattern
 from nlu.storage.web import GONE, NOT_FOUND, TRANSIENT_STATUS, reason_of
 
 log = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ def _on_hub(address: str) -> Answer:
         if match and is_model:
             HfApi(endpoint=os.environ.get(HUB)).model_info(match[1], revision=match[2], timeout=HUB_TIMEOUT_S)
         else:
-            files_on_hub(parse_reference(address, "file"))
+            addresses_like(parse_reference(address, "file"))
     except Unreachable as error:
         return Answer(State.UNKNOWN, first_line(error))
     except DataError as error:

@@ -72,7 +72,7 @@ def fetch_matching(reference: str, what: str) -> list[Path]:
     is fetched. Raises DataError if none matches.
     """
     if not is_object(reference):
-        return [fetch(f"hf://{name}", what=what) for name in files_on_hub(parse_reference(reference, what))]
+        return [fetch(address, what=what) for address in addresses_like(parse_reference(reference, what))]
     place = parse_place(reference, what)
     info = backend_of(place).stat(place)
     if info is not None and not info.is_folder:
@@ -86,14 +86,15 @@ def fetch_matching(reference: str, what: str) -> list[Path]:
     return [fetch(f"{start}/{name}", what=what) for name in names]
 
 
-def files_on_hub(reference: Reference) -> list[str]:
-    """Return the names of the files of a data set that match a pattern. Raises DataError if none does."""
+def addresses_like(reference: Reference) -> list[str]:
+    """Return the addresses of the files on a server of fsspec that match a pattern. Raises DataError if none does."""
     filesystem, root = connect(reference)
     try:
-        found = sorted(path for path, entry in filesystem.glob(root, detail=True).items() if entry["type"] == "file")
+        entries = filesystem.glob(root, detail=True)
+        found = sorted(filesystem.unstrip_protocol(path) for path, one in entries.items() if one["type"] == "file")
     except FileNotFoundError as error:
         raise _missing(reference) from error
-    except Exception as error:  # the exceptions of the hub's HTTP library
+    except Exception as error:  # drivers raise their own exceptions for a server that does not respond
         raise Unreachable(*_failure(reference, first_line(error)).problems) from error
     if not found:
         raise DataError(f"{reference.what} is {reference.shown}, which no file matches; correct it")
@@ -232,12 +233,10 @@ def _list(reference: Reference) -> _Listing:
             def relative_update(self, inc: int = 1) -> None:
                 advance(inc)
 
-        if reference.scheme == "hf":
-            # With a callback of another package the hub's driver asks for small blocks.
-            filesystem.get_file(names[name], str(path))
-            advance(files[names[name]]["size"])
-            return
-        filesystem.get_file(names[name], str(path), callback=Advancing())
+        # With such a callback the hub's driver asks for small blocks.
+        options = {} if reference.scheme == "hf" else {"callback": Advancing()}
+        filesystem.get_file(names[name], str(path), **options)
+        advance(0 if options else files[names[name]]["size"])
 
     version = json.dumps([[path, _version(entry)] for path, entry in files.items()])
     return _Listing({name: files[path].get("size") for name, path in names.items()}, version, receive)
