@@ -150,8 +150,7 @@ def with_tokens(backend: Backend, tokens: Mapping[int, AddedToken], source: str)
 
     Raises DataError, with the `source` of the tokens, for a number that a token cannot have.
     """
-    known = backend.get_vocab(with_added_tokens=True)
-    new = {token.content: number for number, token in tokens.items() if token.content not in known}
+    new = {token.content: number for number, token in tokens.items() if backend.token_to_id(token.content) is None}
     document = json.loads(backend.to_str()) if new else {"model": {}}
     if isinstance(vocab := document["model"].get("vocab"), dict):
         # The package would count the tokens for the next number, and a vocabulary may lack some.
@@ -172,15 +171,14 @@ def _following(backend: Backend, settings: Mapping[str, Any], folder: Path) -> B
     has_class = not BERT.fullmatch(settings["tokenizer_class"])
     if has_class and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel) and "add_prefix_space" in settings:
         backend.pre_tokenizer.add_prefix_space = bool(settings["add_prefix_space"])
-    numbers, known = backend.get_vocab(with_added_tokens=True), backend.get_added_tokens_decoder().values()
-    states = {token.content: token.__getstate__() for token in known}
-    tokens = _added_tokens(folder, settings, numbers)
+    states = {token.content: token.__getstate__() for token in backend.get_added_tokens_decoder().values()}
+    tokens = _added_tokens(folder, settings, backend)
     new = {n: token for n, token in tokens.items() if states.get(token.content) != token.__getstate__()}
     return with_tokens(backend, new, str(folder)) if new else backend
 
 
-def _added_tokens(folder: Path, settings: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[int, AddedToken]:
-    """Return the tokens, by number, that settings and added_tokens.json add to a vocabulary of these `numbers`."""
+def _added_tokens(folder: Path, settings: Mapping[str, Any], backend: Backend) -> dict[int, AddedToken]:
+    """Return the tokens, by number, that settings and added_tokens.json add to a tokenizer."""
     special = {*settings["special"], *map(settings.get, ROLES)}
     if isinstance(decoder := settings.get("added_tokens_decoder"), dict):
         found = {int(number): AddedToken(**token) for number, token in decoder.items()}
@@ -189,7 +187,8 @@ def _added_tokens(folder: Path, settings: Mapping[str, Any], numbers: Mapping[st
         found = {n: AddedToken(token, special=token in special, normalized=token not in special) for token, n in listed}
     for name in dict.fromkeys(settings["special"]):
         if name not in {token.content for token in found.values()}:
-            number = numbers.get(name, 1 + max([*numbers.values(), *found]))
+            if (number := backend.token_to_id(name)) is None:
+                number = 1 + max([*backend.get_vocab(with_added_tokens=True).values(), *found])
             found[number] = AddedToken(name, special=True, normalized=False)
     return found
 
