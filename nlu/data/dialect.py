@@ -105,10 +105,10 @@ class Dialect:
     def fits(self, file_format: str, cells: Sequence[object], width: int, most: int, *, header: bool) -> bool:
         """Return whether a row of a table has the wanted columns, up to number `most`; the first row has `width` cells.
 
-        Without header and quotes, rows may have further columns at their end. Elsewhere more cells are a separator
-        within a text, unless they are empty.
+        Without header and quotes, rows may have further columns at their end, and so may those of a sheet. Elsewhere
+        more cells are a separator within a text, unless they are empty.
         """
-        if not header and file_format in SEPARATED_BY and self.around(file_format) is None:
+        if file_format not in SEPARATED_BY or not header and self.around(file_format) is None:
             return len(cells) > most
         return len(cells) >= width and not any(cells[width:])
 

@@ -167,7 +167,7 @@ class Originals:
                 "in another format; give output the suffix of the input"
             )
         names = self.columns
-        if not self.has_header and not self._is_quoted:
+        if self.file_format == "xlsx" or not self.has_header and not self._is_quoted:
             names = [*names, *(f"column_{place}" for place in range(len(names), len(cells)))]
         elif len(cells) != len(names):
             raise DataError(

@@ -264,10 +264,14 @@ def _rows_of_cells(
                 continue
         if not file.dialect.fits(file.kind, cells, width, most, header=file.header):
             rule = f"makes {counted(len(cells), 'column')} where the first row of the file has {width}"
+            if len(cells) > width:
+                rule += (
+                    " (without header and quotes, data.skip_lines=1 data.quote=, numbered columns may have more behind)"
+                )
             yield BadRow(number, WHOLE_ROW, separator.join(cells), rule)
             continue
         row = Row(number, {role: cells[index] for role, index in columns.items()})
-        if len(cells) != width and (len(cells) < width or any(cells[width:])):
+        if len(cells) != width and file.kind in SEPARATED_BY and (len(cells) < width or any(cells[width:])):
             row.values[WIDTH] = f"{len(cells)} instead of {width}"
         if not is_token:
             read_lists(row.values)
