@@ -82,10 +82,10 @@ $(VENV)/.run: setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 # The extras of setup.cfg that each marker installs for its targets.
-EXTRAS_dev := dev,hf,model2vec,onnx,pai,peft,serve,zh
+EXTRAS_dev := dev,hf,model2vec,onnx,pai,peft,sentence-transformers,serve,zh
 EXTRAS_bench := bench,serve
-EXTRAS_cuda := dev,hf,model2vec,onnx,pai,peft,serve,zh,bench
-EXTRAS_services := dev,docs,errors,hf,mlflow,model2vec,onnx,pai,peft,serve,services,tensorboard,tf,wandb,zh
+EXTRAS_cuda := dev,hf,model2vec,onnx,pai,peft,sentence-transformers,serve,zh,bench
+EXTRAS_services := dev,docs,errors,hf,mlflow,model2vec,onnx,pai,peft,sentence-transformers,serve,services,tensorboard,tf,wandb,zh
 EXTRAS_dist := dist
 EXTRAS_docs := docs
 

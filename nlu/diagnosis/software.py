@@ -31,6 +31,7 @@ OPTIONAL = {
     "postgresql": ("psycopg2-binary",), "serve": ("fastapi", "uvicorn", "prometheus_client"),
     "errors": ("cleanlab",), "tensorboard": ("tensorboard",), "mlflow": ("mlflow-skinny", "alembic"),
     "wandb": ("wandb",), "tf": ("tensorflow-cpu",), "zh": ("jieba",), "model2vec": ("model2vec",), "peft": ("peft",),
+    "sentence-transformers": ("sentence-transformers",),
     "pai": ("alibabacloud_pai_dlc20201203", "alibabacloud_tea_openapi", "pyodps", "pandas", "oss2", "ossfs"),
 }  # fmt: skip
 """the distributions of each extra"""

@@ -113,7 +113,10 @@ def _export_alone(config: Export, trained: Trained, name: str, write: Callable[.
                 f"the {what}s by the export differ from those of the run by {largest:.3g}, more than rounding; report "
                 "it as an error of nlu, with the versions that python -m nlu.doctor prints"
             )
-        about = {"run": str(trained.located.run_dir), "checkpoint": trained.located.checkpoint.name}
+        about = {
+            "run": str(trained.located.run_dir), "checkpoint": trained.located.checkpoint.name,
+            "decided": trained.decided,
+        }  # fmt: skip
         write_json(staging / ABOUT, {**about, "checked": [{"format": name, "largest_difference": largest}]})
     print_table("", config.out)
     log.info("%s: the largest difference of a %s from the run is %.2g", name, what, largest)

@@ -159,23 +159,16 @@ def _require_close(
 
 
 def _has_accuracy(trained: Trained) -> bool:
-    return trained.target.kind == "classes" and trained.layout.name != "sides"
+    return trained.target.kind == "classes"
 
 
 def inputs_of(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> Inputs:
-    """Return the padded inputs of rows; if texts are encoded separately, all first texts before all second ones."""
-    if trained.layout.name != "sides":
-        return padded_inputs(predictor.encode(rows), trained.tokenizer)
-    texts = [row["text_a"] for row in rows] + [row["text_b"] for row in rows]
-    encoded = encode_single(trained.tokenizer, texts, trained.config.data["max_len"])
-    return padded_inputs(encoded, trained.tokenizer)
+    """Return the padded inputs of rows."""
+    return padded_inputs(predictor.encode(rows), trained.tokenizer)
 
 
 def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[np.ndarray]:
     """Return the logits that an export should return for rows, with the changes of `own_linear`."""
-    if trained.layout.name == "sides":
-        # Only the encoder is exported, so its vectors are compared.
-        return list(_cosine(*np.split(predictor.vectors(predictor.encode(rows)), 2, axis=1)))
     found = predictor.predict(predictor.encode(rows), with_logits=True)
     logits = [np.array(one["logits"]) for one in found]
     loss = getattr(trained.task, "loss", None)
@@ -189,20 +182,12 @@ def _own_logits(trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> 
 
 def _rows_of_logits(found: np.ndarray, trained: Trained, predictor: Predictor, rows: Sequence[Row]) -> list[np.ndarray]:
     """Return the logits of each row; for a tagger, those of the first token of each unit."""
-    if trained.layout.name == "sides":
-        return list(_cosine(*np.split(found, 2)))
     if trained.target.kind != "tags":
         return list(found)
     encoded = predictor.encode(rows)
     assert encoded.words is not None and encoded.word_counts_N is not None
     ends = np.cumsum(encoded.word_counts_N)[:-1]
     return [logits[places] for logits, places in zip(found, np.split(encoded.words, ends), strict=True)]
-
-
-def _cosine(first_ND: np.ndarray, second_ND: np.ndarray) -> np.ndarray:
-    """Return the cosine of each pair of vectors, (N, 1)."""
-    first_ND, second_ND = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (first_ND, second_ND))
-    return np.asarray((first_ND * second_ND).sum(1, keepdims=True))
 
 
 def _require_same_tokens(trained: Trained, tokenizer: "PreTrainedTokenizerBase", rows: Sequence[Row]) -> None:
@@ -215,8 +200,6 @@ def _require_same_tokens(trained: Trained, tokenizer: "PreTrainedTokenizerBase",
         if trained.layout.name == "pair":
             encoded = encode_pair(trained.tokenizer, texts[:1], texts[1:], max_len)
         else:
-            # If both texts are encoded separately, comparing the first one is enough.
-            texts = texts[:1]
             encoded = encode_single(trained.tokenizer, texts, max_len)
         theirs = tokenizer(*texts, verbose=False)
         own = {name: values[0].tolist() for name, values in padded_inputs(encoded, trained.tokenizer).items()}

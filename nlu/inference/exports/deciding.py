@@ -16,14 +16,14 @@ from nlu.data.targets import ONE_CLASS
 from nlu.inference.exports.padded import Inputs
 from nlu.inference.trained import Trained
 from nlu.metrics.classes import log_probabilities
-from nlu.metrics.kinds import SimilarityKind, UnitClassesKind
+from nlu.metrics.kinds import UnitClassesKind
 from nlu.metrics.spans import Span, in_characters, spans_of
 from nlu.tasks.classify import Classify
 from nlu.tasks.multilabel import Multilabel
 
 Row = dict[str, Any]
 Compute = Callable[[Inputs], np.ndarray]
-"""returns the logits of padded inputs; for sentence_transformers, the vectors"""
+"""returns the logits of padded inputs"""
 Decision = str | list[str] | list[Span] | float | None
 """a class, the labels of a set, spans, or a number; None if an export does not make the decision of the run"""
 Decide = Callable[[Sequence[Row], Sequence[np.ndarray]], list[Decision]]
@@ -35,9 +35,8 @@ PIPELINE_BATCH = 32
 
 def of_run(found: Sequence[dict[str, Any]], trained: Trained) -> list[Decision]:
     """Return the decisions in the predictions of the run."""
-    of_tags = "prediction" if isinstance(trained.kind, UnitClassesKind) else "spans"
-    key = {"tags": of_tags, "pairs": "similarity"}.get(_kind(trained), "prediction")
-    return [None if _kind(trained) == "vectors" else one[key] for one in found]
+    of_spans = trained.target.kind == "tags" and not isinstance(trained.kind, UnitClassesKind)
+    return [one["spans" if of_spans else "prediction"] for one in found]
 
 
 def is_same(one: Decision, other: Decision) -> bool:
@@ -67,9 +66,7 @@ def by_rule(trained: Trained, folder: Path) -> Decide:
                 return tags
             cut = CUTS[getattr(trained.layout, "cut", "words")]
             return in_characters(spans_of(tags), None if "tokens" in row else units_of(row["text"], cut)[1])
-        if kind == "pairs of classes":
-            return names[int(float(logits[0]) >= trained.decided["threshold"])]
-        return None if kind == "vectors" else float(logits[0])
+        return float(logits[0])
 
     return lambda rows, logits_N: list(map(one, rows, logits_N))
 
@@ -124,13 +121,8 @@ def by_pipeline(trained: Trained, folder: Path) -> Decide:
 
 
 def _kind(trained: Trained) -> str:
-    """Return the meaning of the logits of an export; for texts that are encoded separately, they are cosines."""
-    if trained.layout.name != "sides":
-        return "classes" if trained.target.kind in ONE_CLASS else trained.target.kind
-    if isinstance(trained.kind, SimilarityKind):
-        return "pairs of classes" if trained.kind.is_one_label else "pairs"
-    # The export has no head over two vectors.
-    return "vectors"
+    """Return the meaning of the logits of an export."""
+    return "classes" if trained.target.kind in ONE_CLASS else trained.target.kind
 
 
 def _class_of(trained: Trained, probabilities: dict[str, float]) -> str:

@@ -164,7 +164,7 @@ FORMATS = {
             decide=by_pipeline,
             decided_by="decided by pipeline(...) of transformers",
         ),
-        Format(sentences.FORMAT, ("transformers",), sentences.write, lambda folder, trained: sentences.read(folder)),
+        Format(sentences.FORMAT, ("transformers", "sentence_transformers"), sentences.write),
         Format("onnx", ("transformers", "onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx("onnx")),
         Format(
             "onnx-int8",

@@ -1,6 +1,6 @@
 """The encoder of a siamese run as a folder that sentence-transformers loads. Axes: N texts, D width."""
 
-import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from nlu.config.errors import UserError
-from nlu.inference.exports.deciding import Compute
+from nlu.data.layouts import LAYOUTS
+from nlu.inference.exports.deciding import Row
 from nlu.inference.exports.huggingface import tokenizer_of
 from nlu.inference.exports.padded import (
-    NAMES,
     load_exactly,
     require_native,
     require_pooling,
@@ -20,12 +20,12 @@ from nlu.inference.exports.padded import (
     transformers_weights,
     write_config,
 )
+from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
-from nlu.models.formats.pretrained import open_pretrained
-from nlu.models.formats.sentence_folder import after_encoder, dense_layers, dense_tensors, finished
 from nlu.storage.tensors import save_tensors
+from nlu.training.precision import Precision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,8 +34,14 @@ FORMAT = "sentence_transformers"
 POOLING = Path("1_Pooling")
 
 
-def write(trained: Trained, folder: Path) -> None:
-    """Write the encoder, its pooling and the tokenizer. Raises UserError if the run encodes pairs together."""
+def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
+    """Write the encoder, its pooling and the tokenizer; returns the largest difference of the vectors of texts.
+
+    Raises UserError if the run encodes pairs together.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    trained = trained.without_adapter()
     theirs = trained.model.backbone
     backbone = theirs if isinstance(theirs, HuggingFace) else require_native(trained, FORMAT)
     if trained.layout.name != "sides":
@@ -79,6 +85,7 @@ def write(trained: Trained, folder: Path) -> None:
             "include_prompt": True,
         },
     )
+    return difference_of_vectors(trained, rows, SentenceTransformer(str(folder), device="cpu").encode)
 
 
 def _write_dense(folder: Path, layer: dict[str, Any], made: nn.Module) -> None:
@@ -101,33 +108,15 @@ def _encoder_of(trained: Trained, backbone: Bert | HuggingFace) -> "PreTrainedMo
     return model
 
 
-def read(folder: Path) -> Compute:
-    """Return a function that computes the vectors of texts, (N, D), as sentence-transformers does from these files."""
-    from transformers import AutoModel
+def difference_of_vectors(trained: Trained, rows: Sequence[Row], encode: Callable[[list[str]], np.ndarray]) -> float:
+    """Return the largest difference of the vectors of the run and those of another program, for all texts of rows.
 
-    model = AutoModel.from_pretrained(folder).eval()
-    # Some architectures, such as DistilBERT, lack segments.
-    taken = inspect.signature(model.forward).parameters
-    source = open_pretrained(str(folder), "out")
-    after = after_encoder(source, None, None)
-    dense = dense_layers(after)
-    if dense is not None:
-        dense.load_state_dict(dense_tensors(source, after))
-
-    @torch.inference_mode()
-    def compute(inputs: dict[str, np.ndarray]) -> np.ndarray:
-        tensors = {name: torch.from_numpy(inputs[name]) for name in NAMES}
-        hidden_NTD = model(**{name: value for name, value in tensors.items() if name in taken}).last_hidden_state
-        mask_NT1 = tensors["attention_mask"].unsqueeze(-1).float()
-        if after.pooling == "mean":
-            pooled_ND = (hidden_NTD * mask_NT1).sum(1) / mask_NT1.sum(1)
-        elif after.pooling == "max":
-            pooled_ND = hidden_NTD.masked_fill(mask_NT1 == 0, float("-inf")).amax(1)
-        else:
-            last_N = mask_NT1.sum(1)[:, 0].long() - 1
-            pooled_ND = hidden_NTD[torch.arange(len(last_N)), last_N if after.pooling == "last" else 0]
-        if dense is not None:
-            pooled_ND = dense(pooled_ND)
-        return finished(pooled_ND, after, "sides").numpy()
-
-    return compute
+    Texts that the run cuts are left out, since others cut them elsewhere or not at all.
+    """
+    texts = [row[name] for row in rows for name in ("text", "text_a", "text_b") if name in row]
+    layout, predictor = LAYOUTS["single"], Predictor(trained, torch.device("cpu"))
+    # As other programs compute.
+    predictor.precision = Precision()
+    encoded = layout.encode(trained.tokenizer, [{"text": text} for text in texts], trained.config.data["max_len"])
+    apart_ND = np.abs(predictor.vectors(encoded, layout) - encode(texts))
+    return float(apart_ND[~encoded.cut_N].max(initial=0.0))

@@ -1,19 +1,16 @@
 """The vectors of model=static as a folder that model2vec loads, and sentence-transformers as its StaticEmbedding.
 
-Axes: N texts, V words, D width.
+Axes: V words, D width.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
 from tokenizers import Tokenizer as Backend
 
 from nlu.config.errors import UserError
-from nlu.data.layouts import LAYOUTS
 from nlu.inference.exports.deciding import Row
-from nlu.inference.predictor import Predictor
+from nlu.inference.exports.sentences import difference_of_vectors
 from nlu.inference.trained import Trained
 from nlu.models.encoders.static import Static
 
@@ -42,9 +39,4 @@ def write(trained: Trained, folder: Path, rows: Sequence[Row]) -> float:
     vectors_VD = (backbone.weights_V[:, None] * backbone.word_embeddings.weight).detach().float().cpu().numpy()
     backend = Backend.from_str(tokenizer.backend.to_str())
     StaticModel(vectors_VD, backend, max_length=None).save_pretrained(folder)
-    texts = [row[name] for row in rows for name in ("text", "text_a", "text_b") if name in row]
-    encoded = LAYOUTS["single"].encode(tokenizer, [{"text": text} for text in texts], trained.config.data["max_len"])
-    own_ND = Predictor(trained, torch.device("cpu")).vectors(encoded, LAYOUTS["single"])
-    theirs_ND = StaticModel.from_pretrained(folder).encode(texts)
-    # The run cuts long texts, model2vec reads them whole.
-    return float(np.abs(own_ND - theirs_ND)[~encoded.cut_N].max(initial=0.0))
+    return difference_of_vectors(trained, rows, StaticModel.from_pretrained(folder).encode)
