@@ -31,7 +31,7 @@ from nlu.storage.unpacking import unpacked
 
 SAID = "as given"
 FILES = "nlu.data.dataset.Files"
-SAMPLED_ROWS = 1000
+SAMPLED_ROWS, ROWS_OF_TAGS = 1000, 200
 PAIRS = (
     ("text_a", "text_b"), ("sentence1", "sentence2"), ("sentence_a", "sentence_b"), ("text1", "text2"),
     ("question1", "question2"), ("q1", "q2"), ("first", "second"), ("premise", "hypothesis"), ("query", "title"),
@@ -212,14 +212,8 @@ class _Column:
 
     def holds_texts(self) -> bool:
         """Return whether most values are lists, and all items texts."""
-        return self.holds(list) and all(isinstance(item, str) for item in self._items())
-
-    def holds_tags(self) -> bool:
-        """Return whether the values are lists of tags, not all of them O."""
-        return self.holds_texts() and all(map(TAG.fullmatch, self._items())) and set(self._items()) != {"O"}
-
-    def _items(self) -> Iterator[Any]:
-        return (item for value in self.values if isinstance(value, list) for item in value)
+        items = (item for value in self.values if isinstance(value, list) for item in value)
+        return self.holds(list) and all(isinstance(item, str) for item in items)
 
     def fields_within(self) -> "list[_Column]":
         """Return the fields of the objects in a column, by dotted names, if they are texts or numbers; else itself."""
@@ -377,28 +371,15 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
         free = [column for column in columns if column.name not in fields.values() and fits(column)]
         return next((column for name in names for column in free if str(column.name).lower() == name), None)
 
-    if (tagged := _joined_tags(columns)) is not None:
+    # Tagged tokens first, because tags are the surest sign of a file's task.
+    if (tagged := _tagged(columns)) is not None:
         return dict(zip(("tokens", "tags"), tagged, strict=True)), {"tags": "tags of as many tokens"}
+    take("tokens", called((*TOKENS, *NAMES_OF_TEXTS), _Column.holds_texts), "by its name")
+    if "tokens" in fields:
+        take("tags", called(TAGS, lambda column: column.holds(list)), "by its name")
+        return fields, reasons
     by_name = {str(column.name).lower(): column for column in columns if column.holds(str)}
     pair = next(((by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name), None)
-    # Tagged tokens first, because lists of tags are the surest sign of a file's task.
-    tags = called((*TAGS, *LABELS), _Column.holds_tags) or next(filter(_Column.holds_tags, columns), None)
-    if tags is not None:
-        take("tags", tags, "lists of tags")
-    take("tokens", called((*TOKENS, *NAMES_OF_TEXTS), _Column.holds_texts), "by its name")
-    if tags is not None and "tokens" not in fields:
-        take(
-            "tokens",
-            next((column for column in columns if column.holds_texts() and column is not tags), None),
-            "lists of texts",
-        )
-    if "tokens" in fields:
-        if tags is None:
-            take("tags", called(TAGS, lambda column: column.holds(list)), "by its name")
-        return fields, reasons
-    # Tags without tokens are of no use; then a text with spans or a label may still be found.
-    fields.clear()
-    reasons.clear()
     # Else texts, by the names of their columns or, without usual names, by their values.
     if pair is not None:
         take("text_a", pair[0], "by its name")
@@ -425,21 +406,27 @@ def _roles(columns: list[_Column]) -> tuple[Fields, dict[str, str]]:
     return fields, reasons
 
 
-def _joined_tags(columns: Sequence[_Column]) -> tuple[str | int, str | int] | None:
-    """Return the columns of tokens and tags in a table whose cells have one of each, or as many of each."""
-    texts = [column for column in columns if column.holds(str)]
-    for tags, tokens in ((tags, tokens) for tags in texts for tokens in texts if tokens is not tags):
-        pairs = zip(tokens.values, tags.values, strict=True)
-        rows: list[dict[str, Any]] = [{"tokens": a, "tags": b} for a, b in pairs if a and b]
-        for row in rows:
-            read_lists(row)
-        seen = {str(tag) for row in rows for tag in (row["tags"] if isinstance(row["tags"], list) else [""])}
-        if (
-            all(map(TAG.fullmatch, seen))
-            and seen - {"O"}
-            and all(len(row["tokens"]) == len(row["tags"]) for row in rows)
-        ):
-            return tokens.name, tags.name
+def _tagged(columns: Sequence[_Column]) -> tuple[str | int, str | int] | None:
+    """Return the columns of tokens and tags, whose values are one of each, or as many of each, in any form."""
+
+    def by_name(names: Sequence[str]) -> list[_Column]:
+        known = [column for column in columns if column.holds(str) or column.holds(list)]
+        place = {name: number for number, name in enumerate(names)}
+        return sorted(known, key=lambda column: place.get(str(column.name).lower(), len(place)))
+
+    for tags in by_name((*TAGS, *LABELS)):
+        for tokens in (one for one in by_name((*TOKENS, *NAMES_OF_TEXTS)) if one is not tags):
+            pairs = islice(zip(tokens.values, tags.values, strict=True), ROWS_OF_TAGS)
+            rows: list[dict[str, Any]] = [{"tokens": a, "tags": b} for a, b in pairs if a and b]
+            for row in rows:
+                read_lists(row)
+            if not all(isinstance(value, list) for row in rows for value in row.values()):
+                continue
+            if any(len(row["tags"]) != len(row["tokens"]) for row in rows):
+                continue
+            seen = {str(tag) for row in rows for tag in row["tags"]}
+            if seen - {"O"} and all(map(TAG.fullmatch, seen)):
+                return tokens.name, tags.name
     return None
 
 
