@@ -20,8 +20,7 @@ TABS = re.compile("\t+")
 DOCUMENT_MARK = "-DOCSTART-"
 SAMPLED_LINES = 10_000
 """lines at the beginning of a file that tell its columns"""
-COMMENTS = re.compile(r"# |#$|#(begin|end) document\b|# ?\S+ = ")
-SETTING = re.compile(r"# ?\S+ = ")
+COMMENT = re.compile(r"#( |$|(begin|end) document\b|\S+ = )")
 CONLL_U = 10
 """columns of CoNLL-U, in which a line such as 1-2 or 1.1 is no token of its own"""
 NO_TOKEN = re.compile(r"\d+[-.]\d+")
@@ -61,10 +60,10 @@ class Columns:
 
     def _is_comment(self, line: str, cells: list[str], in_sentence: bool) -> bool:
         if (len(TABS.split(line)) if self.is_tabbed else len(split(line))) != self.width:
-            return not in_sentence or COMMENTS.match(line) is not None
+            return not in_sentence or COMMENT.match(line) is not None
         # With as many columns as a token, only the tag or the form of a comment tells.
         is_odd = len(self.wanted) > 1 and cells[self.wanted[-1]] not in self.tags
-        return not self.is_tabbed and not in_sentence and (is_odd or SETTING.match(line) is not None)
+        return not self.is_tabbed and not in_sentence and (is_odd or " = " in line)
 
     def of_lines(self, lines: Iterable[str]) -> Iterator[tuple[str, list[str] | None]]:
         """Yield each line, without blanks at its end, with its cells, as `cells` returns them."""

@@ -127,12 +127,13 @@ class ClassScorer:
 
     def _counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return true positives, rows and predictions of each class; (C,), int64, each."""
-        counts_3C = np.zeros((3, len(self.names)), np.int64)
+        # A unit without prediction has the number behind those of the classes.
+        counts_3C = np.zeros((3, len(self.names) + 1), np.int64)
         for (label, prediction), count in self._pairs.items():
             counts_3C[0, label] += count if label == prediction else 0
             counts_3C[1, label] += count
             counts_3C[2, prediction] += count
-        return counts_3C[0], counts_3C[1], counts_3C[2]
+        return counts_3C[0, :-1], counts_3C[1, :-1], counts_3C[2, :-1]
 
 
 class UnitScorer(ClassScorer):
@@ -162,18 +163,6 @@ class UnitScorer(ClassScorer):
         loss = self._loss.value / self._predicted if self._predicted else math.nan
         scores.metrics = {name: scores.metrics[name] for name in ("accuracy", "f1_macro")} | {"loss": loss}
         return scores
-
-    def _counts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        # What was not predicted is a further class, which only its absence from these counts tells.
-        labels, predictions = np.array([*self._pairs], np.int64).reshape(-1, 2).T
-        counts = np.array([*self._pairs.values()], np.int64)
-        size = len(self.names) + 1
-        is_right = labels == predictions
-        right_C, rows_C, predicted_C = (
-            np.bincount(numbers, own, size).astype(np.int64)[:-1]
-            for numbers, own in ((labels[is_right], counts[is_right]), (labels, counts), (predictions, counts))
-        )
-        return right_C, rows_C, predicted_C
 
 
 class SimilarityScorer:
