@@ -12,7 +12,7 @@ from nlu.config.inference import Input
 from nlu.config.nearest import nearest
 from nlu.config.targets import build
 from nlu.data.dialect import KEYS, OWN, PLAIN, Dialect, not_utf_8
-from nlu.data.fields import NAMES_OF_TEXTS, ROLES, SUFFIX_FORMATS, USUAL_LABELS, usual_fields
+from nlu.data.fields import NAMES_OF_TEXTS, ROLES, SUFFIX_FORMATS, USUAL_LABELS, USUAL_OF_TAGGING, usual_fields
 from nlu.data.originals import Originals
 from nlu.data.reader import Row
 from nlu.data.readers import TABLES, Fields, column_names, format_of, header_remedy, read_rows
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 NAMES_OF_NUMBERS = frozenset("id qid uid guid idx index 编号 序号".split())
 OTHERS = NAMES_OF_NUMBERS | HEADER_WORDS | {name.lower() for name in USUAL_LABELS}
 """names of columns that hold no text"""
-TITLES = OTHERS.union(NAMES_OF_TEXTS, ROLES)
+TITLES = OTHERS.union(NAMES_OF_TEXTS, ROLES, USUAL_OF_TAGGING["tokens"])
 
 
 def originals_for(trained: Trained, asked: Input, path: Path) -> Originals:
@@ -146,6 +146,10 @@ def _by_name(names: Sequence[str], roles: Sequence[str], is_numbered: bool) -> F
     """Return the columns with common names for these roles; for a run without names of its own, the only one that may
     hold its text."""
     found: Fields = {role: name for role, name in usual_fields(names, roles).items() if role in roles}
+    if list(roles) == ["tokens"]:
+        # A column with the name of a text holds texts, which such a run reads too.
+        usual = [name for name in names if name.lower() in USUAL_OF_TAGGING["tokens"]]
+        return found or ({"tokens": usual[0]} if usual else {})
     if not found and is_numbered and len(roles) == 1:
         likely = [name for name in names if name.lower() in NAMES_OF_TEXTS] or list(names)
         found = {roles[0]: likely[0]} if len(likely) == 1 else {}
@@ -177,7 +181,9 @@ def _named(
     if not (is_other if header else _is_header(cells)):
         return None
     by_name = _by_name(names, list(numbered), True)
-    if set(by_name) == set(numbered):
+    if "tokens" in numbered and not by_name:
+        by_name = _by_name(names, ["text"], True)
+    if by_name and (set(by_name) == set(numbered) or "text" in by_name):
         log.info("%s: the first row names the columns; the run reads %s", path, ", ".join(map(str, by_name.values())))
         return by_name
     columns = zip(names, map(list, zip(*cells[1:], strict=True)), strict=False)

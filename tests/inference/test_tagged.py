@@ -83,6 +83,11 @@ def test_spans_without_types_keep_the_letters_of_their_tags(tmp_path: Path) -> N
     # Chinese tokens stand without blanks.
     (found,) = nlu.load(run).predict([["我", "在", "北", "京"]])
     assert found["prediction"] == [{"type": "_", "first": 2, "last": 3, "text": "北京"}]
+    # A text is no token, whatever wrote it.
+    for name, content in (("n.jsonl", '{"text": "我在北京"}\n' * 2), ("n.csv", "text\n我在北京\n上海\n")):
+        (tmp_path / name).write_text(content)
+        predict(f"run={run}", f"input={tmp_path / name}", f"output={tmp_path}/of-{name}.jsonl")
+        assert read(tmp_path / f"of-{name}.jsonl")[0]["prediction"] == found["prediction"]
 
 
 def test_a_table_with_a_token_a_row_is_predicted_by_sentence(tmp_path: Path) -> None:
