@@ -239,7 +239,7 @@ def _converted(folder: Path) -> Path:
         from transformers import AutoTokenizer
 
         try:
-            found = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            found = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             backend, reason = getattr(found, "backend_tokenizer", None), f"{type(found).__name__} is Python code"
         except Exception as error:  # whatever the code of an architecture raises
             backend, reason = None, first_line(error).rstrip(":. ")

@@ -178,6 +178,17 @@ def test_a_folder_of_no_known_kind_names_the_remedy_which_works(tmp_path: Path) 
         assert found is not None and right is not None and found.digest == right.digest
 
 
+def test_code_in_a_folder_is_not_run(tmp_path: Path, monkeypatch: Any) -> None:
+    DEBERTA(tmp_path)
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+    (tmp_path / "config.json").write_text('{"model_type": "own"}')
+    (tmp_path / "own.py").write_text("raise SystemExit('run')")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question"))
+    with pytest.raises(DataError, match="transformers makes no tokenizer.json of spm.model: .*contains custom code"):
+        WordPiece().given(None, tmp_path)
+
+
 def test_a_damaged_tokenizer_is_refused_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
     with pytest.raises(DataError, match="tokenizer.json: not a tokenizer.json .*; give an undamaged file"):
