@@ -82,6 +82,8 @@ class Files:
         the cells of a csv or tsv file, `quote` around those that may hold separators ("": none). `skip_lines` at the
         start of each file are not read. `sheet`: name or number from 0. `records`: where a JSON object has its rows,
         such as data.items.
+        `long`: rows with more than `max_len` tokens are cut, read in windows of so many tokens, or are rows that cannot
+        be used (error). `stride`: tokens that two neighbouring windows share; null = an eighth of `max_len`.
         `labels`: a list, or a file of one label a line; null: those of the training set. `label_separator` stands
         between the labels of a cell if an example may have several. `on_bad_row=skip` counts and lists what it
         leaves out. `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows`

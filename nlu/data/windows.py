@@ -29,7 +29,7 @@ class Lengths:
     max_len: int
     long: Long = "cut"
     stride: int | None = None
-    """tokens that neighbouring windows share; None: a quarter of `max_len`"""
+    """tokens that neighbouring windows share; None: an eighth of `max_len`"""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
@@ -42,7 +42,7 @@ class Lengths:
 
     @property
     def _shared(self) -> int:
-        return self.max_len // 4 if self.stride is None else self.stride
+        return self.max_len // 8 if self.stride is None else self.stride
 
     def encode(self, layout: Layout, tokenizer: Tokenizer, rows: Sequence[Values]) -> EncodedRows:
         """Return the tokens of valid rows."""

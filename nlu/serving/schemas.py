@@ -34,6 +34,8 @@ _PREDICTED = {
         "probability": {"description": "of the prediction; where several labels apply, of each of them"},
         "similarity": {"type": "number", "description": "the cosine of both texts, of a run that compares them by it"},
         "logits": {"type": "array"},
+        "windows": {"type": "integer", "description": "how many windows of the text were read, with long=windows"},
+        "cut": {"type": "boolean", "description": "true where the text was longer than data.max_len and was cut"},
     },
     "additionalProperties": {"type": "number", "description": "with scores: probability_LABEL"},
 }

@@ -221,6 +221,8 @@ TOGETHER = {
     "rdrop and the order of sentences": OfDocuments(("method=rdrop", "task=structbert"), document),
     "frozen weights in bf16": Kind(("precision=bf16", "optimizer.freeze=['backbone.encoder*.weight']"), classes),
     "a CRF in bf16": Kind(("task=tag", "head=crf", "precision=bf16"), tags),
+    "rdrop of tags in windows": Kind(("method=rdrop", "task=tag", *IN_WINDOWS), tags),
+    "fgm in windows": Kind(("method=fgm", *IN_WINDOWS), classes, passes=2),
     "LoRA": Kind(("adapter=lora", "adapter.rank=2"), classes),
     "LoRA in bf16": Kind(("adapter=lora", "adapter.dropout=0.1", "method=rdrop", "precision=bf16"), classes),
     "rdrop of a TextCNN": Kind(("method=rdrop",), classes, TEXTCNN),

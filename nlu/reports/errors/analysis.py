@@ -190,7 +190,8 @@ class _Pass:
             return
         # With layout=sides each of two texts may have max_len tokens, so their sum does not show what was cut.
         is_apart = self._layout is not None and self._layout.name == "sides"
-        most = 0 if is_apart else int(self._source.config["data"].get("max_len") or 0)
+        data = self._source.config["data"]
+        most = 0 if is_apart or data.get("long", "cut") != "cut" else int(data.get("max_len") or 0)
         bounds = sorted({*LENGTHS, most} - {0})
         starts = [1, *(bound + 1 for bound in bounds)]
         names = [
