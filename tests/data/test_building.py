@@ -128,7 +128,7 @@ def test_the_layout_is_the_tasks_first_whose_texts_are_there(write, open_files):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [("train.csv", "review,stars\na,0\n", "no column is called like a field (text, text_a"),
-     ("train.jsonl", "[1, 2]\n", "the file has no named ones; set data.fields"),
+     ("train.jsonl", '{"a": 1}\n', "no column is called like a field"),
      ("train.conll", "a B-X\n", "no column is called like a field"),
      ("train.csv", "text,stars\na,0\n", "but the task needs label as well")],
 )  # fmt: skip
