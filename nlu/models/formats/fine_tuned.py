@@ -142,9 +142,10 @@ def fitted_head(
     if isinstance(model.head, LinearHead) and pooling == "pooler" and kind in ("bert", "ernie", "albert"):
         # The pooler is a tensor of the encoder, which is loaded with it.
         return last.named("head.linear")
+    remedy = f"head=mlp head.activation={activation}" if config_of(model.backbone) is None else "head=transformers"
     raise UnfitHeadError(
-        f"it has two layers with {activation} between them, over the first token; set head=mlp "
-        f"head.activation={activation} model.pooling=first to use it"
+        f"it has two layers with {activation} between them, over the first token; set {remedy} model.pooling=first to "
+        "use it"
     )
 
 
