@@ -176,7 +176,8 @@ class Collector:
             share = f"{counted(cut.count, 'row')} ({cut.count / max(1, self.rows):.1%})"
             have = "is" if cut.count == 1 else "are"
             sentence = f"{share} {have} longer than data.max_len, {max_len}, and {have} cut there"
-            out.append(finding("text", cut, sentence, "a higher data.max_len reads more of them"))
+            remedy = "a higher data.max_len reads more of them, and data.long=windows one text as a whole"
+            out.append(finding("text", cut, sentence, remedy))
         return out
 
     @property
@@ -196,15 +197,15 @@ class Collector:
             joined = [name for name in names if mark in name]
             alone = {name for name in names if mark not in name}
             parts = [part.strip() for name in joined for part in name.split(mark)]
-            if not all(parts) or max(map(len, parts), default=0) > MOST_OF_NAME:
+            if max(map(len, parts), default=0) > MOST_OF_NAME or not all(any(map(str.isalnum, part)) for part in parts):
                 continue
             if not alone and all(map(DECIMAL.fullmatch, joined)):
                 continue
             known = sum(part in alone for part in parts)
             # Several labels occur again, by themselves or with others; the parts of a name rarely do.
             recurs = len(parts) + len(alone) >= RECURRENCE * len(alone.union(parts)) or 2 * known >= len(parts)
-            if joined and (known > len(parts) / 2 if mark in BETWEEN_WORDS else recurs):
-                return f"{mark} " if mark != " " and all(f"{mark} " in name for name in joined) else mark
+            if joined and (2 * known >= len(parts) if mark in BETWEEN_WORDS else recurs):
+                return f"{mark} " if mark in SEPARATORS and all(f"{mark} " in name for name in joined) else mark
         return None
 
     def _of_texts(self) -> Iterator[tuple[str, Seen, str, str]]:
@@ -248,12 +249,12 @@ class Collector:
                 "is read as one name"
             ), "task=multilabel reads lists"  # fmt: skip
         if (separator := self.separator()) is not None:
-            joined = [name for name in names if separator.strip() in name]
+            joined = [name for name in names if (separator.strip() or separator) in name]
             key = f"data.label_separator={separator!r}"
             remedy = f"set {key}" if kind == "label_set" else f"task=multilabel {key} reads them"
             yield self._rows_of(joined), (
-                f"no row has more than one label, and {len(joined)} of the {len(names)} labels hold {separator!r}, "
-                f"such as {shortened(joined[0])!r}"
+                f"no row has more than one label, and {len(joined)} of the {len(names)} labels "
+                f"hold{'s' * (len(joined) == 1)} {separator!r}, such as {shortened(joined[0])!r}"
             ), f"if they are several labels, {remedy}"  # fmt: skip
         if kind == "label_set" and not several and names and set(names) <= {"0", "1"}:
             yield self._rows_of(list(names)), "every row has one label, 0 or 1", (
@@ -280,7 +281,11 @@ class Collector:
                 )
                 rarer = [min(own, key=lambda name: self._labels[name].count) for own in groups]
                 seen = Seen(self._rows_of([name for own in groups for name in own]).count, self._rows_of(rarer).places)
-                yield seen, f"labels differ only {how} ({shown}{'; ...' * (len(groups) > 4)}) and are several", alike
+                yield (
+                    seen,
+                    f"labels that differ only {how} ({shown}{'; ...' * (len(groups) > 4)}) are different labels",
+                    alike,
+                )
         if missing := [name for name in names if name.lower() in NO_LABELS]:
             seen = self._rows_of(missing)
             yield seen, f"{counted(seen.count, 'row')} with the label {listed(missing)}, which may mean none", (

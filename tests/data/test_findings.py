@@ -52,7 +52,7 @@ def test_labels_that_differ_only_as_written_are_named_with_their_rows(warned, la
     if said is not None:
         (line,) = found
         rarer = line.partition("(")[2]
-        assert f"labels differ only {said}" in line and "data.labels" in line and rarer.count("train.jsonl:") == 3
+        assert f"labels that differ only {said}" in line and "data.labels" in line and rarer.count("train.jsonl:") == 3
 
 
 @pytest.mark.parametrize("spelled", ["nan", "None", "NULL", "N/A", "<NA>"])
@@ -67,6 +67,7 @@ def test_a_label_that_spells_an_absent_value_is_named(warned, spelled):
         (["Drama, Comedy", "Drama", "Action, Comedy", "Action"], "', '"),
         (["speed,taste", "speed", "price,taste"], "','"), (["a;b", "b;c", "a;c"], "';'"),
         (["速度、口味", "口味", "速度"], "'、'"), (["toxic obscene", "toxic", "obscene"], "' '"),
+        (["a / b", "a", "b", "c"], "'/'"),
         (["food/drink", "sports/outdoors", "home"], None), (["credit card", "credit report", "loan"], None),
         (["Kids, toys", "Books, films"], None), (["0,5", "1,0", "1,5"], None),
     ],

@@ -47,7 +47,8 @@ class Names:
         self.is_open = given is None
         self._is_trained = is_trained
         self._cut_to = max_rows if given is None else None
-        self._numbers = numbered(given or [])
+        # Labels of rows are read without blanks around them.
+        self._numbers = numbered(name.strip() for name in given or [])
         # A number in a row stands for the name at this place of data.labels.
         self._may_be_place = given is not None and not is_trained and not any(map(WHOLE.fullmatch, given))
         self._rows = [0] * len(self._numbers)
