@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nlu.config.choices import conf_dir
+from nlu.config.choices import choice_of, conf_dir
 from nlu.config.schema import Run
 
 WITH_TARGET = (
@@ -152,3 +152,8 @@ def test_every_named_data_set_names_its_labels_so_that_its_first_rows_are_enough
         labels = composer.choose(data=name)["data"]["labels"]
         # The order in which they would be found, which is that of older runs.
         assert labels and labels == sorted(labels), name
+
+
+def test_a_class_of_several_choices_is_called_like_its_module():
+    assert choice_of("model", "nlu.models.encoders.textcnn.TextCnn") == "textcnn"
+    assert choice_of("model", "nlu.models.encoders.bert.Bert") == "bert"

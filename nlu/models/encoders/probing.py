@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
 from nlu.models.formats.pretrained import Pretrained
+from nlu.models.formats.sentence_folder import first_module
 from nlu.storage.resources import first_line
 
 MODEL_TYPE = "nlu-huggingface"
@@ -62,6 +63,8 @@ def architecture(source: Pretrained) -> Any:
                 config.sentence_transformers = says
     # Its checks of types raise errors of many classes.
     except Exception as error:
+        if (first := first_module(source)) not in (None, "Transformer"):
+            raise not_usable(source, f"the first of its modules of sentence-transformers is {first}") from error
         if source.config.get("auto_map"):
             raise not_usable(source, "its config.json names Python code (auto_map), which nlu never runs") from error
         raise CheckpointError(
@@ -117,10 +120,9 @@ def random_model(config: Any, source: Pretrained) -> tuple[Any, bool]:
 
 def not_usable(source: Pretrained, reason: str, remedy: str = OTHERS) -> CheckpointError:
     """Return the error for weights that model=hf cannot use."""
-    config = source.config.get("inner", source.config)
+    kind = source.config.get("inner", source.config).get("model_type", "null")
     return CheckpointError(
-        f"{source.key} is {source.reference!r} of model_type {config.get('model_type')}, which model=hf cannot use: "
-        f"{reason}; {remedy}"
+        f"{source.key} is {source.reference!r} of model_type {kind}, which model=hf cannot use: {reason}; {remedy}"
     )
 
 

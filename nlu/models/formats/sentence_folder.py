@@ -60,11 +60,15 @@ def after_encoder(source: Pretrained | None, pooling: str | None, pooled_layers:
         return AfterEncoder(pooling or "first", pooled_layers)
     if written := source.config.get(KEY):
         return AfterEncoder(**{**written, "pooled_layers": pooled_layers or written["pooled_layers"]})
-    root = _root(source)
-    if source.is_run or not (root / MODULES).is_file():
-        of_classifier = "mean" if source.config.get("classifier_pooling") == "mean" else "first"
+    of_classifier = "mean" if source.config.get("classifier_pooling") == "mean" else "first"
+    if source.is_run or not (_root(source) / MODULES).is_file():
         return AfterEncoder(of_classifier, pooled_layers)
-    return _of_folder(root)
+    return _of_folder(_root(source), of_classifier)
+
+
+def first_module(source: Pretrained) -> str | None:
+    """Return the class of the first module of a folder of sentence-transformers; None for another folder."""
+    return next((one["type"].rpartition(".")[2] for one in read_config(_root(source), MODULES)), None)
 
 
 def require_computed(after: AfterEncoder, *, by_bert: bool = False) -> None:
@@ -152,9 +156,9 @@ def _root(source: Pretrained) -> Path:
     return source.folder.parent if source.folder.name.startswith("0_") else source.folder
 
 
-def _of_folder(root: Path) -> AfterEncoder:
-    """Return what the modules of a folder compute."""
-    pooling, dense, normalizes = "first", [], False
+def _of_folder(root: Path, pooling: str) -> AfterEncoder:
+    """Return what the modules of a folder compute; `pooling` is that of a folder without a module for it."""
+    dense, normalizes = [], False
     for place, module in enumerate(read_config(root, MODULES)):
         kind, folder = module["type"].rpartition(".")[2], module["path"]
         config = read_config(root / folder, "config.json")

@@ -170,6 +170,18 @@ def test_what_is_not_computed_is_refused_by_name_unless_the_pooling_is_set(folde
     assert made(path, encoder, layout="units").width_of("units") == WIDTH
 
 
+def test_folders_without_an_encoder_or_a_part_are_refused_by_name(folder):
+    path = folder(pooling("max"))
+    (path / "1_Pooling/config.json").unlink()
+    with pytest.raises(UserError, match="has 1_Pooling .Pooling., of which the folder lacks config.json"):
+        made(path)
+    (path / "config.json").unlink()
+    kind = "sentence_transformers.sentence_transformer.modules.static_embedding.StaticEmbedding"
+    (path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]))
+    with pytest.raises(UserError, match="model=hf cannot use: the first of its modules .* is StaticEmbedding; choose"):
+        made(path)
+
+
 def test_the_run_says_what_it_follows_and_what_settles_the_rest(folder, caplog, monkeypatch):
     logger = logging.getLogger("nlu.models.formats.sentence_folder")
     monkeypatch.setattr(logger, "propagate", False)
