@@ -82,8 +82,11 @@ class Tags(Target):
                 bio, _ = to_bio([split_tag(tag) or ("O", "") for tag in map(self._named, tags)])
                 tags_U = np.array(["OBI".index(letter) for letter, _ in bio])
                 count += int((tags_U == 1).sum())
-                for cut, pattern in CUTS.items() if tags_U.any() else ():
-                    lost[cut] += _count_lost(tags_U, np.array(units_of(text, pattern)[1]))
+                for cut, pattern in CUTS.items():
+                    if not (more := _count_lost(tags_U, np.array(units_of(text, pattern)[1]).reshape(-1, 2))):
+                        # Finer units begin and end wherever coarser ones do.
+                        break
+                    lost[cut] += more
         parts = {tag: split_tag(tag) for tag in seen}
         is_typed = any(part is not None and part[1] not in ("", UNTYPED) for part in parts.values())
         letters = {part[0] for part in parts.values() if part is not None} - {"O"}
