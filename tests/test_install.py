@@ -15,7 +15,10 @@ import pytest
 from tests.distribution import copy_checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-OPTIONAL = ("hf", "onnx", "oss", "errors", "pai", "serve", "tensorboard", "mlflow", "wandb", "tf", "zh")
+OPTIONAL = (
+    "hf", "model2vec", "peft", "sentence-transformers", "onnx", "oss", "errors", "pai", "serve", "tensorboard", "mlflow",
+    "wandb", "tf", "zh",
+)  # fmt: skip
 DISTRIBUTIONS = {
     "hydra": "hydra-core",
     "yaml": "pyyaml",
@@ -24,6 +27,8 @@ DISTRIBUTIONS = {
     "mlflow": "mlflow-skinny",
     "odps": "pyodps",
     "tensorflow": "tensorflow-cpu",
+    "python_calamine": "python-calamine",
+    "sentence_transformers": "sentence-transformers",
 }
 """Import names that differ from the names of their packages."""
 
