@@ -16,8 +16,8 @@ from tests.distribution import copy_checkout
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 OPTIONAL = (
-    "hf", "model2vec", "peft", "sentence-transformers", "onnx", "oss", "errors", "pai", "serve", "tensorboard", "mlflow",
-    "wandb", "tf", "zh",
+    "hf", "model2vec", "peft", "sentence-transformers", "onnx", "oss", "errors", "pai", "serve", "tensorboard",
+    "mlflow", "wandb", "tf", "zh",
 )  # fmt: skip
 DISTRIBUTIONS = {
     "hydra": "hydra-core",
