@@ -64,13 +64,6 @@ class EncodedRows:
     """flat: the tokens of each window of each row; None if rows are not read in windows"""
     window_counts_N: np.ndarray | None = None
 
-    def ends_of_units(self) -> list[list[list[int]] | None]:
-        """Return the first and the last character of each unit by row, or None if all rows are lists of units."""
-        if self.places is None or self.place_counts_N is None:
-            return [None] * len(self.lengths_N)
-        rows = np.split(self.places.reshape(-1, 2), np.cumsum(self.place_counts_N // 2)[:-1])
-        return [ends_U.tolist() for ends_U in rows]
-
 
 @dataclass
 class Origin:
