@@ -44,7 +44,7 @@ def loaded(run: Path) -> Loaded:
     return nlu.load(run, device="cpu")
 
 
-@pytest.mark.parametrize("name", few_first(list(TASKS), "tag with a CRF"))
+@pytest.mark.parametrize("name", few_first(list(TASKS), "tag with a CRF", "tag in windows"))
 def test_answers_are_what_predict_writes(name: str, tmp_path: Path) -> None:
     run = trained(TASKS[name], tmp_path)
     rows = unlabelled(TASKS[name], 23)
