@@ -138,8 +138,6 @@ def _lists(whole: object, above: str = "", levels: int = MOST_LEVELS) -> dict[st
 
 def _table(whole: dict[str, Any]) -> list[object] | None:
     """Return the rows of an object of columns; None for another object."""
-    if {"columns", "data"} <= whole.keys() <= {"columns", "index", "data"}:
-        return [dict(zip(whole["columns"], cells, strict=False)) for cells in whole["data"]]
     columns = list(whole.values())
     if columns and all(isinstance(column, dict) and column.keys() == columns[0].keys() for column in columns):
         # pandas numbers rows; an object of rows has other names within.

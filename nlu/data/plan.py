@@ -76,9 +76,6 @@ class Plan:
             shaped_by["units"] = [cut.pattern for cut in CUTS.values()]
             if self.is_trained and self.layout.key != self.layout.name:
                 shaped_by["cut"] = self.layout.key
-        if target.kind == "label_set":
-            # Stores of before the lists within cells were read hold such a cell as a label.
-            shaped_by["label_cells"] = "lists"
         paths = [file.path for sources in sets.values() for file in sources]
         if named := [names for path in paths if (names := class_names_of(path, files.format))]:
             shaped_by["class_names"] = named

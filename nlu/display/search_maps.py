@@ -25,7 +25,6 @@ HOLLOW = ("running", "waiting", "pruned")
 FAILED_COLOUR = "#7a1f1f"
 SHADES = ListedColormap(colormaps["viridis_r"](np.linspace(0.2, 1.0, 256)), "shades")
 """without the lightest ones, which cannot be seen on white"""
-HEIGHTS = "cividis"
 LEGEND_COLOUR = "#4c566a"
 JITTER = 0.28
 """how far the trials of one choice are spread, as a share of its column"""

@@ -25,7 +25,8 @@ def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
     if len(done) < MIN_TRIALS:
         return {}, f"Importances need {MIN_TRIALS} complete trials; there are {len(done)}."
     if len({trial.value for trial in done}) < 2:
-        return {}, all_equal(len(done), done[0].value, "complete trial")
+        what = counted(len(done), "complete trial")
+        return {}, f"All {what} have the same value, {metric_text(done[0].value)}, so no importance can be computed."
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -35,8 +36,3 @@ def importances_of(study: optuna.Study) -> tuple[dict[str, float], str]:
     if not found or not all(math.isfinite(value) for value in found.values()) or sum(found.values()) <= 0:
         return {}, "These trials do not determine importances."
     return found, f"Estimated by PED-ANOVA from {len(done)} complete trials."
-
-
-def all_equal(count: int, value: float | None, what: str) -> str:
-    """Return the sentence about trials that do not differ."""
-    return f"All {counted(count, what)} have the same value, {metric_text(value)}, so no importance can be computed."

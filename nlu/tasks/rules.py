@@ -56,11 +56,6 @@ def threshold_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) 
                 f"task.{key} is {task[key]}, but task.threshold is {_shown(task.get('threshold'))}; set "
                 f"task.threshold=auto, or leave out task.{key}"
             )
-    if task.get("threshold_precision") is not None and task.get("threshold_beta", 1.0) != 1.0:
-        yield (
-            f"task.threshold_precision is {task['threshold_precision']} and task.threshold_beta is "
-            f"{task['threshold_beta']}, but a threshold is chosen by one of them; leave out one"
-        )
 
 
 def mlm_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[str]:

@@ -32,7 +32,6 @@ SHAPES = {
     "rows by their id": {f"id{number}": row for number, row in enumerate(ROWS)},
     "columns of pandas": by_column(lambda cells: {str(place): cell for place, cell in enumerate(cells)}),
     "columns of lists": by_column(list),
-    "split by pandas": {"columns": ["text", "label"], "index": [0, 1, 2], "data": [list(pair) for pair in PAIRS]},
     "index of pandas": {str(number): row for number, row in enumerate(ROWS)},
     "a list": ROWS,
 }  # fmt: skip

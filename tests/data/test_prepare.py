@@ -526,7 +526,7 @@ def test_groups_make_a_separate_store_and_dev_needs_no_such_column(write, open_f
         ("3293413722ddbe0a72c828c0", "single",
          {"group_by": 1, "max_len": 64, "on_bad_row": "skip", "max_rows": 7, "labels": ["1", "0"]}),
         ("0a6578777e81f30ed82c8dab", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
-        ("681a1e99ab58e7d881272717", "single",
+        ("f3749161dc355d94b292e124", "single",
          {"separator": ";", "target": "nlu.data.targets.LabelSet", "label_separator": ","}),
         ("d76e8ec090dd2effdeb4a3bf", "units", {"fields": {"text": "text", "spans": "label"}}),
     ],

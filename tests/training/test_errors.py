@@ -76,7 +76,7 @@ def test_a_missing_file_and_keys_that_only_a_search_sets_are_refused(tmp_path: P
     (tmp_path / "folder").mkdir()
     data = (*TINY, *DATA, *files(tmp_path))
     message = refuse(tmp_path / "run", *data, f"tokenizer.vocab={tmp_path}/folder")
-    assert f"{tmp_path}/folder cannot be used: a folder is where a file is needed" in message
+    assert f"{tmp_path}/folder has neither tokenizer.json nor vocab.txt" in message
     assert "trial is 3 but must be" in refuse(tmp_path / "run", *data, "trial=3")
 
 

@@ -25,7 +25,7 @@ COMPOSED = {
     ),
     "circle loss for tags": ("tag", ("loss=circle",), ("loss is circle", "task=tag gives tags")),
     "a CRF for classes": (
-        "classify", ("head=crf",), ("head is crf, but task=classify takes linear, mlp; set head=auto",),
+        "classify", ("head=crf",), ("head is crf, but task=classify takes linear, mlp, transformers; set head=auto",),
     ),
     "sides for one text": ("classify", ("head=sides",), ("head is sides", "set head=auto")),
     "a loss beside a CRF": (

@@ -198,7 +198,7 @@ PROBLEMS = {
     "a task for every set": (("~task.tasks.second",), "task.tasks has no second, a set of data.sets"),
     "folds": (("folds.count=3",), "folds.count is 3, but a mixture cannot be divided into folds"),
     "vocabulary": (("tokenizer.vocab=null",), "the sets of a mixture share a vocabulary"),
-    "metric": (("trainer.major_metric=second/accuracy",), "trainer.major_metric is second/accuracy, but with several"),
+    "metric": (("trainer.major_metric=second/auc",), "trainer.major_metric is second/auc, but with several"),
     "field of a set": (("data.sets.first.fields={txt: a}",), "data.sets.first.fields.txt: unknown field"),
     "file of a set": (("data.sets.first.train=nowhere.csv",), "data.sets.first.train is 'nowhere.csv', which does"),
     "value of a set": (("data.sets.first.max_len=2",), "data.sets.first.max_len is 2 but must be an integer >= 8"),

@@ -91,7 +91,7 @@ def test_a_group_that_needs_a_choice_is_named_with_its_choices(find):
         ("task={a: 1}", "You must specify 'task'"),
         ("+name={a=b: {c: 1}, d=e: 2}", "in a key write \\= for ="),
         ("+name={a: b~c}", "as in '+name={name: \"a=b\"}'"),
-        ("seed=choice(null,/a)", "while evaluating 'choice(null,/a)'"),
+        ("seed=choice(null,/a)", "choice takes no null"),
         ("seed=${trainer.batchsize}", "seed is ${trainer.batchsize} but interpolation key"),
         ("model.name=${oc.env:SURELY_NOT_SET}", "Environment variable 'SURELY_NOT_SET' not found"),
     ],
