@@ -1,8 +1,8 @@
 """The decisions of a search: a row for each step, pause and stop of a trial, with the reason."""
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nlu.display.page import html_table
@@ -29,6 +29,16 @@ class DecisionRow:
     value: float | None
     """its value then"""
     why: str
+
+
+@dataclass(frozen=True)
+class Insight:
+    """What a search found out besides its trials."""
+
+    importances: Mapping[str, float] = field(default_factory=dict)
+    """the share of each parameter, largest first"""
+    importances_note: str = ""
+    decisions: Sequence[DecisionRow] = ()
 
 
 def write_decisions(path: Path, rows: Sequence[DecisionRow]) -> None:

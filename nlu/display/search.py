@@ -25,9 +25,8 @@ from nlu.display.canvas import (
     svg_of,
     thousands,
 )
-from nlu.display.decisions import decisions_note, decisions_table
+from nlu.display.decisions import Insight, decisions_note, decisions_table
 from nlu.display.front import draw_front
-from nlu.display.insight import Insight
 from nlu.display.page import part, section, write_page
 from nlu.display.search_axes import place_of, ticks_of
 from nlu.display.search_maps import draw_slices

@@ -22,8 +22,7 @@ from optuna.trial import FrozenTrial
 from nlu.config.checks.reading import quoted
 from nlu.config.choices import conf_dir
 from nlu.config.words import path_text
-from nlu.display.decisions import write_decisions
-from nlu.display.insight import Insight
+from nlu.display.decisions import Insight, write_decisions
 from nlu.display.search import draw_figures, write_figures, write_search_page
 from nlu.display.tables import metric_text, print_table
 from nlu.display.trials import (

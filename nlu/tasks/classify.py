@@ -115,7 +115,7 @@ class Classify(RowsOfLogits):
         return best if thresholds_C is None or probabilities[best] >= thresholds_C[best] else self.fallback
 
     def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
-        """Return the record; the prediction is decided again, since the mean of several runs has none by this rule."""
+        """Return the record, decided by the thresholds; those that a set chooses are in `metrics`."""
         names = self.known.names
         thresholds_C = self.thresholds if self.aim is None else of_classes(metrics, names)
         if thresholds_C is None:
@@ -134,11 +134,10 @@ class Classify(RowsOfLogits):
 
     def scorer(self, decided: Mapping[str, float]) -> Scorer:
         if self.aim is not None:
-            names = self.known.names
+            given = of_classes(decided, self.known.names)
             return ThresholdScorer(
-                names, aim=self.aim, rejected=self.fallback, given=of_classes(decided, names),
-                chosen_classes=self.chosen_classes,
-            )  # fmt: skip
+                self.known.names, aim=self.aim, rejected=self.fallback, given=given, chosen_classes=self.chosen_classes
+            )
         return ClassScorer(self.known.names, chosen_classes=self.chosen_classes, score_queries=self.score_queries)
 
 

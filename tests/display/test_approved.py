@@ -30,9 +30,8 @@ from nlu.display import (
 )
 from nlu.display import figures as of_runs
 from nlu.display.comparison import Curve, Drawing, KeptScores
-from nlu.display.decisions import DecisionRow
+from nlu.display.decisions import DecisionRow, Insight
 from nlu.display.front import draw_front
-from nlu.display.insight import Insight
 from nlu.display.trials import SearchedKey, Summary, TrialRow
 from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.approving import assert_approved, page_in_lines

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from matplotlib.axes import Axes
 
-from nlu.display.insight import Insight
+from nlu.display.decisions import Insight
 from nlu.display.search import draw_figures, write_search_page
 from nlu.display.trials import SearchedKey, Summary, TrialRow
 
