@@ -263,8 +263,8 @@ def _again(found: Outcome, override: str) -> int:
     """Return the number of examples that the first command gives with an override more."""
     command = (found.folder / "run.sh").read_text().splitlines()[0]
     ended = subprocess.run(
-        ["bash", "-c", f"{command} {override}"], cwd=found.folder, env={**os.environ, "PYTHONPATH": _import_path()},
-        text=True, capture_output=True,
+        ["bash", "-c", f"{command} {override}"], cwd=found.folder, env=_environment(found.folder.parent), text=True,
+        capture_output=True,
     )  # fmt: skip
     return sum(one["examples"] for one in json.loads(ended.stdout.splitlines()[-1])["sets"].values())
 
@@ -278,17 +278,20 @@ def run(name: str, work: Path) -> Outcome:
     folder = work / name
     shutil.copytree(CASES / name, folder)
     # Stores of earlier runs would hide what is said while one is built.
-    environment = {**os.environ, "XDG_CACHE_HOME": str(work / "cache"), "PYTHONPATH": _import_path()}
     ended = subprocess.run(
-        ["bash", "run.sh"], cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+        ["bash", "run.sh"], cwd=folder, env=_environment(work), text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
     facts = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith('{"store"')]
     return Outcome(folder, ended.stdout, ended.returncode, facts)
 
 
-def _import_path() -> str:
+def _environment(work: Path) -> dict[str, str]:
+    """Return variables with which `python` is this one, and finds this code and a cache of its own."""
     root = CASES.parent.parent
-    return os.pathsep.join([str(root), str(root / "launchers"), os.environ.get("PYTHONPATH", "")])
+    paths = {"PATH": [os.path.dirname(sys.executable)], "PYTHONPATH": [str(root), str(root / "launchers")]}
+    joined = {name: os.pathsep.join([*own, os.environ.get(name, "")]) for name, own in paths.items()}
+    return {**os.environ, **joined, "NLU_CACHE": str(work / "cache")}
 
 
 def right(name: str, found: Outcome) -> bool:
