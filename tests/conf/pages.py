@@ -47,6 +47,10 @@ def write_files(folder: Path) -> None:
     write("more.csv", ["text,label", *(f"{text},{star}" for text, star in zip(texts, stars, strict=True))])
     write("scores.csv", ["review,score", *(f"{text},{number / 7}" for number, text in enumerate(texts))])
     pairs = list(zip(texts, reversed(texts), numbers, strict=True))
+    write(
+        "reports.csv", ["text,label", *(f"{f'{text} ' * 60},{star}" for text, star in zip(texts, stars, strict=True))]
+    )
+    write("intents.csv", ["text,label", *(f"please {label},{label}" for label in ("book", "play", "oos") * 8)])
     write("questions.csv", ["first,second,same", *(f"{first},{second},{same}" for first, second, same in pairs)])
     write("answers.csv", ["question,answer", *(f"{first},{second}" for first, second, _ in pairs)])
     spans = [{"text": f"Ann is {number}", "spans": {"person": {"Ann": [[0, 2]]}}} for number in range(ROWS)]
