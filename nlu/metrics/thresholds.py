@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from nlu.metrics.classes import ByClass, ClassScorer
+from nlu.metrics.classes import ClassScorer
 from nlu.metrics.scores import Record, Scores
 
 AUTO = "auto"
@@ -82,7 +82,7 @@ class ThresholdScorer(ClassScorer):
 
     The threshold of a class is chosen among the rows for which it is the most probable one, and applies to these. With
     an aim, a record holds as `prediction` the most probable class, and its `probability`; without one, predictions are
-    final, as in a file of predictions. Memory, with an aim: 33 bytes for each row.
+    final, as in a file of predictions. Memory, until thresholds are chosen: 40 bytes for each row.
     """
 
     def __init__(
@@ -98,11 +98,15 @@ class ThresholdScorer(ClassScorer):
     def add(self, record: Record) -> None:
         if self._aim is None:
             super().add(record)
-            return
-        for name, numbers in self._rows.items():
-            numbers.append(self._number[record[name]])
-        for name, values in self._values.items():
-            values.append(record.get(name, 0.0))
+        elif self._given is not None:
+            best = self._number[record["prediction"]]
+            reached = record["probability"] >= self._given[best]
+            super().add(record if reached else {**record, "prediction": self.names[self._rejected]})
+        else:
+            for name, numbers in self._rows.items():
+                numbers.append(self._number[record[name]])
+            for name, values in self._values.items():
+                values.append(record.get(name, 0.0))
 
     def merge(self, other: Self) -> None:
         super().merge(other)
@@ -111,39 +115,29 @@ class ThresholdScorer(ClassScorer):
         for name, values in other._values.items():
             self._values[name].extend(values)
 
-    def known(self) -> ByClass:
-        return super().known() if self._aim is None else self._decided(self._thresholds()).known()
-
     def result(self) -> Scores:
         if self._aim is None:
             return super().result()
-        thresholds_C = self._thresholds()
-        scores = self._decided(thresholds_C).result()
-        scores.metrics |= as_metrics(thresholds_C, self.names)
-        return scores
-
-    def _thresholds(self) -> list[float]:
-        assert self._aim is not None, "without an aim, predictions are final"
         if self._given is not None:
-            return list(self._given)
+            scores = super().result()
+            scores.metrics |= as_metrics(self._given, self.names)
+            return scores
+        decided = ThresholdScorer(
+            self.names, aim=self._aim, rejected=self._rejected, given=self._thresholds(self._aim),
+            chosen_classes=self._chosen,
+        )  # fmt: skip
+        for label, best, *values in zip(*self._rows.values(), *self._values.values(), strict=True):
+            named = {"label": self.names[label], "prediction": self.names[best]}
+            decided.add(named | dict(zip(self._values, values, strict=True)))
+        return decided.result()
+
+    def _thresholds(self, aim: Aim) -> list[float]:
         label_N, best_N = (np.array(self._rows[name]) for name in ("label", "prediction"))
         probability_N = np.array(self._values["probability"])
         found = []
         for number in range(len(self.names)):
             of_class_N, wanted = best_N == number, int((label_N == number).sum())
-            is_right_M = label_N[of_class_N] == number
-            chosen = self._aim.threshold(probability_N[of_class_N], is_right_M, wanted)
+            chosen = aim.threshold(probability_N[of_class_N], label_N[of_class_N] == number, wanted)
             # A row that is rejected anyway needs no threshold, nor does a class of which nothing is known.
             found.append(0.0 if chosen is None or number == self._rejected else chosen)
         return found
-
-    def _decided(self, thresholds_C: Sequence[float]) -> ClassScorer:
-        scorer = ClassScorer(self.names, chosen_classes=self._chosen)
-        if self._of_all is not None:
-            scorer.drawn_from(self._of_all)
-        rows = zip(*self._rows.values(), *self._values.values(), strict=True)
-        for label, best, probability, loss, margin in rows:
-            decided = best if probability >= thresholds_C[best] else self._rejected
-            record = {"label": self.names[label], "prediction": self.names[decided], "loss": loss, "margin": margin}
-            scorer.add(record)
-        return scorer
