@@ -32,7 +32,7 @@ from nlu.data.readers import column_names, open_text, read_rows
 from nlu.data.rules import OF_ONE_DOCUMENT, halves_problem
 from nlu.data.store import EncodedRows
 from nlu.data.tokenizing import Tokenizer
-from nlu.data.word_starts import UNSPACED, begins_word
+from nlu.data.word_starts import begins_word
 
 LINES_AT_ONCE = 1024
 """lines that are tokenized together"""
@@ -392,8 +392,6 @@ class Corpus(Files):
         self.blocks = CorpusBlocks(break_mode, words, max_len, min_len)
         self.blocks.dialect, self.blocks.column = self.dialect, (fields or {}).get("text", "text")
         shaped_by: dict[str, Any] = {"break_mode": break_mode, "words": words, "min_len": min_len}
-        # Only these scripts have other words than in earlier versions.
-        shaped_by["unspaced"] = UNSPACED.pattern
         if words == "jieba":
             import jieba
 

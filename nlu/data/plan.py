@@ -12,11 +12,9 @@ from nlu.config.targets import TARGET
 from nlu.config.targets import build as build_target
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN
-from nlu.data.fields import has_rows
-from nlu.data.layouts import Layout, Pair
+from nlu.data.layouts import Layout
 from nlu.data.pieces import CUTS
 from nlu.data.reader import Reader
-from nlu.data.readers import class_names_of
 from nlu.data.reading import Reading, fields_of, layout_of
 from nlu.data.sharing import SharedStores
 from nlu.data.store import FORMAT_VERSION
@@ -25,8 +23,6 @@ from nlu.data.tokenizing import Tokenizer, Vocabulary
 from nlu.storage.cache import cache_dir, file_digest
 
 KNOWN_CODE = ("nlu", "builtins", "typing", "abc")
-LISTS = 2
-"""the version of the rules by which lists and CoNLL columns are read"""
 LISTED_GROUPS = 100
 """names of groups that a store keeps for messages"""
 
@@ -76,18 +72,6 @@ class Plan:
             shaped_by["units"] = [cut.pattern for cut in CUTS.values()]
             if self.is_trained and self.layout.key != self.layout.name:
                 shaped_by["cut"] = self.layout.key
-        paths = [file.path for sources in sets.values() for file in sources]
-        if named := [names for path in paths if (names := class_names_of(path, files.format))]:
-            shaped_by["class_names"] = named
-        is_conll = files.format == "conll" or files.format == "auto" and paths[0].suffix.lower() == ".conll"
-        if "tokens" in reading.fields and (is_conll or files.on_bad_row == "skip"):
-            shaped_by["lists"] = LISTS
-        if files.on_bad_row == "skip":
-            # Stores of before lack the rows with further columns.
-            shaped_by["widths"] = "differ"
-        if reading.blocks is not None and any(has_rows(f.path) for sources in sets.values() for f in sources):
-            # Stores of before hold the lines of these files.
-            shaped_by["rows_of_corpus"] = True
         # Entries of later features are added only if they are used, so that older stores keep their names.
         if reading.dialect != PLAIN:
             shaped_by["dialect"] = reading.dialect.settings()
@@ -107,11 +91,7 @@ class Plan:
 
     def folder(self) -> Path:
         """Return the folder of the store on this machine, whether it exists or not."""
-        name = self.fingerprint(self.sets)
-        if isinstance(self.layout, Pair):
-            # Stores of pairs that were built before both texts were hashed lack two columns.
-            name = hashlib.sha256(f"{name} with both texts".encode()).hexdigest()[:24]
-        return cache_dir() / "stores" / name
+        return cache_dir() / "stores" / self.fingerprint(self.sets)
 
     @property
     def _own_classes(self) -> list[type]:

@@ -371,12 +371,6 @@ def _read_parquet(file: _File) -> Iterator[Row | BadRow]:
             yield _record(number, record, wanted)
 
 
-def class_names_of(path: Path, file_format: str) -> dict[str, list[str]]:
-    """Return the names of numbers by column, if a file is parquet and has them."""
-    is_parquet = file_format == "parquet" or file_format == "auto" and path.suffix.lower() == ".parquet"
-    return _class_names(_parquet(path).schema_arrow) if is_parquet else {}
-
-
 def _class_names(schema: Any) -> dict[str, list[str]]:
     """Return the names of the numbers in each column of a parquet file that the library datasets wrote with names."""
     written = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))

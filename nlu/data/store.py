@@ -20,7 +20,7 @@ from nlu.data.arrays import ranges, starts_of, values_of
 from nlu.data.shards import StoreDamaged, mapped, write_shard
 
 SHARD_ROWS = 65_536
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 CHUNK_ROWS = 8_192
 """rows that are read at a time in a pass over a whole set"""
 

@@ -522,13 +522,13 @@ def test_groups_make_a_separate_store_and_dev_needs_no_such_column(write, open_f
 @pytest.mark.parametrize(
     ("name", "layout", "settings"),
     [
-        ("03c36cb24d2cd52d69b78819", "single", {}),
-        ("3293413722ddbe0a72c828c0", "single",
+        ("9c0493d2a0a1d76dffe22066", "single", {}),
+        ("43d528d4ebec7b5bb92e7b35", "single",
          {"group_by": 1, "max_len": 64, "on_bad_row": "skip", "max_rows": 7, "labels": ["1", "0"]}),
-        ("0a6578777e81f30ed82c8dab", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
-        ("f3749161dc355d94b292e124", "single",
+        ("0a5400d70dd614fc166e4312", "pair", {"fields": {"text_a": 0, "text_b": 0, "label": 1}, "header": False}),
+        ("0a5cf8c51f150943eb8dcaa3", "single",
          {"separator": ";", "target": "nlu.data.targets.LabelSet", "label_separator": ","}),
-        ("d76e8ec090dd2effdeb4a3bf", "units", {"fields": {"text": "text", "spans": "label"}}),
+        ("b353a634bb8f23e58e9692ab", "units", {"fields": {"text": "text", "spans": "label"}}),
     ],
     ids=["plain", "settings", "pair", "dialect", "spans"],
 )  # fmt: skip
