@@ -5,7 +5,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from nlu.data.folds import Fold
 from nlu.data.layouts import LAYOUTS
 from nlu.data.opening import Store, meta_of, open_sets, open_store
 from nlu.data.plan import Plan
-from nlu.data.reader import Row
 from nlu.data.reading import Reading, Texts, fields_of, layout_of, refuse_header_as_row, texts_for_vocabulary
 from nlu.data.shards import StoreDamaged
 from nlu.data.shown import Sample
@@ -29,9 +27,6 @@ from nlu.storage.files import write_text
 from nlu.storage.settle import is_whole, settle
 
 log = logging.getLogger(__name__)
-
-LOOKED_AT_CHUNKS = 3
-"""chunks of training rows, about 12,000, that tell what tags mean"""
 
 ProgressBar = Callable[[str], AbstractContextManager[Callable[[int], None]]]
 
@@ -73,7 +68,7 @@ def first_rows(plan: Plan, count: int, progress: ProgressBar = quiet) -> list[Sa
         found = {name: [Finding(**one) for one in store.meta["sets"][name].get("findings", ())] for name in first}
         known = store.target, store.tokenizer
     else:
-        _look(plan, progress)
+        _look(plan)
         builder = Builder(plan, plan.tokenizer)
         first, found = {}, {}
         for name in plan.sets:
@@ -164,7 +159,7 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
         new = staging / "store"
         # A vocabulary must be complete before the first row is encoded, so the training rows are read twice.
         new.mkdir()
-        _look(plan, progress)
+        _look(plan)
         tokenizer = _tokenizer_of(plan, progress)
         builder = Builder(plan, tokenizer)
         for name in plan.sets:
@@ -177,20 +172,12 @@ def _build(folder: Path, plan: Plan, progress: ProgressBar) -> None:
         log.info("data store %s: built", folder)
 
 
-def _look(plan: Plan, progress: ProgressBar) -> None:
+def _look(plan: Plan) -> None:
     """Show the target the first training rows, which may decide what its values mean and what the units are."""
     if plan.is_trained or not type(plan.target).looks:
         return
-    with progress("looking at tags") as advance:
-        rows = plan.reading.by(plan.tokenizer).chunks(plan.sets["train"])
-        found = (
-            row.values
-            for chunk in islice(rows, LOOKED_AT_CHUNKS)
-            for _, row in chunk
-            if isinstance(row, Row) and plan.layout.problem(row.values) is None
-        )
-        plan.layout = plan.target.look(plan.layout, found)
-        advance(0)
+    reading = plan.reading.by(plan.tokenizer)
+    plan.layout = plan.target.look(plan.layout, reading.first_values(plan.sets["train"], plan.layout))
 
 
 def refuse_headers(plan: Plan) -> None:

@@ -3,7 +3,6 @@
 Axes: N usable rows of a set.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +27,9 @@ from nlu.data.targets.classes import NUMBER
 from nlu.data.targets.spans import tags_of_spans
 from nlu.data.targets.tags import Tags, split_tag, to_bio
 from nlu.data.tokenizing import Tokenizer
+from nlu.data.windows import UNCUT
 
 BLOCK_BYTES = 1 << 20
-UNCUT = 1 << 30
-"""a max_len that no row reaches"""
 MOST_LABELS = 100_000
 """distinct labels that are counted; labels that are numbers may be as many as rows"""
 MOST_CLASSES = 50
@@ -39,8 +37,6 @@ MOST_CLASSES = 50
 MOST_UNKNOWN_ROWS = 2000
 """rows of a set in which unknown pieces are looked up"""
 NO_LABEL = "(none)"
-TAG = re.compile(r"(?:(?P<place>[BSUIMEL])[-_])?(?P<type>.+)")
-BEGINNINGS = ("B", "S", "U")
 Advance = Callable[[int], None]
 
 
@@ -70,9 +66,7 @@ class Source:
         if "spans" not in fields:
             return units
         # As in training, the spans decide what the units are.
-        first = next(self.reading.chunks(self.files), [])
-        rows = (row.values for _, row in first if isinstance(row, Row) and units.problem(row.values) is None)
-        return Tags(Files(train=self.name)).look(units, rows)
+        return Tags(Files(train=self.name)).look(units, self.reading.first_values(self.files, units))
 
 
 @dataclass
@@ -300,15 +294,10 @@ def _named(label: str, values: Values) -> list[str]:
 
 
 def _begun(tags: list[str]) -> list[str]:
-    """Return the type of each span in tags of any scheme, or each tag if tags lack prefixes."""
-    found, before = [], ""
-    for tag in tags:
-        match = TAG.fullmatch(tag)
-        kind = match["type"] if match and tag != "O" else ""
-        if kind and match and (match["place"] in (*BEGINNINGS, None) or kind != before):
-            found.append(kind)
-        before = kind
-    return found
+    """Return the type of each span in tags of any scheme, or each tag if they are of none."""
+    parts = [split_tag(tag) for tag in tags]
+    bio, _ = to_bio([part for part in parts if part is not None])
+    return [tag for tag in tags if tag != "O"] if None in parts else [kind for letter, kind in bio if letter == "B"]
 
 
 def _tokens(survey: Survey, rows: Sequence[Values], texts: list[list[str]], tokenizer: Tokenizer) -> np.ndarray:

@@ -77,9 +77,13 @@ class Tags(Target):
             tags = self._written(values)[0]
             if not isinstance(tags, list):
                 continue
-            seen.update(map(self._named, tags))
+            written = list(map(str, tags))
+            # A row repeats few tags, so each is looked up once.
+            name_of = {tag: self._named(tag) for tag in set(written)}
+            seen.update(name_of.values())
             if isinstance(text := values.get("text"), str) and "tokens" not in values and len(tags) == len(text):
-                bio, _ = to_bio([split_tag(tag) or ("O", "") for tag in map(self._named, tags)])
+                parts = {tag: split_tag(name) or ("O", "") for tag, name in name_of.items()}
+                bio, _ = to_bio([parts[tag] for tag in written])
                 tags_U = np.array(["OBI".index(letter) for letter, _ in bio])
                 count += int((tags_U == 1).sum())
                 for cut, pattern in CUTS.items():
@@ -87,10 +91,10 @@ class Tags(Target):
                         # Finer units begin and end wherever coarser ones do.
                         break
                     lost[cut] += more
-        parts = {tag: split_tag(tag) for tag in seen}
-        is_typed = any(part is not None and part[1] not in ("", UNTYPED) for part in parts.values())
-        letters = {part[0] for part in parts.values() if part is not None} - {"O"}
-        are_letters = None not in parts.values() and scheme_of(letters) is not None
+        known = [split_tag(tag) for tag in seen]
+        is_typed = any(part is not None and part[1] not in ("", UNTYPED) for part in known)
+        letters = {part[0] for part in known if part is not None} - {"O"}
+        are_letters = None not in known and scheme_of(letters) is not None
         # Numbers without names are refused when rows are read.
         self.is_classes = not (is_typed or are_letters or any(WHOLE.fullmatch(tag) for tag in seen))
         if self.is_classes:

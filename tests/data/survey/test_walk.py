@@ -77,7 +77,7 @@ def test_numbers_are_kept_as_numbers_and_what_is_none_as_nothing(tmp_path: Path)
     ("tags", "labels"),
     [
         ("B-x I-x O I-x B-y", {"x": 2, "y": 1}), ("B-x B-x I-y", {"x": 2, "y": 1}),
-        ("S-x U-x E-x M-y L-y", {"x": 2, "y": 1}),
+        ("S-x B-x E-x M-y E-y", {"x": 2, "y": 1}), ("U-x L-x", {"x": 2}),
         ("x x O y", {"x": 2, "y": 1}), ("O O", {}), ("I_x I_x", {"x": 1}),
     ],
 )  # fmt: skip
