@@ -51,14 +51,6 @@ def native(kind: Kind, folder: Path) -> Kind:
     return Kind(kind.options, kind.row, ("model=bert", f"model.pretrained={folder}", *SHORT))
 
 
-def tensorflow_is(spec: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that it is installed, or not."""
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name, *more: spec if name == "tensorflow" else found(name, *more)
-    )
-
-
 def held(run: Path, written: str, folder: Path, *, difference: float = 2e-5, decides: bool = True) -> None:
     """Export, and assert that what was read back computes the run's logits and, where it decides, decides alike."""
     export(f"run={run}", f"format={written}", f"out={folder / written}")
@@ -94,13 +86,21 @@ def test_a_savedmodel_computes_the_logits_of_the_run(name: str, pooling: str, tm
     held(run, "savedmodel", tmp_path, difference=2e-4)
 
 
-def test_a_missing_tensorflow_is_named_with_what_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, run_of: Any
+@pytest.mark.parametrize(
+    ("written", "package", "extra"),
+    [
+        ("savedmodel", "tensorflow", "tf"),
+        ("sentence_transformers", "sentence_transformers", "sentence-transformers"),
+        ("model2vec", "transformers", "hf"),
+    ],
+)
+def test_a_missing_package_is_named_with_what_installs_it(
+    written: str, package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, run_of: Any
 ) -> None:
-    run = run_of("classify")
-    tensorflow_is(None, monkeypatch)
-    export(f"run={run}", "format=savedmodel", f"out={tmp_path}/out", status=2)
-    assert "needs tensorflow; install it with pip install 'nlu[tf]'" in capsys.readouterr().err
+    run, there = run_of("classify"), importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == package else there(name, *more))
+    export(f"run={run}", f"format={written}", f"out={tmp_path}/out", status=2)
+    assert f"needs {package}; install it with pip install 'nlu[{extra}]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

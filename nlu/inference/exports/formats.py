@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "transformers": "hf",
+    "sentence_transformers": "sentence-transformers",
     "model2vec": "model2vec",
     "peft": "peft",
     "onnx": "onnx",
@@ -174,7 +175,7 @@ FORMATS = {
             tolerance=INT8_TOLERANCE,
             beyond="8 bits are too few for these weights: export it as onnx",
         ),
-        Format(static_vectors.FORMAT, ("model2vec",), static_vectors.write),
+        Format(static_vectors.FORMAT, ("transformers", "model2vec"), static_vectors.write),
         Format(peft_folder.FORMAT, ("transformers", "peft"), peft_folder.write),
         Format("torchscript", ("transformers",), _write_torchscript, _read_torchscript),
         Format(
