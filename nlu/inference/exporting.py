@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
@@ -30,10 +30,10 @@ from nlu.runs.predictions import evaluation_sets, predictions_of
 from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder
 
-USUALLY_SAME = 0.95
-"""an export with a smaller share of equal predictions gets a warning"""
 log = logging.getLogger(__name__)
 
+USUALLY_SAME = 0.95
+"""an export with a smaller share of equal predictions gets a warning"""
 MOST_DIFFERENCE = 1e-3
 """of the vectors or scores of an export without logits"""
 
@@ -90,7 +90,7 @@ def run_export(config: Export, located: Located) -> int:
             bar.advance()
         # Timed after the exports, in the same process and on the same rows, so that the times can be compared.
         own = check_run(trained, rows)
-        write_json(staging / ABOUT, _about(trained, [own, *found]))
+        write_json(staging / ABOUT, _about(trained, [asdict(one) for one in [own, *found]]))
     _print([own, *found])
     threshold = trained.config.task.get("threshold")
     if threshold is not None and trained.target.kind in ("classes", "label_set"):
@@ -113,11 +113,7 @@ def _export_alone(config: Export, trained: Trained, name: str, write: Callable[.
                 f"the {what}s by the export differ from those of the run by {largest:.3g}, more than rounding; report "
                 "it as an error of nlu, with the versions that python -m nlu.doctor prints"
             )
-        about = {
-            "run": str(trained.located.run_dir), "checkpoint": trained.located.checkpoint.name,
-            "decided": trained.decided,
-        }  # fmt: skip
-        write_json(staging / ABOUT, {**about, "checked": [{"format": name, "largest_difference": largest}]})
+        write_json(staging / ABOUT, _about(trained, [{"format": name, "largest_difference": largest}]))
     print_table("", config.out)
     log.info("%s: the largest difference of a %s from the run is %.2g", name, what, largest)
     return 0
@@ -156,13 +152,13 @@ def rows_to_check(trained: Trained, count: int) -> list[Row]:
     return found
 
 
-def _about(trained: Trained, found: Sequence[Checked]) -> dict[str, object]:
+def _about(trained: Trained, checked: Sequence[Mapping[str, object]]) -> dict[str, object]:
     return {
         "run": str(trained.located.run_dir),
         "checkpoint": trained.located.checkpoint.name,
         "labels": trained.labels,
         "decided": trained.decided,
-        "checked": [asdict(one) for one in found],
+        "checked": checked,
     }
 
 
@@ -174,7 +170,7 @@ def _print(found: Sequence[Checked]) -> None:
             one.format,
             str(one.rows),
             f"{one.largest_difference:.2g}",
-            "-" if one.same is None else f"{one.same:.2%}",
+            f"{one.same:.2%}",
             metric_text(one.accuracy),
             f"{one.size_mb:.1f}",
             digits(one.latency_1_ms),
@@ -182,11 +178,11 @@ def _print(found: Sequence[Checked]) -> None:
         )
     print_table("", table)
     for one in found:
-        if one.same is not None and one.same < USUALLY_SAME:
+        if one.same < USUALLY_SAME:
             log.warning(
                 "%s: only %.2f %% of the rows get the prediction of the run; %s", one.format, 100 * one.same, _cure(one)
             )
-        elif one.same is not None and one.same < 1:
+        elif one.same < 1:
             print_table(f"{one.format}: {one.decided_by}; docs/exporting.md explains the differences from the run")
 
 

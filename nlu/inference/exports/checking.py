@@ -48,8 +48,8 @@ class Checked:
     rows: int
     largest_difference: float
     """the largest difference between the logits of the export and of the run"""
-    same: float | None
-    """the share of rows with the same prediction; None if the decision of the run is not exported"""
+    same: float
+    """the share of rows with the same prediction"""
     accuracy: float | None
     """the accuracy of the export on these rows, if it predicts classes"""
     size_mb: float
@@ -101,9 +101,8 @@ def check(chosen: Format, trained: Trained, folder: Path, rows: Sequence[Row], r
     )
 
 
-def _share_of_same(own: Sequence[Decision], theirs: Sequence[Decision]) -> float | None:
-    same = [is_same(*both) for both in zip(own, theirs, strict=True) if both[0] is not None]
-    return sum(same) / len(same) if same else None
+def _share_of_same(own: Sequence[Decision], theirs: Sequence[Decision]) -> float:
+    return sum(map(is_same, own, theirs)) / len(own)
 
 
 def check_run(trained: Trained, rows: Sequence[Row]) -> Checked:

@@ -24,8 +24,8 @@ from nlu.tasks.multilabel import Multilabel
 Row = dict[str, Any]
 Compute = Callable[[Inputs], np.ndarray]
 """returns the logits of padded inputs"""
-Decision = str | list[str] | list[Span] | float | None
-"""a class, the labels of a set, spans, or a number; None if an export does not make the decision of the run"""
+Decision = str | list[str] | list[Span] | float
+"""a class, the labels of a set or of tokens, spans, or a number"""
 Decide = Callable[[Sequence[Row], Sequence[np.ndarray]], list[Decision]]
 """returns the decisions about rows, given their texts and logits"""
 CLOSE = 1e-3

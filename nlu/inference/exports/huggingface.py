@@ -128,12 +128,6 @@ def _named(layers: dict[str, nn.Linear]) -> dict[str, Tensor]:
     }
 
 
-def _load(model: "PreTrainedModel", backbone: HuggingFace, head: dict[str, nn.Linear]) -> None:
-    prefix = model.base_model_prefix
-    encoder = {f"{prefix}.{name}": value.detach().float().cpu() for name, value in backbone.inner.named_parameters()}
-    load_exactly(model, {**encoder, **_named(head)})
-
-
 def write(trained: Trained, folder: Path) -> None:
     """Write model, tokenizer and labels. Raises UserError if transformers lacks such a model."""
     model_of(trained).save_pretrained(folder)
@@ -149,17 +143,15 @@ def model_of(trained: Trained) -> "PreTrainedModel":
         # With loss=bce each class has its own probability, as with several labels.
         is_by_class = isinstance(getattr(trained.task, "loss", None), Bce)
         labels["problem_type"] = PROBLEMS["label_set" if is_by_class else trained.target.kind]
+    if getattr(head, "is_sigmoid", False):
+        # The pipeline of transformers then computes the sigmoid, as the run does.
+        labels["problem_type"] = PROBLEMS["label_set"]
+    elif trained.target.kind == "number":
+        labels["sentence_transformers"] = RAW
     if isinstance(head, TransformersHead):
         assert isinstance(theirs, HuggingFace)
-        if head.is_sigmoid:
-            # The pipeline of transformers then computes the sigmoid, as the run does.
-            labels["problem_type"] = PROBLEMS["label_set"]
-        elif trained.target.kind == "number":
-            labels["sentence_transformers"] = RAW
         what: What = "TokenClassification" if is_tagging else "SequenceClassification"
         return of_architecture(theirs, head.theirs, what, own_output(trained, head.get_submodule(head.last)), labels)
-    if trained.target.kind == "number":
-        labels["sentence_transformers"] = RAW
     if isinstance(head, MlpHead) and isinstance(theirs, Bert) and theirs.pooling == "first" and not is_tagging:
         dense, out = copied_linear(head.dense), own_output(trained, head.linear)
         if head.activation == "gelu":
