@@ -1,8 +1,6 @@
 """What a configuration takes from the shipped files and from signatures: schemas, choices of groups, defaults."""
 
-import ast
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +8,8 @@ from typing import Any
 import yaml
 
 import nlu
-from nlu.config.errors import UserError
-from nlu.config.signature import Signature, read_constants, read_signature
-from nlu.config.targets import TARGET
+from nlu.config.keys import defaults_of, facts_of
+from nlu.config.types import TARGET
 
 # Names, not classes: `--help` asks for them too, and imports no schema.
 RUN = "nlu.config.schema.Run"
@@ -86,44 +83,23 @@ def with_targets(config: Mapping[str, object]) -> dict[str, Any]:
 
 
 def constant_of(node: object, name: str) -> Any:
-    """Return a class constant of a node's target; None if it has none or cannot be read."""
-    try:
-        return read_constants(node[TARGET]).get(name) if isinstance(node, Mapping) else None
-    except (UserError, KeyError, TypeError, AttributeError):
-        # Validation reports what is wrong with a target.
-        return None
+    """Return a fact of a node's target; None if it has none."""
+    return facts_of(node.get(TARGET)).get(name) if isinstance(node, Mapping) else None
 
 
 def with_defaults(config: Mapping[str, object], schema: str) -> dict[str, Any]:
-    """Return the configuration with its targets, and the literal defaults of schema, plain groups and targets.
+    """Return the configuration with its targets, and the defaults of the top level, of groups and of their nodes.
 
     Given values stay. A target that cannot be read gets no defaults; validation refuses it.
     """
-    filled = _filled(with_targets(config), _literals(read_signature(schema)))
-    for key, node in filled.items():
-        if isinstance(node, Mapping):
-            filled[key] = _filled(node, defaults_of(PLAIN_GROUPS.get(key) or node.get(TARGET)))
-    return filled
+    named = with_targets(config)
+    filled = {**{key: value for key, value in defaults_of(schema).items() if key not in named}, **named}
+    return {key: _filled(value, PLAIN_GROUPS.get(key)) if key != "hydra" else value for key, value in filled.items()}
 
 
-def defaults_of(target: object) -> dict[str, object]:
-    """Return the literal defaults of a target's keys; {} if they cannot be read."""
-    try:
-        return _literals(read_signature(target)) if isinstance(target, str) else {}
-    except UserError:
-        return {}
-
-
-def _filled(node: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, Any]:
-    return {**node, **{key: value for key, value in defaults.items() if key not in node}}
-
-
-def _literals(signature: Signature) -> dict[str, object]:
-    found = {}
-    for name, parameter in signature.parameters.items():
-        # Only the constructor can compute the others, such as those of a factory.
-        with suppress(ValueError):
-            # literal_eval raises ValueError for any default but a literal.
-            if parameter.value is not None:
-                found[name] = ast.literal_eval(parameter.value)
-    return found
+def _filled(value: Any, target: str | None = None) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    target = target or value.get(TARGET)
+    inner = {key: _filled(item) for key, item in value.items()}
+    return {**inner, **{key: default for key, default in defaults_of(target).items() if key not in inner}}

@@ -34,17 +34,12 @@ def leave_output(to: TextIO | None = None) -> None:
 
 
 def print_dry_run(config: dict[str, object]) -> int:
-    """Print what `dry_run=true` shows: the configuration, the target of each group, `facts`, the verdict. Return 0."""
+    """Print what `dry_run=true` shows: the configuration and the verdict. Return 0."""
     import yaml
-
-    from nlu.config.signature import read_signature
 
     with printing():
         print(yaml.safe_dump(config, allow_unicode=True, sort_keys=False), end="")
         print()
-        for group, node in config.items():
-            if isinstance(node, dict) and "_target_" in node:
-                print(f"# {group}: {read_signature(node['_target_']).doc}")
         print(_VERDICT)
     return 0
 

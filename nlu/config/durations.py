@@ -48,12 +48,9 @@ def parse_duration(text: object) -> Duration:
 
 def parse_interval(value: object) -> Duration | None:
     """Return None for 0 and a duration otherwise. Raises UserError for anything else."""
-    if value == "0" or (_is_number(value) and value == 0):
-        return None
-    duration = _read(value)
-    if duration is None:
+    if not is_interval(value):
         raise UserError(f"{value!r} must be {duration_rule('interval', value)}")
-    return duration
+    return _read(value)
 
 
 def parse_warmup(value: object) -> float | Duration:
@@ -75,6 +72,21 @@ def duration_rule(kind: str, value: object) -> str:
 
 def _with_units(text: str) -> str:
     return f"{text}st (steps), {text}ep (epochs) or {text}ex (examples)"
+
+
+def is_duration(value: object) -> bool:
+    """Return whether a value is a duration above 0."""
+    return _read(value) is not None
+
+
+def is_interval(value: object) -> bool:
+    """Return whether a value is 0 or a duration."""
+    return value == "0" or (_is_number(value) and value == 0) or is_duration(value)
+
+
+def is_warmup(value: object) -> bool:
+    """Return whether a value is a ratio from 0 to 1 or a duration."""
+    return (_is_number(value) and 0 <= value <= 1) or is_duration(value)
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

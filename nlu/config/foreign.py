@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nlu.config.choices import SCHEMAS, conf_dir
-from nlu.config.signature import read_signature
+from nlu.config.keys import schema_of
 
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx", ".txt", ".conll", ".gz")
 _CONFIGURATIONS = (".hjson", ".yaml", ".yml", ".jsonnet", ".libsonnet", ".toml")
@@ -176,6 +176,6 @@ def _is_of(group: str, schema: str | None) -> bool:
     """Return whether a command has a top-level key; all have Hydra's keys and can be replaced by another command."""
     if schema not in SCHEMAS.values() or group in ("hydra", "python"):
         return True
-    known = read_signature(schema).parameters
+    known = schema_of(schema).keys
     # Choices of these groups change keys of others.
     return group in known or group in ("debug", "experiment") and "trainer" in known

@@ -8,8 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.errors import UserError
-
-TARGET = "_target_"
+from nlu.config.types import TARGET
 
 
 def is_trusted(target: str, trusted: Sequence[str] = ()) -> bool:

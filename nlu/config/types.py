@@ -1,76 +1,67 @@
-"""Constrained types for constructor signatures, which are the schema of configuration groups.
+"""Constrained types of keys. pydantic checks them, and `nlu.config.rules_of_types` says them in words.
 
-`nlu.config.signature` reads a signature such as `hidden_size: PositiveInt = 768` from source, and
-`nlu.config.checks.values` checks values against it before anything heavy is imported. At run time these types are plain
-`int`, `float` and `str`.
+This module imports nothing heavy. At run time the types are plain `int`, `float`, `str` and `dict`.
 """
 
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from annotated_types import Ge, Gt, Le, Len, Lt, Predicate
 
-@dataclass(frozen=True)
-class Range:
-    """A numeric range that includes its ends, unless `open_min` or `open_max`; None = unbounded; `odd` = only odd."""
+from nlu.config.durations import is_duration, is_interval, is_warmup
 
-    min: float | None = None
-    max: float | None = None
-    open_min: bool = False
-    open_max: bool = False
-    odd: bool = False
-
-
-@dataclass(frozen=True)
-class Written:
-    """A text with a syntax; `kind` names its parser."""
-
-    kind: str
+TARGET = "_target_"
 
 
 @dataclass(frozen=True)
 class Naming:
-    """A text that names something (`what`); whether that exists is not checked here."""
+    """What a text names (`what`); whether that exists is not checked here."""
 
     what: str
 
 
-@dataclass(frozen=True)
-class Nested:
-    """A mapping with a `_target_`; the constructor gets the object that it builds. `what` describes valid mappings."""
-
-    what: str
+def is_odd(value: int) -> bool:
+    """Return whether a number is odd."""
+    return value % 2 == 1
 
 
-PositiveInt = Annotated[int, Range(min=1)]
-OddPositiveInt = Annotated[int, Range(min=1, odd=True)]
-FoldCount = Annotated[int, Range(min=2)]
-RowLength = Annotated[int, Range(min=8)]
+def is_node(value: Any) -> bool:
+    """Return whether a value is a mapping with a `_target_`, from which a constructor's argument is built."""
+    return isinstance(value, dict) and TARGET in value
+
+
+PositiveInt = Annotated[int, Ge(1)]
+OddPositiveInt = Annotated[int, Ge(1), Predicate(is_odd)]
+FoldCount = Annotated[int, Ge(2)]
+RowLength = Annotated[int, Ge(8)]
 """Most tokens of a row; fewer would leave no room for text beside the special tokens."""
-NonNegativeInt = Annotated[int, Range(min=0)]
-PositiveFloat = Annotated[float, Range(min=0, open_min=True)]
-NonNegativeFloat = Annotated[float, Range(min=0)]
-Port = Annotated[int, Range(min=0, max=65535)]
-Probability = Annotated[float, Range(min=0, max=1, open_max=True)]
+NonNegativeInt = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+NonNegativeFloat = Annotated[float, Ge(0)]
+Port = Annotated[int, Ge(0), Le(65535)]
+Probability = Annotated[float, Ge(0), Lt(1)]
 """A dropout rate or similar: 0 is off, 1 would leave nothing."""
-Fraction = Annotated[float, Range(min=0, max=1)]
-Duration = Annotated[str, Written("duration")]
+Fraction = Annotated[float, Ge(0), Le(1)]
+TwoRates = Annotated[list[Probability], Len(2, 2)]
+Duration = Annotated[str, Predicate(is_duration)]
 """`3ep` epochs, `500st` optimizer steps, `32000ex` examples seen; more than 0."""
-Interval = Annotated[str | int, Written("interval")]
+Interval = Annotated[str | int, Predicate(is_interval)]
 """A duration, or 0 for "only at the end"."""
-Warmup = Annotated[str | float, Written("warmup")]
+Warmup = Annotated[str | float, Predicate(is_warmup)]
 """A ratio of the whole run in [0, 1], or a duration."""
 Weights = Annotated[str, Naming("a folder in Hugging Face layout, hf://NAME or RUN/best")]
 TrainedRun = Annotated[str, Naming("a run, RUN/best-2, RUN/last, a checkpoint's folder or a search")]
 InputFile = Annotated[str, Naming("a file, a URL or - for standard input")]
 OutputFile = Annotated[str, Naming("a file, an address of a store or - for standard output")]
 NewFolder = Annotated[str, Naming("a new folder")]
-MethodNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.methods.rdrop.RDrop, alpha: 1}")]
+_Node = Annotated[Any, Predicate(is_node)]
+MethodNode = Annotated[_Node, Naming("a mapping such as {_target_: nlu.methods.rdrop.RDrop, alpha: 1}")]
 """A method inside another method."""
-DataNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.data.dataset.Files, train: my.csv}")]
+DataNode = Annotated[_Node, Naming("a mapping such as {_target_: nlu.data.dataset.Files, train: my.csv}")]
 """One of several data sets."""
-ReaderNode = Annotated[Any, Nested("a mapping such as {_target_: mypkg.xml.Items, tag: item}")]
-LayoutNode = Annotated[Any, Nested("a mapping such as {_target_: mypkg.ends.Ends, head: 64}")]
-TaskNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.tasks.classify.Classify}")]
-LossNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.losses.focal.Focal, gamma: 2}")]
-HeadNode = Annotated[Any, Nested("a mapping such as {_target_: nlu.models.heads.crf.CrfHead}")]
+ReaderNode = Annotated[_Node, Naming("a mapping such as {_target_: mypkg.xml.Items, tag: item}")]
+LayoutNode = Annotated[_Node, Naming("a mapping such as {_target_: mypkg.ends.Ends, head: 64}")]
+TaskNode = Annotated[_Node, Naming("a mapping such as {_target_: nlu.tasks.classify.Classify}")]
+LossNode = Annotated[_Node, Naming("a mapping such as {_target_: nlu.losses.focal.Focal, gamma: 2}")]
+HeadNode = Annotated[_Node, Naming("a mapping such as {_target_: nlu.models.heads.crf.CrfHead}")]
 """Task, loss and head of one of several data sets."""

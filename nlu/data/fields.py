@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.config.signature import read_constants
+from nlu.config.keys import facts_of
 from nlu.storage.places import plain_name
 
 TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -140,7 +140,7 @@ def target_roles(task: Mapping[str, Any]) -> tuple[str, ...]:
     They are the class constant `roles` of the task's target. Raises UserError if that target does not exist.
     """
     target = task.get("target")
-    return tuple(read_constants(target).get("roles", ())) if isinstance(target, str) else ()
+    return tuple(facts_of(target).get("roles", ())) if isinstance(target, str) else ()
 
 
 def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:

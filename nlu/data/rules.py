@@ -15,7 +15,7 @@ from nlu.config.checks.composing import MISSING
 from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
-from nlu.config.signature import read_constants
+from nlu.config.keys import facts_of
 from nlu.config.targets import TARGET
 from nlu.data.fields import (
     IN_WINDOWS,
@@ -71,7 +71,7 @@ def _long_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterat
         yield "data.long is windows, but data.layout makes sequences of its own; set data.long=cut, or data.layout=null"
     target = task.get("target")
     with suppress(UserError):
-        if isinstance(target, str) and read_constants(target).get("kind") == "words":
+        if isinstance(target, str) and facts_of(target).get("kind") == "words":
             yield (
                 "data.long is windows, but this task masks words, which no window needs; set data=corpus, which makes "
                 "blocks of texts of any length, or data.long=cut"
@@ -134,7 +134,7 @@ def stream_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
     rest = "needs all training rows, which data.stream=true writes while a run trains"
     target = task.get("target")
     with suppress(UserError):
-        if isinstance(target, str) and not read_constants(target).get("streams"):
+        if isinstance(target, str) and not facts_of(target).get("streams"):
             name = config["task"][TARGET].rpartition(".")[2].lower()
             yield f"task={name} {rest}; set data.stream=false, or task=mlm"
     if config["task"].get("frequency_power"):
@@ -257,7 +257,7 @@ def _reads(config: Mapping[str, Any]) -> str:
 def _constants(config: Mapping[str, Any], group: str) -> dict[str, Any]:
     """Return the class constants of a group; {} if its class cannot be read."""
     with suppress(UserError):
-        return read_constants(config[group][TARGET])
+        return facts_of(config[group][TARGET])
     return {}
 
 
@@ -272,9 +272,7 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], re
             yield f"data.fields.{role}: unknown field; {hint(role, known)}; map one of these"
     roles_of: dict[str | int, list[str]] = {}
     for role, given in fields.items():
-        if isinstance(given, list) and (
-            role != "label" or not read_constants(str(task.get("target"))).get("takes_columns")
-        ):
+        if isinstance(given, list) and (role != "label" or not facts_of(str(task.get("target"))).get("takes_columns")):
             yield (
                 f"data.fields.{role} is {given}, but only the label of task=multilabel or classify may have several "
                 f"columns, each of 0 and 1; set data.fields.{role} to one column"
@@ -306,7 +304,7 @@ def _own_roles(data: Mapping[str, Any]) -> tuple[str, ...] | None:
     if not isinstance(node := data.get("layout"), Mapping):
         return None
     try:
-        roles = read_constants(node[TARGET]).get("roles")
+        roles = facts_of(node[TARGET]).get("roles")
     except (UserError, KeyError, TypeError):
         # Validation reports a target that cannot be read.
         return None

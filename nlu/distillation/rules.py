@@ -9,7 +9,7 @@ from nlu.config.checks.composing import MISSING
 from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
 from nlu.config.members import is_mixture
-from nlu.config.signature import read_constants
+from nlu.config.keys import facts_of
 from nlu.config.targets import TARGET
 
 LEARNED = tuple(f"nlu.metrics.kinds.{name}" for name in ("ClassKind", "SpanKind", "LabelSetKind", "NumberKind"))
@@ -59,7 +59,7 @@ def _reads(config: Mapping[str, Any]) -> str:
     """Return what the loss reads: logits, or cosines of texts."""
     # A loss that cannot be read is another problem, which is reported anyway.
     with suppress(UserError, KeyError, TypeError):
-        return str(read_constants(config["loss"][TARGET]).get("reads", "logits"))
+        return str(facts_of(config["loss"][TARGET]).get("reads", "logits"))
     return "logits"
 
 

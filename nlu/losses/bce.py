@@ -15,20 +15,17 @@ from torch import Tensor
 
 from nlu.config.by_class import by_class
 from nlu.config.errors import UserError
-from nlu.config.types import Probability
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss, bernoulli_divergence, each_probability
 
 
+@takes(schemas.Bce)
 class Bce(RowLoss):
     """Binary cross-entropy of all classes except the first, in nats; the first logit is not used."""
 
-    kinds = ("classes",)
-    has_own_decision = True
-
-    def __init__(self, *, threshold: Probability | dict[str, Probability] = 0.5):
-        """`threshold`: a row in which no class has this probability belongs to the first class; one for all classes, or
-        by class (others 0.5)."""
-        self.threshold = threshold
+    def __init__(self, keys: schemas.Bce):
+        self.threshold = keys.threshold
         self._at_least_K: torch.Tensor | None = None
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:

@@ -6,24 +6,21 @@ Axes: N rows, C labels.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.types import NonNegativeFloat
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import ClassWeights, RowLoss
 
 
+@takes(schemas.BceMultilabel)
 class BceMultilabel(RowLoss):
     """Binary cross-entropy in nats."""
 
-    kinds = ("label_set",)
-
-    def __init__(self, *, positive_weights: dict[str, NonNegativeFloat] | Literal["inverse_frequency"] | None = None):
-        """`positive_weights` multiply the loss of a label in rows that have it: by name (others 1), or
-        inverse_frequency = rows without the label / rows with it; null = off."""
-        self._weights = ClassWeights("positive_weights", positive_weights)
+    def __init__(self, keys: schemas.BceMultilabel):
+        self._weights = ClassWeights("positive_weights", keys.positive_weights)
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
         """Take the labels. Raises UserError for the weight of an unknown label.

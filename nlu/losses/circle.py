@@ -19,21 +19,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlu.config.errors import UserError
-from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 
 
+@takes(schemas.Circle)
 class Circle:
     """Circle loss of two classes, the second of which is positive; the loss of a micro-batch times its rows."""
 
     by_row = False
-    kinds = ("classes",)
-    reads = "logits"
 
-    def __init__(self, *, scale: PositiveFloat = 32.0, margin: Fraction = 0.25, ce_weight: NonNegativeFloat = 0.0):
-        """`scale`: how much the worst rows outweigh the others. `margin`: the aim is a positive score above 1 - margin
-        and a negative score below margin. `ce_weight`: weight of an additional cross-entropy; 0 = off, which is
-        required if the score is a cosine."""
-        self.scale, self.margin, self.ce_weight = scale, margin, ce_weight
+    def __init__(self, keys: schemas.Circle):
+        self.scale, self.margin, self.ce_weight = keys.scale, keys.margin, keys.ce_weight
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
         """Take the classes. Raises UserError unless there are two."""

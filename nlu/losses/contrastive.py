@@ -7,26 +7,22 @@ Axes: N rows.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
-from nlu.config.types import PositiveFloat
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss
 
 
+@takes(schemas.Contrastive)
 class Contrastive(RowLoss):
     """Half the squared distance of a matching pair, or half the square by which another pair misses the margin."""
 
-    kinds = ("classes",)
-    reads = "cosine"
-
-    def __init__(self, *, distance: Literal["cosine", "euclidean"] = "cosine", margin: PositiveFloat = 0.5):
-        """`distance`: cosine = 1 - cos(u, v), from 0 to 2; euclidean = that of u / |u| and v / |v|, from 0 to 2.
-        `margin`: other pairs are pushed apart up to this distance."""
-        self.distance, self.margin = distance, margin
+    def __init__(self, keys: schemas.Contrastive):
+        self.distance, self.margin = keys.distance, keys.margin
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
         """Take the classes; the second is that of matching pairs. Raises UserError unless there are two."""

@@ -7,31 +7,22 @@ Axes: N rows, C classes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.types import NonNegativeFloat, Probability
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import ClassWeights, RowLoss, balanced
 
 
+@takes(schemas.CrossEntropy)
 class CrossEntropy(RowLoss):
     """Cross-entropy in nats."""
 
-    kinds = ("classes", "tags", "words")
-
-    def __init__(
-        self,
-        *,
-        label_smoothing: Probability = 0.0,
-        class_weights: dict[str, NonNegativeFloat] | Literal["inverse_frequency"] | None = None,
-    ):
-        """`label_smoothing`: share of the target that is spread evenly over all classes; 0 = off. `class_weights`
-        multiply the loss of a row by its class: by name (others 1), or inverse_frequency = rows / (classes * rows of
-        the class); null = off. The weighted sum is divided by the number of rows, so weights scale the gradient."""
-        self.label_smoothing = label_smoothing
-        self._weights = ClassWeights("class_weights", class_weights)
+    def __init__(self, keys: schemas.CrossEntropy):
+        self.label_smoothing = keys.label_smoothing
+        self._weights = ClassWeights("class_weights", keys.class_weights)
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
         """Take the classes. Raises UserError for the weight of an unknown class."""

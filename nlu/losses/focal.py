@@ -7,32 +7,23 @@ Axes: N rows, C classes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.types import NonNegativeFloat
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import ClassWeights, RowLoss, balanced
 
 
+@takes(schemas.Focal)
 class Focal(RowLoss):
     """Focal loss in nats."""
 
-    kinds = ("classes", "tags")
-
-    def __init__(
-        self,
-        *,
-        gamma: NonNegativeFloat = 2.0,
-        class_weights: dict[str, NonNegativeFloat] | Literal["inverse_frequency"] | None = None,
-    ):
-        """`gamma`: how strongly the weight of confident, correct rows is reduced; 0 = cross-entropy. `class_weights`
-        multiply the loss of a row by its class, the paper's alpha: by name (others 1), or inverse_frequency = rows /
-        (classes * rows of the class); null = off."""
-        self.gamma = gamma
-        self._weights = ClassWeights("class_weights", class_weights)
+    def __init__(self, keys: schemas.Focal):
+        self.gamma = keys.gamma
+        self._weights = ClassWeights("class_weights", keys.class_weights)
 
     def bind(self, names: Sequence[str], counts: Mapping[str, int] | None = None, examples: int | None = None) -> None:
         """Take the classes. Raises UserError for the weight of an unknown class."""

@@ -15,21 +15,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.types import PositiveInt
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss
 
 
+@takes(schemas.GhmC)
 class GhmC:
     """Gradient-harmonized one-vs-rest cross-entropy, in nats."""
 
     by_row = False
-    kinds = ("classes", "tags")
-    reads = "logits"
     bind = RowLoss.bind
 
-    def __init__(self, *, bins: PositiveInt = 10):
-        """`bins`: number of bins of equal width between 0 and 1, the range of the gradient norm."""
-        self.bins = bins
+    def __init__(self, keys: schemas.GhmC):
+        self.bins = keys.bins
 
     def __call__(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the sum over rows of the mean over classes, float32."""

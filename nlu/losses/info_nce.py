@@ -11,21 +11,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.types import PositiveFloat
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss
 
 
+@takes(schemas.InfoNce)
 class InfoNce:
     """InfoNCE with in-batch negatives, in nats; the larger the micro-batch, the harder the task."""
 
     by_row = False
-    kinds = ("classes", "none")
-    reads = "similarities"
     bind = RowLoss.bind
 
-    def __init__(self, *, temperature: PositiveFloat = 0.05):
-        """`temperature` divides cosines; a lower one gives more weight to the nearest negatives."""
-        self.temperature = temperature
+    def __init__(self, keys: schemas.InfoNce):
+        self.temperature = keys.temperature
 
     def __call__(self, similarities_NN: Tensor, labels_N: Tensor) -> Tensor:
         """Return the sum over rows with a label above 0, float32.

@@ -12,19 +12,17 @@ Axes: N rows, C classes.
 import torch
 from torch import Tensor
 
-from nlu.config.types import PositiveFloat
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss
 
 
+@takes(schemas.Kl)
 class Kl(RowLoss):
     """Divergence in nats, 0 where the predicted distribution equals the target."""
 
-    kinds = ("soft_classes",)
-
-    def __init__(self, *, temperature: PositiveFloat = 1.0):
-        """`temperature` divides the logits of target and model; 1 = off, larger values show more of the small
-        probabilities."""
-        self.temperature = temperature
+    def __init__(self, keys: schemas.Kl):
+        self.temperature = keys.temperature
 
     def per_row(self, logits_NC: Tensor, targets_NC: Tensor) -> Tensor:
         """Return the loss of each row; (N,). `targets_NC` are logits; minus infinity is a probability of 0."""

@@ -15,10 +15,9 @@ from nlu.config.nearest import hint
 
 
 class Loss(Protocol):
-    """A sum over rows, in nats unless the loss says otherwise. The constructor takes the options by keyword.
+    """A sum over rows, in nats unless the loss says otherwise. The constructor takes the keys by keyword.
 
-    The class constants are read from the source, so that a loss that does not fit a task is refused before torch is
-    imported. Sums are divided by the number of rows, without weights.
+    Sums are divided by the number of rows, without weights.
     """
 
     by_row: bool

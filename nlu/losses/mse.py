@@ -9,19 +9,17 @@ Axes: N rows.
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.types import PositiveFloat
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss
 
 
+@takes(schemas.Mse)
 class Mse(RowLoss):
     """Squared error of the standardized target."""
 
-    kinds = ("number",)
-
-    def __init__(self, *, huber_delta: PositiveFloat | None = None):
-        """`huber_delta`: the error, in standard deviations of the target, above which the loss grows linearly;
-        null = squared."""
-        self.huber_delta = huber_delta
+    def __init__(self, keys: schemas.Mse):
+        self.huber_delta = keys.huber_delta
 
     def per_row(self, logits_N1: Tensor, labels_N: Tensor) -> Tensor:
         """Return the loss of each row; (N,)."""

@@ -11,17 +11,16 @@ Axes: N rows, C classes.
 
 from torch import Tensor
 
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss
 
 
+@takes(schemas.MseLogits)
 class MseLogits(RowLoss):
     """Squared difference of logits, in their unit."""
 
-    kinds = ("soft_classes",)
     needs_logits = True
-
-    def __init__(self) -> None:
-        """No options."""
 
     def per_row(self, logits_NC: Tensor, targets_NC: Tensor) -> Tensor:
         """Return the loss of each row; (N,)."""

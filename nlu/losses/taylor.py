@@ -11,18 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlu.config.types import PositiveInt
+from nlu.config.keys import takes
+from nlu.losses import keys as schemas
 from nlu.losses.loss import RowLoss
 
 
+@takes(schemas.Taylor)
 class Taylor(RowLoss):
     """Taylor cross-entropy in nats."""
 
-    kinds = ("classes", "tags")
-
-    def __init__(self, *, taylor_n: PositiveInt = 2):
-        """`taylor_n`: number of terms; few are more robust to wrong labels, many learn faster."""
-        self.taylor_n = taylor_n
+    def __init__(self, keys: schemas.Taylor):
+        self.taylor_n = keys.taylor_n
 
     def per_row(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the loss of each row; (N,)."""

@@ -17,7 +17,7 @@ from nlu.config.choices import RUN, conf_dir, target_of, with_defaults
 from nlu.config.errors import DataError, UserError
 from nlu.config.members import own_name
 from nlu.config.schema import flat
-from nlu.config.signature import read_constants
+from nlu.config.keys import facts_of
 from nlu.config.targets import TARGET
 from nlu.runs.records import Cell, read_rows
 from nlu.storage.locks import is_locked
@@ -412,6 +412,6 @@ def metric_of(config: dict[str, Any]) -> tuple[str | None, bool]:
 def task_constants(config: dict[str, Any]) -> dict[str, Any]:
     """Return the constants of the class of the run's task; none if the class cannot be found here."""
     try:
-        return read_constants(config.get("task._target_") or "")
+        return facts_of(config.get("task._target_") or "")
     except (UserError, ValueError):
         return {}

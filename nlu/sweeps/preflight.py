@@ -23,7 +23,7 @@ from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.members import is_composite, metrics_of, own_name
 from nlu.config.schema import flat
-from nlu.config.signature import read_constants
+from nlu.config.keys import facts_of
 from nlu.config.stopping import STOPPED
 from nlu.storage.redaction import without_secrets
 from nlu.sweeps.space import Space, overrides_of, written
@@ -41,7 +41,7 @@ def direction_of(configs: Sequence[Mapping[str, Any]], asked: str | None) -> Dir
     """
     metrics: dict[str, Direction] = {}
     for config in configs:
-        task = read_constants(config["task"]["_target_"])
+        task = facts_of(config["task"]["_target_"])
         metric = config["trainer"]["major_metric"] or task["default_metric"]
         metrics[metric] = "minimize" if own_name(metric) in task["lower_is_better"] else "maximize"
     if len(metrics) > 1:
@@ -62,7 +62,7 @@ def metrics_of_trials(configs: Sequence[Mapping[str, Any]]) -> tuple[str, dict[s
     """
     metric, found = "", list[dict[str, bool]]()
     for config in configs:
-        task = read_constants(config["task"]["_target_"])
+        task = facts_of(config["task"]["_target_"])
         metric = config["trainer"]["major_metric"] or task["default_metric"]
         names = [metric] if is_composite(config) else [metric, *metrics_of(config["task"], task)]
         found.append({name: own_name(name) not in task["lower_is_better"] for name in names})

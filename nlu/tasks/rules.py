@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from nlu.config.errors import UserError
-from nlu.config.signature import read_constants
+from nlu.config.keys import facts_of
 from nlu.config.targets import TARGET
 from nlu.data.rules import OF_ONE_DOCUMENT, halves_problem
 
@@ -17,7 +17,7 @@ def class_problems(config: Mapping[str, Any], constants: Mapping[str, Any]) -> I
     threshold, fallback = task.get("threshold"), task.get("fallback")
     if "fallback" in task and threshold is not None:
         with suppress(UserError):
-            if read_constants(loss[TARGET]).get("has_own_decision"):
+            if facts_of(loss[TARGET]).get("has_own_decision"):
                 yield (
                     f"task.threshold is {_shown(threshold)}, but this loss decides by its own rule; set "
                     "task.threshold=null, and for loss=bce loss.threshold"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nlu.config.choices import RUN, choice_of, defaults_of, with_defaults
+from nlu.config.keys import facts_of
 from nlu.config.members import (
     MEAN,
     PARTS_OF_TASK,
@@ -18,7 +19,6 @@ from nlu.config.members import (
     own_loss_of,
 )
 from nlu.config.nearest import hint
-from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -96,7 +96,7 @@ def _loss(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
 def _major_metric(config: Mapping[str, Any], names: list[str]) -> Iterator[str]:
     metric = config["trainer"]["major_metric"]
     tasks = {
-        name: (node, read_constants(node[TARGET]))
+        name: (node, facts_of(node[TARGET]))
         for name in names
         if isinstance(node := (config["task"]["tasks"] or {}).get(name), Mapping)
     }

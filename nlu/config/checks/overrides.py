@@ -31,15 +31,14 @@ from nlu.config.checks.reading import (
     said_of,
     sweep_problem,
 )
-from nlu.config.checks.typed import type_problem
 from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.validate import known_keys, problems
 from nlu.config.choices import EVALUATE, RUN
 from nlu.config.errors import UserError
 from nlu.config.foreign import choice_elsewhere, key_elsewhere, table
+from nlu.config.keys import schema_of
 from nlu.config.nearest import hint
 from nlu.config.schema import flat
-from nlu.config.signature import read_signature
 
 OfHydra = Callable[[DictConfig, Sequence[Override]], list[str]]
 """returns what is wrong with Hydra's keys of a --multirun, given the composed configuration with `hydra` and the
@@ -61,7 +60,7 @@ def override_problems(
     initialized yet.
     """
     with initialize_config_search_path(search_path):
-        keys = frozenset(read_signature(schema).parameters)
+        keys = frozenset(schema_of(schema).keys)
         return _Trial(config_name, is_multirun, keys, of_hydra).run(overrides, schema)
 
 
@@ -286,8 +285,6 @@ class _Trial:
                 composed = self.compose_hydra()
                 if not has_key(composed, alternative.key.removeprefix("hydra.")):
                     return _unknown_hydra_key(alternative, composed)
-                if (problem := type_problem(alternative.text, OmegaConf.create({"hydra": composed}))) is not None:
-                    return problem
             elif not has_key(config, alternative.key):
                 return _unknown_key(alternative, config, schema)
         return f"{alternative.text} does not fit: {said_of(error)}"

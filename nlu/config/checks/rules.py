@@ -35,9 +35,9 @@ from nlu.config.checks.mixture import mixture_problems
 from nlu.config.choices import choice_of, defaults_of, target_of, targets_of
 from nlu.config.errors import UserError
 from nlu.config.foreign import metrics_elsewhere
+from nlu.config.keys import facts_of
 from nlu.config.members import is_composite, is_mixture, metrics_of
 from nlu.config.nearest import hint
-from nlu.config.signature import read_constants
 from nlu.config.targets import TARGET, import_target, is_trusted
 from nlu.config.words import beyond_positions, one_of
 from nlu.storage.places import address_problems, is_object
@@ -68,7 +68,7 @@ def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, d
         target = node.get(TARGET) if isinstance(node, Mapping) else None
         if isinstance(target, str) and is_trusted(target, trusted):
             with suppress(UserError):
-                found[group] = read_constants(target)
+                found[group] = facts_of(target)
     return found
 
 
@@ -105,7 +105,7 @@ def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]])
     misfit = _misfit(constants["loss"], task) if "loss" in constants else None
     if misfit:
         others = targets_of("loss").items()
-        fitting = [choice for choice, target in others if not _misfit(read_constants(target), task)]
+        fitting = [choice for choice, target in others if not _misfit(facts_of(target), task)]
         yield (
             f"loss is {loss()}, which reads {misfit[0]}, but task={name()} gives {misfit[1]}; leave out loss= for the "
             f"task's own, or choose one that fits: {', '.join(fitting)}"
@@ -139,7 +139,7 @@ def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]])
 
 def _misfit(loss: dict[str, Any], task: dict[str, Any]) -> tuple[str, str] | None:
     """Return what a loss reads and what the task gives instead; None if they fit."""
-    kind = read_constants(task["target"]).get("kind") if "target" in task else None
+    kind = facts_of(task["target"]).get("kind") if "target" in task else None
     kinds, reads = loss.get("kinds"), loss.get("reads", "logits")
     if kind and kinds and kind not in kinds:
         return one_of(kinds), kind
@@ -310,7 +310,7 @@ def _model(config: dict[str, Any], constants: dict[str, Any], task: Mapping[str,
         positions = constants.get("default_positions")
     if positions is not None and max_len > positions:
         target = task.get("target")
-        masks = isinstance(target, str) and read_constants(target).get("kind") == "words"
+        masks = isinstance(target, str) and facts_of(target).get("kind") == "words"
         yield beyond_positions(max_len, positions, () if masks else task.get("layouts", ()))
 
 

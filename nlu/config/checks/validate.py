@@ -1,14 +1,15 @@
-"""Check a whole configuration against the signatures of its targets, before anything is built; report all problems."""
+"""Check a whole configuration against the schemas of its targets, before anything is built; report all problems."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from nlu.config.checks.composing import MISSING, UNRESOLVED
 from nlu.config.checks.rules import cross_problems
 from nlu.config.checks.unknown import hint_of_key
-from nlu.config.checks.values import broken_rule, check_value, show
-from nlu.config.choices import EVALUATE, PLAIN_GROUPS, PREPROCESS, RUN, with_defaults, with_targets
+from nlu.config.checks.values import rule_of, show, wrong_values
+from nlu.config.choices import EVALUATE, PLAIN_GROUPS, PREPROCESS, RUN, with_defaults
 from nlu.config.errors import UserError
-from nlu.config.signature import Signature, read_signature
+from nlu.config.keys import REQUIRED, Schema, schema_of
 from nlu.config.targets import TARGET, is_trusted, untrusted
 
 SHORT_FORMS = {"input.path": "input"}
@@ -17,8 +18,6 @@ CHOSEN_BY_NAME = ("data.sets", "task.tasks")
 """Keys of a mixture whose entries are choices of a group."""
 _OF_A_WRONG_VALUE = (UserError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
 """What a rule may raise for a value of a wrong type or range, or for a key that is not set."""
-_NOTHING = object()
-"""A value that no annotation allows."""
 
 
 def problems(config: Mapping[str, object], schema: str = RUN, with_cross_rules: bool = True) -> list[str]:
@@ -29,7 +28,7 @@ def problems(config: Mapping[str, object], schema: str = RUN, with_cross_rules: 
     """
     # Rules read keys without asking whether they are there, so defaults come first.
     own = with_defaults({key: value for key, value in config.items() if key != "hydra"}, schema)
-    found = _Checker(_trusted(own), schema).top(own)
+    found = [*unknown_keys(own, schema), *_values(own, schema)]
     if schema not in (RUN, PREPROCESS, EVALUATE) or not with_cross_rules:
         return found
     refused = set(map(_key_of, found))
@@ -43,151 +42,128 @@ def problems(config: Mapping[str, object], schema: str = RUN, with_cross_rules: 
         raise
 
 
-def known_keys(config: Mapping[str, object], schema: str = RUN) -> set[str]:
-    """Return the full keys that may be set: those of `config` and of its signatures."""
-    config = with_targets(config)
-    keys = set(_full_keys("", config))
-    for key, value in [("", config), *_mappings("", config)]:
-        target = schema if key == "" else value.get(TARGET) or PLAIN_GROUPS.get(key)
-        signature = _signature_or_none(target, _trusted(config))
-        keys |= {_join(key, name) for name in signature.parameters} if signature else set()
-    return {key for key in keys if not key.endswith(TARGET)}
-
-
-class _Checker:
-    """Collects the problems of one configuration."""
-
-    def __init__(self, trusted: list[str], schema: str):
-        self.trusted, self.schema = trusted, schema
-
-    def top(self, config: Mapping[str, object]) -> list[str]:
-        signature = read_signature(self.schema)
-        found = self.keys("", config, signature)
-        for key, value in config.items():
-            if key not in signature.parameters:
+def unknown_keys(config: Mapping[str, object], schema: str) -> list[str]:
+    """Return a problem for each key that no schema has, and for each target that is not one; no value is checked."""
+    found, wrong, valid = [], [], []
+    for node in nodes_of(config, schema):
+        if isinstance(node.schema, str):
+            found.append(node.schema)
+            continue
+        valid += [f"{node.prefix}{name}" for name in node.schema.keys]
+        for name in node.values:
+            if name == TARGET or name in node.schema.keys:
                 continue
-            if key not in PLAIN_GROUPS:
-                found += self.inside(key, value)
-            elif isinstance(value, Mapping):
-                found += self.keys(key, value, read_signature(PLAIN_GROUPS[key]))
-        return found + [
-            f"{key} is {show(config[key])} but must be a choice of its group; set {key}=NAME_OF_A_CHOICE"
-            for key, parameter in signature.parameters.items()
-            if parameter.required
-            and check_value(parameter.annotation, _NOTHING) is None
-            and _is_scalar(config.get(key, UNRESOLVED))
-        ]
+            if name in node.schema.positional:
+                key = f"{node.prefix}{name}"
+                found.append(f"{key} cannot be set: {node.schema.target} gets it from the program; remove {key}")
+            elif not node.schema.is_open:
+                wrong.append(f"{node.prefix}{name}")
+    return found + [f"{key}: unknown key; {hint_of_key(key, valid, schema)}" for key in wrong]
 
-    def inside(self, key: str, value: object) -> list[str]:
-        """Check the nodes and unset values at any depth below `key`, whose own value is already checked."""
-        if isinstance(value, Mapping):
-            if TARGET in value:
-                return self.node(key, value)
-            return [text for name, item in value.items() for text in self.item(_join(key, name), item)]
-        if isinstance(value, list | tuple):
-            return [text for number, item in enumerate(value) for text in self.item(f"{key}[{number}]", item)]
-        return []
 
-    def item(self, key: str, value: object) -> list[str]:
-        return [f"{key} is not set; set {key}"] if _is_missing(value) else self.inside(key, value)
+def known_keys(config: Mapping[str, object], schema: str = RUN) -> list[str]:
+    """Return the full keys that the schemas of a configuration have."""
+    nodes = [(node.prefix, node.schema) for node in nodes_of(config, schema)]
+    return [f"{prefix}{name}" for prefix, own in nodes if not isinstance(own, str) for name in own.keys]
 
-    def node(self, key: str, node: Mapping[str, object]) -> list[str]:
-        target = node[TARGET]
-        # Its interpolation is reported already.
-        if target is UNRESOLVED:
-            return []
-        if not isinstance(target, str) or _is_missing(target):
-            return [f"{key}.{TARGET} is {show(target)} but must name a class; set it to package.module.Class"]
-        if not is_trusted(target, self.trusted):
-            return [f"{key}.{TARGET} is refused: {untrusted(target)}"]
-        try:
-            signature = read_signature(target)
-        except UserError as error:
-            return [f"{key}.{TARGET} cannot be read: {problem}" for problem in error.problems]
-        arguments = {name: value for name, value in node.items() if name != TARGET}
-        found = self.keys(key, arguments, signature)
-        return found + [
-            text
-            for name, value in arguments.items()
-            if not _is_missing(value)
-            for text in self.inside(_join(key, name), value)
-        ]
 
-    def keys(self, prefix: str, node: Mapping[str, object], signature: Signature) -> list[str]:
-        found = []
-        for name, value in node.items():
-            if name not in signature.parameters:
-                found += self.unknown(prefix, str(name), signature)
-            # A nested node is checked by its own signature in `inside`.
-            elif not (_is_missing(value) or value is UNRESOLVED or isinstance(value, Mapping) and TARGET in value):
-                problem = broken_rule(_shown_key(prefix, name), signature.parameters[name].annotation, value)
-                found += [problem] if problem else []
-        for name, parameter in signature.parameters.items():
-            value = node.get(name, MISSING if parameter.required else None)
-            if _is_missing(value):
-                found.append(_not_set(_shown_key(prefix, name), check_value(parameter.annotation, _NOTHING)))
-        return found
+class Node(NamedTuple):
+    """Keys with a schema: the top level, a group, or a choice inside a choice."""
 
-    def unknown(self, prefix: str, name: str, signature: Signature) -> list[str]:
-        key = _join(prefix, name)
-        if name in signature.positional:
-            return [f"{key} cannot be set: {name} is not a keyword-only parameter of {signature.target}; remove {key}"]
-        if signature.is_open:
-            return []
-        valid = [_join(prefix, each) for each in signature.parameters]
-        return [f"{key}: unknown key; {hint_of_key(key, valid, self.schema)}"]
+    prefix: str
+    """with which the full names of the keys begin"""
+    values: Mapping[str, object]
+    schema: Schema | str
+    """or why its target has none"""
+
+
+def nodes_of(config: Mapping[str, object], schema: str) -> Iterator[Node]:
+    """Yield the configuration and each node inside it."""
+    whole = schema_of(schema)
+    yield Node("", config, whole)
+    packages = config.get("trusted_packages")
+    trusted = packages if isinstance(packages, list) else []
+    for key, value in config.items():
+        if key in PLAIN_GROUPS and isinstance(value, Mapping):
+            yield Node(f"{key}.", value, schema_of(PLAIN_GROUPS[key]))
+        elif key in whole.keys:
+            yield from _inside(key, value, trusted)
+
+
+def _inside(key: str, value: object, trusted: list[str]) -> Iterator[Node]:
+    items: Iterable[tuple[str, object]] = ()
+    if isinstance(value, Mapping):
+        # An interpolation of a target that fails is reported already.
+        if value.get(TARGET, UNRESOLVED) is not UNRESOLVED:
+            yield Node(f"{key}.", value, _schema_or_problem(f"{key}.{TARGET}", value[TARGET], trusted))
+        items = ((f"{key}.{name}", item) for name, item in value.items())
+    elif isinstance(value, list | tuple):
+        items = ((f"{key}[{number}]", item) for number, item in enumerate(value))
+    for inner, item in items:
+        yield from _inside(inner, item, trusted)
+
+
+def _schema_or_problem(key: str, target: object, trusted: list[str]) -> Schema | str:
+    if not isinstance(target, str) or _is_missing(target):
+        return f"{key} is {show(target)} but must name a class; set it to package.module.Class"
+    if not is_trusted(target, trusted):
+        return f"{key} is refused: {untrusted(target)}"
+    try:
+        return schema_of(target)
+    except UserError as error:
+        return f"{key} cannot be read: {'; '.join(error.problems)}"
+
+
+def _values(config: Mapping[str, object], schema: str) -> Iterator[str]:
+    """Yield a problem for each value that breaks the rule of its key, and for each key that is not set."""
+    for prefix, node, own in nodes_of(config, schema):
+        if isinstance(own, str):
+            continue
+        # A node inside is checked by its own schema, and an interpolation that failed is reported already.
+        given = {name: value for name, value in node.items() if value is not UNRESOLVED and not _is_missing(value)}
+        checked = {name: value for name, value in given.items() if not _has_schema(f"{prefix}{name}", value)}
+        yield from wrong_values(prefix, checked, own.target)
+        for name, key in own.keys.items():
+            if _is_missing(node.get(name, MISSING if key.default is REQUIRED else None)):
+                yield _not_set(_shown(f"{prefix}{name}"), rule_of(key.annotation))
+        for name, value in given.items():
+            yield from _not_set_inside(f"{prefix}{name}", value)
+
+
+def _has_schema(key: str, value: object) -> bool:
+    return isinstance(value, Mapping) and (TARGET in value or key in PLAIN_GROUPS)
+
+
+def _not_set_inside(key: str, value: object) -> Iterator[str]:
+    """Yield a problem for each `???` inside a list or mapping; `_values` finds those of nodes."""
+    if _has_schema(key, value):
+        return
+    items: Iterable[tuple[str, object]] = ()
+    if isinstance(value, Mapping):
+        items = ((f"{key}.{name}", item) for name, item in value.items())
+    elif isinstance(value, list | tuple):
+        items = ((f"{key}[{number}]", item) for number, item in enumerate(value))
+    for inner, item in items:
+        if _is_missing(item):
+            yield f"{inner} is not set; set {inner}"
+        else:
+            yield from _not_set_inside(inner, item)
 
 
 def _key_of(problem: str) -> str:
     return problem.partition(" ")[0].rstrip(":")
 
 
-def _not_set(key: str, rule: str | None) -> str:
+def _not_set(key: str, rule: str) -> str:
     if key in CHOSEN_BY_NAME:
         group = key.partition(".")[0]
         return f"{key} is not set; choose one for each set, by a name of your own: +{group}@{key}.NAME=CHOICE"
-    return f"{key} is not set; set it to {rule.removeprefix('must be ')}" if rule else f"{key} is not set; set {key}"
+    return f"{key} is not set; set it to {rule}" if rule != "anything" else f"{key} is not set; set {key}"
 
 
-def _join(prefix: str, name: object) -> str:
-    return f"{prefix}.{name}" if prefix else str(name)
-
-
-def _shown_key(prefix: str, name: str) -> str:
-    return SHORT_FORMS.get(key := _join(prefix, name), key)
+def _shown(key: str) -> str:
+    return SHORT_FORMS.get(key, key)
 
 
 def _is_missing(value: object) -> bool:
     return isinstance(value, str) and value == MISSING
-
-
-def _is_scalar(value: object) -> bool:
-    return value is not UNRESOLVED and not _is_missing(value) and not isinstance(value, Mapping)
-
-
-def _full_keys(prefix: str, config: Mapping[str, object]) -> list[str]:
-    keys = []
-    for name, value in config.items():
-        key = _join(prefix, name)
-        keys += [key, *(_full_keys(key, value) if isinstance(value, Mapping) else [])]
-    return keys
-
-
-def _mappings(prefix: str, config: Mapping[str, object]) -> list[tuple[str, Mapping[str, object]]]:
-    found = []
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            found += [(_join(prefix, name), value), *_mappings(_join(prefix, name), value)]
-    return found
-
-
-def _trusted(config: Mapping[str, object]) -> list[str]:
-    packages = config.get("trusted_packages")
-    return packages if isinstance(packages, list) else []
-
-
-def _signature_or_none(target: object, trusted: list[str]) -> Signature | None:
-    try:
-        return read_signature(target) if isinstance(target, str) and is_trusted(target, trusted) else None
-    except UserError:
-        return None

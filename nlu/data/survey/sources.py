@@ -12,7 +12,7 @@ import yaml
 from nlu.config.choices import conf_dir
 from nlu.config.errors import DataError, UserError
 from nlu.config.nearest import hint
-from nlu.config.signature import read_signature
+from nlu.config.keys import schema_of
 from nlu.config.targets import TARGET
 from nlu.config.words import listed
 from nlu.data.dataset import Files, SourceFile
@@ -170,7 +170,7 @@ def _files_of(path: Path) -> Files:
         content: object = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"--data is {path}, which is not YAML ({str(error).splitlines()[0]}); fix it") from None
-    known = read_signature(FILES).parameters
+    known = schema_of(FILES).keys
     if not isinstance(content, dict) or content.get(TARGET, FILES) != FILES:
         raise UserError(f"--data is {path}, which does not describe files; name the files themselves")
     values = {key: value for key, value in content.items() if key in known}

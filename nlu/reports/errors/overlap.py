@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.signature import read_constants
+from nlu.config.keys import facts_of
 from nlu.config.targets import TARGET, build
 from nlu.config.words import called
 from nlu.data.dataset import Files, SourceFile
@@ -244,8 +244,8 @@ def training_texts(source: ErrorSource, layout: Layout) -> TrainingTexts:
     """Return the training texts of a run. Raises UserError if its files are not there or not known."""
     files = files_of(source)
     sources = files.sets(["train"])["train"]
-    constants = read_constants(source.config["task"][TARGET])
-    roles = read_constants(constants.get("target", "")).get("roles", ())
+    constants = facts_of(source.config["task"][TARGET])
+    roles = facts_of(constants.get("target", "")).get("roles", ())
     reading = Reading(fields_of(files, sources, roles), files.format, files.header, files.max_rows, None, files.dialect)
     return TrainingTexts(sources, reading, layout, _held_out(source, layout))
 
