@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.config.targets import is_trusted, untrusted
 
 REQUIRED = dataclasses.MISSING
 """The default of a key that must be set."""
@@ -69,9 +70,11 @@ class Schema:
 def schema_of(target: str) -> Schema:
     """Return the schema of the class or function with dotted name `target`.
 
-    Raises UserError with near names if it does not exist. A class outside nlu is imported, so ask only for trusted
-    ones.
+    Raises UserError with near names if it does not exist, and for a package outside nlu that is not trusted: a class
+    of a user's own is imported.
     """
+    if not is_trusted(target):
+        raise UserError(untrusted(target))
     first, _, rest = target.partition(".")
     if first == "nlu" and "." in rest:
         module, _, name = target.rpartition(".")
@@ -79,7 +82,12 @@ def schema_of(target: str) -> Schema:
         described = getattr(importlib.import_module(keys), name, None) if _module_exists(keys) else None
         if isinstance(described, type) and _module_exists(module):
             return _of_dataclass(target, described)
-    return _of_signature(target, find(target))
+    try:
+        return _of_signature(target, find(target))
+    except ModuleNotFoundError as error:
+        raise UserError(f"{target} needs the package {error.name}, which is missing; install it") from error
+    except SyntaxError as error:
+        raise UserError(f"{error.filename}:{error.lineno} is not valid Python: {error.msg}; correct it") from error
 
 
 def facts_of(target: object) -> Mapping[str, Any]:
@@ -140,21 +148,12 @@ def find(target: str) -> Any:
         module_name = f"{module_name}.{first}".lstrip(".")
     if not name:
         raise UserError(f"{target} does not name a class in a module; write package.module.Class")
-    found: Any = _imported(target, module_name)
+    found: Any = importlib.import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
             raise UserError(f"{target}: {module_name} has no {part}; {hint(part, _names_in(found))}")
         found = getattr(found, part)
     return found
-
-
-def _imported(target: str, module_name: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UserError(f"{target} needs the package {error.name}, which is missing; install it") from error
-    except SyntaxError as error:
-        raise UserError(f"{error.filename}:{error.lineno} is not valid Python: {error.msg}; correct it") from error
 
 
 def _names_in(found: Any) -> list[str]:

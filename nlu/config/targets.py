@@ -2,7 +2,10 @@
 
 import copy
 import importlib
+import pkgutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -10,10 +13,29 @@ from omegaconf import DictConfig, OmegaConf
 from nlu.config.errors import UserError
 from nlu.config.types import TARGET
 
+_trusted = {"nlu"}
+"""Packages whose classes a `_target_` may name in this process."""
+
+
+def trust(config: Mapping[str, Any]) -> None:
+    """Trust the packages that a user's configuration names in `trusted_packages`, and those in its `plugins`.
+
+    `plugins` are folders or modules (mine.py) of the user's own; they can be imported from here on.
+    """
+    packages, plugins = config.get("trusted_packages"), config.get("plugins")
+    _trusted.update(packages if isinstance(packages, list) else [])
+    for plugin in plugins if isinstance(plugins, list) else []:
+        path = Path(str(plugin)).expanduser().absolute()
+        folder = path.parent if path.suffix == ".py" else path
+        names = {module.name for module in pkgutil.iter_modules([str(folder)])}
+        _trusted.update({path.stem} if path.suffix == ".py" else names)
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+
 
 def is_trusted(target: str, trusted: Sequence[str] = ()) -> bool:
-    """Return whether the top-level package of `target` is nlu or one of `trusted`."""
-    return target.partition(".")[0] in ("nlu", *trusted)
+    """Return whether the top-level package of `target` is nlu, one of `trusted`, or trusted in this process."""
+    return target.partition(".")[0] in (*_trusted, *trusted)
 
 
 def build(node: Mapping[str, object] | DictConfig, *runtime_args: object, trusted: Sequence[str] = ()) -> Any:

@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nlu.config.checks.composing import MISSING
 from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
-from nlu.config.nearest import hint
 from nlu.config.keys import facts_of
+from nlu.config.nearest import hint
+from nlu.config.resolving import MISSING
 from nlu.config.targets import TARGET
 from nlu.data.fields import (
     IN_WINDOWS,

@@ -5,11 +5,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nlu.config.checks.composing import MISSING
 from nlu.config.choices import choice_of
 from nlu.config.errors import UserError
-from nlu.config.members import is_mixture
 from nlu.config.keys import facts_of
+from nlu.config.members import is_mixture
+from nlu.config.resolving import MISSING
 from nlu.config.targets import TARGET
 
 LEARNED = tuple(f"nlu.metrics.kinds.{name}" for name in ("ClassKind", "SpanKind", "LabelSetKind", "NumberKind"))

@@ -26,7 +26,7 @@ class AdamW:
         self,
         *,
         lr: PositiveFloat = 2e-4,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: list[float] = [0.9, 0.999],  # noqa: B006
         eps: PositiveFloat = 1e-6,
         weight_decay: NonNegativeFloat = 0.01,
         layer_lr_decay: Fraction = 1.0,

@@ -8,9 +8,9 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nlu.config.checks.composing import resolve
 from nlu.config.choices import RUN, with_defaults
 from nlu.config.errors import UserError
+from nlu.config.resolving import resolve
 from nlu.config.schema import flat
 from nlu.config.words import path_text
 from nlu.display.tables import print_table

@@ -15,9 +15,9 @@ import yaml
 
 from nlu.config.choices import RUN, conf_dir, target_of, with_defaults
 from nlu.config.errors import DataError, UserError
+from nlu.config.keys import facts_of
 from nlu.config.members import own_name
 from nlu.config.schema import flat
-from nlu.config.keys import facts_of
 from nlu.config.targets import TARGET
 from nlu.runs.records import Cell, read_rows
 from nlu.storage.locks import is_locked

@@ -14,16 +14,14 @@ from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from nlu.config.checks.composing import first_line, resolve, without_hydra
-from nlu.config.checks.overrides import choice_problem
+from nlu.config.checks.faults import choice_problem
 from nlu.config.checks.reading import USER_MISTAKES
-from nlu.config.checks.unknown import hint_of_key
-from nlu.config.checks.validate import known_keys
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
-from nlu.config.members import is_composite, metrics_of, own_name
-from nlu.config.schema import flat
 from nlu.config.keys import facts_of
+from nlu.config.members import is_composite, metrics_of, own_name
+from nlu.config.resolving import first_line, resolve, without_hydra
+from nlu.config.schema import flat
 from nlu.config.stopping import STOPPED
 from nlu.storage.redaction import without_secrets
 from nlu.sweeps.space import Space, overrides_of, written
@@ -150,14 +148,13 @@ def _problems_of(space: Space, combination: Mapping[str, str], compose: Compose,
     try:
         base = compose([*space.fixed, *groups])
     except USER_MISTAKES as error:
-        yield from _one_by_one(groups, space.fixed, compose, error)
+        yield _composition_problem(error)
         return
     for overrides in probes(space, combination, lambda key: composed_value(base, key)):
         try:
             composed = compose([*space.fixed, *overrides])
         except USER_MISTAKES as error:
-            drawn = [override for override in overrides if override not in groups]
-            yield from _one_by_one([*space.fixed, *groups], drawn, compose, error)
+            yield _composition_problem(error)
             continue
         if is_run:
             try:
@@ -174,28 +171,6 @@ def _not_for_trials(config: Mapping[str, Any]) -> Iterator[str]:
             f"trainer.stop_after is {stop_after}, but a trial that stops there has no result; leave it out, or set "
             "trainer.max_duration"
         )
-
-
-def _one_by_one(good: Sequence[str], suspects: Sequence[str], compose: Compose, error: Exception) -> Iterator[str]:
-    """Yield the problem of each override that does not compose together with the good ones."""
-    try:
-        base = compose(good)
-    except USER_MISTAKES:
-        yield _composition_problem(error)
-        return
-    is_found = False
-    for suspect in suspects:
-        key = suspect.partition("=")[0]
-        try:
-            compose([*good, suspect])
-        except USER_MISTAKES as own:
-            is_found = True
-            if str(own).startswith("Could not override"):
-                yield f"{key}: unknown key; {hint_of_key(key, known_keys(resolve(without_hydra(base))[0]))}"
-            else:
-                yield f"{suspect}: {_composition_problem(own)}"
-    if not is_found:
-        yield _composition_problem(error)
 
 
 def _composition_problem(error: Exception) -> str:

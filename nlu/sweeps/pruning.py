@@ -5,13 +5,13 @@ Those that pause trials instead of stopping them are schedulers of the search (`
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nlu.config.checks.values import broken_rule, show
+from nlu.config.checks.values import show, value_problem
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
+from nlu.config.types import Duration, NonNegativeInt, PositiveInt
 from nlu.sweeps.brackets import WITH_RUNGS
 
 if TYPE_CHECKING:
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 KEY = "hydra.sweeper.pruner"
-PARAMETERS: dict[str, dict[str, tuple[object, str]]] = {
-    "hyperband": {"bootstrap_count": (0, "NonNegativeInt")},
-    "successive_halving": {"min_early_stopping_rate": (0, "NonNegativeInt"), "bootstrap_count": (0, "NonNegativeInt")},
+PARAMETERS: dict[str, dict[str, tuple[object, Any]]] = {
+    "hyperband": {"bootstrap_count": (0, NonNegativeInt)},
+    "successive_halving": {"min_early_stopping_rate": (0, NonNegativeInt), "bootstrap_count": (0, NonNegativeInt)},
     "median": {
-        "n_startup_trials": (5, "NonNegativeInt"),
-        "n_warmup_steps": (0, "NonNegativeInt | Duration"),
-        "interval_steps": (1, "PositiveInt | Duration"),
-        "n_min_trials": (1, "PositiveInt"),
+        "n_startup_trials": (5, NonNegativeInt),
+        "n_warmup_steps": (0, NonNegativeInt | Duration),
+        "interval_steps": (1, PositiveInt | Duration),
+        "n_min_trials": (1, PositiveInt),
     },
     "threshold": {
-        "lower": (None, "float | None"),
-        "upper": (None, "float | None"),
-        "n_warmup_steps": (0, "NonNegativeInt | Duration"),
-        "interval_steps": (1, "PositiveInt | Duration"),
+        "lower": (None, float | None),
+        "upper": (None, float | None),
+        "n_warmup_steps": (0, NonNegativeInt | Duration),
+        "interval_steps": (1, PositiveInt | Duration),
     },
     "asha": {},
     "freeze_thaw": {},
@@ -75,7 +75,7 @@ def read(written: object) -> tuple[str, dict[str, object]]:
     problems = [
         f"{KEY}.{key} is not a parameter of {name}; {hint(str(key), PARAMETERS[name])}"
         if key not in PARAMETERS[name]
-        else broken_rule(f"{KEY}.{key}", ast.Constant(PARAMETERS[name][key][1]), value)
+        else value_problem(f"{KEY}.{key}", PARAMETERS[name][key][1], value)
         for key, value in node.items()
     ]
     parameters = {key: default for key, (default, _) in PARAMETERS[name].items()} | node

@@ -1,14 +1,14 @@
 """The lengths of trials in examples seen: the resources of the pruner, the cost of a search, and checks of both."""
 
-import ast
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from nlu.config.checks.values import broken_rule
+from nlu.config.checks.values import value_problem
 from nlu.config.durations import Clock, parse_duration, parse_interval
 from nlu.config.errors import UserError
 from nlu.config.schema import num_repeats
+from nlu.config.types import Duration
 from nlu.config.words import counted
 from nlu.sweeps import pruning
 from nlu.sweeps.brackets import WITH_RUNGS, brackets, cost
@@ -22,7 +22,7 @@ RANDOM_TRIALS = 10
 def setting_problems(settings: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with the pruner and its resources, regardless of the trials."""
     found = [
-        broken_rule(f"hydra.sweeper.{key}", ast.Constant("Duration | None"), settings.get(key))
+        value_problem(f"hydra.sweeper.{key}", Duration | None, settings.get(key))
         for key in ("min_resource", "max_resource", "max_examples")
     ]
     if settings.get("max_examples") is not None and pruner_name(settings) not in (*PAUSING, None):

@@ -11,7 +11,7 @@ from hydra import initialize_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nlu.__main__ import main as nlu_main
-from nlu.config.checks.composing import compose
+from nlu.config.resolving import compose
 from nlu.config.checks.overrides import override_problems, settable_keys
 from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.values import broken_rule

@@ -3,7 +3,7 @@
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import optuna
@@ -13,10 +13,11 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from optuna.samplers import BaseSampler, RandomSampler
 
-from nlu.config.checks.composing import without_hydra
+from nlu.config.compose import Jobs
 from nlu.config.entry.app import prepare
 from nlu.config.entry.grid import check_without_launch
 from nlu.config.errors import UserError
+from nlu.config.resolving import without_hydra
 from nlu.sweeps import keeping, preflight, resources
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.goals import GOALS
@@ -58,7 +59,7 @@ class SearchPlan(SearchSettings):
         # A folder may have been moved or renamed since its search began.
         self.name = self.settings["study_name"] or _folder.held_name(self.folder) or self.folder.name
         _folder.require_same_study(self.folder, self.name)
-        self._compose = compose = self._composer()
+        self._compose = compose = Jobs(self.context.config_loader, self.config).compose
         is_group = preflight.is_group_of(self.loader)
         found = self.problems()
         if self.is_space_whole and not self.space.names:
@@ -150,15 +151,6 @@ class SearchPlan(SearchSettings):
     def composed_value(self, key: str) -> str | None:
         """Return the value that a key has without the search."""
         return preflight.composed_value(self.base, key)
-
-    def _composer(self) -> Callable[[Sequence[str]], DictConfig]:
-        """Return a function that composes overrides of a trial; it keeps its last results, since composing is slow."""
-
-        @lru_cache(maxsize=32)
-        def composed(*overrides: str) -> DictConfig:
-            return self.context.config_loader.load_sweep_config(self.config, list(overrides))
-
-        return lambda overrides: composed(*overrides)
 
     def _check_launch(self, configs: list[dict[str, Any]], probes: list[list[str]]) -> None:
         """Check what a launch of these trials would check before it hands them over. Raises UserError."""

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from nlu.config import stopping
 from nlu.config.entry.grid import current
-from nlu.config.hydra_private import adapt_hydra
 from nlu.launching.queue import Job
 from nlu.storage.redaction import LAUNCHER_LINES, hide_setting, is_secret_name
 
@@ -46,7 +45,6 @@ class SubmittedJob:
         Singleton.set_state(self.singletons)
         # As Hydra's own launchers do in a new process: resolvers and singletons are not pickled with the configuration.
         setup_globals()
-        adapt_hydra()
         # A run records the command of the user, not the one by which a queue starts Python.
         sys.argv = list(self.command)
         # submitit's own handlers ignore SIGTERM, and a job that dies of another signal leaves no word.

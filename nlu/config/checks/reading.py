@@ -12,9 +12,9 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from nlu.config.checks.composing import first_line
 from nlu.config.errors import UserError
 from nlu.config.foreign import function_elsewhere, is_configuration
+from nlu.config.resolving import first_line
 
 _QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _PIECES_INSIDE = re.compile(rf"{_QUOTED}|[^'\"{{}}\[\](),:]+|.", re.DOTALL)

@@ -30,7 +30,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from nlu.config.checks.composing import MISSING
 from nlu.config.checks.mixture import mixture_problems
 from nlu.config.choices import choice_of, defaults_of, target_of, targets_of
 from nlu.config.errors import UserError
@@ -38,6 +37,7 @@ from nlu.config.foreign import metrics_elsewhere
 from nlu.config.keys import facts_of
 from nlu.config.members import is_composite, is_mixture, metrics_of
 from nlu.config.nearest import hint
+from nlu.config.resolving import MISSING
 from nlu.config.targets import TARGET, import_target, is_trusted
 from nlu.config.words import beyond_positions, one_of
 from nlu.storage.places import address_problems, is_object

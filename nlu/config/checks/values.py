@@ -19,6 +19,8 @@ _NOUNS: dict[object, str] = {
     **dict.fromkeys((list, tuple, set, frozenset), "a list"), **dict.fromkeys((dict,), "a mapping of keys to values"),
 }  # fmt: skip
 _BOUNDS = {Ge: ">= {.ge}", Gt: "> {.gt}", Le: "<= {.le}", Lt: "< {.lt}"}
+_CONFIG: Any = {"strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": True}
+"""pydantic's: a text is no number, and a number is finite."""
 _WRITTEN = {is_duration: "duration", is_interval: "interval", is_warmup: "warmup"}
 
 
@@ -42,28 +44,28 @@ def wrong_values(prefix: str, values: Mapping[str, object], target: str) -> list
     return []
 
 
-def fits(annotation: Any, value: object) -> bool:
-    """Return whether a value has a type."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+def value_problem(key: str, annotation: Any, value: object) -> str | None:
+    """Return key, value, rule and remedy if a value breaks the rule of a type; None if it is valid."""
+    from pydantic import TypeAdapter, ValidationError
 
     try:
-        TypeAdapter(list[annotation], config=ConfigDict(strict=True)).validate_python([value])
+        # In a list, since pydantic refuses a configuration for a type that has one of its own.
+        TypeAdapter(list[annotation], config=_CONFIG).validate_python([value])
     except ValidationError:
-        return False
-    return True
+        return broken_rule(key, annotation, value)
+    return None
 
 
 @cache
 def _model(target: str) -> Any:
-    from pydantic import ConfigDict, Field, create_model
+    from pydantic import Field, create_model
 
     # By alias, since pydantic reserves some names. That a key is missing is reported elsewhere.
     keys = schema_of(target).keys.values()
     fields: Any = {
         f"key_{number}": (key.annotation, Field(alias=key.name, default=None)) for number, key in enumerate(keys)
     }
-    config = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
-    return create_model("Keys", __config__=config, **fields)
+    return create_model("Keys", __config__=_CONFIG, **fields)
 
 
 def _place(value: Any, location: Sequence[int | str]) -> list[int | str]:

@@ -1,36 +1,43 @@
-"""The entry that every command shares: Hydra composes, users get messages, programs get exit codes.
+"""The entry that every command shares: compose once, check everything, then run, with messages and exit codes.
 
 0 is success, 1 a bug of ours with its traceback, 2 something that the user can correct, 130 Ctrl-C. 75 means that the
 same command may succeed later: SIGTERM or SIGUSR1 stopped it, or a service did not answer. Modules that only checks
 need are imported late, so that showing a configuration costs little more than Hydra.
 """
 
+import argparse
 import errno
 import functools
-import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import hydra
-import yaml
+import hydra as hydra_package
+from hydra import initialize_config_search_path
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import SearchPathException
-from hydra.types import RunMode
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, configure_log, run_job
+from hydra.types import HydraContext, RunMode
 from hydra.utils import execution_whitelist
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, read_write
 
 import nlu
 from nlu.config import stopping
-from nlu.config.checks.composing import composing_once, resolve
+from nlu.config.checks.faults import fault_of
 from nlu.config.checks.reading import USER_MISTAKES
+from nlu.config.checks.validate import problems, unknown_keys
 from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, with_defaults
-from nlu.config.console import hide_tracebacks, leave_output
+from nlu.config.compose import Loader, compose
+from nlu.config.console import hide_tracebacks, leave_output, print_configuration
 from nlu.config.entry.flags import (
     CommandLine,
     completion_query,
@@ -38,11 +45,12 @@ from nlu.config.entry.flags import (
     is_completion_query,
     read_command_line,
 )
-from nlu.config.entry.grid import current, current_grid, job_name, print_end, status_of
-from nlu.config.entry.guard import as_multirun, hydra_problems, require_safe, whitelist
+from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
+from nlu.config.entry.guard import Checked, checked, current_config, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
-from nlu.config.hydra_private import adapt_hydra
+from nlu.config.resolving import resolve, without_hydra
 from nlu.config.submitted import grid_problems, is_submitted
+from nlu.config.targets import trust
 from nlu.config.words import counted
 from nlu.storage.temporary import is_temporary
 
@@ -58,6 +66,7 @@ _STORAGE = {
     errno.EEXIST: _NOT_A_FOLDER,
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EISDIR: "a folder is where a file is needed; give the path of a file",
+    errno.ENAMETOOLONG: "a part of its path is too long; give a shorter name",
 }
 
 Task = Callable[[DictConfig], object]
@@ -78,17 +87,21 @@ def find_plugins() -> None:
 
 def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
     """Return the configuration as plain containers, resolved and valid. Raises UserError with all problems."""
-    from nlu.config.checks.validate import problems
-
-    plain, unresolved = resolve(config)
-    of_run = schema == EVALUATE and plain.get("run") is not None
-    found = unresolved + problems(plain, schema, with_cross_rules=not of_run)
-    if of_run:
-        # The job checks the configuration of the run with these keys. Training rows are not read.
-        found = [text for text in found if not text.startswith("data.train")]
+    plain, found = _problems(config, schema)
     if found:
         raise UserError(*found)
     return with_defaults(plain, schema)
+
+
+def _problems(config: DictConfig, schema: str, refused: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
+    """Return the plain configuration and its problems, without those of groups whose choice was `refused`."""
+    plain, found = resolve(config)
+    trust(plain)
+    # A trained run has its own configuration: the job checks that with these keys, and training rows are not read.
+    of_run = schema == EVALUATE and plain.get("run") is not None
+    found += problems(plain, schema, with_cross_rules=not of_run and not refused)
+    left_out = tuple(f"{group}{after}" for group in refused for after in (".", " ", ":", "["))
+    return plain, [text for text in found if not text.startswith((*left_out, *(("data.train",) if of_run else ())))]
 
 
 def run_app(task: Task, config_name: str, schema: str | None = None, config_dir: Path | None = None) -> NoReturn:
@@ -103,73 +116,29 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
     job = _Job(task)
     with stopping.listening():
         try:
-            _run_app(job, config_name, schema or SCHEMAS.get(config_name, RUN), config_dir)
+            _run_app(job, config_name, schema or SCHEMAS.get(config_name, RUN), config_dir or conf_dir())
         except KeyboardInterrupt as error:
             print("; ".join([f"nlu: {stopping.sentence(error)}", *job.continuing()]), file=sys.stderr)
             sys.exit(stopping.exit_code(error))
 
 
-def _run_app(job: "_Job", config_name: str, schema: str, config_dir: Path | None) -> NoReturn:
-    # Makes Hydra raise its errors; otherwise it prints them and exits with 1.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    directory = (config_dir or conf_dir()).resolve()
+def _run_app(job: "_Job", config_name: str, schema: str, directory: Path) -> NoReturn:
     find_plugins()
-    adapt_hydra()
     try:
         line = read_command_line(sys.argv[1:])
-        if "--version" in line.flags:
-            print(f"nlu {nlu.__version__}, Hydra {hydra.__version__}")
+        if line.flags.version:
+            print(f"nlu {nlu.__version__}, Hydra {hydra_package.__version__}")
             sys.exit(0)
-        if line.completes:
-            _complete(line, job, config_name, directory)
-    except UserError as error:
-        print_error(error)
-        sys.exit(EXIT_USER_ERROR)
-    # As given: `sys.argv` is rewritten for Hydra below.
-    with current_grid(partial(prepare, schema=schema), command=list(sys.argv)) as grid:
-        job.swept = grid.swept
-        try:
-            with composing_once(), _collecting_later():
-                _run(job, line, line.config_name or config_name, directory, schema)
-        finally:
-            job.is_handed_over = grid.is_handed_over
-    print_end(grid)
-    sys.exit(max([*job.exit_codes, *map(status_of, grid.returned)], default=0))
-
-
-def _complete(line: CommandLine, job: "_Job", config_name: str, directory: Path) -> NoReturn:
-    """Answer a shell's request for completion, and exit. Raises UserError for an unknown request."""
-    if is_completion_query(line):
-        if (question := completion_query(line)) is not None:
-            line, os.environ["COMP_LINE"] = question
+        if line.completes and is_completion_query(line):
             # A line that is still being typed may be wrong. A message would appear in the middle of it.
             with suppress(Exception):
-                _compose_and_run(job, line, config_name, directory, [], RUN)
-        sys.exit(0)
-    sys.argv[0] = installed_command(sys.argv[0], config_name)
-    _compose_and_run(job, line, config_name, directory, [], RUN)
-    sys.exit(0)
-
-
-def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, schema: str) -> None:
-    """Have Hydra run the job, or show what was asked for; exit if it cannot."""
-    search_path = _search_path(line, directory)
-    try:
-        try:
-            _compose_and_run(job, line, config_name, directory, search_path, schema)
-        except USER_MISTAKES:
-            if job.has_started or stopping.received() is not None:
-                raise
-            from nlu.config.checks.overrides import with_known_keys
-
-            # Tried only after Hydra has refused the line, because it composes once more.
-            completed = with_known_keys(config_name, search_path, line.overrides, schema)
-            if completed == line.overrides:
-                raise
-            line = replace(line, overrides=completed)
-            _compose_and_run(job, line, config_name, directory, search_path, schema)
+                _complete(config_name, schema, directory)
+            sys.exit(0)
+        name = line.flags.config_name or config_name
+        with hydra_of(line, schema, directory) as hydra:
+            if not _show(hydra, job, line, name, config_name):
+                _run(hydra, job, line, name, schema)
     except UserError as error:
-        # Raised by a sweeper, before or between its jobs.
         print_error(error)
         sys.exit(_status_after(error))
     # The program that reads the output, such as `head`, has exited.
@@ -178,54 +147,138 @@ def _run(job: "_Job", line: CommandLine, config_name: str, directory: Path, sche
             raise
         leave_output()
         sys.exit(0)
-    except Exception as error:
-        if not job.has_started and (number := stopping.received()) is not None:
-            # A signal raises `Stopped` within Hydra, whose clean-up may then fail and replace it.
-            raise stopping.Stopped(number) from None
-        found = _storage_problems(error, before_start=not job.has_started) or grid_problems(error)
-        # Before the task starts, such an error is a mistake of the command line; afterwards it is one of ours.
-        if not found and not job.has_started and isinstance(error, USER_MISTAKES):
-            found = _composition_problems(error, config_name, search_path, line, schema)
-        if not found:
-            raise
-        print_error(UserError(*found))
-        sys.exit(EXIT_USER_ERROR)
+    sys.exit(max(job.exit_codes, default=0))
 
 
 @contextmanager
-def _collecting_later() -> Iterator[None]:
-    """Switch garbage collection off until a job begins or the block ends: composing creates hardly any garbage."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def hydra_of(line: CommandLine, schema: str, directory: Path) -> Iterator[Hydra]:
+    """Initialize Hydra with the folders of configuration files and our loader, until the block ends."""
+    path = line.flags.config_path or str(directory.resolve())
+    with initialize_config_search_path([path if "://" in path else f"file://{path}"]):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None, "it has just been initialized"
+        search_path = hydra.config_loader.get_search_path()
+        if line.flags.config_dir:
+            folder = f"file://{Path(line.flags.config_dir).resolve()}"
+            search_path.prepend("command-line", folder, SearchPathQuery(provider="schema"))
+        hydra.config_loader = Loader(search_path, schema)
+        yield hydra
 
 
-def _compose_and_run(
-    job: "_Job", line: CommandLine, config_name: str, directory: Path, search_path: list[str], schema: str
-) -> None:
-    trusted: list[str] = []
-    # A command that only shows something builds nothing, so it needs no check.
-    if line.runs_jobs:
+def _complete(config_name: str, schema: str, directory: Path) -> None:
+    """Print what can follow on the line that is being typed."""
+    if (query := completion_query(os.environ.get("COMP_LINE", ""))) is not None:
+        line, os.environ["COMP_LINE"] = query
+        shell = sys.argv[-1].partition("=")[2]
+        with hydra_of(line, schema, directory) as hydra:
+            hydra.shell_completion(line.flags.config_name or config_name, [f"query={shell}"])
+
+
+def _show(hydra: Hydra, job: "_Job", line: CommandLine, name: str, command: str) -> bool:
+    """Show what the flags ask for; return whether they do."""
+    flags = line.flags
+    if flags.help:
+        from nlu.config.entry.help import help_text
+
+        print(help_text(command, compose(_loader(hydra), name, line.overrides, is_multirun=False).config))
+    elif flags.hydra_help:
+        hydra.hydra_help(None, get_args_parser(), argparse.Namespace(overrides=[]))
+    elif flags.cfg:
+        composed = compose(_loader(hydra), name, line.overrides, is_multirun=False)
+        plain: Any = OmegaConf.to_container(without_hydra(composed.config), resolve=False)
+        if found := [*composed.problems, *unknown_keys(plain, _loader(hydra).schema)]:
+            raise UserError(*found)
+        print_configuration(hydra, composed.config, flags.cfg, flags.package, is_resolved=flags.resolve)
+    elif flags.info:
+        hydra.show_info(flags.info, name, line.overrides)
+    elif flags.shell_completion:
+        sys.argv[0] = installed_command(sys.argv[0], command)
+        hydra.shell_completion(name, line.overrides)
+    else:
+        return False
+    return True
+
+
+def _loader(hydra: Hydra) -> Loader:
+    assert isinstance(hydra.config_loader, Loader), "hydra_of has set it"
+    return hydra.config_loader
+
+
+def checked_composition(
+    hydra: Hydra, config_name: str, overrides: Sequence[str], *, is_multirun: bool = False
+) -> tuple[DictConfig, Checked]:
+    """Return the composed configuration, and what Hydra's keys say. Raises UserError with every problem at once.
+
+    The jobs of a --multirun are checked one by one later, unless the command line itself is wrong.
+    """
+    loader = _loader(hydra)
+    composed = compose(loader, config_name, overrides, is_multirun=is_multirun)
+    of_hydra = checked(composed, is_multirun)
+    found = [*composed.problems, *of_hydra.problems]
+    if found or not is_multirun:
+        swept = tuple(one.key_or_group for one in composed.overrides if one.is_sweep_override())
+        with current_config(composed.config):
+            _, own = _problems(without_hydra(composed.config), loader.schema, composed.refused)
+        found += [text for text in own if not text.startswith(swept)] if swept else own
+    if found:
+        raise UserError(*found)
+    return composed.config, of_hydra
+
+
+def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema: str) -> None:
+    """Run the job or the jobs of a command line, or exit if something is wrong."""
+    # As given: a job composes itself from these in another process.
+    with current_grid(partial(prepare, schema=schema), command=list(sys.argv)) as grid:
+        job.swept = grid.swept
         try:
-            checked = require_safe(config_name, search_path, line.overrides, line.is_multirun)
-        except UserError as error:
-            raise UserError(*error.problems, *_override_problems(config_name, search_path, line, schema)) from None
-        trusted = checked.trusted
-        if checked.launched_dir is not None:
-            if (grid := current()) is not None:
-                grid.is_single = True
-            line = replace(
-                line, flags=[*line.flags, "--multirun"], overrides=as_multirun(line.overrides, checked.launched_dir)
-            )
-    sys.argv = [sys.argv[0], *line.arguments]
-    if line.runs_jobs:
-        gc.enable()
-    main = hydra.main(config_path=str(directory), config_name=config_name, execution_whitelist=whitelist(trusted))
-    main(job.wrapped())()
+            config, of_hydra = checked_composition(hydra, config_name, line.overrides, is_multirun=line.is_multirun)
+            grid.is_single = of_hydra.launched_dir is not None
+            if of_hydra.launched_dir is not None:
+                send(config, of_hydra.launched_dir)
+            with execution_whitelist(whitelist(of_hydra.trusted)):
+                run_composed(hydra, config, job.wrapped(), is_multirun=line.is_multirun or grid.is_single)
+        except UserError:
+            raise
+        except Exception as error:
+            found = _storage_problems(error, before_start=not job.has_started) or grid_problems(error)
+            # Before the task starts, such an error is a mistake of the command line; afterwards it is one of ours.
+            if not found and not job.has_started and isinstance(error, USER_MISTAKES):
+                found = [fault_of(error, config_name, _loader(hydra), line.overrides)]
+            if not found:
+                raise
+            raise UserError(*found) from error
+        finally:
+            job.is_handed_over = grid.is_handed_over
+    print_end(grid)
+    job.exit_codes += map(status_of, grid.returned)
+
+
+def run_composed(hydra: Hydra, config: DictConfig, task: Task, *, is_multirun: bool = False) -> Any:
+    """Run a composed configuration as Hydra does: one job, or what the sweeper makes of it; return what they return."""
+    with read_write(config.hydra):
+        config.hydra.mode = RunMode.MULTIRUN if is_multirun else RunMode.RUN
+    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    name = config.hydra.job.config_name
+    with current_config(config):
+        callbacks = Callbacks(config)
+        context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
+        if is_multirun:
+            callbacks.on_multirun_start(config=config, config_name=name)
+            try:
+                sweeper = Plugins.instance().instantiate_sweeper(
+                    config=config, hydra_context=context, task_function=task
+                )
+                return sweeper.sweep(arguments=list(config.hydra.overrides.task))
+            finally:
+                callbacks.on_multirun_end(config=config, config_name=name)
+        callbacks.on_run_start(config=config, config_name=name)
+        returned = JobReturn()
+        try:
+            returned = run_job(task, config, "hydra.run.dir", None, context)
+            # Raises what the job raised.
+            return returned.return_value
+        finally:
+            callbacks.on_run_end(config=config, config_name=name, job_return=returned)
 
 
 class _Job:
@@ -243,14 +296,11 @@ class _Job:
         # Hydra names the job after the module of the function that it unwraps.
         @functools.wraps(self.task)
         def run(config: DictConfig) -> object:
-            return self.run(config)
+            # A launcher may have started this process, without `run_app`.
+            with stopping.listening():
+                return self._run(config)
 
         return run
-
-    def run(self, config: DictConfig) -> object:
-        # A launcher may have started this process, without `run_app`.
-        with stopping.listening():
-            return self._run(config)
 
     def _run(self, config: DictConfig) -> object:
         self.has_started = True
@@ -303,33 +353,6 @@ class _Job:
 def _status_after(error: UserError) -> int:
     """Return the exit status after an error; after a temporary one it asks for another start."""
     return stopping.EXIT_REQUEUE if is_temporary(error) else EXIT_USER_ERROR
-
-
-def _composition_problems(
-    error: Exception, config_name: str, search_path: list[str], line: CommandLine, schema: str
-) -> list[str]:
-    from nlu.config.checks.overrides import composition_problem
-
-    if isinstance(error, yaml.YAMLError | SearchPathException):
-        # A file is wrong, so the overrides cannot be checked.
-        return [composition_problem(error, config_name)]
-    found = _override_problems(config_name, search_path, line, schema)
-    return found or [composition_problem(error, config_name)]
-
-
-def _override_problems(config_name: str, search_path: list[str], line: CommandLine, schema: str) -> list[str]:
-    from nlu.config.checks.overrides import override_problems
-
-    return override_problems(config_name, search_path, line.overrides, schema, line.is_multirun, hydra_problems)
-
-
-def _search_path(line: CommandLine, directory: Path) -> list[str]:
-    search_path = [_uri(line.config_path or str(directory))]
-    return [*search_path, _uri(str(Path(line.config_dir).resolve()))] if line.config_dir else search_path
-
-
-def _uri(directory: str) -> str:
-    return f"file://{directory}" if Path(directory).is_absolute() else directory
 
 
 def _storage_problems(error: Exception, before_start: bool = False) -> list[str]:

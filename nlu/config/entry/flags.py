@@ -8,13 +8,12 @@ same as `python -m nlu.train`.
 """
 
 import argparse
-import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -47,27 +46,22 @@ _REQUESTS = [f"{verb}={shell}" for verb in ("install", "uninstall", "query") for
 class CommandLine:
     """A command line whose files are read and whose short forms are written out."""
 
-    flags: list[str]
     overrides: list[str]
-    config_name: str | None
-    config_path: str | None
-    """an absolute path, or an address with a scheme"""
-    config_dir: str | None
-    is_multirun: bool
-    runs_jobs: bool
-    """whether it does more than show something"""
-    completes: bool
-    """whether it is a request of a shell: --shell-completion"""
+    flags: argparse.Namespace
+    """the values of all flags by name, such as `cfg` and `config_path`, which is absolute or an address"""
 
     @property
-    def arguments(self) -> list[str]:
-        """The whole command line as Hydra reads it."""
-        return [*self.flags, *self.overrides]
+    def is_multirun(self) -> bool:
+        return self.flags.multirun or "hydra.mode=MULTIRUN" in self.overrides
+
+    @property
+    def completes(self) -> bool:
+        """whether it is a request of a shell: --shell-completion"""
+        return bool(self.flags.shell_completion)
 
 
 def read_command_line(arguments: Sequence[str]) -> CommandLine:
     """Return the command line with its files read. Raises UserError if it cannot be read."""
-    _require_one_choice(arguments)
     # Intermixed: flags and overrides come in any order.
     given = _parser().parse_intermixed_args([OURS.get(text, text) for text in _with_files(arguments)])
     overrides = [quoted(short_form(text)) for text in given.overrides]
@@ -79,17 +73,17 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         # For Hydra it would be relative to the installed file of the command.
         given.config_path = str(Path(given.config_path).resolve())
     _require_sense(given)
-    shown = given.cfg or given.info or given.shell_completion or given.help or given.hydra_help or given.version
-    return CommandLine(
-        list(_flags(given)),
-        overrides,
-        given.config_name,
-        given.config_path,
-        given.config_dir,
-        is_multirun=given.multirun or "hydra.mode=MULTIRUN" in overrides,
-        runs_jobs=not shown,
-        completes=given.shell_completion,
-    )
+    return CommandLine(_last_choices(overrides), given)
+
+
+def _last_choices(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with the last choice of each group only, as the last value of a key counts."""
+    last = {text.partition("=")[0]: place for place, text in enumerate(overrides)}
+    return [
+        text
+        for place, text in enumerate(overrides)
+        if last[key := text.partition("=")[0]] == place or not (conf_dir() / key).is_dir()
+    ]
 
 
 def short_form(argument: str) -> str:
@@ -144,23 +138,6 @@ def _unquoted(text: str, place: str) -> str:
     return argument
 
 
-def _require_one_choice(arguments: Sequence[str]) -> None:
-    """Raise UserError if the command line makes two choices of a group: Hydra would silently take the last one.
-
-    A choice in a file (`@FILE`, `--rerun`) may be replaced on the command line.
-    """
-    chosen: dict[str, dict[str, None]] = {}
-    for text in arguments:
-        key, equals, _ = text.partition("=")
-        if equals and key and not key.startswith("-") and (conf_dir() / key).is_dir():
-            chosen.setdefault(key, {})[text] = None
-    twice = [(key, list(texts)) for key, texts in chosen.items() if len(texts) > 1]
-    if twice:
-        raise UserError(
-            *(f"{key} is chosen {len(texts)} times, {' and '.join(texts)}; keep one" for key, texts in twice)
-        )
-
-
 def _with_files(arguments: Iterable[str]) -> Iterator[str]:
     for argument in arguments:
         if argument.startswith("@") and len(argument) > 1:
@@ -205,6 +182,8 @@ def _key(override: str) -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         names = [name.replace("-", "_") for name in re.findall(r"(?<!\S)--([\w.-]+)", message)]
+        if "experimental_rerun" in names:
+            raise UserError(f"{message}; write --rerun RUN, which repeats a run with changed keys")
         elsewhere = [f"for --{name} {text}; " for name in names if (text := key_elsewhere(name)) is not None]
         raise UserError(
             f"{message}; {''.join(elsewhere)}keys are written key=value, without dashes; "
@@ -234,15 +213,6 @@ def _require_sense(given: argparse.Namespace) -> None:
         raise UserError(f"--config-dir is {given.config_dir!r}, which is not found; give it an existing folder")
 
 
-def _flags(given: argparse.Namespace) -> Iterator[str]:
-    for flag in sorted(FLAGS):
-        value = getattr(given, flag.removeprefix("--").replace("-", "_"))
-        if value is True:
-            yield flag
-        elif value:
-            yield f"{flag}={value}"
-
-
 def is_completion_query(line: CommandLine) -> bool:
     """Return whether a shell asks for completions. Raises UserError for a request that Hydra does not have."""
     if len(line.overrides) != 1 or line.overrides[0] not in _REQUESTS:
@@ -269,13 +239,11 @@ def installed_command(program: str, config_name: str) -> str:
     return name
 
 
-def completion_query(line: CommandLine, environment: Mapping[str, str] = os.environ) -> tuple[CommandLine, str] | None:
-    """Return the query, and the typed line in a form that Hydra reads; None if nothing can be completed.
+def completion_query(typed: str) -> tuple[CommandLine, str] | None:
+    """Return the typed line, and in a form that Hydra reads; None if nothing can be completed.
 
-    Hydra splits the typed line at every space, even in quotes, and does not know our flags and short forms. It takes
-    configuration folders from the query, not from the typed line.
+    Hydra splits the typed line at every space, even in quotes, and does not know our flags and short forms.
     """
-    typed = environment.get("COMP_LINE", "")
     try:
         _, *words = shlex.split(typed)
     except ValueError:
@@ -292,5 +260,4 @@ def completion_query(line: CommandLine, environment: Mapping[str, str] = os.envi
     # A value with spaces does not affect what can follow.
     known = [override for override in before.overrides if " " not in override]
     multirun = ["--multirun"] if before.is_multirun else []
-    sources = [flag for flag in before.flags if flag.startswith("--config-")]
-    return replace(line, flags=[*line.flags, *sources]), " ".join(["nlu", *multirun, *known, last])
+    return before, " ".join(["nlu", *multirun, *known, last])

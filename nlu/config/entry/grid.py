@@ -18,15 +18,16 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from nlu.config.checks.composing import without_hydra
 from nlu.config.checks.reading import interval_problem, overrides_of_sweep, quoted
+from nlu.config.compose import Jobs
 from nlu.config.console import print_dry_run_of_grid, printing
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
-from nlu.config.hydra_private import hidden
+from nlu.config.resolving import without_hydra
 from nlu.config.stopping import STOPPED
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
+from nlu.storage.redaction import without_secrets
 
 EXIT_LOST = 1
 """Exit status of a command that lost a job."""
@@ -132,7 +133,9 @@ def _recorded(config: DictConfig) -> Iterator[None]:
     folder = Path(config.hydra.sweep.dir)
     file, was_there = folder / "multirun.yaml", folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(hidden(config), file)
+    # Unresolved: a value from the environment must not be written out.
+    plain = OmegaConf.to_container(config, resolve=False, enum_to_str=True)
+    OmegaConf.save(OmegaConf.create(without_secrets(plain)), file)
     try:
         yield
     except UserError:
@@ -184,9 +187,10 @@ def _checked(
     of_all = [] if grid.is_single else run_dir_problems(master)
     found: dict[str, list[int]] = {problem: list(range(len(jobs))) for problem in of_all}
     folders: dict[str, list[int]] = {}
+    composer = Jobs(loader, master)
     for number, job in enumerate(jobs):
         try:
-            with _composed(loader, master, number, job, grid.is_single) as composed:
+            with _composed(composer.compose(job), number, grid.is_single) as composed:
                 folders.setdefault(HydraConfig.get().runtime.output_dir, []).append(number)
                 configs.append(grid.check(composed))
         except UserError as error:
@@ -228,11 +232,8 @@ def _of_jobs(numbers: list[int], jobs: Sequence[list[str]], swept: Sequence[str]
 
 
 @contextmanager
-def _composed(
-    loader: ConfigLoader, master: DictConfig, number: int, overrides: list[str], is_single: bool
-) -> Iterator[DictConfig]:
-    """Compose the configuration of a job, including its number and folder as Hydra's launchers set them."""
-    composed = loader.load_sweep_config(master, overrides)
+def _composed(composed: DictConfig, number: int, is_single: bool) -> Iterator[DictConfig]:
+    """Set the number and the folder of a job in its configuration, as Hydra's launchers do, and yield it plain."""
     with open_dict(composed), read_write(composed.hydra):
         composed.hydra.job.num, composed.hydra.job.id = number, str(number)
     with current_config(composed):

@@ -1,35 +1,34 @@
 """Checks of Hydra's own keys before Hydra builds or writes anything: no foreign code, no results in the wrong place.
 
-The configuration is composed for these checks, and then again by Hydra. Commands that only show something skip them.
-Hydra's whitelist, which `whitelist` fills, is the second line of defense.
+Commands that only show something skip them. Hydra's whitelist, which `whitelist` fills, is the second line of defense.
 """
 
+import inspect
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hydra import initialize_config_search_path
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.plugins.plugin import Plugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from nlu.config.checks.composing import compose
-from nlu.config.checks.reading import first_values, sweep_problem
+from nlu.config.checks.reading import sweep_problem
 from nlu.config.checks.values import show
-from nlu.config.errors import UserError
-from nlu.config.targets import TARGET
+from nlu.config.compose import Composed
+from nlu.config.foreign import key_elsewhere
+from nlu.config.nearest import hint
+from nlu.config.types import TARGET
 from nlu.storage.places import is_object
 from nlu.storage.redaction import credential_problems
 
@@ -54,43 +53,30 @@ _LOGGERS = ("root", "py.warnings")
 
 @dataclass(frozen=True)
 class Checked:
-    """What a checked command needs to know before Hydra starts."""
+    """What a command needs to know before Hydra starts."""
 
+    problems: list[str]
+    """what is wrong with Hydra's keys"""
     trusted: list[str]
     """trusted packages of the configuration"""
     launched_dir: str | None
     """folder of the single run that a launcher takes; None for other commands"""
 
 
-def require_safe(config_name: str, search_path: Sequence[str], overrides: Sequence[str], is_multirun: bool) -> Checked:
-    """Check Hydra's keys. Raises UserError with all problems, or what Hydra raises if it cannot compose.
+def checked(composed: Composed, is_multirun: bool) -> Checked:
+    """Return what Hydra's keys say, with every problem of them, and what the sweeper finds wrong.
 
-    `search_path` holds URIs of configuration directories.
+    A sweeper that can tell without composing a job has a static method `problems`, which gets the overrides of its
+    jobs.
     """
-    with initialize_config_search_path(list(search_path)):
-        config = compose(config_name, first_values(overrides), with_hydra=True)
-        parsed = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(list(overrides))
-    is_multirun = is_multirun or config.hydra.mode == RunMode.MULTIRUN
+    config = composed.config
     with current_config(config):
-        if found := list(_problems(config, parsed, is_multirun=is_multirun)):
-            raise UserError(*found)
-        launched_dir = str(config.hydra.run.dir) if not is_multirun and _is_sent(config) else None
-        return Checked(_trusted(config), launched_dir)
-
-
-def hydra_problems(config: DictConfig, overrides: Sequence[Override]) -> list[str]:
-    """Return what is wrong with Hydra's keys of a --multirun, and what its sweeper finds wrong.
-
-    For a command line that Hydra refused: `config` is composed of what it accepts. A sweeper that can tell without
-    composing a job has a static method `problems`, which gets the overrides of its jobs.
-    """
-    found: list[str] = []
-    with current_config(config), _ignored():
-        found += _problems(config, overrides, is_multirun=True)
-        if (find := getattr(_sweeper_of(config), "problems", None)) is not None:
-            of_jobs = [one for one in overrides if not one.key_or_group.startswith(("hydra.", "hydra/"))]
+        found = list(_problems(config, composed.overrides, is_multirun=is_multirun))
+        if is_multirun and not found and (find := getattr(_sweeper_of(config), "problems", None)) is not None:
+            of_jobs = [one for one in composed.overrides if not one.key_or_group.startswith(("hydra.", "hydra/"))]
             found += find(config, [str(one.input_line) for one in of_jobs], GlobalHydra.instance().config_loader())
-    return found
+        is_sent = not found and not is_multirun and _is_sent(config)
+        return Checked(found, _trusted(config), str(config.hydra.run.dir) if is_sent else None)
 
 
 def _sweeper_of(config: DictConfig) -> type[Plugin] | None:
@@ -100,6 +86,7 @@ def _sweeper_of(config: DictConfig) -> type[Plugin] | None:
 
 def _problems(config: DictConfig, parsed: Sequence[Override], *, is_multirun: bool) -> Iterator[str]:
     is_launched = not is_multirun and _is_sent(config)
+    yield from _unknown(config, parsed)
     yield from _foreign(config, _trusted(config))
     yield from place_problems(config, "sweep" if is_multirun else "run")
     yield from _changed_folder(config)
@@ -124,14 +111,50 @@ def _is_sent(config: DictConfig) -> bool:
     return _is_launched(config) and not _is_dry_run(config)
 
 
-def as_multirun(overrides: Sequence[str], run_dir: str) -> list[str]:
-    """Return the overrides of a --multirun whose only job is the run of these overrides.
+def send(config: DictConfig, run_dir: str) -> None:
+    """Make a configuration that of a --multirun whose only job is the run that it describes.
 
     Hydra calls launchers only for a --multirun. The records of the submission go into the run's folder, unless that is
     the working folder, as for nlu.preprocess.
     """
-    own = [] if os.path.abspath(run_dir) == os.getcwd() else ["hydra.sweep.dir=${hydra.run.dir}"]
-    return [*overrides, *own, "hydra.sweep.subdir=."]
+    own = [] if os.path.abspath(run_dir) == os.getcwd() else ["++hydra.sweep.dir=${hydra.run.dir}"]
+    with read_write(config.hydra):
+        if own:
+            config.hydra.sweep.dir = config.hydra.run.dir
+        config.hydra.sweep.subdir = "."
+        # Hydra composes the job with these too.
+        config.hydra.overrides.hydra = [*config.hydra.overrides.hydra, *own, "++hydra.sweep.subdir=."]
+
+
+def _unknown(config: DictConfig, overrides: Sequence[Override]) -> Iterator[str]:
+    """Yield a problem for each override of a key that Hydra, its sweeper or its launcher does not have."""
+    for override in overrides:
+        key = override.key_or_group
+        *parents, name = key.split(".")
+        parent = ".".join(parents)
+        if parents[:1] != ["hydra"] or (known := _keys_of(config, parent)) is None or name in known:
+            continue
+        group = parent.replace(".", "/")
+        choice = config.hydra.runtime.choices.get(group)
+        close = key_elsewhere(key) or hint(key, [f"{parent}.{each}" for each in known])
+        more = "; a search has more: hydra/sweeper=hyperband" if (group, choice) == ("hydra/sweeper", "basic") else ""
+        yield f"{key}: {f'{group}={choice}' if choice else 'Hydra'} has no such key; {close}{more}"
+
+
+def _keys_of(config: DictConfig, parent: str) -> Collection[str] | None:
+    """Return the keys of a node of Hydra; None if it takes any, as hydra.job.env_set does."""
+    try:
+        node = OmegaConf.select(config, parent, throw_on_resolution_failure=False)
+    except (TypeError, OmegaConfBaseException):
+        return ()
+    kind = OmegaConf.get_type(node) if isinstance(node, DictConfig) else None
+    if node is None or not isinstance(node, DictConfig):
+        return ()
+    if is_dataclass(kind):
+        return [each.name for each in fields(kind)]
+    if (plugin := _sweeper_of(config)) is not None and parent == "hydra.sweeper":
+        return [TARGET, *inspect.signature(plugin).parameters]
+    return None
 
 
 def whitelist(trusted: Sequence[str]) -> list[str]:

@@ -11,8 +11,8 @@ import yaml
 
 from nlu.config.choices import conf_dir
 from nlu.config.errors import DataError, UserError
-from nlu.config.nearest import hint
 from nlu.config.keys import schema_of
+from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
 from nlu.config.words import listed
 from nlu.data.dataset import Files, SourceFile

@@ -8,7 +8,7 @@ from hydra import initialize_config_search_path
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
-from nlu.config.checks.composing import UNRESOLVED, compose, composing_once, resolve
+from nlu.config.resolving import UNRESOLVED, compose, composing_once, resolve
 from nlu.config.choices import conf_dir
 from nlu.config.entry.app import find_plugins
 

@@ -1,0 +1,221 @@
+"""Compose a configuration once: overrides that name unknown keys compose too, and every problem is reported after.
+
+Hydra stops at the first override that does not fit. So `KEY=VALUE` is given to it as `++KEY=VALUE`, which sets a key
+whether a file has it or not. A wrong choice of a group is left out. What is unknown or wrong is found afterwards, in
+the composed configuration. Defaults come from the schemas of `nlu.config.keys`; YAML files hold what differs.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+from nlu.config.checks.faults import choice_problem, fault_of
+from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
+from nlu.config.choices import RUN, SCHEMAS, with_defaults
+from nlu.config.errors import UserError
+from nlu.config.keys import schema_of
+from nlu.config.targets import trust
+
+_SETS_OF_KEYS = ("experiment", "debug")
+"""Groups whose choices set keys of other groups; commands with the group `trainer` have them."""
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's loader, with tolerant overrides and the defaults of the schemas.
+
+    `schema` is the dotted name of the dataclass of the command's top-level keys.
+    """
+
+    def __init__(self, config_search_path: ConfigSearchPath, schema: str = RUN) -> None:
+        super().__init__(config_search_path)
+        self.schema = schema
+
+    def load_configuration(
+        self, config_name: str | None, overrides: list[str], run_mode: RunMode, *args: Any, **options: Any
+    ) -> DictConfig:
+        """Compose as Hydra does. Keys that do not exist are set too; `nlu.config.checks.validate` refuses them."""
+        tolerant = {self.tolerant(text): text for text in overrides}
+        config = super().load_configuration(config_name, list(tolerant), run_mode, *args, **options)
+        return self._completed(config, tolerant)
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """Compose a job of a sweep; see `load_configuration`."""
+        tolerant = {self.tolerant(text): text for text in sweep_overrides}
+        return self._completed(super().load_sweep_config(master_config, list(tolerant)), tolerant)
+
+    def tolerant(self, override: str) -> str:
+        """Return an override that sets its key whether it exists or not; choices and deletions stay as they are."""
+        key, equals, _ = override.lstrip("+").partition("=")
+        is_changed = not equals or override.startswith(("~", "++")) or key.startswith("hydra.searchpath")
+        return override if is_changed or self.is_choice(key) else f"++{override.lstrip('+')}"
+
+    def is_choice(self, key: str) -> bool:
+        """Return whether the key of an override names a group of this command."""
+        group, _, package = key.partition("@")
+        if "." in group or "=" in group:
+            return False
+        if "/" in group or package:
+            return True
+        known = schema_of(self.schema).keys
+        own = group in known or (group in _SETS_OF_KEYS and "trainer" in known)
+        # A group of a user's own program is one too; all our commands share the folder of groups.
+        return (own or self.schema not in SCHEMAS.values()) and any(
+            source.is_group(group) for source in self.get_sources()
+        )
+
+    def options(self, group: str, overrides: Sequence[str] = ()) -> list[str]:
+        """Return the choices of a group, with those in the folders of `hydra.searchpath` among `overrides`."""
+        path = [text for text in overrides if text.startswith("hydra.searchpath")]
+        if path:
+            return self.get_group_options(group, ObjectType.CONFIG, overrides=path)
+        found = (source.list(group, ObjectType.CONFIG) for source in self.get_sources() if source.is_group(group))
+        return sorted({name for names in found for name in names})
+
+    def _completed(self, config: DictConfig, given: dict[str, str]) -> DictConfig:
+        """Return a configuration with the defaults of its schemas, and its overrides as they were given.
+
+        Those of Hydra's own keys stay tolerant, since Hydra composes each job of a sweep with them.
+        """
+        with read_write(config.hydra):
+            config.hydra.overrides.task = [given.get(text, text) for text in config.hydra.overrides.task]
+        keys = [str(key) for key in config if key != "hydra"]
+        plain: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=False)
+        trust(plain)
+        with open_dict(config), read_write(config):
+            for key, value in with_defaults(plain, self.schema).items():
+                # Nodes are replaced only where a default was missing.
+                if key not in plain or value != plain[key]:
+                    config[key] = value
+        return config
+
+
+@dataclass
+class Composed:
+    """A command line, composed once."""
+
+    config: DictConfig
+    """with the node `hydra`"""
+    overrides: list[Override]
+    """those that can be read"""
+    problems: list[str] = field(default_factory=list)
+    """what is wrong with single overrides"""
+    refused: set[str] = field(default_factory=set)
+    """groups whose choice does not exist; their default stands in, so their keys are not checked"""
+
+
+def compose(loader: Loader, config_name: str, overrides: Sequence[str], *, is_multirun: bool) -> Composed:
+    """Compose a command line once. Raises UserError if no configuration can be composed at all."""
+    line = _Line(loader, is_multirun)
+    texts = [text for override in line.whole(overrides) for text in line.usable(override)]
+    mode = RunMode.MULTIRUN if is_multirun else RunMode.RUN
+    try:
+        config = loader.load_configuration(config_name, texts, mode)
+    except USER_MISTAKES as error:
+        raise UserError(*line.problems, fault_of(error, config_name, loader, texts)) from error
+    return Composed(config, line.read, line.problems, line.refused)
+
+
+class _Line:
+    """Reads the overrides of a command line, and keeps the problems of those that cannot be used."""
+
+    def __init__(self, loader: Loader, is_multirun: bool):
+        self.loader, self.is_multirun = loader, is_multirun
+        self.problems: list[str] = []
+        self.refused: set[str] = set()
+        self.read: list[Override] = []
+        self.given: Sequence[str] = ()
+
+    def whole(self, overrides: Sequence[str]) -> list[str]:
+        self.given = overrides
+        joined, torn = rejoined(overrides)
+        self.problems += torn
+        return joined
+
+    def usable(self, override: str) -> Iterator[str]:
+        """Yield the override as Hydra gets it, or nothing if it cannot be used."""
+        try:
+            parsed = read_override(override)
+        except UserError as error:
+            self.problems += error.problems
+            return
+        self.read.append(parsed)
+        key = parsed.key_or_group
+        if parsed.is_sweep_override():
+            if not self.is_multirun:
+                self.problems.append(sweep_problem(override, key))
+                return
+            if key.startswith("hydra."):
+                self.problems.append(
+                    f"{override}: all jobs share the keys of Hydra; give {key} one value, or a list: [...]"
+                )
+                return
+        if parsed.package is None and not parsed.is_delete() and self.loader.is_choice(key):
+            yield from self.choices(override, parsed)
+        else:
+            yield override
+
+    def choices(self, override: str, parsed: Override) -> Iterator[str]:
+        """Yield the choice of a group without the names that do not exist."""
+        group = parsed.key_or_group
+        if parsed.is_sweep_override() and not parsed.is_discrete_sweep():
+            yield override
+            return
+        if parsed.is_sweep_override():
+            names = [text.partition("=")[2] for text in overrides_of_sweep(parsed)]
+        else:
+            value = "null" if parsed.value() is None else parsed.value()
+            names = list(map(str, value)) if isinstance(value, list) else [str(value)]
+        wrong = {name: self.problem(group, name) for name in names}
+        found = [problem for problem in wrong.values() if problem is not None]
+        if not found:
+            yield override
+            return
+        self.problems += found
+        self.refused.add(group.replace("/", "."))
+
+    def problem(self, group: str, name: str) -> str | None:
+        if name == "null" and group in _SETS_OF_KEYS:
+            return None
+        return choice_problem(group, name.strip("'\""), lambda path: self.loader.options(path, self.given))
+
+
+class Jobs:
+    """Composes the jobs of a sweep: each distinct set of choices once, since only values differ between the others."""
+
+    def __init__(self, loader: ConfigLoader, master: DictConfig):
+        self._loader, self._master = loader, master
+        self._first_of: dict[tuple[str, ...], DictConfig] = {}
+        self._is_group = cache(lambda key: bool(loader.get_group_options(key)))
+
+    def compose(self, overrides: Sequence[str]) -> DictConfig:
+        """Return the configuration of a job, with the node `hydra`. Raises what Hydra raises."""
+        read = OverridesParser.create(self._loader).parse_overrides(list(overrides))
+        # What a value replaces is known by its key; all else decides what is composed.
+        kind = tuple(one.key_or_group if self._is_value(one) else str(one.input_line) for one in read)
+        if kind not in self._first_of:
+            self._first_of[kind] = self._loader.load_sweep_config(self._master, list(overrides))
+            return deepcopy(self._first_of[kind])
+        config = deepcopy(self._first_of[kind])
+        with open_dict(config), read_write(config.hydra):
+            for one in filter(self._is_value, read):
+                OmegaConf.update(config, one.key_or_group, one.value(), merge=False, force_add=True)
+            config.hydra.overrides.task = [str(one.input_line) for one in read]
+        OmegaConf.copy_cache(from_config=self._master, to_config=config)
+        return config
+
+    def _is_value(self, override: Override) -> bool:
+        """Whether an override sets a single value; mappings are merged, and lists may be extended."""
+        key = override.key_or_group
+        is_set = not (override.is_delete() or override.is_list_extend()) and override.package is None
+        return is_set and not isinstance(override.value(), dict) and ("." in key or not self._is_group(key))
