@@ -106,7 +106,7 @@ def defaults_of(target: object) -> dict[str, Any]:
         return {}
 
 
-def takes(keys: T) -> Callable[[T], T]:
+def takes(keys: type) -> Callable[[T], T]:
     """Make a class take the fields of the dataclass `keys` as keyword arguments, and have its other attributes.
 
     The constructor gets one object of the dataclass, after the arguments of the program: `Focal(gamma=1)` calls

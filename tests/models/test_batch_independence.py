@@ -76,11 +76,11 @@ HEADS: dict[str, Callable[[Any], TaskModel]] = {
     "single": linear("single"),
     "pair": linear("pair"),
     "units": linear("units"),
-    "crf": headed("units", lambda width: CrfHead(width, Target(["O", "B-x", "I-x"], "tags"))),
-    "mlp": headed("single", lambda width: MlpHead(width, labels(3), activation="gelu")),
+    "crf": headed("units", lambda width: CrfHead(width, Target(["O", "B-x", "I-x"], "tags"), None)),
+    "mlp": headed("single", lambda width: MlpHead(width, labels(3), None, activation="gelu")),
     "words": headed("units", lambda width: WordsHead(width, labels(3), bert(hidden_size=16, heads=2, layers=1))),
-    "sides concat": headed("sides", lambda width: SidesHead(width, labels(3), features="concat")),
-    "sides cosine": headed("sides", lambda width: SidesHead(width, labels(3), features="cosine")),
+    "sides concat": headed("sides", lambda width: SidesHead(width, labels(3), None, features="concat")),
+    "sides cosine": headed("sides", lambda width: SidesHead(width, labels(3), None, features="cosine")),
 }
 """Every head and layout, each built on an encoder."""
 OF_BERT = {

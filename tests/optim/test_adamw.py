@@ -79,7 +79,7 @@ TRANSITIONS = ["head.transitions_CC", "head.start_C", "head.end_C"]
     ("written", "rate"), [({}, 0.01), ({"transitions_lr": 0.5}, 0.5), ({"transitions_lr": None}, 3e-4)]
 )
 def test_scores_of_a_crf_that_begin_at_zero_learn_at_a_separate_rate(model, written, rate):
-    crf = TaskModel(model.backbone, CrfHead(16, labels(3, "units"), **written), "units")
+    crf = TaskModel(model.backbone, CrfHead(16, labels(3, "units"), None, **written), "units")
     optimizer = AdamW(lr=1e-4, top_lr_ratio=3.0, layer_lr_decay=0.5, weight_decay=0.0).build(crf)
     rates = {name: lr for name, (lr, _) in settings_of(crf, optimizer).items()}
     assert [rates[name] for name in TRANSITIONS] == pytest.approx([rate] * 3)
@@ -94,7 +94,7 @@ def test_scores_of_a_crf_that_begin_at_zero_learn_at_a_separate_rate(model, writ
 
 
 def test_a_frozen_crf_stays_frozen(model):
-    crf = TaskModel(model.backbone, CrfHead(16, labels(3, "units")), "units")
+    crf = TaskModel(model.backbone, CrfHead(16, labels(3, "units"), None), "units")
     settings = settings_of(crf, AdamW(freeze=["head.*_C*"]).build(crf))
     assert [name for name, found in settings.items() if found is None] == TRANSITIONS
 

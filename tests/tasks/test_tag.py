@@ -95,7 +95,7 @@ def test_spans_of_a_text_are_found_and_scored_by_their_characters(store_of):
 
 def test_the_tags_of_a_head_that_decodes_are_its_own_and_not_the_best_of_each_unit(store_of):
     store = store_of("a.conll", sentence("B-X I-X O") * 2, Tag, **CONLL)
-    names, head = store.labels, CrfHead(4, store.target)
+    names, head = store.labels, CrfHead(4, store.target, None)
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in (head.transitions_CC, head.start_C, head.end_C):

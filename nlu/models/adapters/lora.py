@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.types import PositiveFloat, PositiveInt, Probability
+from nlu.config.keys import takes
+from nlu.models import keys as schemas
 from nlu.models.adapters.peft import fill
 from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.linear import Linear
@@ -30,24 +31,13 @@ OWN_PARTS = ("pooling_module", "dense")
 """what an encoder has above its layers (`model.pooling`)"""
 
 
+@takes(schemas.Lora)
 class Lora:
     """Low-rank adapters on linear layers of the encoder."""
 
-    def __init__(
-        self,
-        *,
-        rank: PositiveInt = 8,
-        alpha: PositiveFloat = 16.0,
-        dropout: Probability = 0.0,
-        targets: list[str] | None = None,
-        pretrained: str | None = None,
-    ):
-        """`rank` and `alpha`: r and alpha of the paper. `dropout` of the adapter's input during training. `targets`:
-        shell patterns of names of linear layers; null = those that compute queries and values or, where no layer is
-        called so, all that are part of attention or, where there is none, of the encoder. `pretrained`: a
-        folder of peft whose matrices it begins with; null = random."""
-        self.rank, self.scale, self.dropout, self.targets = rank, alpha / rank, dropout, targets
-        self.pretrained = pretrained
+    def __init__(self, keys: schemas.Lora):
+        self.rank, self.scale, self.dropout = keys.rank, keys.alpha / keys.rank, keys.dropout
+        self.targets, self.pretrained = keys.targets, keys.pretrained
 
     def apply(self, model: TaskModel) -> None:
         """Freeze the encoder and wrap layers in adapters. Raises UserError for a pattern that matches no layer."""

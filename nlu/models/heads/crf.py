@@ -17,41 +17,25 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.types import PositiveFloat
+from nlu.config.keys import takes
 from nlu.data.arrays import starts_of
 from nlu.data.collate import Batch, to_device
 from nlu.metrics.spans import legal_steps
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, vectors_of
 from nlu.models.heads.linear import fresh_linear
 
 
+@takes(schemas.CrfHead)
 class CrfHead(nn.Module):
     """Scores of tags and of transitions between tags; transitions that BIO forbids have the score minus infinity."""
 
-    replaces_loss = "nlu.losses.cross_entropy.CrossEntropy"
-    """The default loss, which may stay in a configuration although the head computes its own."""
-    decodes = True
-    """This head decodes by itself, so `task.decode` is ignored."""
     _forbidden_CC: Tensor
     _forbidden_C: Tensor
 
-    def __init__(
-        self,
-        width: int,
-        target: HeadTarget,
-        encoder: Encoder | None = None,
-        *,
-        transitions_lr: PositiveFloat | None = 0.01,
-    ):
-        """`transitions_lr`: the peak learning rate of the scores of transitions, first and last tags; null = the
-        optimizer's.
-
-        These scores start at 0 and take effect from about 1, which a learning rate for pretrained weights would not
-        reach.
-
-        Raises UserError for a target without tags.
-        """
+    def __init__(self, width: int, target: HeadTarget, encoder: Encoder | None, keys: schemas.CrfHead):
+        """Raises UserError for a target without tags."""
         super().__init__()
         if target.kind != "tags":
             raise UserError("head=crf needs a tag for each unit, which this task does not have; set head=linear")
@@ -62,8 +46,8 @@ class CrfHead(nn.Module):
         """score of a tag (column) after another tag (row)"""
         self.start_C = nn.Parameter(torch.zeros(count))
         self.end_C = nn.Parameter(torch.zeros(count))
-        transitions = ("transitions_CC", "start_C", "end_C")
-        self.learning_rates = dict.fromkeys(transitions, transitions_lr) if transitions_lr is not None else {}
+        transitions, rate = ("transitions_CC", "start_C", "end_C"), keys.transitions_lr
+        self.learning_rates = dict.fromkeys(transitions, rate) if rate is not None else {}
         # Buffers that are not saved: they follow from the names of the tags.
         follows_CC, begins_C = legal_steps(target.names)
         self.register_buffer("_forbidden_CC", torch.from_numpy(~follows_CC), persistent=False)

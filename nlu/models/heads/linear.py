@@ -2,7 +2,9 @@
 
 from torch import Tensor, nn
 
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, vectors_of, wanted_by
 from nlu.models.layers.linear import Linear
@@ -11,11 +13,11 @@ INITIAL_SPREAD = 0.02
 """standard deviation of initial weights, as in BERT (Devlin et al. 2019)"""
 
 
+@takes(schemas.LinearHead)
 class LinearHead(nn.Module):
     """One output for each class, tag or label, or one number."""
 
     def __init__(self, width: int, target: HeadTarget, encoder: Encoder | None = None):
-        """No options."""
         super().__init__()
         self.wants = wanted_by(target)
         self.linear = fresh_linear(width, target.num_outputs)

@@ -3,21 +3,22 @@ others. Axes: N rows, C outputs, D width.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, vectors_of, wanted_by
 from nlu.models.heads.linear import fresh_linear
 
-Activation = Literal["tanh", "gelu", "relu"]
 FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "gelu": F.gelu, "relu": F.relu}
 
 
+@takes(schemas.MlpHead)
 class MlpHead(nn.Module):
     """out(activation(dense(vector))): the classifier of RoBERTa and, with BERT's pooler as `dense`, of BERT (tanh), of
     ELECTRA (gelu) and of DistilBERT (relu).
@@ -25,18 +26,10 @@ class MlpHead(nn.Module):
     Unlike some of these, it omits dropout between its layers: the vectors have dropout already.
     """
 
-    def __init__(
-        self,
-        width: int,
-        target: HeadTarget,
-        encoder: Encoder | None = None,
-        *,
-        activation: Literal["tanh", "gelu", "relu"] = "tanh",
-    ):
-        """`activation`: the function between the two layers; gelu is the exact one."""
+    def __init__(self, width: int, target: HeadTarget, encoder: Encoder | None, keys: schemas.MlpHead):
         super().__init__()
         self.wants = wanted_by(target)
-        self.activation = activation
+        self.activation = keys.activation
         self.dense = fresh_linear(width, width)
         self.linear = fresh_linear(width, target.num_outputs)
 

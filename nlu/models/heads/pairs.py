@@ -6,43 +6,31 @@ so vectors can be stored and searched.
 Axes: N examples, S sequences, D width, C classes.
 """
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget
 from nlu.models.heads.linear import fresh_linear
 
 
+@takes(schemas.SidesHead)
 class SidesHead(nn.Module):
     """Compares the texts of a pair by their vectors u and v."""
 
-    options_by_loss = {"features": {"logits": "concat", "cosine": "cosine", "similarities": "cosine"}}
-    """The value of an option for each kind of input that a loss reads."""
-
-    def __init__(
-        self,
-        width: int,
-        target: HeadTarget,
-        encoder: Encoder | None = None,
-        *,
-        features: Literal["concat", "cosine"] = "concat",
-    ):
-        """`features`: concat applies a linear layer to [u; v; |u - v|]; cosine returns cos(u, v) as the only output.
-
-        Raises UserError for a target with a tag for each unit.
-        """
+    def __init__(self, width: int, target: HeadTarget, encoder: Encoder | None, keys: schemas.SidesHead):
+        """Raises UserError for a target with a tag for each unit."""
         super().__init__()
         if target.kind == "tags":
             raise UserError("head=sides compares two texts, but this task has a tag for each unit; set head=linear")
         self.wants = "pooled"
-        self.features = features
-        self.linear = fresh_linear(3 * width, target.num_outputs) if features == "concat" else None
+        self.features = keys.features
+        self.linear = fresh_linear(3 * width, target.num_outputs) if keys.features == "concat" else None
 
     def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
         """Return logits (N, C), or cosines (N, 1), float32."""

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, Wanted, vectors_of, wanted_by
 from nlu.models.heads.linear import INITIAL_SPREAD
@@ -32,6 +34,7 @@ POOLINGS = {"first": "cls", "mean": "mean"}
 """`classifier_pooling` of a configuration of transformers by `model.pooling`"""
 
 
+@takes(schemas.TransformersHead)
 class TransformersHead(nn.Module):
     """The classifier or tagger that transformers has for the architecture of the encoder.
 
@@ -39,10 +42,8 @@ class TransformersHead(nn.Module):
     number as target, and weights of a cross-encoder that say so, the number is the sigmoid of the logit.
     """
 
-    rules_of_config = "nlu.models.rules.head_of_transformers_problems"
-
     def __init__(self, width: int, target: HeadTarget, encoder: Encoder):
-        """No options. Raises UserError if transformers has no such model that reads the vectors of the encoder."""
+        """Raises UserError if transformers has no such model that reads the vectors of the encoder."""
         super().__init__()
         self.wants: Wanted | tuple[Wanted, ...] = wanted_by(target)
         self.drops = self.wants == "pooled"

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Encoder
 from nlu.models.head import HeadTarget, Wanted, vectors_of
 from nlu.models.heads.linear import fresh_linear
@@ -53,12 +55,13 @@ class Transform(nn.Module):
         return self.LayerNorm(activation(self.dense(vectors_UD)))
 
 
+@takes(schemas.WordsHead)
 class WordsHead(nn.Module):
     """A score for each word of the vocabulary; only masked tokens are computed."""
 
     def __init__(self, width: int, target: HeadTarget, encoder: Encoder):
-        """No options. For an encoder of transformers this is its head, where it has one. Else the activation and the
-        constant of the norm are the encoder's, or gelu and 1e-12."""
+        """For an encoder of transformers this is its head, where it has one. Else the activation and the constant of the
+        norm are the encoder's, or gelu and 1e-12."""
         super().__init__()
         self.wants: Wanted | tuple[Wanted, ...] = "units"
         self.theirs = module_of("MaskedLM", encoder)
@@ -108,11 +111,12 @@ class HasClasses(HeadTarget, Protocol):
         """The classes in their order."""
 
 
+@takes(schemas.WordsAndClassHead)
 class WordsAndClassHead(WordsHead):
     """The scores of words for masked tokens, and a linear layer on the pooled vector for the class of each example."""
 
     def __init__(self, width: int, target: HasClasses, encoder: Encoder):
-        """No options. The layer reads what `model.pooling` gives: by default the first token."""
+        """The layer reads what `model.pooling` gives: by default the first token."""
         super().__init__(width, target, encoder)
         self.wants = ("pooled", "units")
         self.class_names = list(target.class_names)

@@ -21,7 +21,7 @@ MANY = ["O", *(f"{prefix}-{kind}" for kind in "abcdefghij" for prefix in "BI")]
 
 def crf(names: list[str] = TAGS, seed: int = 0) -> CrfHead:
     torch.manual_seed(seed)
-    head = CrfHead(8, Target(names, "tags"))
+    head = CrfHead(8, Target(names, "tags"), None)
     with torch.no_grad():
         for parameter in (head.transitions_CC, head.start_C, head.end_C):
             parameter.normal_()
@@ -111,7 +111,7 @@ def test_the_decoded_tags_are_the_best_of_all_legal_paths(seed):
 
 
 def test_without_learned_scores_the_decoded_tags_are_the_best_legal_ones():
-    head, (logits_UC, _) = CrfHead(8, Target(MANY, "tags")), example(40, 3, MANY)
+    head, (logits_UC, _) = CrfHead(8, Target(MANY, "tags"), None), example(40, 3, MANY)
     assert head.decode(logits_UC, np.array([40])).tolist() == legal_tags(logits_UC.numpy(), MANY).tolist()
 
 
@@ -156,4 +156,4 @@ def test_an_example_has_the_same_bits_in_any_company(counts, seed, chosen, names
 
 def test_a_target_without_tags_is_refused():
     with pytest.raises(UserError, match="head=crf needs a tag for each unit.* set head=linear"):
-        CrfHead(8, Target(["a", "b"]))
+        CrfHead(8, Target(["a", "b"]), None)

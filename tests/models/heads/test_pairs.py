@@ -20,7 +20,7 @@ class Places:
 
 
 def head_of(features: Any, width: int = 2) -> SidesHead:
-    return SidesHead(width, labels(3), features=features)
+    return SidesHead(width, labels(3), None, features=features)
 
 
 def test_the_features_are_both_vectors_and_their_distance():
@@ -55,4 +55,4 @@ def test_cosines_are_fp32_under_autocast():
 
 def test_tags_are_refused():
     with pytest.raises(UserError, match="head=sides compares two texts"):
-        SidesHead(8, Target(["O", "B-x"], "tags"))
+        SidesHead(8, Target(["O", "B-x"], "tags"), None)
