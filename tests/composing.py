@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.choices import conf_dir
 from nlu.config.entry.app import prepare
-from nlu.config.hydra_private import is_replaced
 
 
 def prepared(overrides: Sequence[str]) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def composed(overrides: Sequence[str], config_name: str = "train") -> DictConfig
     config = deepcopy(_of_choices(config_name, *(override for override in overrides if override not in values)))
     for override in values:
         key, value = _read(override)
-        OmegaConf.update(config, key, deepcopy(value), merge=not is_replaced(config, key, value))
+        OmegaConf.update(config, key, deepcopy(value), merge=False, force_add=True)
     return config
 
 

@@ -115,7 +115,7 @@ def takes(keys: type) -> Callable[[T], T]:
     names = {each.name for each in dataclasses.fields(keys)}
 
     def decorate(cls: T) -> T:
-        init = getattr(cls.__init__, "__wrapped__", cls.__init__)  # type: ignore[misc]
+        init: Any = getattr(cls.__init__, "__wrapped__", cls.__init__)  # type: ignore[misc]
 
         @functools.wraps(init)
         def with_keys(self: object, *args: object, **values: object) -> None:

@@ -1,7 +1,7 @@
 """Classify texts or pairs of texts: one label for each example. Axes: N examples, C classes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nlu.config.by_class import by_class, require_known
 from nlu.config.errors import UserError
-from nlu.config.types import Fraction, PositiveFloat, Probability
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
@@ -18,77 +18,40 @@ from nlu.metrics.classes import ClassScorer, log_probabilities
 from nlu.metrics.scores import Scorer
 from nlu.metrics.thresholds import Aim, ThresholdScorer, of_classes
 from nlu.models.task_model import TaskModel
+from nlu.tasks import keys as schemas
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
 TINY = 1e-12
 """the least probability in the loss"""
 
 
+@takes(schemas.Classify)
 class Classify(RowsOfLogits):
     """Predict one of several classes for a text."""
 
-    layouts: tuple[str, ...] = ("single",)
-    target = "nlu.data.targets.Classes"
-    heads: ClassVar[tuple[str, ...]] = (
-        "nlu.models.heads.linear.LinearHead",
-        "nlu.models.heads.mlp.MlpHead",
-        "nlu.models.heads.transformers.TransformersHead",
-    )
-    scores = "nlu.metrics.classes.ClassScorer"
-    kind = "nlu.metrics.kinds.ClassKind"
-    metrics: tuple[str, ...] = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc", "loss")
-    binary_metrics: tuple[str, ...] = ("f1", "precision", "recall", "auc", "average_precision")
-    default_metric = "accuracy"
-    lower_is_better: tuple[str, ...] = ("loss",)
-    metrics_by_key: ClassVar[dict[str, tuple[str, ...]]] = {
-        "chosen_classes": ("precision_chosen", "recall_chosen", "f1_chosen"),
-        "score_queries": ("query_precision", "query_recall", "query_f1"),
-    }
-    """further metrics, each with the key that it needs"""
-    rules_of_config = "nlu.tasks.rules.class_problems"
-
-    def __init__(
-        self,
-        loss: Loss,
-        target: Target,
-        *,
-        threshold: Probability | dict[str, Probability] | Literal["auto"] | None = None,
-        threshold_beta: PositiveFloat = 1.0,
-        threshold_precision: Fraction | None = None,
-        fallback: str | None = None,
-        chosen_classes: list[str] | None = None,
-        score_queries: bool = False,
-    ):
-        """`threshold`: a row whose most probable class has less than this probability gets the class `fallback`; one
-        for all classes, or by class (others 0); null = off; auto = by class, chosen at each evaluation on the first set
-        for the highest F-beta of the class (`threshold_beta`) or, if `threshold_precision` is set, for that precision
-        with the highest recall, and reported as metrics. `fallback`: null = the first class. `chosen_classes`: the
-        classes that precision_chosen, recall_chosen and f1_chosen are about; null = none. `score_queries`: rows with
-        the same value of folds.group_by are the candidates of a query, for query_precision, query_recall and query_f1.
-
-        Raises UserError for classes that the data do not have.
-        """
+    def __init__(self, loss: Loss, target: Target, keys: schemas.Classify):
+        """Raises UserError for classes that the data do not have."""
         super().__init__(loss, target)
         if isinstance(loss, NeedsNames):
             loss.take_names(target.names)
         self.thresholds: list[float] | None = None
         self.fallback = 0
-        self.chosen_classes, self.score_queries = chosen_classes and list(map(str, chosen_classes)), score_queries
-        if threshold is not None and isinstance(loss, Deciding):
+        self.chosen_classes = keys.chosen_classes and list(map(str, keys.chosen_classes))
+        self.score_queries = keys.score_queries
+        if keys.threshold is not None and isinstance(loss, Deciding):
             raise UserError(
-                f"task.threshold is {threshold}, but this loss decides by its own rule; set task.threshold=null"
+                f"task.threshold is {keys.threshold}, but this loss decides by its own rule; set task.threshold=null"
             )
         self.aim = None
-        if isinstance(threshold, str):
-            self.aim = Aim(threshold_beta, threshold_precision)
-        elif threshold is not None:
-            self.thresholds = by_class("task.threshold", threshold, target.names, 0.0)
-        if fallback is not None:
-            require_known("task.fallback", [fallback], target.names)
-            self.fallback = target.names.index(fallback)
+        if isinstance(keys.threshold, str):
+            self.aim = Aim(keys.threshold_beta, keys.threshold_precision)
+        elif keys.threshold is not None:
+            self.thresholds = by_class("task.threshold", keys.threshold, target.names, 0.0)
+        if keys.fallback is not None:
+            require_known("task.fallback", [keys.fallback], target.names)
+            self.fallback = target.names.index(keys.fallback)
         require_known("task.chosen_classes", self.chosen_classes or (), target.names)
-        asked = {"chosen_classes": chosen_classes, "score_queries": score_queries}
-        more = [name for key, names in self.metrics_by_key.items() if asked[key] for name in names]
+        more = [name for key, names in self.metrics_by_key.items() if getattr(keys, key) for name in names]
         self.metrics = (*type(self).metrics, *more)
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
@@ -221,7 +184,6 @@ def _named(
     ]
 
 
+@takes(schemas.Match)
 class Match(Classify):
     """Predict the relation of two texts."""
-
-    layouts = ("pair",)

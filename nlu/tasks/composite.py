@@ -4,42 +4,29 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from nlu.config.keys import takes
 from nlu.config.members import MEAN
 from nlu.config.schema import Node
-from nlu.config.types import HeadNode, LossNode, PositiveFloat, TaskNode
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.metrics.scores import Scorer
 from nlu.models.composite import model_of
 from nlu.models.task_model import TaskModel
+from nlu.tasks import keys as schemas
 from nlu.tasks.task import Outputs, Task
 
 
+@takes(schemas.Composite)
 class Composite:
     """Each set of data=mixture has the task and the head of its name; everything is left to the task of a batch's set.
 
     A term of the loss is called by the name of its head. A step has rows of one head, so the terms of the others are 0.
     """
 
-    has_tasks = True
-    default_metric = "mean"
-    lower_is_better: tuple[str, ...] = ("loss", "mae", "rmse")
-
-    def __init__(
-        self,
-        members: Mapping[str, Task],
-        num_labels: Mapping[str, int],
-        *,
-        tasks: dict[str, TaskNode],
-        losses: dict[str, LossNode] | None = None,
-        heads: dict[str, HeadNode] | None = None,
-        weights: dict[str, PositiveFloat] | None = None,
-    ):
-        """`members`: the tasks, built; `num_labels`: how many labels each has. `tasks`: what each set of data.sets is
-        for, by the same name. `losses`, `heads`: of the tasks that do not have their own loss and the run's head.
-        `weights`: the factor of the loss in the steps of a set, 1 by default."""
+    def __init__(self, members: Mapping[str, Task], num_labels: Mapping[str, int], keys: schemas.Composite):
+        """`members`: the tasks, built; `num_labels`: how many labels each has."""
         self.members = dict(members)
-        known = weights or {}
+        known = keys.weights or {}
         self._terms = {
             name: {term: name if len(task.term_weights) == 1 else f"{name}.{term}" for term in task.term_weights}
             for name, task in members.items()
@@ -49,8 +36,7 @@ class Composite:
             for name, task in members.items()
             for term, weight in task.term_weights.items()
         }
-        # The members decide, in place of the constant of the class, which is only read from the source before they
-        # exist.
+        # In place of the fact, which stands for all tasks.
         self.lower_is_better = tuple(dict.fromkeys(each for task in members.values() for each in task.lower_is_better))
         # A mean of a metric that should rise and one that should fall has no direction.
         self.has_mean = not any(task.default_metric in task.lower_is_better for task in members.values())

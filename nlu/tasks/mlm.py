@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
-from nlu.config.types import Fraction, NonNegativeFloat, PositiveInt, Probability
+from nlu.config.keys import takes
 from nlu.data.arrays import starts_of
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
@@ -21,21 +21,27 @@ from nlu.data.targets.masked import Masking
 from nlu.losses.loss import Loss
 from nlu.metrics.words import WordScorer
 from nlu.models.task_model import TaskModel
+from nlu.tasks import keys as schemas
 from nlu.tasks.task import Outputs, RowsOfLogits
 
 CHUNK_ROWS = 64
 """masked tokens whose scores of all words are in memory twice"""
 
 
+@takes(schemas.PredictsWords)
 class PredictsWords(RowsOfLogits):
     """The base of tasks that predict words which are hidden in a text."""
 
-    kind = "nlu.metrics.kinds.WordsKind"
-    binary_metrics = ()
-    default_metric = "loss"
-    lower_is_better = ("loss", "perplexity")
-
     known: MaskedWords
+
+    def __init__(self, loss: Loss, target: MaskedWords, keys: schemas.PredictsWords, shuffle_fraction: float = 0.0):
+        super().__init__(loss, target)
+        target.choose(
+            Masking(
+                keys.mask_fraction, keys.whole_words, keys.max_ngram, keys.keep, keys.replace, keys.frequency_power,
+                shuffle_fraction,
+            )
+        )  # fmt: skip
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         """Raise UserError: rows to be predicted have no masked words."""
@@ -57,35 +63,9 @@ class PredictsWords(RowsOfLogits):
         }
 
 
+@takes(schemas.Mlm)
 class Mlm(PredictsWords):
     """Predict masked words from the words around them."""
-
-    layouts = ("single", "pair")
-    target = "nlu.data.targets.MaskedWords"
-    heads = ("nlu.models.heads.words.WordsHead",)
-    scores = "nlu.metrics.words.WordScorer"
-    metrics = ("loss", "perplexity", "accuracy")
-    rules_of_config = "nlu.tasks.rules.mlm_problems"
-
-    def __init__(
-        self,
-        loss: Loss,
-        target: MaskedWords,
-        *,
-        mask_fraction: Fraction = 0.15,
-        whole_words: bool = True,
-        max_ngram: PositiveInt = 1,
-        keep: Probability = 0.1,
-        replace: Probability = 0.1,
-        frequency_power: NonNegativeFloat = 0.0,
-    ):
-        """`mask_fraction` of the tokens of a text are predicted. `whole_words` masks all pieces of a word or none; n
-        neighboring words up to `max_ngram` are masked together, n with a probability proportional to 1 / n. A predicted
-        token stays as it is with the probability `keep`, is a random word with `replace`, and else the mask.
-        A random word has a probability proportional to its number of training occurrences to the power of
-        `frequency_power`; 0: all are equal."""
-        super().__init__(loss, target)
-        target.choose(Masking(mask_fraction, whole_words, max_ngram, keep, replace, frequency_power))
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         """Return `record_of` each example."""

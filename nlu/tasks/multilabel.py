@@ -1,14 +1,13 @@
 """Predict any number of labels for a text or a pair of texts. Axes: B examples, C labels."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
 from nlu.config.by_class import by_class
-from nlu.config.types import Fraction, PositiveFloat
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
@@ -16,64 +15,26 @@ from nlu.losses.loss import Loss, bernoulli_divergence, each_probability
 from nlu.metrics.label_sets import LabelSetScorer
 from nlu.metrics.thresholds import AUTO, SETTING, Aim, of_classes
 from nlu.models.task_model import TaskModel
+from nlu.tasks import keys as schemas
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
 
+@takes(schemas.Multilabel)
 class Multilabel(RowsOfLogits):
     """Predict all labels that apply to a text, each independently."""
 
-    layouts = ("single", "pair")
-    target = "nlu.data.targets.LabelSet"
-    heads = (
-        "nlu.models.heads.linear.LinearHead",
-        "nlu.models.heads.mlp.MlpHead",
-        "nlu.models.heads.transformers.TransformersHead",
-    )
-    scores = "nlu.metrics.label_sets.LabelSetScorer"
-    own_loss = "nlu.losses.bce_multilabel.BceMultilabel"
-    kind = "nlu.metrics.kinds.LabelSetKind"
-    metrics: tuple[str, ...] = (
-        "f1_micro",
-        "f1_macro",
-        "f1_samples",
-        "precision_micro",
-        "recall_micro",
-        "average_precision",
-        "exact_match",
-        "threshold",
-        "loss",
-    )
-    binary_metrics: tuple[str, ...] = ()
-    default_metric = "f1_micro"
     # A label applies to a text if it applies to a part of it.
     over_windows = "max"
-    lower_is_better = ("loss",)
-    rules_of_config = "nlu.tasks.rules.threshold_problems"
 
-    def __init__(
-        self,
-        loss: Loss,
-        target: Target,
-        *,
-        threshold: Fraction | dict[str, Fraction] | Literal["auto"] | None = None,
-        threshold_beta: PositiveFloat = 1.0,
-        threshold_precision: Fraction | None = None,
-    ):
-        """`threshold`: labels with at least this probability are predicted, one for all labels or by label (others
-        0.5); null = the threshold with the highest micro F1 on the first evaluation set, auto = by label the one with
-        the highest F-beta (`threshold_beta`) or, if `threshold_precision` is set, that reaches this precision with the
-        highest recall. They are chosen again at each evaluation and reported as metrics, and other sets, such as the
-        test set, are scored with them.
-
-        Raises UserError for labels that the data do not have.
-        """
+    def __init__(self, loss: Loss, target: Target, keys: schemas.Multilabel):
+        """Raises UserError for labels that the data do not have."""
         super().__init__(loss, target)
-        self.threshold = threshold
+        self.threshold = keys.threshold
         self._at_least: dict[str, float] = {}
-        if isinstance(threshold, dict):
-            at_least = by_class("task.threshold", threshold, target.names, 0.5)
+        if isinstance(keys.threshold, dict):
+            at_least = by_class("task.threshold", keys.threshold, target.names, 0.5)
             self._at_least = dict(zip(target.names, at_least, strict=True))
-        self.aim = Aim(threshold_beta, threshold_precision) if threshold == AUTO else None
+        self.aim = Aim(keys.threshold_beta, keys.threshold_precision) if keys.threshold == AUTO else None
         if self._at_least or self.aim is not None:
             # Thresholds by label cannot be the major metric.
             self.metrics = tuple(name for name in type(self).metrics if name != SETTING)

@@ -5,38 +5,21 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import Number
-from nlu.losses.loss import Loss
 from nlu.metrics.numbers import NumberScorer
 from nlu.models.task_model import TaskModel
+from nlu.tasks import keys as schemas
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
 
+@takes(schemas.Regress)
 class Regress(RowsOfLogits):
     """Predict a number. It is standardized for training; predictions and scores are in the original unit."""
 
-    layouts = ("single", "pair")
-    target = "nlu.data.targets.Number"
-    heads = (
-        "nlu.models.heads.linear.LinearHead",
-        "nlu.models.heads.mlp.MlpHead",
-        "nlu.models.heads.transformers.TransformersHead",
-    )
-    scores = "nlu.metrics.numbers.NumberScorer"
-    own_loss = "nlu.losses.mse.Mse"
-    kind = "nlu.metrics.kinds.NumberKind"
-    metrics = ("pearson", "spearman", "r2", "mae", "rmse", "loss")
-    binary_metrics = ()
-    default_metric = "spearman"
-    lower_is_better = ("mae", "rmse", "loss")
-
     known: Number
-
-    def __init__(self, loss: Loss, target: Number):
-        """No options."""
-        super().__init__(loss, target)
 
     def rows(self, batch: Batch) -> int:
         return len(batch)

@@ -7,15 +7,14 @@ Axes: B examples, S sequences (two for each example), D width.
 
 import hashlib
 from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
+from nlu.config.keys import takes
 from nlu.config.schema import Node
-from nlu.config.types import Probability
 from nlu.data.collate import Batch, to_device
 from nlu.data.examples import Examples
 from nlu.data.targets import Target
@@ -25,6 +24,7 @@ from nlu.metrics.ranking import RankingScorer
 from nlu.metrics.scores import Scorer
 from nlu.models.heads.pairs import unit_vectors
 from nlu.models.task_model import TaskModel
+from nlu.tasks import keys as schemas
 from nlu.tasks.classify import Classify
 from nlu.tasks.task import Outputs, to_host
 
@@ -32,30 +32,14 @@ HASH_FACTORS = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
 """odd numbers of 61 and 62 bits, which spread each bit of a product over those above it"""
 
 
+@takes(schemas.Siamese)
 class Siamese(Classify):
     """Say how two texts relate, each encoded by itself."""
 
-    layouts = ("sides",)
-    heads = ("nlu.models.heads.pairs.SidesHead",)
-    reads: ClassVar[tuple[str, ...]] = ("logits", "cosine", "similarities")
-    scores = "nlu.metrics.classes.ClassScorer"
-    metrics: tuple[str, ...] = (
-        "accuracy",
-        "f1_macro",
-        "f1_weighted",
-        "precision_macro",
-        "recall_macro",
-        "mcc",
-        "threshold",
-        "loss",
-    )
-
-    def __init__(self, loss: Loss, target: Target, *, threshold: Probability | None = None):
-        """`threshold`, only for losses over cosines: pairs with at least this cosine match; null = the threshold with
-        the highest accuracy on the first evaluation set, chosen again at each evaluation. It is reported as a metric,
-        and other sets, such as the test set, are scored with it."""
-        super().__init__(loss, target)
-        self.threshold = threshold
+    def __init__(self, loss: Loss, target: Target, keys: schemas.Siamese):
+        """Raises UserError unless a loss over cosines has two classes."""
+        super().__init__(loss, target, schemas.Classify())
+        self.threshold = keys.threshold
         self.over_cosines = loss.reads != "logits"
         if self.over_cosines:
             self.kind = "nlu.metrics.kinds.ClassBySimilarityKind"
@@ -125,21 +109,12 @@ class Siamese(Classify):
         return {**record, "prediction": self.known.names[int(similarity >= metrics["threshold"])]}
 
 
+@takes(schemas.Retrieve)
 class Retrieve(Siamese):
     """Find the text that answers a query among all candidates of the set."""
 
-    target = "nlu.data.targets.Relevance"
-    own_loss = "nlu.losses.info_nce.InfoNce"
-    reads = ("similarities", "cosine")
-    scores = "nlu.metrics.ranking.RankingScorer"
-    metrics = ("mrr", "ndcg_10", "recall_1", "recall_5", "recall_10")
-    binary_metrics = ()
-    default_metric = "mrr"
-    lower_is_better = ()
-
     def __init__(self, loss: Loss, target: Target):
-        """No options."""
-        super().__init__(loss, target)
+        super().__init__(loss, target, schemas.Siamese())
         self.kind = "nlu.metrics.kinds.SimilarityKind"
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from nlu.config.errors import UserError
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import SoftClasses
@@ -15,26 +16,18 @@ from nlu.losses.loss import Loss
 from nlu.metrics.classes import log_probabilities
 from nlu.metrics.soft import SoftScorer
 from nlu.models.task_model import TaskModel
+from nlu.tasks import keys as schemas
 from nlu.tasks.classify import Classify, class_records
 from nlu.tasks.task import Outputs, to_host
 
 
+@takes(schemas.Soft)
 class Soft(Classify):
     """Predict one of several classes, learned from a distribution over them, such as that of a larger model."""
 
-    layouts: tuple[str, ...] = ("single", "pair")
-    target = "nlu.data.targets.SoftClasses"
-    scores = "nlu.metrics.soft.SoftScorer"
-    own_loss = "nlu.losses.kl.Kl"
-    metrics: tuple[str, ...] = (
-        "loss", "agreement", "accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_macro", "mcc",
-    )  # fmt: skip
-    default_metric = "loss"
-    rules_of_config = "nlu.data.rules.soft_problems"
-
     def __init__(self, loss: Loss, target: SoftClasses):
-        """No options. Raises UserError if the loss compares logits, but rows have probabilities."""
-        super().__init__(loss, target)
+        """Raises UserError if the loss compares logits, but rows have probabilities."""
+        super().__init__(loss, target, schemas.Classify())
         if getattr(loss, "needs_logits", False) and target.has_probabilities:
             raise UserError("loss compares logits, but the rows have probabilities; set loss=kl")
 

@@ -1,11 +1,11 @@
 """Find spans by a tag for each unit (word or character), or classify units. Axes: B examples, U units, C tags."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
+from nlu.config.keys import takes
 from nlu.data.arrays import starts_of
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
@@ -16,39 +16,25 @@ from nlu.metrics.scores import Scorer
 from nlu.metrics.spans import Span, SpanScorer, in_characters, legal_tags, spans_of
 from nlu.models.heads.crf import CrfHead
 from nlu.models.task_model import TaskModel
+from nlu.tasks import keys as schemas
 from nlu.tasks.task import Outputs, RowsOfLogits, to_host
 
 OF_SPANS = ("span_f1", "span_precision", "span_recall", "tag_accuracy")
 OF_CLASSES = ("accuracy", "f1_macro")
 
 
+@takes(schemas.Tag)
 class Tag(RowsOfLogits):
     """Find typed spans in a text. Scores count exact spans, micro-averaged over types.
 
     If the tags of the training rows fit no scheme of spans, they are classes of units, scored unit by unit.
     """
 
-    layouts = ("units",)
-    target = "nlu.data.targets.Tags"
-    heads = (
-        "nlu.models.heads.linear.LinearHead", "nlu.models.heads.mlp.MlpHead", "nlu.models.heads.crf.CrfHead",
-        "nlu.models.heads.transformers.TransformersHead",
-    )  # fmt: skip
-    scores = "nlu.metrics.spans.SpanScorer"
-    kind = "nlu.metrics.kinds.SpanKind"
-    metrics: tuple[str, ...] = (
-        "span_f1", "span_precision", "span_recall", "tag_accuracy", "accuracy", "f1_macro", "loss",
-    )  # fmt: skip
-    binary_metrics = ()
-    default_metric = "span_f1"
-    lower_is_better = ("loss",)
-
     known: Tags
 
-    def __init__(self, loss: Loss, target: Tags, *, decode: Literal["legal", "greedy"] = "legal"):
-        """`decode`: legal = the best valid BIO sequence, greedy = the best tag of each unit; head=crf ignores it."""
+    def __init__(self, loss: Loss, target: Tags, keys: schemas.Tag):
         super().__init__(loss, target)
-        self.decode = decode
+        self.decode = keys.decode
         self.metrics = (*(OF_CLASSES if target.is_classes else OF_SPANS), "loss")
         if target.is_classes:
             self.default_metric, self.kind = "accuracy", "nlu.metrics.kinds.UnitClassesKind"

@@ -22,13 +22,14 @@ from nlu.losses.loss import Loss
 from nlu.metrics.scores import Scorer
 from nlu.models.layers.pooling import of_windows
 from nlu.models.task_model import TaskModel
+from nlu.tasks.keys import Facts
 
 Outputs = dict[str, Tensor]
 """the results of a forward pass by name, always including `logits`"""
 
 
 class Task(Protocol):
-    """Class constants must be literals, because they are read from the source before anything heavy is imported."""
+    """What training and rules between groups use. A class of nlu has its facts in `nlu.tasks.keys`."""
 
     layouts: ClassVar[tuple[str, ...]]
     """names of layouts, the preferred one first; the first whose fields the data has is used"""
@@ -89,13 +90,9 @@ class Task(Protocol):
         """Return a record or a prediction as it is written to predictions/, given the metrics of its set."""
 
 
-class RowsOfLogits:
+class RowsOfLogits(Facts):
     """The base of tasks whose loss is one term over rows of logits."""
 
-    heads: ClassVar[tuple[str, ...]]
-    own_loss: ClassVar[str] = "nlu.losses.cross_entropy.CrossEntropy"
-    """dotted name of the loss that it has as one of several tasks, where none is chosen"""
-    reads: ClassVar[tuple[str, ...]] = ("logits",)
     term_weights: Mapping[str, float] = MappingProxyType({"labels": 1.0})
     over_windows: ClassVar[str] = "mean"
     """how the logits of the windows of a long text become those of the text: mean or max"""

@@ -9,32 +9,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlu.config.types import Fraction, NonNegativeFloat, PositiveInt, Probability
+from nlu.config.keys import takes
 from nlu.data.arrays import starts_of
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
 from nlu.data.targets import LabelledWords, SentenceOrder
-from nlu.data.targets.masked import Masking
 from nlu.losses.loss import Loss
 from nlu.metrics.classes import log_probabilities
 from nlu.metrics.scores import Scorer
 from nlu.metrics.words import WordsAndClassScorer
 from nlu.models.heads.words import WordsAndClassHead
 from nlu.models.task_model import TaskModel
+from nlu.tasks import keys as schemas
 from nlu.tasks.mlm import PredictsWords
 from nlu.tasks.task import Outputs, symmetric_kl, to_host
 
 WORDS, CLASSES = "words", "classes"
 
 
+@takes(schemas.WordsAndClass)
 class WordsAndClass(PredictsWords):
     """The base of tasks that predict masked words and the class of each example.
 
     A step's loss is the mean over its predicted words and the mean over its examples, each times its weight.
     """
 
-    heads = ("nlu.models.heads.words.WordsAndClassHead",)
-    scores = "nlu.metrics.words.WordsAndClassScorer"
     class_accuracy: str
     """the metric of classes"""
 
@@ -92,68 +91,26 @@ class WordsAndClass(PredictsWords):
         return WordsAndClassScorer(self.class_accuracy, self.term_weights)
 
 
+@takes(schemas.Structbert)
 class Structbert(WordsAndClass):
     """Predict masked and shuffled words, and the order of the two halves of a block.
 
     Wang et al. 2019 (https://arxiv.org/abs/1908.04577).
     """
 
-    layouts = ("single",)
-    target = "nlu.data.targets.SentenceOrder"
     class_accuracy = "order_accuracy"
-    metrics = ("loss", "perplexity", "accuracy", "order_accuracy")
-    rules_of_config = "nlu.tasks.rules.structbert_problems"
 
-    def __init__(
-        self,
-        loss: Loss,
-        target: SentenceOrder,
-        *,
-        words_weight: NonNegativeFloat = 1.0,
-        order_weight: NonNegativeFloat = 1.0,
-        shuffle_fraction: Probability = 0.05,
-        mask_fraction: Fraction = 0.15,
-        whole_words: bool = True,
-        max_ngram: PositiveInt = 1,
-        keep: Probability = 0.1,
-        replace: Probability = 0.1,
-        frequency_power: NonNegativeFloat = 0.0,
-    ):
-        """`words_weight` and `order_weight`: of the mean loss of predicted words, and of that of the order.
-        `shuffle_fraction`: tokens that are not masked form groups of three neighbors; this share of the groups is
-        shuffled, and their tokens are predicted; 0: off. The other options are those of task=mlm."""
-        super().__init__(loss, target)
-        self.term_weights = {WORDS: words_weight, CLASSES: order_weight}
-        target.choose(
-            Masking(mask_fraction, whole_words, max_ngram, keep, replace, frequency_power, shuffle_fraction)
-        )  # fmt: skip
+    def __init__(self, loss: Loss, target: SentenceOrder, keys: schemas.Structbert):
+        super().__init__(loss, target, keys, shuffle_fraction=keys.shuffle_fraction)
+        self.term_weights = {WORDS: keys.words_weight, CLASSES: keys.order_weight}
 
 
+@takes(schemas.MlmPairs)
 class MlmPairs(WordsAndClass):
     """Predict masked words of a pair of texts, and its label, which may be wrong now and then."""
 
-    layouts = ("pair",)
-    target = "nlu.data.targets.LabelledWords"
     class_accuracy = "label_accuracy"
-    metrics = ("loss", "perplexity", "accuracy", "label_accuracy")
-    rules_of_config = "nlu.tasks.rules.mlm_problems"
 
-    def __init__(
-        self,
-        loss: Loss,
-        target: LabelledWords,
-        *,
-        words_weight: NonNegativeFloat = 1.0,
-        label_weight: NonNegativeFloat = 1.0,
-        mask_fraction: Fraction = 0.15,
-        whole_words: bool = True,
-        max_ngram: PositiveInt = 1,
-        keep: Probability = 0.1,
-        replace: Probability = 0.1,
-        frequency_power: NonNegativeFloat = 0.0,
-    ):
-        """`words_weight` and `label_weight`: of the mean loss of masked words, and of that of labels. The other options
-        are those of task=mlm."""
-        super().__init__(loss, target)
-        self.term_weights = {WORDS: words_weight, CLASSES: label_weight}
-        target.choose(Masking(mask_fraction, whole_words, max_ngram, keep, replace, frequency_power))
+    def __init__(self, loss: Loss, target: LabelledWords, keys: schemas.MlmPairs):
+        super().__init__(loss, target, keys)
+        self.term_weights = {WORDS: keys.words_weight, CLASSES: keys.label_weight}
