@@ -197,6 +197,8 @@ def _is_code(value: object) -> bool:
 
 
 def _of_signature(target: str, found: Any) -> Schema:
+    if dataclasses.is_dataclass(found) and isinstance(found, type):
+        return _of_dataclass(target, found)
     described = getattr(found, "keys_of_class", None)
     own = _parameters(found)
     keys = {

@@ -124,6 +124,8 @@ def run_app(task: Task, config_name: str, schema: str | None = None, config_dir:
 
 def _run_app(job: "_Job", config_name: str, schema: str, directory: Path) -> NoReturn:
     find_plugins()
+    # A program of a user's own names its dataclass itself.
+    trust({"trusted_packages": [schema.partition(".")[0]]})
     try:
         line = read_command_line(sys.argv[1:])
         if line.flags.version:
