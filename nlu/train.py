@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.entry.guard import occupied_folder_problem, unnamed_folder_problem
 from nlu.config.errors import UserError
+from nlu.config.resolving import as_given
 from nlu.config.submitted import is_submitted, run_while_time_lasts, was_started_before
 
 BEGAN_S = time.time()
@@ -106,7 +107,7 @@ def command_line(hydra: DictConfig) -> list[str]:
     """Return the arguments that compose the same run again, without the trial of a search."""
     folders = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
     # The trial belongs to one study. A rerun of its configuration must not report to that study again.
-    own = [override for override in hydra.overrides.task if not override.startswith("trial=")]
+    own = [override for override in as_given(hydra.overrides.task) if not override.startswith("trial=")]
     return [*(f"--config-dir={folder}" for folder in folders), *own]
 
 

@@ -22,9 +22,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from nlu.config.checks.faults import choice_problem, fault_of
 from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
-from nlu.config.choices import RUN, SCHEMAS, with_defaults
+from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.keys import schema_of
+from nlu.config.resolving import as_given
 from nlu.config.targets import trust
 
 _SETS_OF_KEYS = ("experiment", "debug")
@@ -69,10 +70,10 @@ class Loader(ConfigLoaderImpl):
             return True
         known = schema_of(self.schema).keys
         own = group in known or (group in _SETS_OF_KEYS and "trainer" in known)
-        # A group of a user's own program is one too; all our commands share the folder of groups.
-        return (own or self.schema not in SCHEMAS.values()) and any(
-            source.is_group(group) for source in self.get_sources()
-        )
+        # All our commands share the folder of groups, but each has only some. Any other group is a user's own.
+        if not own and self.schema in SCHEMAS.values() and (conf_dir() / group).is_dir():
+            return False
+        return any(source.is_group(group) for source in self.get_sources())
 
     def options(self, group: str, overrides: Sequence[str] = ()) -> list[str]:
         """Return the choices of a group, with those in the folders of `hydra.searchpath` among `overrides`."""
@@ -88,9 +89,9 @@ class Loader(ConfigLoaderImpl):
         Those of Hydra's own keys stay tolerant, since Hydra composes each job of a sweep with them.
         """
         with read_write(config.hydra):
-            config.hydra.overrides.task = [given.get(text, text) for text in config.hydra.overrides.task]
-        keys = [str(key) for key in config if key != "hydra"]
-        plain: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, keys), resolve=False)
+            config.hydra.overrides.task = [given.get(text, text) for text in as_given(config.hydra.overrides.task)]
+        plain: Any = OmegaConf.to_container(config, resolve=False)
+        del plain["hydra"]
         trust(plain)
         with open_dict(config), read_write(config):
             for key, value in with_defaults(plain, self.schema).items():

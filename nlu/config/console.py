@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 
 from nlu.config.errors import UserError
+from nlu.config.resolving import resolve, without_hydra
 from nlu.storage.redaction import hide
 
 _VERDICT = """\
@@ -43,6 +44,8 @@ def print_configuration(
 ) -> None:
     """Print what `--cfg` shows: the job's keys, Hydra's or all of them, or the part named by a package."""
     HydraConfig.instance().set_config(config)
+    if is_resolved and (found := resolve(without_hydra(config))[1]):
+        raise UserError(*found)
     with read_write(config.hydra):
         shown = hydra.get_sanitized_cfg(config, what)
     node = OmegaConf.select(shown, package) if package not in (None, "_global_") else shown

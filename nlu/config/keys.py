@@ -159,7 +159,11 @@ def find(target: str) -> Any:
 def _names_in(found: Any) -> list[str]:
     import pkgutil
 
-    own = [name for name, value in vars(found).items() if callable(value) and not name.startswith("_")]
+    own = [
+        name
+        for name, value in vars(found).items()
+        if (isinstance(value, type) or inspect.isfunction(value)) and not name.startswith("_")
+    ]
     return own + [module.name for module in pkgutil.iter_modules(getattr(found, "__path__", []))]
 
 

@@ -58,6 +58,12 @@ def _value(parent: Container, key: DictKeyType, full_key: str, found: list[str])
     return _plain(value, full_key, found) if isinstance(value, Container) else value
 
 
+def as_given(texts: ListConfig) -> list[str]:
+    """Return the overrides in a configuration as they were given; iterating over them would resolve interpolations."""
+    plain: Any = OmegaConf.to_container(texts, resolve=False)
+    return list(plain)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, without a full stop, a first plain word in lower case."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

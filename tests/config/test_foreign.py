@@ -9,10 +9,10 @@ import pytest
 import yaml
 from hydra import initialize_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from nlu.config.checks.overrides import override_problems, settable_keys
+from nlu.config.signature import read_signature
 
 from nlu.__main__ import main as nlu_main
-from nlu.config.resolving import compose
-from nlu.config.checks.overrides import override_problems, settable_keys
 from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.values import broken_rule
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, target_of
@@ -24,7 +24,7 @@ from nlu.config.foreign import (
     function_elsewhere,
     table,
 )
-from nlu.config.signature import read_signature
+from nlu.config.resolving import compose
 
 COMMANDS = sorted(path.stem for path in Path(__file__).parents[2].glob("nlu/*.py") if path.stem[0] != "_")
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from nlu.config import stopping
 from nlu.config.entry.grid import current
+from nlu.config.resolving import as_given
 from nlu.launching.queue import Job
 from nlu.storage.redaction import LAUNCHER_LINES, hide_setting, is_secret_name
 
@@ -85,7 +86,7 @@ def for_jobs(config: DictConfig) -> DictConfig:
         for key in LAUNCHER_LINES:
             if lines := found.hydra.launcher.get(key):
                 found.hydra.launcher[key] = {} if OmegaConf.is_dict(lines) else []
-        own = [override for override in found.hydra.overrides.hydra if hide_setting(override) == override]
+        own = [override for override in as_given(found.hydra.overrides.hydra) if hide_setting(override) == override]
         found.hydra.overrides.hydra = own
     return found
 

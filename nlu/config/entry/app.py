@@ -48,7 +48,7 @@ from nlu.config.entry.flags import (
 from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
 from nlu.config.entry.guard import Checked, checked, current_config, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
-from nlu.config.resolving import resolve, without_hydra
+from nlu.config.resolving import as_given, resolve, without_hydra
 from nlu.config.submitted import grid_problems, is_submitted
 from nlu.config.targets import trust
 from nlu.config.words import counted
@@ -214,7 +214,9 @@ def checked_composition(
     The jobs of a --multirun are checked one by one later, unless the command line itself is wrong.
     """
     loader = _loader(hydra)
-    composed = compose(loader, config_name, overrides, is_multirun=is_multirun)
+    # In the overrides, so that Hydra composes the jobs with it too.
+    mode = ["hydra.mode=MULTIRUN"] if is_multirun else []
+    composed = compose(loader, config_name, [*overrides, *mode], is_multirun=is_multirun)
     of_hydra = checked(composed, is_multirun)
     found = [*composed.problems, *of_hydra.problems]
     if found or not is_multirun:
@@ -242,6 +244,9 @@ def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema:
         except UserError:
             raise
         except Exception as error:
+            if not job.has_started and (number := stopping.received()) is not None:
+                # A signal raises `Stopped` within Hydra, whose clean-up may then fail and replace it.
+                raise stopping.Stopped(number) from None
             found = _storage_problems(error, before_start=not job.has_started) or grid_problems(error)
             # Before the task starts, such an error is a mistake of the command line; afterwards it is one of ours.
             if not found and not job.has_started and isinstance(error, USER_MISTAKES):
@@ -270,7 +275,7 @@ def run_composed(hydra: Hydra, config: DictConfig, task: Task, *, is_multirun: b
                 sweeper = Plugins.instance().instantiate_sweeper(
                     config=config, hydra_context=context, task_function=task
                 )
-                return sweeper.sweep(arguments=list(config.hydra.overrides.task))
+                return sweeper.sweep(arguments=as_given(config.hydra.overrides.task))
             finally:
                 callbacks.on_multirun_end(config=config, config_name=name)
         callbacks.on_run_start(config=config, config_name=name)

@@ -23,7 +23,7 @@ from nlu.config.compose import Jobs
 from nlu.config.console import print_dry_run_of_grid, printing
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
-from nlu.config.resolving import without_hydra
+from nlu.config.resolving import as_given, without_hydra
 from nlu.config.stopping import STOPPED
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
@@ -249,7 +249,7 @@ def _composed(composed: DictConfig, number: int, is_single: bool) -> Iterator[Di
 
 def run_dir_problems(config: DictConfig) -> list[str]:
     """Return a problem if a --multirun sets the folder of a single run, which it does not use."""
-    keys = [override.partition("=") for override in config.hydra.overrides.hydra]
+    keys = [override.partition("=") for override in as_given(config.hydra.overrides.hydra)]
     return [
         f"hydra.run.dir is set to {value}, but a --multirun writes into hydra.sweep.dir; set hydra.sweep.dir={value}"
         for key, _, value in keys

@@ -123,7 +123,12 @@ def send(config: DictConfig, run_dir: str) -> None:
             config.hydra.sweep.dir = config.hydra.run.dir
         config.hydra.sweep.subdir = "."
         # Hydra composes the job with these too.
-        config.hydra.overrides.hydra = [*config.hydra.overrides.hydra, *own, "++hydra.sweep.subdir=."]
+        config.hydra.overrides.hydra = [
+            *as_given(config.hydra.overrides.hydra),
+            *own,
+            "++hydra.sweep.subdir=.",
+            "++hydra.mode=MULTIRUN",
+        ]
 
 
 def _unknown(config: DictConfig, overrides: Sequence[Override]) -> Iterator[str]:

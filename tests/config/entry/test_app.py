@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
 import nlu
+from nlu.config.entry import app
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
 from nlu.storage.ledger import MirrorUnavailable
@@ -136,13 +136,13 @@ def test_an_interrupt_exits_with_130(run):
     (signal.SIGTERM, 75, "stopped by SIGTERM"), (signal.SIGINT, 130, "interrupted"),
 ])  # fmt: skip
 def test_a_signal_that_hydra_turns_into_another_error_stops_the_command(run, monkeypatch, number, status, said):
-    def main(**named: object) -> None:
+    def compose(*given: object, **named: object) -> None:
         try:
             signal.raise_signal(number)
         finally:
             raise UnboundLocalError("f")
 
-    monkeypatch.setattr(hydra, "main", main)
+    monkeypatch.setattr(app, "compose", compose)
     code, _, err = run(*VALID)
     assert (code, err) == (status, f"nlu: {said}; nothing had started; the same command starts it\n")
 

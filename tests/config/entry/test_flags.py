@@ -1,7 +1,6 @@
 """The command line before Hydra reads it: flags, files of overrides, and a run that is repeated."""
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -26,18 +25,17 @@ def test_the_flags_are_hydras():
     assert set(re.findall(r"(?<![\w-])--[a-z-]+", done.stdout)) - {"--experimental-rerun"} == FLAGS
 
 
-def test_hydra_gets_the_arguments_of_the_command_line():
+def test_a_command_line_has_its_flags_and_whole_overrides():
     line = read_command_line(["-m", "seed=1,2", "--config-dir", ".", "folds=5"])
-    assert line.arguments == ["--config-dir=.", "--multirun", "seed=1,2", "folds.count=5"]
-    assert line.is_multirun and line.runs_jobs and line.config_dir == "."
-    assert read_command_line(["--info"]).arguments == ["--info=all"]
-    assert not read_command_line(["-c", "job", "-p", "trainer"]).runs_jobs
+    assert line.overrides == ["seed=1,2", "folds.count=5"] and line.is_multirun and line.flags.config_dir == "."
+    assert read_command_line(["--info"]).flags.info == "all"
     assert read_command_line(["hydra.mode=MULTIRUN"]).is_multirun
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        (["--experimental-rerun=x"], "write --rerun RUN, which repeats a run with changed keys"),
         (["--multi"], "unrecognized arguments: --multi"),
         (["-m", "--info"], "only one of --run, --multirun"),
         (["--resolve"], "add --cfg job"),
@@ -53,13 +51,12 @@ def test_a_flag_that_makes_no_sense_is_refused(tmp_path: Path, monkeypatch, argu
         read_command_line(arguments)
 
 
-def test_a_group_that_is_chosen_twice_is_refused_unless_a_file_chose_first(tmp_path: Path):
-    with pytest.raises(UserError, match="^model is chosen 2 times, model=bert and model=textcnn; keep one$"):
-        read_command_line(["model=bert", "seed=1", "model=textcnn", "seed=2"])
-    assert read_command_line(["model=bert", "model=bert"]).overrides == ["model=bert", "model=bert"]
+def test_of_two_choices_of_a_group_the_last_counts(tmp_path: Path):
+    chosen = read_command_line(["model=bert", "seed=1", "model=textcnn", "seed=2"]).overrides
+    assert chosen == ["seed=1", "model=textcnn", "seed=2"]
     path = tmp_path / "former"
     path.write_text("model=bert\n")
-    assert read_command_line([f"@{path}", "model=textcnn"]).overrides == ["model=bert", "model=textcnn"]
+    assert read_command_line([f"@{path}", "model=textcnn"]).overrides == ["model=textcnn"]
 
 
 def test_a_file_of_overrides_is_taken_as_it_was_written_by_a_run(tmp_path: Path):
@@ -86,7 +83,7 @@ def test_a_run_is_repeated_with_its_overrides_replaced_by_new_ones(tmp_path: Pat
     write_overrides(tmp_path, ["--config-dir=.", "model=bert_tiny", "optimizer.lr=1e-3", "folds.count=5", "+x.y=1"])
     line = read_command_line(["--rerun", str(tmp_path), "model=textcnn", "folds=2", "x.y=3", "seed=2"])
     assert line.overrides == ["optimizer.lr=1e-3", "model=textcnn", "folds.count=2", "+x.y=3", "seed=2"]
-    assert line.arguments[0] == "--config-dir=." and "--rerun" not in shlex.join(line.arguments)
+    assert line.flags.config_dir == "."
 
 
 def test_a_secret_that_a_run_did_not_record_must_be_given_again(tmp_path: Path):
