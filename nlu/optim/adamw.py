@@ -3,15 +3,15 @@
 import fnmatch
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 import torch
 from torch import nn
 
 from nlu.config.errors import UserError
-from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat
+from nlu.config.keys import takes
 from nlu.models.head import HasLearningRates
 from nlu.models.task_model import TaskModel
+from nlu.optim import keys as schemas
 from nlu.optim.apex import ApexAdamW, require_kernels
 from nlu.optim.optimizer import named_parameters
 from nlu.optim.update import FusedAdamW
@@ -19,34 +19,15 @@ from nlu.optim.update import FusedAdamW
 log = logging.getLogger(__name__)
 
 
+@takes(schemas.AdamW)
 class AdamW:
     """Decoupled weight decay (Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101, algorithm 2)."""
 
-    def __init__(
-        self,
-        *,
-        lr: PositiveFloat = 2e-4,
-        betas: list[float] = [0.9, 0.999],  # noqa: B006
-        eps: PositiveFloat = 1e-6,
-        weight_decay: NonNegativeFloat = 0.01,
-        layer_lr_decay: Fraction = 1.0,
-        top_lr_ratio: PositiveFloat = 1.0,
-        freeze: list[str] = [],  # noqa: B006 - read as a schema, never changed
-        lr_by_name: dict[str, PositiveFloat] | None = None,
-        weight_decay_by_name: dict[str, NonNegativeFloat] | None = None,
-        kernel: Literal["torch", "apex"] = "torch",
-    ):
-        """`lr`: the peak rate. `layer_lr_decay` d < 1 gives the n-th layer below the top lr * d^n, and embeddings the
-        smallest rate; 1 = off. `top_lr_ratio` multiplies the rate of pooler and head. `freeze`: shell patterns of
-        parameter names that are not trained, e.g. ["backbone.embeddings.*"]; [] = none. `lr_by_name` and
-        `weight_decay_by_name`: peak rates and decays by such a pattern, in place of those above; of several patterns
-        that match a name, the last one counts; None = none. `kernel` on CUDA: torch's, or that of NVIDIA's apex."""
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise UserError(f"optimizer.betas is {list(betas)}, but must be two numbers in [0, 1); e.g. [0.9,0.999]")
-        self.lr, self.betas, self.eps, self.weight_decay = lr, (betas[0], betas[1]), eps, weight_decay
-        self.layer_lr_decay, self.top_lr_ratio, self.freeze = layer_lr_decay, top_lr_ratio, list(freeze)
-        self.kernel = kernel
-        self.lr_by_name, self.weight_decay_by_name = lr_by_name or {}, weight_decay_by_name or {}
+    def __init__(self, keys: schemas.AdamW):
+        self.lr, self.betas, self.eps, self.weight_decay = keys.lr, tuple(keys.betas), keys.eps, keys.weight_decay
+        self.layer_lr_decay, self.top_lr_ratio, self.freeze = keys.layer_lr_decay, keys.top_lr_ratio, keys.freeze
+        self.kernel = keys.kernel
+        self.lr_by_name, self.weight_decay_by_name = keys.lr_by_name or {}, keys.weight_decay_by_name or {}
 
     def build(self, model: TaskModel, own: nn.Module | None = None) -> torch.optim.Optimizer:
         """Freeze parameters and return the optimizer. Parameters of the method have the rate of the head.

@@ -1,11 +1,11 @@
 """Learning-rate schedules: the factor of the base rate as a function of (step, total), without state."""
 
 import math
-from typing import Literal, Protocol
+from typing import Protocol
 
-from nlu.config import types
 from nlu.config.durations import Clock, Duration, parse_duration, parse_warmup
-from nlu.config.types import PositiveFloat, Warmup
+from nlu.config.keys import takes
+from nlu.optim import keys as schemas
 
 
 class Schedule(Protocol):
@@ -21,19 +21,12 @@ def warmup_steps(warmup: str | float, total: int, clock: Clock) -> int:
     return clock.steps(parsed) if isinstance(parsed, Duration) else round(parsed * total)
 
 
+@takes(schemas.OneCycle)
 class OneCycle:
     """From lr / div_factor up to lr, then down to lr / div_factor at the last step."""
 
-    def __init__(
-        self,
-        *,
-        warmup: Warmup = 0.1,
-        anneal: Literal["linear", "cosine", "polynomial"] = "linear",
-        power: PositiveFloat = 1.0,
-        div_factor: PositiveFloat = 600.0,
-    ):
-        """`warmup`: ratio of the run, or duration; 0 = start at the peak. `power`: exponent of polynomial annealing."""
-        self.warmup, self.anneal, self.power, self.div_factor = warmup, anneal, power, div_factor
+    def __init__(self, keys: schemas.OneCycle):
+        self.warmup, self.anneal, self.power, self.div_factor = keys.warmup, keys.anneal, keys.power, keys.div_factor
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
         """Return the factor of the update at the end of step `step`, counted from 1."""
@@ -51,12 +44,12 @@ class OneCycle:
         return end + (start - end) * (1 - progress) ** power
 
 
+@takes(schemas.Constant)
 class Constant:
     """The base rate, after a linear warm-up from lr / div_factor."""
 
-    def __init__(self, *, warmup: Warmup = 0.0, div_factor: PositiveFloat = 25.0):
-        """`warmup`: ratio of the run, or duration; 0 = none."""
-        self.warmup, self.div_factor = warmup, div_factor
+    def __init__(self, keys: schemas.Constant):
+        self.warmup, self.div_factor = keys.warmup, keys.div_factor
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
         """Return the factor of the update at the end of step `step`, counted from 1."""
@@ -64,20 +57,13 @@ class Constant:
         return 1.0 if step >= warm else 1 / self.div_factor + (1 - 1 / self.div_factor) * step / warm
 
 
+@takes(schemas.Exponential)
 class Exponential(Constant):
     """After the warm-up, the rate is multiplied by `decay_rate` every `decay_every`."""
 
-    def __init__(
-        self,
-        *,
-        warmup: Warmup = 0.0,
-        div_factor: PositiveFloat = 25.0,
-        decay_rate: PositiveFloat = 0.95,
-        decay_every: types.Duration = "1000st",
-    ):
-        """`decay_every`: a duration."""
-        super().__init__(warmup=warmup, div_factor=div_factor)
-        self.decay_rate, self.decay_every = decay_rate, parse_duration(decay_every)
+    def __init__(self, keys: schemas.Exponential):
+        super().__init__(keys)
+        self.decay_rate, self.decay_every = keys.decay_rate, parse_duration(keys.decay_every)
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
         """Return the factor of the update at the end of step `step`, counted from 1."""

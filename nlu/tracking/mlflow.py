@@ -9,15 +9,13 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nlu.config.errors import UserError
+from nlu.config.keys import takes
 from nlu.storage.files import read_json, write_json
 from nlu.storage.locks import hold_lock
+from nlu.tracking import keys as schemas
 from nlu.tracking.tracker import Beginning, Outcome, Point
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -31,21 +29,19 @@ STATUS: dict[Outcome, str] = {"finished": "FINISHED", "pruned": "KILLED", "stopp
 LOCK_WAIT_S = 120.0
 
 
+@takes(schemas.MLflow)
 class MLflow:
     """Parameters, metrics by step, and the status of the run.
 
     Points that the database already has are not logged again, so a run that continues has each step once.
     """
 
-    packages = {"mlflow": "mlflow-skinny", "alembic": "alembic"}
-    extra = "mlflow"
-
-    def __init__(self, *, experiment: str = "nlu", database: str | None = None):
-        """`experiment`: the experiment of MLflow to which runs are added. `database`: path of a SQLite file that many
-        runs may share; null = one in the folder of the run."""
-        if database is not None and "://" in database:
-            raise UserError(f"tracker.database is {database}, but SQLite writes to a local file; give a path or null")
-        self.experiment, self.database = experiment, database
+    def __init__(self, keys: schemas.MLflow):
+        if keys.database is not None and "://" in keys.database:
+            raise UserError(
+                f"tracker.database is {keys.database}, but SQLite writes to a local file; give a path or null"
+            )
+        self.experiment, self.database = keys.experiment, keys.database
 
     def start(self, beginning: Beginning) -> None:
         for name, value in QUIET.items():

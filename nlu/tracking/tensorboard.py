@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping
 from types import ModuleType
 
+from nlu.config.keys import takes
+from nlu.tracking import keys as schemas
 from nlu.tracking.tracker import Beginning, Outcome, Point
 
 OF_END = ".end"
@@ -13,17 +15,12 @@ WITHOUT_TENSORFLOW = "tensorboard.compat.notf"
 """a module that makes TensorBoard work without TensorFlow"""
 
 
+@takes(schemas.TensorBoard)
 class TensorBoard:
     """Scalars, the configuration and the results as text.
 
     A run that continues writes another file, which replaces the earlier ones from its first step on.
     """
-
-    packages = {"tensorboard": "tensorboard"}
-    extra = "tensorboard"
-
-    def __init__(self) -> None:
-        """No options."""
 
     def start(self, beginning: Beginning) -> None:
         # With this module TensorBoard does not import TensorFlow, which takes seconds and prints messages.

@@ -9,21 +9,20 @@ import secrets
 import shutil
 from collections.abc import Mapping
 
+from nlu.config.keys import takes
 from nlu.storage.files import read_json, write_json
+from nlu.tracking import keys as schemas
 from nlu.tracking.tracker import Beginning, Outcome, Point
 
 RUN = "wandb.json"
 
 
+@takes(schemas.WandB)
 class WandB:
     """Metrics, the configuration and the results, never over the network."""
 
-    packages = {"wandb": "wandb"}
-    extra = "wandb"
-
-    def __init__(self, *, project: str = "nlu"):
-        """`project`: the project of Weights & Biases to which runs are added."""
-        self.project = project
+    def __init__(self, keys: schemas.WandB):
+        self.project = keys.project
 
     def start(self, beginning: Beginning) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")

@@ -1,4 +1,4 @@
-"""precision=auto and optimizer.kernel=auto: what this machine computes fastest, chosen before a run begins.
+"""precision=auto: the format that this machine computes fastest, chosen before a run begins.
 
 The run's configuration and records hold the choice, so a continued run computes as it began.
 """
@@ -27,9 +27,6 @@ AnyRun = TypeVar("AnyRun", bound=Run)
 
 class Auto:
     """The choice `auto`; nothing computes in it, since `with_precision` replaces it."""
-
-    def __init__(self) -> None:
-        """No options."""
 
 
 def choice_for(device: torch.device) -> tuple[str, str]:

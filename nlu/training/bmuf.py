@@ -11,32 +11,21 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from nlu.config.types import NonNegativeInt, PositiveFloat, PositiveInt, Probability
+from nlu.config.keys import takes
+from nlu.training import keys as schemas
 from nlu.training.parallel import Replicated, messages
 from nlu.training.ranks import Ranks
 
 
+@takes(schemas.Bmuf)
 class Bmuf(Replicated):
     """Every rank holds all weights, which differ from rank to rank within a block."""
 
-    trains_apart = True
-
-    def __init__(
-        self,
-        ranks: Ranks,
-        *,
-        sync_interval: PositiveInt = 50,
-        block_momentum: Probability | None = None,
-        block_lr: PositiveFloat = 1.0,
-        nesterov: bool = False,
-        warmup: NonNegativeInt = 100,
-    ):
-        """`sync_interval`: steps of a block. `block_momentum` of the filter, 0 = the mean of the weights; None: 1 - 1 /
-        processes, as in the paper. `block_lr`: factor of the mean update of a block. `nesterov`: a block starts where
-        the momentum leads next. `warmup`: first steps, in which gradients are summed as without BMUF."""
+    def __init__(self, ranks: Ranks, keys: schemas.Bmuf):
         super().__init__(ranks)
-        self.sync_interval, self.block_lr, self.nesterov, self.warmup = sync_interval, block_lr, nesterov, warmup
-        self.block_momentum = 1 - 1 / ranks.world_size if block_momentum is None else block_momentum
+        self.sync_interval, self.block_lr = keys.sync_interval, keys.block_lr
+        self.nesterov, self.warmup = keys.nesterov, keys.warmup
+        self.block_momentum = 1 - 1 / ranks.world_size if keys.block_momentum is None else keys.block_momentum
         self._start: list[Tensor] | None = None
         """the weights at the start of the block, equal on all ranks; None before the first block of this process"""
         self._momentum: list[Tensor] | None = None

@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from nlu.config.types import PositiveFloat, PositiveInt
+from nlu.config.keys import takes
+from nlu.training import keys as schemas
 from nlu.training.hardware import instruction_sets
 
 GROWTH, BACKOFF = 2.0, 0.5
@@ -18,21 +19,13 @@ _FAST = ("avx512_fp16", "amx_fp16", "asimdhp")
 """instruction sets with fp16 products, as /proc/cpuinfo names them; the last one is Arm's"""
 
 
+@takes(schemas.Fp16)
 class Fp16:
     """Matrix products in fp16; weights, gradients and the optimizer's state stay fp32."""
 
-    def __init__(
-        self,
-        *,
-        init_scale: PositiveFloat = 65536.0,
-        growth_interval: PositiveInt = 2000,
-        min_scale: PositiveFloat = 1.0,
-    ):
-        """`init_scale`: the factor of the loss in the first step. `growth_interval`: steps in a row without an overflow
-        after which the scale doubles. `min_scale`: if gradients overflow at this scale or below, the run ends; above
-        it, the scale is halved and the step skipped."""
-        self.init_scale, self.growth_interval, self.min_scale = init_scale, growth_interval, min_scale
-        self._scale, self._good_steps = torch.tensor(init_scale, dtype=torch.float32), torch.tensor(0)
+    def __init__(self, keys: schemas.Fp16):
+        self.init_scale, self.growth_interval, self.min_scale = keys.init_scale, keys.growth_interval, keys.min_scale
+        self._scale, self._good_steps = torch.tensor(self.init_scale, dtype=torch.float32), torch.tensor(0)
         """the scale, and the steps since it changed or began"""
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:

@@ -9,13 +9,15 @@ it.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nlu.config.choices import choice_of, target_of
+from nlu.config.keys import takes
 from nlu.config.targets import TARGET, build
+from nlu.training import keys as schemas
 from nlu.training.ranks import Ranks
 
 log = logging.getLogger(__name__)
@@ -116,13 +118,13 @@ class SingleProcess:
         return whole.to(like.device)
 
 
+@takes(schemas.Replicated)
 class Replicated(SingleProcess):
     """Every rank holds all weights; one message sums all gradients."""
 
-    def __init__(self, ranks: Ranks, *, reduce_dtype: Literal["float32", "bfloat16"] = "float32"):
-        """`reduce_dtype` of the message. In bfloat16 each rank rounds its gradient, and each addition its sum."""
+    def __init__(self, ranks: Ranks, keys: schemas.Replicated):
         super().__init__(ranks)
-        self.reduce_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[reduce_dtype]
+        self.reduce_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[keys.reduce_dtype]
 
     def gradients_of(self, parameters: list[nn.Parameter]) -> list[Tensor]:
         """Return the gradients of the parameters that have one on any rank; on the others it becomes zero."""

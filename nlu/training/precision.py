@@ -5,10 +5,13 @@ Weights, gradients and the optimizer's state stay fp32.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from nlu.config.keys import takes
+from nlu.training import keys as schemas
 
 _WITHOUT_BF16 = ("NO AVX", "AVX2")
 """torch's names of the x86 instruction sets for which it lacks kernels of bf16 products"""
@@ -49,12 +52,12 @@ class NumberFormat(Protocol):
         """Continue from a result of `state`."""
 
 
+@takes(schemas.Precision)
 class Precision:
     """fp32 everywhere, or matrix products in bf16 by autocast."""
 
-    def __init__(self, *, dtype: Literal["float32", "bfloat16"] = "float32"):
-        """`dtype` of matrix products in forward and backward."""
-        self.dtype = dtype
+    def __init__(self, keys: schemas.Precision):
+        self.dtype = keys.dtype
 
     def autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which a forward pass runs."""

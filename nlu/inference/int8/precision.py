@@ -6,7 +6,9 @@ from typing import Any
 import torch
 
 from nlu.config.errors import UserError
+from nlu.config.keys import takes
 from nlu.config.targets import build
+from nlu.inference import keys as schemas
 from nlu.inference.int8.encoder import compile_layers
 from nlu.inference.int8.encoder import quantize as quantize_encoder
 from nlu.inference.int8.linear import multiplies_integers
@@ -19,6 +21,7 @@ EXACT = ("avx512_vnni", "avx_vnni", "amx_int8")
 """instruction sets that sum products of bytes in 32 bits, as /proc/cpuinfo names them; older ones clip sums to 16"""
 
 
+@takes(schemas.Int8)
 class Int8(Precision):
     """Weights of the encoder's linear layers and their inputs in int8, sums exact, all else in fp32.
 
@@ -26,14 +29,10 @@ class Int8(Precision):
     scales are those of the weights and of the row: no rows are needed to choose them.
     """
 
-    rules_of_config = "nlu.inference.int8.rules.int8_problems"
-
-    def __init__(self, *, compiled: bool = False):
-        """`compiled`: by kernels in C, which this machine's compiler builds on first use, with attention in float32;
-        by torch, attention multiplies in bf16 if the processor computes its products."""
+    def __init__(self, keys: schemas.Int8):
         super().__init__(dtype="float32")
-        self.compiled = compiled
-        self.name = "int8_compiled" if compiled else "int8"
+        self.compiled = keys.compiled
+        self.name = "int8_compiled" if keys.compiled else "int8"
 
     def hold(self, model: TaskModel) -> None:
         """Refuse to train: rounded weights have no gradient. Raises UserError."""
