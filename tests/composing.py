@@ -9,12 +9,16 @@ from copy import deepcopy
 from functools import cache
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from nlu.config.choices import conf_dir
+from nlu.config.choices import RUN, SCHEMAS, conf_dir
+from nlu.config.compose import Loader
 from nlu.config.entry.app import prepare
+from nlu.config.resolving import without_hydra
 
 
 def prepared(overrides: Sequence[str]) -> dict[str, Any]:
@@ -32,6 +36,14 @@ def composed(overrides: Sequence[str], config_name: str = "train") -> DictConfig
     return config
 
 
+def composed_at_once(overrides: Sequence[str], config_name: str = "train") -> DictConfig:
+    """Return what `composed` returns, composed as the command does."""
+    with initialize_config_dir(str(conf_dir())):
+        search_path = GlobalHydra.instance().config_loader().get_search_path()
+        loader = Loader(search_path, SCHEMAS.get(config_name, RUN))
+        return without_hydra(loader.load_configuration(config_name, list(overrides), RunMode.RUN))
+
+
 def _is_value(override: str) -> bool:
     """Whether an override changes the value of a key that is there, and no composition."""
     key = override.partition("=")[0]
@@ -41,8 +53,7 @@ def _is_value(override: str) -> bool:
 
 @cache
 def _of_choices(config_name: str, *overrides: str) -> DictConfig:
-    with initialize_config_dir(str(conf_dir())):
-        return compose(config_name, overrides=list(overrides))
+    return composed_at_once(overrides, config_name)
 
 
 @cache

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from nlu.config.choices import conf_dir
 from nlu.config.entry.app import prepare
-from tests.composing import prepared
+from tests.composing import composed_at_once, prepared
 from tests.training.kinds import KINDS
 
 VALUES = ("folds.count=3", "seed=4", "data.max_len=16", "optimizer.betas=[0.5,0.9]")
@@ -15,10 +13,8 @@ VALUES = ("folds.count=3", "seed=4", "data.max_len=16", "optimizer.betas=[0.5,0.
 
 @pytest.mark.parametrize("name", ["classify", "tag with a CRF", "siamese with contrastive loss", "fgm of a TextCNN"])
 def test_values_that_are_set_after_the_choices_give_what_hydra_composes(name: str, tmp_path: Path) -> None:
-    overrides = [*KINDS[name].overrides(tmp_path), *VALUES, "~optimizer.weight_decay"]
-    with initialize_config_dir(str(conf_dir())):
-        at_once = compose("train", overrides=overrides)
-    assert prepared(overrides) == prepare(at_once)
+    overrides = [*KINDS[name].overrides(tmp_path), *VALUES]
+    assert prepared(overrides) == prepare(composed_at_once(overrides))
 
 
 def test_a_key_that_there_is_not_is_refused() -> None:

@@ -169,13 +169,10 @@ def import_all() -> None:
 
 def compose_once() -> None:
     """Fill what Hydra keeps between compositions: its plugins, and what its parsers have learned of their grammars."""
-    from hydra import compose, initialize_config_dir
-
-    from nlu.config.choices import conf_dir
+    from tests.composing import composed_at_once
 
     for overrides in WARMING:
-        with initialize_config_dir(str(conf_dir())):
-            compose("train", overrides=list(overrides), return_hydra_config=True)
+        composed_at_once(overrides)
 
 
 def main(listening: int, session: int) -> None:

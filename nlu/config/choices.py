@@ -40,12 +40,17 @@ def conf_dir() -> Path:
 @cache
 def target_of(group: str, choice: str) -> str | None:
     """Return the dotted name of the class behind a shipped choice; None if the choice names none."""
-    target: str | None = node_of(group, choice).get(TARGET)
+    target: str | None = _file_of(group, choice).get(TARGET)
     return target
 
 
 def node_of(group: str, choice: str) -> dict[str, Any]:
-    """Return the keys of a shipped choice with their values, as its file has them."""
+    """Return the keys of a shipped choice with their values."""
+    node: dict[str, Any] = _filled(_file_of(group, choice))
+    return node
+
+
+def _file_of(group: str, choice: str) -> dict[str, Any]:
     # Read as plain YAML, since this is asked outside of Hydra too.
     node: dict[str, Any] = yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
     return node

@@ -14,6 +14,7 @@ from nlu.diagnosis.check import Check, warning
 from nlu.inference.self_check import library_of, sentence, uneven_layers
 from nlu.models.layers.attention_in_one_kernel import packed_kernel
 from nlu.models.layers.linear import Linear
+from nlu.training import keys as schemas
 from nlu.training.auto import choice_for
 from nlu.training.hardware import instruction_sets
 from nlu.training.precision import Precision
@@ -46,7 +47,7 @@ def processor() -> Iterator[Check]:
     measured = (
         f"{speeds[torch.bfloat16]:,.0f} GFLOP/s against {speeds[torch.float32]:,.0f} in fp32, {ratio:.2g} times as fast"
     )
-    if Precision(dtype="bfloat16").warning(device) and ratio < 1:
+    if Precision(schemas.Precision(dtype="bfloat16")).warning(device) and ratio < 1:
         yield warning("bf16 kernels", measured, "keep precision=fp32 on this processor")
     else:
         yield Check("bf16 kernels", measured)

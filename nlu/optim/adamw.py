@@ -24,10 +24,11 @@ class AdamW:
     """Decoupled weight decay (Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101, algorithm 2)."""
 
     def __init__(self, keys: schemas.AdamW):
-        self.lr, self.betas, self.eps, self.weight_decay = keys.lr, tuple(keys.betas), keys.eps, keys.weight_decay
+        self.lr, self.eps, self.weight_decay = keys.lr, keys.eps, keys.weight_decay
+        self.betas = keys.betas[0], keys.betas[1]
         self.layer_lr_decay, self.top_lr_ratio, self.freeze = keys.layer_lr_decay, keys.top_lr_ratio, keys.freeze
-        self.kernel = keys.kernel
         self.lr_by_name, self.weight_decay_by_name = keys.lr_by_name or {}, keys.weight_decay_by_name or {}
+        self.kernel = keys.kernel
 
     def build(self, model: TaskModel, own: nn.Module | None = None) -> torch.optim.Optimizer:
         """Freeze parameters and return the optimizer. Parameters of the method have the rate of the head.

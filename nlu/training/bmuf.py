@@ -22,7 +22,7 @@ class Bmuf(Replicated):
     """Every rank holds all weights, which differ from rank to rank within a block."""
 
     def __init__(self, ranks: Ranks, keys: schemas.Bmuf):
-        super().__init__(ranks)
+        super().__init__(ranks, schemas.Replicated())
         self.sync_interval, self.block_lr = keys.sync_interval, keys.block_lr
         self.nesterov, self.warmup = keys.nesterov, keys.warmup
         self.block_momentum = 1 - 1 / ranks.world_size if keys.block_momentum is None else keys.block_momentum

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from nlu.config.checks.values import wrong_values
 from nlu.config.errors import UserError
 from nlu.models.encoders.bert import Bert
 from nlu.models.heads.crf import CrfHead
@@ -150,10 +151,10 @@ def test_freezing_everything_is_refused(model):
         AdamW(freeze=["*"]).build(model)
 
 
-@pytest.mark.parametrize("betas", [(0.9, 1.0), (-0.1, 0.9), (0.9,)])
+@pytest.mark.parametrize("betas", [[0.9, 1.0], [-0.1, 0.9], [0.9]])
 def test_betas_outside_their_range_are_refused(betas):
-    with pytest.raises(UserError, match=r"optimizer\.betas"):
-        AdamW(betas=betas)
+    (problem,) = wrong_values("optimizer.", {"betas": betas}, "nlu.optim.adamw.AdamW")
+    assert problem.startswith(f"optimizer.betas is {betas} but must be a list of 2 items, each item a number")
 
 
 def test_a_step_moves_by_the_rate_and_decays_apart_from_the_gradient(model):

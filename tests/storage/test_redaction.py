@@ -4,9 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from nlu.config.choices import conf_dir
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.runs import logs
@@ -22,6 +20,7 @@ from nlu.storage.redaction import (
     without_secrets,
 )
 from nlu.sweeps.faults import last_line, record_failure
+from tests.composing import composed_at_once
 
 WITH_SECRETS = {
     "http://user:geheim@host/a.csv": "http://***@host/a.csv",
@@ -90,10 +89,8 @@ def test_an_error_and_an_override_hide_what_others_put_into_them() -> None:
 def test_a_run_with_a_secret_in_a_reference_is_refused_before_anything_is_written() -> None:
     for override in ("data.train='https://user:geheim@host/a'", "model.pretrained='s3://bucket/a?key=geheim'",
                      "resume='https://geheim@host/a'"):  # fmt: skip
-        with initialize_config_dir(str(conf_dir())):
-            composed = compose("train", [override])
         with pytest.raises(UserError) as refused:
-            prepare(composed)
+            prepare(composed_at_once([override]))
         assert f"{override.partition('=')[0]} holds a" in str(refused.value) and "geheim" not in str(refused.value)
 
 

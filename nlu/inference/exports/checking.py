@@ -23,6 +23,7 @@ from nlu.inference.exports.padded import Inputs, padded_inputs
 from nlu.inference.predictor import Predictor
 from nlu.inference.trained import Trained
 from nlu.losses.bce import Bce
+from nlu.training import keys as schemas
 from nlu.training.precision import Precision
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _in_fp32(predictor: Predictor) -> Predictor:
     if getattr(predictor.precision, "dtype", None) == "float32":
         return predictor
     exact = Predictor(predictor.trained, predictor.device, batch_size=predictor.batch_size)
-    exact.precision = Precision()
+    exact.precision = Precision(schemas.Precision())
     return exact
 
 

@@ -25,6 +25,7 @@ from nlu.inference.trained import Trained
 from nlu.models.encoders.bert import Bert
 from nlu.models.encoders.huggingface import HuggingFace
 from nlu.storage.tensors import save_tensors
+from nlu.training import keys as schemas
 from nlu.training.precision import Precision
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def difference_of_vectors(trained: Trained, rows: Sequence[Row], encode: Callabl
     texts = [row[name] for row in rows for name in ("text", "text_a", "text_b") if name in row]
     layout, predictor = LAYOUTS["single"], Predictor(trained, torch.device("cpu"))
     # As other programs compute.
-    predictor.precision = Precision()
+    predictor.precision = Precision(schemas.Precision())
     encoded = layout.encode(trained.tokenizer, [{"text": text} for text in texts], trained.config.data["max_len"])
     apart_ND = np.abs(predictor.vectors(encoded, layout) - encode(texts))
     return float(apart_ND[~encoded.cut_N].max(initial=0.0))

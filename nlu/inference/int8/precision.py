@@ -14,6 +14,7 @@ from nlu.inference.int8.encoder import quantize as quantize_encoder
 from nlu.inference.int8.linear import multiplies_integers
 from nlu.models.encoders.bert import Bert
 from nlu.models.task_model import TaskModel
+from nlu.training import keys as formats
 from nlu.training.hardware import instruction_sets
 from nlu.training.precision import Precision
 
@@ -30,7 +31,7 @@ class Int8(Precision):
     """
 
     def __init__(self, keys: schemas.Int8):
-        super().__init__(dtype="float32")
+        super().__init__(formats.Precision(dtype="float32"))
         self.compiled = keys.compiled
         self.name = "int8_compiled" if keys.compiled else "int8"
 
@@ -65,7 +66,7 @@ class Int8(Precision):
         if self.compiled:
             compile_layers(encoder)
         else:
-            is_slow = Precision(dtype="bfloat16").warning(torch.device("cpu")) is not None
+            is_slow = Precision(formats.Precision(dtype="bfloat16")).warning(torch.device("cpu")) is not None
             has_products = any(name in instruction_sets() for name in ("avx512_bf16", "amx_bf16"))
             quantize_encoder(encoder, torch.bfloat16 if has_products and not is_slow else torch.float32)
 
