@@ -54,7 +54,10 @@ def main(composed: DictConfig) -> int:
     config = with_defaults(config, EVALUATE)
     if config["dry_run"]:
         from nlu.launching.queue import end_dry_run
+        from nlu.storage.outputs import require_free
 
+        if config["out"] is not None:
+            require_free(config["out"], "out")
         return end_dry_run(config)
     from nlu.inference.evaluation import run_evaluation
     from nlu.launching.local import count_of, spread

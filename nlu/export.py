@@ -25,6 +25,10 @@ def main(composed: DictConfig) -> int:
     located = locate(config.run, config.checkpoint).of_head(config.head_name)
     # Again when the output is written: this check only saves the time of an export that would be refused.
     require_free(config.out, "out")
+    if plain["dry_run"]:
+        from nlu.launching.queue import end_dry_run
+
+        return end_dry_run(plain)
     from nlu.inference.exporting import run_export
 
     return run_export(config, located)

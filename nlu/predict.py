@@ -28,6 +28,10 @@ def main(composed: DictConfig) -> int:
     # Located once for all processes that this command starts: in a search that continues, another trial could be the
     # best one a moment later.
     located = _located(config)
+    if plain["dry_run"]:
+        from nlu.launching.queue import end_dry_run
+
+        return end_dry_run(plain)
     from nlu.inference.prediction import run_prediction
     from nlu.launching.local import count_of, spread
 

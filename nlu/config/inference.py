@@ -120,6 +120,8 @@ class Predict(_Command):
     count stands."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda if available."""
+    dry_run: bool = False
+    """Print the resolved configuration and the verdict on it, and stop."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
@@ -179,6 +181,8 @@ class Export(_Command):
     """A new folder."""
     max_rows: PositiveInt = 256
     """Rows of the run's evaluation set on which the export is compared with the run."""
+    dry_run: bool = False
+    """Print the resolved configuration and the verdict on it, and stop."""
 
 
 @dataclass(kw_only=True)
@@ -201,6 +205,8 @@ class Prune(_Command):
     """Rows of a batch; results do not depend on it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda if available."""
+    dry_run: bool = False
+    """Print the resolved configuration and the verdict on it, and stop."""
 
 
 @dataclass(kw_only=True)
