@@ -10,7 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra_plugins.queue_launcher._job import for_jobs
+from omegaconf import OmegaConf
 
+from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
 from nlu.jobs import main as jobs_main
 from nlu.launching import local_queue
@@ -83,6 +87,15 @@ def test_a_run_that_its_job_would_refuse_is_refused_before_submission(project, c
     command("--multirun", *own, "seed=1,2", "hydra.sweeper.max_batch_size=1", LEFT, status=2)
     assert "hydra.launcher.wait is false, but a batch of" in capfd.readouterr().err
     assert submitted(project / "new") == [] and not (project / "outputs").exists()
+
+
+def test_each_job_of_a_grid_fills_in_the_values_that_hydras_keys_refer_to():
+    written = ["hydra.sweep.subdir=x-${seed}", "+hydra.job.env_set.A=${hydra:job.num}"]
+    with initialize_config_dir(str(conf_dir())):
+        of_grid = compose("train", [*written, "+hydra.job.env_set.MY_TOKEN=t0ken"], return_hydra_config=True)
+    of_grid.seed = 7
+    left = OmegaConf.to_container(for_jobs(of_grid).hydra.overrides.hydra, resolve=False)
+    assert left == written, "but no secret"
 
 
 def cut_off(folder: Path, queue: str) -> None:
