@@ -1,5 +1,6 @@
 """Check the values of a target's keys with pydantic, and say which rule a value breaks, and what to write instead."""
 
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ _NOUNS: dict[object, str] = {
 _BOUNDS = {Ge: ">= {.ge}", Gt: "> {.gt}", Le: "<= {.le}", Lt: "< {.lt}"}
 _CONFIG: Any = {"strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": True}
 """pydantic's: a text is no number, and a number is finite."""
+_NUMBER = r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|true|false"
+_OF_NUMBERS = ("must be an integer", "must be a number", "must be an odd integer", "must be true or false")
 _WRITTEN = {is_duration: "duration", is_interval: "interval", is_warmup: "warmup"}
 
 
@@ -136,6 +139,8 @@ def _remedy(key: str, rule: str, value: object) -> str:
         return f"; quote what looks like a number: '{key}=[{quoted}]'"
     if "a mapping" in rule and isinstance(value, str) and ":" in value:
         return f"; shells take {{a:b,c:d}} apart, so quote the whole: '{key}={{a: b, c: d}}'"
+    if isinstance(value, str) and re.fullmatch(_NUMBER, value) and rule.startswith(_OF_NUMBERS):
+        return f"; write {value} without quotes, or that of a variable as '{key}=\"${{oc.decode:${{oc.env:NAME}}}}\"'"
     # Some rules already end with a remedy.
     remedy = "" if "; " in rule and " write " in rule else f"; set {key} to such a value"
     choices = rule.partition("one of ")[2].split(" or ")[0].split(", ")

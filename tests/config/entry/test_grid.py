@@ -75,6 +75,13 @@ def test_no_job_starts_where_one_of_them_is_refused(run):
     assert said.startswith("nlu: error: job 1 (seed=-1): seed is -1 but must be an integer >= 0")
 
 
+def test_the_folder_of_a_job_may_have_its_number_in_its_name(run, tmp_path: Path):
+    assert run("name=a", "seed=1,2", "hydra.sweep.dir=grid", "hydra.sweep.subdir=x-${hydra.job.num}")[:2] == (
+        0, ["a 1", "a 2"],
+    )  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "grid").glob("x-*")) == ["x-0", "x-1"]
+
+
 @pytest.mark.thorough
 def test_no_job_starts_where_two_have_the_same_configuration(run):
     code, ran, said = run("name=a,b", "seed=1,2,1")

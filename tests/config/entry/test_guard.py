@@ -100,10 +100,21 @@ def test_a_folder_with_too_long_a_name_is_refused_before_the_first_job(train):
     code, told = train("--multirun", "seed=1,2", subdir, f"note={'x' * 250}")
     assert code == 2 and "hydra.sweep.subdir makes a name of 2" in told and "exclude_keys=[KEY]" in told
     assert list(Path().iterdir()) == []
+    code, told = train(f"hydra.run.dir=run/{'x' * 256}", "hydra/launcher=submitit_local")
+    assert code == 2 and "hydra.run.dir makes a name of 256 bytes, but" in told
+    code, told = train("--multirun", "seed=1,2", f"hydra.sweep.dir=runs/{'x' * 256}", "hydra/launcher=submitit_local")
+    assert code == 2 and "hydra.sweep.dir makes a name of 256 bytes, but" in told
+    code, told = train(f"hydra.run.dir={'/'.join(['x' * 250] * 20)}")
+    assert code == 2 and "is too long; give a shorter name" in told and "Traceback" not in told
+    assert list(Path().iterdir()) == []
     # 85 letters of three bytes each are 255.
     assert train(f"hydra.run.dir=out/{'字' * 85}", "dry_run=true")[0] == 0
     left_out = "hydra.job.config.override_dirname.exclude_keys=[note]"
     assert train("--multirun", "seed=1,2", subdir, f"note={'x' * 250}", left_out, "dry_run=true")[0] == 0
+
+
+def test_a_variable_for_the_jobs_needs_no_plus(train):
+    assert train("hydra.job.env_set.FOO=1", "hydra.run.dir=run") == (0, "ran 1\n")
 
 
 def test_a_job_stays_in_the_folder_from_which_its_paths_are_meant(train, tmp_path: Path):
