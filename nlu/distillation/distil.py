@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
-from nlu.config.types import Fraction, InputFile, PositiveFloat, TrainedRun
+from nlu.config.keys import takes
 from nlu.config.words import counted
 from nlu.data.collate import Batch
 from nlu.data.mixture import MixedStore
+from nlu.distillation import keys as schemas
 from nlu.distillation.logits import KEY as LOGITS_KEY
 from nlu.distillation.logits import computed, from_file
 from nlu.distillation.soft import SoftTargets, form_of
@@ -31,26 +32,15 @@ from nlu.tasks.task import Task
 TERM = "distil"
 
 
+@takes(schemas.Distil)
 class Distil(Plain):
     """The task's loss, and the divergence of the predictions from those of teachers."""
 
-    rules_of_config = "nlu.distillation.rules.teacher_problems"
-    reads_all_rows = True
-
-    def __init__(
-        self,
-        *,
-        teacher: list[TrainedRun] | TrainedRun,
-        logits: list[InputFile] | InputFile | None = None,
-        alpha: Fraction = 0.5,
-        temperature: PositiveFloat = 2.0,
-    ):
-        """`teacher`: a trained run, or several, whose predictions are averaged. `logits`: the files that nlu.predict
-        wrote with logits=true, one for each teacher; null = computed before the first step. `alpha`: the weight of the
-        teachers; 0 = only the task's loss, 1 = only the teachers. `temperature` divides logits."""
-        self.teacher, self.files, self.alpha, self.temperature = teacher, logits, alpha, temperature
+    def __init__(self, keys: schemas.Distil):
+        self.teacher, self.files = keys.teacher, keys.logits
+        self.alpha, self.temperature = keys.alpha, keys.temperature
         self._soft: SoftTargets | None = None
-        self._squared = temperature**2
+        self._squared = keys.temperature**2
 
     def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
         """Compute or read the teachers' predictions for all training examples, and forget the teachers.

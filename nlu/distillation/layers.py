@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.types import Fraction, InputFile, NonNegativeFloat, PositiveFloat, TrainedRun
+from nlu.config.keys import takes
 from nlu.data.collate import Batch, to_device
+from nlu.distillation import keys as schemas
 from nlu.distillation.distil import Distil, Known, require_one_task
 from nlu.distillation.teacher import KEY, Teacher, load_teachers
 from nlu.methods.method import Autocast, Context
@@ -23,6 +24,7 @@ from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
 
+@takes(schemas.OfLayers)
 class OfLayers(Distil):
     """The base of methods with terms of layers. The teacher reads the tokens of each batch in the same step.
 
@@ -30,16 +32,9 @@ class OfLayers(Distil):
     sequences.
     """
 
-    def __init__(
-        self,
-        teacher: list[TrainedRun] | TrainedRun,
-        logits: list[InputFile] | InputFile | None,
-        alpha: Fraction,
-        temperature: PositiveFloat,
-        prediction: NonNegativeFloat,
-    ):
-        super().__init__(teacher=teacher, logits=logits, alpha=alpha, temperature=temperature)
-        self.prediction = prediction
+    def __init__(self, keys: schemas.OfLayers):
+        super().__init__(keys)
+        self.prediction = keys.prediction
         self.layer_weights: dict[str, float] = {}
         """the weight of each term of layers, in order"""
         self.own, self.theirs = Inside(), Inside()

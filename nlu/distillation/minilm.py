@@ -12,36 +12,23 @@ widths. The mean is over the tokens of a sequence, without padding, then over se
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.types import Fraction, InputFile, NonNegativeFloat, PositiveFloat, PositiveInt, TrainedRun
+from nlu.config.keys import takes
 from nlu.config.words import counted
 from nlu.data.collate import Batch
+from nlu.distillation import keys as schemas
 from nlu.distillation.layers import OfLayers, by_length, number_of, require_all_heads, scaled_products
 from nlu.models.encoder import Encoded, Encoder, Inside
 
 TERMS = ("queries", "keys", "values")
 
 
+@takes(schemas.MiniLm)
 class MiniLm(OfLayers):
     """The loss of method=distil, and the divergence of the relations of tokens in one layer."""
 
-    def __init__(
-        self,
-        *,
-        teacher: TrainedRun,
-        logits: InputFile | None = None,
-        alpha: Fraction = 0.5,
-        temperature: PositiveFloat = 2.0,
-        prediction: NonNegativeFloat = 1.0,
-        relations: PositiveFloat = 1.0,
-        relation_heads: PositiveInt | None = None,
-        layer: int = -1,
-    ):
-        """`teacher`, `logits`, `alpha`, `temperature`: as in `nlu.distillation.distil`. `prediction`: the weight of
-        that loss; 0 = relations only. `relations`: the weight of each of the three terms. `relation_heads`: into how
-        many parts the vectors of a token are divided; null = the teacher's attention heads. `layer` of the teacher,
-        from 0, or from the last, -1; the student's is its last."""
-        super().__init__(teacher, logits, alpha, temperature, prediction)
-        self.relations, self.relation_heads, self.layer = relations, relation_heads, layer
+    def __init__(self, keys: schemas.MiniLm):
+        super().__init__(keys)
+        self.relations, self.relation_heads, self.layer = keys.relations, keys.relation_heads, keys.layer
         self._heads = 1
 
     def prepare_layers(self, own: Encoder, theirs: Encoder) -> nn.Module:

@@ -14,40 +14,25 @@ or, with `prediction=0` here, in a second one.
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.types import Fraction, InputFile, NonNegativeFloat, NonNegativeInt, PositiveFloat, TrainedRun
+from nlu.config.keys import takes
 from nlu.config.words import counted
 from nlu.data.collate import Batch
+from nlu.distillation import keys as schemas
 from nlu.distillation.layers import OfLayers, by_length, number_of, of_sequences, require_all_heads, scaled_products
 from nlu.models.encoder import Encoded, Encoder, Inside
 
 TERMS = ("embeddings", "hidden", "attention")
 
 
+@takes(schemas.TinyBert)
 class TinyBert(OfLayers):
     """The loss of method=distil, and three terms that compare the layers of student and teacher."""
 
-    def __init__(
-        self,
-        *,
-        teacher: TrainedRun,
-        logits: InputFile | None = None,
-        alpha: Fraction = 0.5,
-        temperature: PositiveFloat = 2.0,
-        prediction: NonNegativeFloat = 1.0,
-        embeddings: NonNegativeFloat = 1.0,
-        hidden: NonNegativeFloat = 1.0,
-        attention: NonNegativeFloat = 1.0,
-        layers: list[NonNegativeInt] | None = None,
-    ):
-        """`teacher`, `logits`, `alpha`, `temperature`: as in `nlu.distillation.distil`. `prediction`: the weight of
-        that loss; 0 = layers only. `embeddings`, `hidden`, `attention`: the weights of the terms; 0 = off. `layers`:
-        the teacher's layer, from 0, for each layer of the student; null = every k-th one, the last one for the last.
-
-        The projections of embeddings and of hidden states are learned, one matrix each, also if the widths are equal.
-        """
-        super().__init__(teacher, logits, alpha, temperature, prediction)
-        self._asked = dict(zip(TERMS, (embeddings, hidden, attention), strict=True))
-        self.layers = layers
+    def __init__(self, keys: schemas.TinyBert):
+        """The projections of embeddings and of hidden states are learned, one matrix each, also of equal widths."""
+        super().__init__(keys)
+        self._asked = {name: getattr(keys, name) for name in TERMS}
+        self.layers = keys.layers
         self._parts = nn.ModuleDict()
         self._pairs: list[tuple[int, int]] = []
         self._heads = 1

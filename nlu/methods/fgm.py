@@ -7,8 +7,9 @@ Miyato et al. 2017 (https://arxiv.org/abs/1605.07725), equation 5, with the grad
 import torch
 from torch import Tensor
 
-from nlu.config.types import MethodNode, PositiveFloat
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.methods import keys as schemas
 from nlu.methods.adversarial import TINY, Climbing, SequenceNorms
 from nlu.methods.method import Autocast, Scale, same_noise
 from nlu.methods.plain import detached, weighted
@@ -18,19 +19,18 @@ from nlu.tasks.task import Task
 ADVERSARIAL = "adversarial_"
 
 
+@takes(schemas.Fgm)
 class Fgm(Climbing):
     """The loss plus `weight` times the loss at word vectors that are moved by epsilon along its gradient."""
 
-    def __init__(self, *, epsilon: PositiveFloat = 0.1, weight: PositiveFloat = 1.0, of: MethodNode | None = None):
-        """`epsilon`: Euclidean norm of the perturbation of a sequence. `weight` of the adversarial loss, 1 in the
-        paper. `of`: the method whose loss is used; null = plain.
+    def __init__(self, keys: schemas.Fgm):
+        """Take the keys. Both passes have the same dropout masks.
 
         The paper normalizes word vectors first. Here pretrained vectors are not changed, so epsilon is in their unit:
-        a word vector of BERT has a norm of about 1.4, one of SimBERT-tiny of 1.1. Both passes have the same dropout
-        masks.
+        a word vector of BERT has a norm of about 1.4, one of SimBERT-tiny of 1.1.
         """
-        super().__init__(of)
-        self.epsilon, self.weight = epsilon, weight
+        super().__init__(keys.of)
+        self.epsilon, self.weight = keys.epsilon, keys.weight
 
     def weights(self, task: Task) -> dict[str, float]:
         weights = self.of.weights(task)

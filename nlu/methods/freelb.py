@@ -4,13 +4,12 @@ Zhu et al. 2020 (https://arxiv.org/abs/1909.11764), algorithm 1.
 `nlu.methods.adversarial` says what a strategy that shards parameters must do.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-from nlu.config.types import MethodNode, NonNegativeFloat, PositiveFloat, PositiveInt
+from nlu.config.keys import takes
 from nlu.data.collate import Batch, to_device
+from nlu.methods import keys as schemas
 from nlu.methods.adversarial import TINY, Climbing, SequenceNorms
 from nlu.methods.method import Autocast, Scale, same_noise
 from nlu.methods.plain import detached, weighted
@@ -19,27 +18,17 @@ from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
 
+@takes(schemas.FreeLb)
 class FreeLb(Climbing):
-    """The mean gradient over K passes, with a perturbation of word vectors that increases the loss inside a ball."""
+    """The mean gradient over K passes, with a perturbation of word vectors that increases the loss inside a ball.
 
-    def __init__(
-        self,
-        *,
-        steps: PositiveInt = 3,
-        lr: PositiveFloat = 0.1,
-        init_magnitude: NonNegativeFloat = 0.2,
-        max_norm: NonNegativeFloat = 0.6,
-        norm: Literal["l2", "linf"] = "l2",
-        of: MethodNode | None = None,
-    ):
-        """`steps`: number of passes, the paper's K. `lr`: norm of a move of a sequence's vectors, the paper's alpha.
-        `init_magnitude`: with l2 the perturbation starts uniform in +-init_magnitude / sqrt(tokens * width), so that
-        its norm does not depend on the length; with linf uniform in +-init_magnitude; 0 = it starts at 0. `max_norm`:
-        radius of the ball, the paper's epsilon; 0 = no bound. The dropout masks are the same in all passes (section
-        3.3 of the paper). `of`: the method whose loss is used; null = plain.
-        """
-        super().__init__(of)
-        self.steps, self.lr, self.init_magnitude, self.max_norm, self.norm = steps, lr, init_magnitude, max_norm, norm
+    The dropout masks are the same in all passes (section 3.3 of the paper).
+    """
+
+    def __init__(self, keys: schemas.FreeLb):
+        super().__init__(keys.of)
+        self.steps, self.lr, self.norm = keys.steps, keys.lr, keys.norm
+        self.init_magnitude, self.max_norm = keys.init_magnitude, keys.max_norm
 
     def backward(
         self, task: Task, model: TaskModel, batch: Batch, scale: Scale, autocast: Autocast

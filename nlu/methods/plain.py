@@ -5,21 +5,21 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.methods import keys as schemas
 from nlu.methods.method import Autocast, Context, Scale
 from nlu.models.task_model import TaskModel
 from nlu.tasks.task import Task
 
 
+@takes(schemas.Plain)
 class Plain:
     """The gradient of the task's loss.
 
     A method that changes the loss but not the computation of its gradient overrides `weights`, `counts` and `terms`.
     Adversarial methods can then perturb its loss too (`method.of`).
     """
-
-    def __init__(self) -> None:
-        """No options."""
 
     def prepare(self, model: TaskModel, context: Context) -> nn.Module | None:
         return None

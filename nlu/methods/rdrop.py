@@ -6,8 +6,9 @@ Liang et al. 2021 (https://arxiv.org/abs/2106.14448), equations 2-4.
 import torch
 from torch import Tensor
 
-from nlu.config.types import NonNegativeFloat
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.methods import keys as schemas
 from nlu.methods.method import Autocast
 from nlu.methods.plain import Plain
 from nlu.models.task_model import TaskModel
@@ -16,16 +17,15 @@ from nlu.tasks.task import Task
 CONSISTENCY = "consistency"
 
 
+@takes(schemas.RDrop)
 class RDrop(Plain):
     """The mean loss of two passes, plus the weighted divergence of their predictions."""
 
-    def __init__(self, *, alpha: NonNegativeFloat = 1.0):
-        """`alpha`: the paper's weight of the divergence, 1 to 5 for text in the paper; 0 = two passes without it.
-
-        The loss is half of the paper's equation 4, so that a step is as large as in plain training: the mean of the
+    def __init__(self, keys: schemas.RDrop):
+        """The loss is half of the paper's equation 4, so that a step is as large as in plain training: the mean of the
         two losses plus alpha / 2 times half the sum of both KL divergences.
         """
-        self.alpha = alpha
+        self.alpha = keys.alpha
 
     def weights(self, task: Task) -> dict[str, float]:
         return {**task.term_weights, CONSISTENCY: self.alpha / 2}

@@ -1,0 +1,51 @@
+"""The keys of the methods; see `nlu.config.keys`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nlu.config.types import MethodNode, NonNegativeFloat, PositiveFloat, PositiveInt
+
+
+@dataclass(kw_only=True)
+class Plain:
+    """The gradient of the task's loss."""
+
+
+@dataclass(kw_only=True)
+class RDrop:
+    """The mean loss of two passes, plus the weighted divergence of their predictions."""
+
+    alpha: NonNegativeFloat = 1.0
+    """Weight of the divergence between two passes, 1 to 5 in the paper for text; 0 = two passes without it."""
+
+
+@dataclass(kw_only=True)
+class Fgm:
+    """The loss, and the loss at word vectors that are moved along its gradient."""
+
+    epsilon: PositiveFloat = 0.1
+    """Euclidean norm of the perturbation of a sequence, in the unit of word vectors."""
+    weight: PositiveFloat = 1.0
+    """Weight of the adversarial loss, relative to the loss; 1 in the paper."""
+    of: MethodNode | None = None
+    """The method whose loss it is, such as {_target_: nlu.methods.rdrop.RDrop, alpha: 1.0}; null = plain."""
+
+
+@dataclass(kw_only=True)
+class FreeLb:
+    """The mean gradient over K passes, with a perturbation of word vectors that increases the loss inside a ball."""
+
+    steps: PositiveInt = 3
+    """Passes of a micro-batch, K in the paper; not optimizer steps."""
+    lr: PositiveFloat = 0.1
+    """Norm of a move of a sequence's vectors, in their unit, alpha in the paper; not the optimizer's lr."""
+    init_magnitude: NonNegativeFloat = 0.2
+    """Size of the random start: with l2 it is uniform in +-init_magnitude / sqrt(tokens * width), so that its norm does
+    not depend on the length; with linf uniform in +-init_magnitude; 0 = start at the word vectors."""
+    max_norm: NonNegativeFloat = 0.6
+    """Radius of the ball that bounds the perturbation, in the unit of word vectors, epsilon in the paper; 0 = no
+    bound."""
+    norm: Literal["l2", "linf"] = "l2"
+    """Norm over a sequence; l2 = Euclidean norm; linf = largest component."""
+    of: MethodNode | None = None
+    """The method whose loss is climbed, such as {_target_: nlu.methods.rdrop.RDrop, alpha: 1.0}; null = plain."""
