@@ -21,10 +21,10 @@ class Distil:
     rules_of_config: ClassVar[str] = "nlu.distillation.rules.teacher_problems"
     reads_all_rows: ClassVar[bool] = True
     """whether all training rows are read before the first step, so that they cannot be a stream"""
-    teacher: list[TrainedRun] | TrainedRun
+    teacher: TrainedRun | list[TrainedRun]
     """A trained run, RUN/best-2 or RUN/last, RUN#TASK of one with several tasks, or several, [RUN1, RUN2], whose
     predictions are averaged."""
-    logits: list[InputFile] | InputFile | None = None
+    logits: InputFile | list[InputFile] | None = None
     """The file that nlu.predict logits=true wrote from the training rows, or one for each teacher; null = computed
     before the first step."""
     alpha: Fraction = 0.5
