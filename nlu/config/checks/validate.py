@@ -10,7 +10,7 @@ from nlu.config.choices import EVALUATE, PLAIN_GROUPS, PREPROCESS, RUN, with_def
 from nlu.config.errors import UserError
 from nlu.config.keys import REQUIRED, Schema, schema_of
 from nlu.config.resolving import MISSING, UNRESOLVED
-from nlu.config.targets import TARGET, is_trusted, untrusted
+from nlu.config.targets import TARGET, is_trusted, trust, untrusted
 
 SHORT_FORMS = {"input.path": "input"}
 """Keys that messages about their values name by their short form."""
@@ -26,6 +26,7 @@ def problems(config: Mapping[str, object], schema: str = RUN, with_cross_rules: 
     `schema` is the dotted name of the dataclass of the top-level keys. `hydra` and values that are `UNRESOLVED` are
     skipped; `???` counts as not set. Rules between groups apply only to schemas of a run. Nothing heavy is imported.
     """
+    trust(config)
     # Rules read keys without asking whether they are there, so defaults come first.
     own = with_defaults({key: value for key, value in config.items() if key != "hydra"}, schema)
     found = [*unknown_keys(own, schema), *_values(own, schema)]
@@ -81,32 +82,30 @@ def nodes_of(config: Mapping[str, object], schema: str) -> Iterator[Node]:
     """Yield the configuration and each node inside it."""
     whole = schema_of(schema)
     yield Node("", config, whole)
-    packages = config.get("trusted_packages")
-    trusted = packages if isinstance(packages, list) else []
     for key, value in config.items():
         if key in PLAIN_GROUPS and isinstance(value, Mapping):
             yield Node(f"{key}.", value, schema_of(PLAIN_GROUPS[key]))
         elif key in whole.keys:
-            yield from _inside(key, value, trusted)
+            yield from _inside(key, value)
 
 
-def _inside(key: str, value: object, trusted: list[str]) -> Iterator[Node]:
+def _inside(key: str, value: object) -> Iterator[Node]:
     items: Iterable[tuple[str, object]] = ()
     if isinstance(value, Mapping):
         # An interpolation of a target that fails is reported already.
         if value.get(TARGET, UNRESOLVED) is not UNRESOLVED:
-            yield Node(f"{key}.", value, _schema_or_problem(f"{key}.{TARGET}", value[TARGET], trusted))
+            yield Node(f"{key}.", value, _schema_or_problem(f"{key}.{TARGET}", value[TARGET]))
         items = ((f"{key}.{name}", item) for name, item in value.items())
     elif isinstance(value, list | tuple):
         items = ((f"{key}[{number}]", item) for number, item in enumerate(value))
     for inner, item in items:
-        yield from _inside(inner, item, trusted)
+        yield from _inside(inner, item)
 
 
-def _schema_or_problem(key: str, target: object, trusted: list[str]) -> Schema | str:
+def _schema_or_problem(key: str, target: object) -> Schema | str:
     if not isinstance(target, str) or _is_missing(target):
         return f"{key} is {show(target)} but must name a class; set it to package.module.Class"
-    if not is_trusted(target, trusted):
+    if not is_trusted(target):
         return f"{key} is refused: {untrusted(target)}"
     try:
         return schema_of(target)

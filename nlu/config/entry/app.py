@@ -96,7 +96,6 @@ def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
 def _problems(config: DictConfig, schema: str, refused: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
     """Return the plain configuration and its problems, without those of groups whose choice was `refused`."""
     plain, found = resolve(config)
-    trust(plain)
     # A trained run has its own configuration: the job checks that with these keys, and training rows are not read.
     of_run = schema == EVALUATE and plain.get("run") is not None
     found += problems(plain, schema, with_cross_rules=not of_run and not refused)

@@ -28,6 +28,7 @@ from nlu.config.checks.values import show
 from nlu.config.compose import Composed
 from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
+from nlu.config.resolving import as_given
 from nlu.config.types import TARGET
 from nlu.storage.places import is_object
 from nlu.storage.redaction import credential_problems
