@@ -62,7 +62,7 @@ class Composer:
         line = read_command_line(arguments)
         # What only shows something may leave out what a run needs.
         overrides = line.overrides
-        if not (overrides or line.runs_jobs):
+        if not overrides and any((line.flags.help, line.flags.cfg, line.flags.info, line.flags.shell_completion)):
             return []
         given: list[list[str]] = [[]]
         for override in OverridesParser.create().parse_overrides(overrides):

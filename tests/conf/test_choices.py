@@ -16,6 +16,7 @@ WITH_TARGET = (
 OTHERS = ("trainer", "experiment", "debug")
 FOR_OTHERS = {
     ("head", "crf"): {"data": "cluener"},
+    ("head", "transformers"): {"model": "hf"},
     ("head", "sides"): {"data": "lcqmc", "task": "siamese"},
     ("loss", "bce_multilabel"): {"task": "multilabel"},
     ("loss", "contrastive"): {"data": "lcqmc", "task": "siamese"},

@@ -158,7 +158,7 @@ def test_a_file_for_each_label_wants_files_of_plain_lines(problems_of, name):
 
 def test_labels_that_hydra_takes_for_numbers_are_shown_in_quotes(problems_of):
     (problem,) = problems_of("data.labels=[1,5]")
-    assert problem.endswith("""not 1 or null; quote what looks like a number: 'data.labels=["1", "5"]'""")
+    assert problem.endswith("""data.labels[0] is 1; quote what looks like a number: 'data.labels=["1", "5"]'""")
     assert problems_of('data.labels=["1", "5"]') == []
 
 
