@@ -6,7 +6,7 @@ of a workbook.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -361,21 +361,21 @@ def _read_parquet(file: _File) -> Iterator[Row | BadRow]:
             "these or their numbers"
         )
     wanted: Fields = {role: names[column] if isinstance(column, int) else column for role, column in fields.items()}
-    number, named = 0, _class_names(table.schema_arrow)
+    written = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", "{}"))
+    number, named = 0, class_names((written.get("info") or {}).get("features") or {})
     # Only the needed columns are decoded.
     for batch in table.iter_batches(batch_size=8192, columns=list(dict.fromkeys(wanted.values()))):
         for record in batch.to_pylist():
             number += 1
             for name in named.keys() & record.keys():
-                record[name] = _with_names(record[name], named[name])
+                record[name] = with_names(record[name], named[name])
             yield _record(number, record, wanted)
 
 
-def _class_names(schema: Any) -> dict[str, list[str]]:
-    """Return the names of the numbers in each column of a parquet file that the library datasets wrote with names."""
-    written = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+def class_names(features: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the names of the numbers in each column of the library datasets that has such names."""
     found = {}
-    for column, feature in ((written.get("info") or {}).get("features") or {}).items():
+    for column, feature in features.items():
         # The names of a list are those of its items.
         while (
             isinstance(feature, list) or isinstance(feature, dict) and isinstance(feature.get("feature"), dict | list)
@@ -386,9 +386,10 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
     return found
 
 
-def _with_names(value: Any, names: list[str]) -> Any:
+def with_names(value: Any, names: list[str]) -> Any:
+    """Return the names of numbers, also within lists."""
     if isinstance(value, list):
-        return [_with_names(one, names) for one in value]
+        return [with_names(one, names) for one in value]
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 

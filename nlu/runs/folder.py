@@ -31,6 +31,8 @@ BEFORE_BEGIN = ("log*.txt", f".{CONFIG}.*.tmp")
 """files that a run may leave if it fails or is killed before it begins: its log, and an unfinished CONFIG"""
 SUBMISSION = (".submitted", ".submitit")
 """records of its submission, and the output of its job"""
+ROWS = "rows"
+"""folder of the rows that a program gave to `nlu.fit`, written before the run begins"""
 REPEATS = ("fold-*", "seed-*")
 """folders of the runs for each fold and seed, in the folder of the configuration (`nlu.training.repeats`)"""
 SAME_IN_RESUME = (
@@ -80,7 +82,7 @@ def _contents(run_dir: Path) -> list[str]:
     return sorted(
         path.name
         for path in run_dir.iterdir()
-        if path.name not in (LOCK, TAKEN, NOTE, OUTBOX, *SUBMISSION) and (not _is_repeat(path) or _contents(path))
+        if path.name not in (LOCK, TAKEN, NOTE, OUTBOX, ROWS, *SUBMISSION) and (not _is_repeat(path) or _contents(path))
     )
 
 

@@ -1,0 +1,1 @@
+"""Commands that are functions of Python too."""

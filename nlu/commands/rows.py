@@ -1,0 +1,99 @@
+"""Rows of a program, written into files that the readers of data read, and kept in the folder of a run."""
+
+import filecmp
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nlu.config.errors import DataError, UserError
+from nlu.config.words import shortened
+from nlu.data.readers import class_names, with_names
+from nlu.runs.folder import CONFIG, FOLDER_KEY, ROWS
+
+ROWS_AT_ONCE = 1000
+KINDS = "a DataFrame, a list of dicts or a datasets.Dataset"
+
+
+def write_rows(rows: object, name: str, folder: Path) -> Path:
+    """Write the rows of a set into FOLDER/NAME.jsonl and return it.
+
+    `rows` are a DataFrame of pandas, a list of mappings, or a datasets.Dataset, whose numbers of a ClassLabel become
+    names. What JSON lacks becomes a text; NaN becomes null. Raises DataError for anything else, and for no rows.
+    """
+    path, count, line = folder / f"{name}.jsonl", 0, ""
+    # A lone surrogate, which UTF-8 lacks, becomes what JSON writes for it, and the reader says in which row it is.
+    with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+        for count, row in enumerate(_records(rows, name), 1):
+            plain = {str(key): None if _is_nan(value) else value for key, value in row.items()}
+            line = json.dumps(plain, ensure_ascii=False, default=_plain)
+            file.write(f"{line}\n")
+    if not count:
+        raise DataError(f"{name} is empty; give it at least one row")
+    if count == 1:
+        # An object alone in a file may be a document that has the rows within.
+        path.write_text(f"[{line}]\n", encoding="utf-8", errors="backslashreplace")
+    return path
+
+
+def keep_rows(written: Mapping[str, Path], run_dir: Path) -> dict[str, Path]:
+    """Move the files of sets into RUN/rows and return where they are.
+
+    A run that is continued has these files already. Raises UserError if its rows are others.
+    """
+    kept = {name: run_dir / ROWS / path.name for name, path in written.items()}
+    new = [name for name, path in kept.items() if not path.is_file() or not filecmp.cmp(path, written[name], False)]
+    if new and (run_dir / CONFIG).is_file():
+        raise UserError(
+            f"{run_dir} holds a run with other rows in {', '.join(new)}; give the same rows to continue it, or choose "
+            f"another {FOLDER_KEY}"
+        )
+    for name in new:
+        kept[name].parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(written[name], kept[name])
+    return kept
+
+
+def drop_rows(run_dir: Path) -> None:
+    """Remove the rows from a folder in which no run has begun, and the folder if nothing else is in it."""
+    if (run_dir / CONFIG).is_file():
+        return
+    shutil.rmtree(run_dir / ROWS, ignore_errors=True)
+    if run_dir.is_dir() and not any(run_dir.iterdir()):
+        run_dir.rmdir()
+
+
+def _records(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
+    if hasattr(rows, "with_format") and hasattr(rows, "features"):
+        named = class_names(rows.features.to_dict())
+        # As Arrow, since images and sounds would be decoded otherwise.
+        for table in rows.with_format("arrow").iter(ROWS_AT_ONCE):
+            for record in table.to_pylist():
+                yield {key: with_names(value, named[key]) if key in named else value for key, value in record.items()}
+    elif hasattr(rows, "iloc") and hasattr(rows, "columns"):
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            part = rows.iloc[first : first + ROWS_AT_ONCE]
+            yield from part.astype(object).where(part.notna(), None).to_dict("records")
+    elif isinstance(rows, list | tuple):
+        for number, row in enumerate(rows, 1):
+            if not isinstance(row, Mapping):
+                raise DataError(
+                    f"{name}: row {number} is {shortened(repr(row))}, but must be a dict, such as "
+                    '{"text": "good", "label": "1"}'
+                )
+            yield row
+    elif isinstance(rows, str | Path):
+        raise DataError(f"{name} is {str(rows)!r}, but must be {KINDS}; for a file, add data.{name}={rows} to overrides")
+    else:
+        remedy = f"; give one of its parts: {', '.join(map(str, list(rows)[:4]))}" if isinstance(rows, Mapping) else ""
+        raise DataError(f"{name} is a {type(rows).__name__}, but must be {KINDS}{remedy}")
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and value != value
+
+
+def _plain(value: Any) -> object:
+    """Return what JSON can hold for a value of numpy, torch or another library."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
