@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from nlu.config.products import multiply_strictly
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from nlu.inference.loaded import Loaded
@@ -40,6 +41,23 @@ def load(
         run, checkpoint=checkpoint, head_name=head_name, device=device, batch_size=batch_size, precision=precision,
         long=long,
     )  # fmt: skip
+
+
+def fit(overrides: "Sequence[str]" = (), *, train: object = None, dev: object = None, test: object = None) -> "Loaded":
+    """Train a run in this process and return what `load` returns for it.
+
+    `overrides` are those of `python -m nlu.train`. `train`, `dev` and `test` are rows: a DataFrame of pandas, a list of
+    dicts or a datasets.Dataset; None = what `data.train`, `data.dev` and `data.test` name. The folder of the run keeps
+    the rows, in RUN/rows. Raises nlu.config.errors.UserError where the command prints an error, and KeyboardInterrupt
+    when stopped, with the state saved.
+
+        run = nlu.fit(["model=simbert_tiny", "hydra.run.dir=outputs/mine"], train=df, dev=df_dev)
+        run.predict(["a text"])
+    """
+    from nlu.commands.fit import fit as fit_rows
+
+    given = {"train": train, "dev": dev, "test": test}
+    return fit_rows(overrides, {name: rows for name, rows in given.items() if rows is not None})
 
 
 def _asked_for() -> str | None:

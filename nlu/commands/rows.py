@@ -4,11 +4,12 @@ import filecmp
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.words import shortened
+from nlu.config.words import listed, shortened
 from nlu.data.readers import class_names, with_names
 from nlu.runs.folder import CONFIG, FOLDER_KEY, ROWS
 
@@ -22,13 +23,14 @@ def write_rows(rows: object, name: str, folder: Path) -> Path:
     `rows` are a DataFrame of pandas, a list of mappings, or a datasets.Dataset, whose numbers of a ClassLabel become
     names. What JSON lacks becomes a text; NaN becomes null. Raises DataError for anything else, and for no rows.
     """
-    path, count, line = folder / f"{name}.jsonl", 0, ""
+    path, line, count = folder / f"{name}.jsonl", "", 0
     # A lone surrogate, which UTF-8 lacks, becomes what JSON writes for it, and the reader says in which row it is.
     with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-        for count, row in enumerate(_records(rows, name), 1):
+        for row in _records(rows, name):
             plain = {str(key): None if _is_nan(value) else value for key, value in row.items()}
             line = json.dumps(plain, ensure_ascii=False, default=_plain)
             file.write(f"{line}\n")
+            count += 1
     if not count:
         raise DataError(f"{name} is empty; give it at least one row")
     if count == 1:
@@ -37,31 +39,33 @@ def write_rows(rows: object, name: str, folder: Path) -> Path:
     return path
 
 
-def keep_rows(written: Mapping[str, Path], run_dir: Path) -> dict[str, Path]:
-    """Move the files of sets into RUN/rows and return where they are.
+@contextmanager
+def kept_rows(written: Mapping[str, Path], run_dir: Path) -> Iterator[dict[str, Path]]:
+    """Move the files of sets into RUN/rows and yield where they are; without a run at the end, they are removed.
 
     A run that is continued has these files already. Raises UserError if its rows are others.
     """
     kept = {name: run_dir / ROWS / path.name for name, path in written.items()}
-    new = [name for name, path in kept.items() if not path.is_file() or not filecmp.cmp(path, written[name], False)]
-    if new and (run_dir / CONFIG).is_file():
+    new = [name for name, path in kept.items() if not path.is_file()]
+    differing = [name for name, path in kept.items() if name not in new and not filecmp.cmp(path, written[name], False)]
+    if strange := differing + (new if (run_dir / CONFIG).is_file() else []):
         raise UserError(
-            f"{run_dir} holds a run with other rows in {', '.join(new)}; give the same rows to continue it, or choose "
+            f"{run_dir} holds other rows of {listed(strange)}; give the same rows to continue its run, or choose "
             f"another {FOLDER_KEY}"
         )
-    for name in new:
-        kept[name].parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(written[name], kept[name])
-    return kept
-
-
-def drop_rows(run_dir: Path) -> None:
-    """Remove the rows from a folder in which no run has begun, and the folder if nothing else is in it."""
-    if (run_dir / CONFIG).is_file():
-        return
-    shutil.rmtree(run_dir / ROWS, ignore_errors=True)
-    if run_dir.is_dir() and not any(run_dir.iterdir()):
-        run_dir.rmdir()
+    if new:
+        (run_dir / ROWS).mkdir(parents=True, exist_ok=True)
+    try:
+        for name in new:
+            shutil.move(written[name], kept[name])
+        yield kept
+    finally:
+        if not (run_dir / CONFIG).is_file():
+            for name in new:
+                kept[name].unlink(missing_ok=True)
+            for folder in (run_dir / ROWS, run_dir):
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
 
 
 def _records(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
@@ -84,7 +88,9 @@ def _records(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
                 )
             yield row
     elif isinstance(rows, str | Path):
-        raise DataError(f"{name} is {str(rows)!r}, but must be {KINDS}; for a file, add data.{name}={rows} to overrides")
+        raise DataError(
+            f"{name} is {str(rows)!r}, but must be {KINDS}; for a file, give the override data.{name}={rows}"
+        )
     else:
         remedy = f"; give one of its parts: {', '.join(map(str, list(rows)[:4]))}" if isinstance(rows, Mapping) else ""
         raise DataError(f"{name} is a {type(rows).__name__}, but must be {KINDS}{remedy}")

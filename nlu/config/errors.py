@@ -32,6 +32,10 @@ class UserError(Exception):
         """The summary, the problems and the remedy."""
         return [sentence for sentence in (self.summary, *self.problems, self.remedy) if sentence]
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that a notebook shows instead of a traceback."""
+        return _lines(self)
+
 
 def _readable(text: str) -> str:
     """Return a text without secrets, and with the origins of copied files in place of their paths."""
@@ -73,11 +77,12 @@ def keys_called(names: Mapping[str, str]) -> Iterator[None]:
 
 def print_error(error: UserError, of_job: str = "") -> None:
     """Print an error on standard error, after `of_job`: one problem on a line, several as a list."""
+    print("\n".join(_lines(error, of_job)), file=sys.stderr, flush=True)
+
+
+def _lines(error: UserError, of_job: str = "") -> list[str]:
     count = len(error.problems)
     if count == 1 and not error.summary:
-        text = f"nlu: error: {of_job}{_joined(error.problems[0], error.remedy)}"
-    else:
-        head = f"nlu: error: {of_job}{error.summary or f'{count} problems'}"
-        rest = [f"  - {problem}" for problem in error.problems] + ([f"  {error.remedy}"] if error.remedy else [])
-        text = "\n".join([head, *rest])
-    print(text, file=sys.stderr, flush=True)
+        return [f"nlu: error: {of_job}{_joined(error.problems[0], error.remedy)}"]
+    head = f"nlu: error: {of_job}{error.summary or f'{count} problems'}"
+    return [head, *(f"  - {problem}" for problem in error.problems), *([f"  {error.remedy}"] if error.remedy else [])]

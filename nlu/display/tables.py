@@ -27,6 +27,7 @@ def print_table(*parts: RenderableType, style: str | None = None, plain_width: i
         highlight=False,
         width=None if is_terminal else plain_width,
         color_system="auto" if is_terminal else None,
+        force_jupyter=False,
     )
     # Captured, since rich fills lines with spaces up to the width of a column, which a file should not have.
     with nullcontext() if is_terminal else console.capture() as capture:

@@ -246,7 +246,7 @@ def _run(hydra: Hydra, job: "_Job", line: CommandLine, config_name: str, schema:
             if not job.has_started and (number := stopping.received()) is not None:
                 # A signal raises `Stopped` within Hydra, whose clean-up may then fail and replace it.
                 raise stopping.Stopped(number) from None
-            found = _storage_problems(error, before_start=not job.has_started) or grid_problems(error)
+            found = storage_problems(error, before_start=not job.has_started) or grid_problems(error)
             # Before the task starts, such an error is a mistake of the command line; afterwards it is one of ours.
             if not found and not job.has_started and isinstance(error, USER_MISTAKES):
                 found = [fault_of(error, config_name, _loader(hydra), line.overrides)]
@@ -319,7 +319,7 @@ class _Job:
                 result = self.task(config)
         except Exception as error:
             if not isinstance(error, UserError):
-                found = _storage_problems(error)
+                found = storage_problems(error)
                 if not found:
                     raise
                 error = UserError(*found)
@@ -361,7 +361,7 @@ def _status_after(error: UserError) -> int:
     return stopping.EXIT_REQUEUE if is_temporary(error) else EXIT_USER_ERROR
 
 
-def _storage_problems(error: Exception, before_start: bool = False) -> list[str]:
+def storage_problems(error: Exception, before_start: bool = False) -> list[str]:
     for failure in (error, error.__cause__):
         if isinstance(failure, OSError) and failure.errno is not None:
             remedy = _STORAGE.get(failure.errno)
