@@ -1,8 +1,8 @@
 """Train in this process on rows of a program, as `python -m nlu.train` does on files; see `nlu.fit`."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from hydra.types import RunMode
@@ -22,15 +22,12 @@ from nlu.inference.loaded import Loaded
 from nlu.runs import logs
 from nlu.train import main
 
-COMMAND = "python -m nlu.train"
-
 
 def fit(overrides: Sequence[str], rows: dict[str, object]) -> Loaded:
     """Train on these rows by the name of their set, and load the run; see `nlu.fit`."""
     given = _with_rows(overrides, list(rows))
     with ExitStack() as held:
         held.enter_context(stopping.listening())
-        held.enter_context(_on_full_disks())
         held.callback(logs.tear_down)
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="nlu-fit-")))
         written = {name: write_rows(of_set, name, folder) for name, of_set in rows.items()}
@@ -39,11 +36,8 @@ def fit(overrides: Sequence[str], rows: dict[str, object]) -> Loaded:
         hydra = held.enter_context(hydra_of(line, RUN, conf_dir()))
         held.enter_context(keys_called({str(path): name for name, path in written.items()}))
         config, of_hydra = checked_composition(hydra, "train", line.overrides)
+        _require_one_run(config, is_sent=of_hydra.launched_dir is not None)
         with current_config(config):
-            if of_hydra.launched_dir is not None:
-                raise UserError(f"hydra/launcher sends runs to other processes; leave it out, or use {COMMAND}")
-            if found := list(_problems(config)):
-                raise UserError(*found)
             run_dir = Path(str(config.hydra.run.dir)).absolute()
         if problem := occupied_folder_problem(config.resume, run_dir):
             raise UserError(problem)
@@ -66,7 +60,7 @@ def _train(config: DictConfig) -> int | Exception:
             return main(config)
         except Exception as error:
             # Hydra would print about an error that passes through it.
-            return error
+            return UserError(*found) if (found := storage_problems(error)) else error
 
 
 def _with_rows(overrides: Sequence[str], sets: Sequence[str]) -> list[str]:
@@ -74,36 +68,29 @@ def _with_rows(overrides: Sequence[str], sets: Sequence[str]) -> list[str]:
     if isinstance(overrides, str):
         raise UserError(f'overrides is {overrides!r}, but must be a list, such as ["model=bert_tiny", "seed=2"]')
     keys = [text.partition("=")[0].lstrip("+~") for text in overrides]
-    found = [f"{text} is a flag of {COMMAND}; nlu.fit takes only overrides" for text in overrides if text[:1] == "-"]
-    twice = [name for name in sets if f"data.{name}" in keys]
-    found += [f"data.{name} is set twice, by {name}= and by an override; keep one" for name in twice]
-    if sets and "data.format" in keys:
-        found.append("data.format is set, but rows of a program are no file; leave it out")
+    found = [f"{text} is a flag; nlu.fit takes only overrides" for text in overrides if text[:1] == "-"]
+    twice = [name for name in (*sets, *(["format"] if sets else [])) if f"data.{name}" in keys]
+    found += [f"data.{name} is set, but rows are given as {sets[0]}=; leave one of them out" for name in twice]
     if found:
         raise UserError(*found)
     is_chosen = {"data", "experiment"} & {*keys} or "train" not in sets
     return [*([] if is_chosen else ["data=files"]), *overrides, *(["data.format=auto"] if sets else [])]
 
 
-def _problems(config: DictConfig) -> Iterator[str]:
-    """Yield what a valid configuration asks for that needs other processes, or gives no single model."""
-    if config.hydra.mode == RunMode.MULTIRUN:
-        yield f"hydra.mode is MULTIRUN, but nlu.fit is one run; leave it out, or use {COMMAND}"
-    if (devices := config.trainer.devices) != 1:
-        yield (
-            f"trainer.devices is {devices}, but nlu.fit trains in this process, on one; set trainer.devices=1, or use "
-            f"{COMMAND}"
-        )
+def _require_one_run(config: DictConfig, *, is_sent: bool) -> None:
+    """Raise UserError for what needs other processes, or gives no single model."""
     place = placement()
-    if place.world_size > 1 or place.asked:
-        yield f"this process is one of several that {place.kind} started, but nlu.fit trains alone; use {COMMAND}"
-    if (count := num_repeats(config)) > 1:
-        yield (
-            f"folds.count and seeds ask for {count} runs, but nlu.fit returns one; set seeds=1 and fold=0, or use "
-            f"{COMMAND}"
-        )
-    if config.dry_run:
-        yield f"dry_run is true, which trains nothing that could be returned; leave it out, or use {COMMAND}"
+    asked = {
+        "hydra/launcher": is_sent,
+        "hydra.mode=MULTIRUN": config.hydra.mode == RunMode.MULTIRUN,
+        f"trainer.devices={config.trainer.devices}": config.trainer.devices != 1,
+        f"a process that {place.kind} started": place.world_size > 1 or place.asked,
+        f"folds.count and seeds, {num_repeats(config)} runs": num_repeats(config) > 1,
+        "dry_run=true": config.dry_run,
+    }
+    remedy = "nlu.fit trains one run in this process; leave it out, or use python -m nlu.train"
+    if found := [f"{what}: {remedy}" for what, is_asked in asked.items() if is_asked]:
+        raise UserError(*found)
 
 
 def _name(config: DictConfig, kept: dict[str, Path]) -> None:
@@ -115,14 +102,3 @@ def _name(config: DictConfig, kept: dict[str, Path]) -> None:
         texts = [text for text in texts if not text.startswith(f"data.{name}=")] + [f"data.{name}='{in_quotes}'"]
     with read_write(config.hydra):
         config.hydra.overrides.task = texts
-
-
-@contextmanager
-def _on_full_disks() -> Iterator[None]:
-    """Say of an error of the disk what the command says."""
-    try:
-        yield
-    except OSError as error:
-        if not (found := storage_problems(error)):
-            raise
-        raise UserError(*found) from error

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ def write_rows(rows: object, name: str, folder: Path) -> Path:
     # A lone surrogate, which UTF-8 lacks, becomes what JSON writes for it, and the reader says in which row it is.
     with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         for row in _records(rows, name):
-            plain = {str(key): None if _is_nan(value) else value for key, value in row.items()}
+            nan = {key for key, value in row.items() if isinstance(value, float) and isnan(value)}
+            plain = {str(key): None if key in nan else value for key, value in row.items()}
             line = json.dumps(plain, ensure_ascii=False, default=_plain)
             file.write(f"{line}\n")
             count += 1
@@ -80,24 +82,12 @@ def _records(rows: Any, name: str) -> Iterator[Mapping[Any, Any]]:
             part = rows.iloc[first : first + ROWS_AT_ONCE]
             yield from part.astype(object).where(part.notna(), None).to_dict("records")
     elif isinstance(rows, list | tuple):
-        for number, row in enumerate(rows, 1):
-            if not isinstance(row, Mapping):
-                raise DataError(
-                    f"{name}: row {number} is {shortened(repr(row))}, but must be a dict, such as "
-                    '{"text": "good", "label": "1"}'
-                )
-            yield row
-    elif isinstance(rows, str | Path):
-        raise DataError(
-            f"{name} is {str(rows)!r}, but must be {KINDS}; for a file, give the override data.{name}={rows}"
-        )
+        if wrong := [row for row in rows if not isinstance(row, Mapping)]:
+            raise DataError(f"{name} has the row {shortened(repr(wrong[0]))}; make it a dict")
+        yield from rows
     else:
-        remedy = f"; give one of its parts: {', '.join(map(str, list(rows)[:4]))}" if isinstance(rows, Mapping) else ""
+        remedy = f"; for a file, give the override data.{name}={rows}" if isinstance(rows, str | Path) else ""
         raise DataError(f"{name} is a {type(rows).__name__}, but must be {KINDS}{remedy}")
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and value != value
 
 
 def _plain(value: Any) -> object:
