@@ -1,45 +1,179 @@
-"""Why a configuration cannot be composed."""
+"""Why a configuration cannot be composed: the file, its line, the fault, and what to write instead.
 
-from collections.abc import Callable, Sequence
-from pathlib import PurePosixPath
+Hydra names no lines, and blames the file whose choice was replaced instead of the one that replaced it. So the files
+are read again, and checked without another composition.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import yaml
 from hydra.core.config_loader import ConfigLoader
-from hydra.errors import MissingConfigException
+from hydra.errors import ConfigCompositionException, MissingConfigException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
+from nlu.config.checks.files import SETS_OF_KEYS, Entry, File, Files
 from nlu.config.checks.reading import said_of
-from nlu.config.foreign import choice_elsewhere
-from nlu.config.nearest import hint
-from nlu.config.resolving import first_line
+from nlu.config.choices import conf_dir
+from nlu.config.foreign import choice_elsewhere, key_elsewhere
+from nlu.config.nearest import hint, nearest
+from nlu.config.words import path_text
+
+OptionsOf = Callable[[str], list[str]]
+"""returns the choices of a group; [] if there is no such group"""
+_YAML_REMEDIES = {
+    "mapping values are not allowed": "quote a value that contains a colon and a space",
+    "cannot start any token": "indent with spaces instead of tabs, and quote a value that begins with @, ` or %",
+    "found duplicate key": "keep one of them",
+}
+"""by a part of the parser's message"""
 
 
-def choice_problem(group: str, choice: str, options_of: Callable[[str], list[str]]) -> str | None:
-    """Return what is wrong with the choice of a group; None if it exists. `options_of` lists the choices of a group."""
+def choice_problem(group: str, choice: str, options_of: OptionsOf) -> str | None:
+    """Return what is wrong with the choice of a group; None if it exists."""
     if choice in ("", "null"):
         everything = ", ".join(sorted(options_of(group)))
         return f"{group}={choice}: the choice of a group cannot be empty; leave it out, or name one; all: {everything}"
     path = PurePosixPath(group) / choice
-    options = options_of(str(path.parent))
-    if path.name in options:
+    if path.name in options_of(str(path.parent)):
         return None
-    close = choice_elsewhere(group, choice) or options_hint(choice, options)
-    everything = "" if "all: " in close else f"; all: {', '.join(sorted(options))}"
-    return f"{group}={choice}: unknown choice; {close}{everything}"
+    return f"{group}={choice}: unknown choice; {_meant(group, choice, options_of, lambda *other: '='.join(other))}"
 
 
-def options_hint(value: str, options: list[str]) -> str:
-    close = hint(value, options)
-    everything = f"all: {', '.join(sorted(options))}"
-    return f"{close}; {everything}" if close.startswith("nearest") else everything
+def _meant(group: str, choice: str, options_of: OptionsOf, written: Callable[[str, str], str]) -> str:
+    """Return the choice that was meant, of this group or another, and all choices of the group."""
+    options = sorted(options_of(group))
+    everything = f"all: {', '.join(options)}"
+    if (elsewhere := choice_elsewhere(group, choice)) is not None:
+        return f"{elsewhere}; {everything}"
+    if close := nearest(choice, options):
+        return f"nearest: {', '.join(close)}; {everything}"
+    for other in sorted(path.name for path in conf_dir().iterdir() if path.is_dir()):
+        if choice in options_of(other):
+            return f"write {written(other, choice)}; {everything}"
+    return everything
 
 
 def fault_of(error: Exception, config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> str:
-    """Return why a configuration cannot be composed."""
-    if isinstance(error, MissingConfigException) and error.options:
-        name = PurePosixPath(error.missing_cfg_file or "").name
-        return f"{first_line(error)}; {options_hint(name, list(error.options))}"
-    if isinstance(error, yaml.YAMLError):
-        return f"a configuration file is not valid YAML: {' '.join(str(error).split())}; correct it"
-    reason = error if str(error) or error.__cause__ is None else error.__cause__
-    key = getattr(reason, "full_key", None)
-    return f"{key}: {first_line(reason)}" if key else said_of(reason)
+    """Return why a configuration cannot be composed, given what Hydra or YAML raised."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file == config_name:
+        names = [name for name in loader.get_group_options("") if not name.startswith("_")]
+        return f"unknown configuration {config_name}; {hint(config_name, names)}"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return _fault_of_yaml(error, error.problem_mark)
+    files = Files(config_name, loader, overrides)
+    chain = (error, error.__cause__, error.__context__)
+    reason = next((one for one in chain if isinstance(one, OmegaConfBaseException)), None)
+    if reason is not None:
+        return _fault_of_key(reason, files) if reason.full_key else _in_file(error, files)
+    if not isinstance(error, ConfigCompositionException | ValueError | RecursionError):
+        return said_of(error)
+    for group, choice in files.on_command_line.items():
+        if files.options(group) and (problem := choice_problem(group, choice, files.options)) is not None:
+            return problem
+    found = (fault for file in files.read.values() for fault in _faults_of_file(file, files))
+    return next(found, None) or _in_file(error, files)
+
+
+def place_of(key: str, config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> str | None:
+    """Return FILE:LINE of a key in the user's files; None if it comes from the command line or a shipped choice."""
+    return Files(config_name, loader, overrides).place(key)
+
+
+def misplaced(config: Mapping[Any, Any], config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
+    """Return what is wrong with files whose keys were composed, but not where they belong."""
+    if any(group in config for group in SETS_OF_KEYS) or any("." in str(key) for key in config):
+        return [fault for file in Files(config_name, loader, overrides).read.values() for fault in file.faults]
+    return []
+
+
+def _fault_of_yaml(error: yaml.MarkedYAMLError, mark: Any) -> str:
+    said, begins = str(error.problem), error.context_mark
+    if begins is not None and begins.line != mark.line:
+        said = f"{said}, {error.context}, which begins in line {begins.line + 1}"
+    remedy = next((remedy for part, remedy in _YAML_REMEDIES.items() if part in said), "correct it")
+    return f"{path_text(Path(mark.name))}:{mark.line + 1}, column {mark.column + 1}: {said}; {remedy}"
+
+
+def _fault_of_key(error: OmegaConfBaseException, files: Files) -> str:
+    """Return what is refused about a key or its value, with the keys that exist beside it."""
+    key = str(error.full_key)
+    place = files.place(key)
+    where = f"{place}: {key}" if place else key
+    outer, _, last = key.rpartition(".")
+    types = {one.name: one.type for one in fields(error.object_type)} if is_dataclass(error.object_type) else {}
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    if isinstance(error, ConfigKeyError | ConfigAttributeError) and types:
+        group = outer.replace(".", "/")
+        owner = f"{group}={files.choices[group]}" if group in files.choices else group
+        elsewhere = key_elsewhere(key) or ""
+        return f"{where}: {owner} has no such key; {elsewhere if ' hydra' in elsewhere else hint(last, types)}"
+    if isinstance(error, ValidationError) and last in types:
+        kind = getattr(types[last], "__name__", types[last])
+        return f"{where}: {said}; write a value of type {str(kind).replace('None', 'null')}"
+    return f"{where}: {said}; correct the value"
+
+
+def _in_file(error: Exception, files: Files) -> str:
+    """Return Hydra's message, with the file that it names as the user knows it."""
+    said = said_of(error)
+    named = re.match(r"In '?(?P<name>[\w./-]+?)'?: (?P<said>.*)", said)
+    if named is None or named["name"] not in files.read:
+        return said
+    return f"{path_text(files.read[named['name']].path)}: {named['said']}"
+
+
+def _faults_of_file(file: File, files: Files) -> Iterator[str]:
+    yield from file.faults
+    last_override: Entry | None = None
+    for entry in file.entries:
+        where = f"{file.place(entry.line)}: {entry.text}"
+        if last_override is not None and not entry.is_override:
+            yield f"{where}: it follows an entry with override; move it above line {last_override.line}"
+        last_override = entry if entry.is_override else last_override
+        if (fault := _fault_of_entry(entry, file, files)) is not None:
+            yield f"{where}: {fault}"
+
+
+def _fault_of_entry(entry: Entry, file: File, files: Files) -> str | None:
+    folder, _, name = entry.name.rpartition("/")
+    if entry.name in (file.name, *file.within):
+        return f"{entry.name} includes itself; leave the entry out"
+    if entry.is_file and name in files.options(folder):
+        return None
+    if entry.is_file or not files.options(entry.group):
+        return _not_found(entry, file, files)
+    if name not in files.options(folder) and files.choices.get(entry.key) == entry.choice:
+        meant = _meant(entry.group, entry.choice, files.options, entry.written)
+        return None if entry.is_optional else f"unknown choice; {meant}"
+    default = files.default_of(entry.key)
+    if default is None:
+        # The defaults of Hydra itself are in no file.
+        is_of_hydra = entry.group.startswith("hydra/")
+        return None if is_of_hydra else f"no entry before it chooses {entry.key}; write it without override"
+    other, replaced = default
+    if entry.is_override or other is file or entry.choice == replaced.choice:
+        return None
+    written = replace(entry, is_override=True).written(entry.group, entry.choice)
+    return f"{other.place(replaced.line)} chooses {replaced.choice} already; write {written}, as the last entry"
+
+
+def _not_found(entry: Entry, file: File, files: Files) -> str:
+    """Return what to write for a group or a file that does not exist."""
+    name = entry.name.rpartition("/")[2]
+    missing = f"there is no file {entry.name}.yaml" if entry.is_file else f"unknown group {entry.group}"
+    written = entry.group.removeprefix(f"{file.group}/")
+    found = files.options(written)
+    if written != entry.group and (name in found if entry.is_file else found):
+        return f"{missing}, since {written} has no slash in front; write {entry.written(written, name)}"
+    if entry.is_file:
+        options = files.options(entry.group)
+        remedies = [entry.written(entry.group, close) for close in nearest(name, options)]
+    else:
+        parent, _, last = written.rpartition("/")
+        options = [f"{parent}/{option}".lstrip("/") for option in files.groups(parent)]
+        remedies = [entry.written(close, entry.choice) for close in nearest(last, options)]
+    return f"{missing}; " + (f"write {remedies[0]}" if remedies else f"valid: {', '.join(options)}")

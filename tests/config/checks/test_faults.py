@@ -1,0 +1,205 @@
+"""A mistake in an experiment file is answered with the file, the line, the fault and what to write instead."""
+
+from pathlib import Path
+
+import pytest
+from hydra import initialize_config_search_path
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+
+from nlu.config.checks.faults import choice_problem, fault_of, misplaced, place_of
+from nlu.config.checks.reading import USER_MISTAKES
+from nlu.config.choices import conf_dir
+
+HEADER = "# @package _global_\n"
+BASE = f"{HEADER}defaults:\n  - override /model: textcnn\n  - _self_\ntrainer:\n  batch_size: 3\n"
+X = "my/experiment/x.yaml"
+SEARCH = "override /hydra/sweeper: hyperband"
+SLURM = "override /hydra/launcher: slurm"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of experiments of a user, below the working folder; it has the file base.yaml."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "my/experiment"
+    path.mkdir(parents=True)
+    (path / "base.yaml").write_text(BASE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def loader(folder: Path):
+    with initialize_config_search_path([f"file://{conf_dir()}", f"file://{folder.parent}"]):
+        yield GlobalHydra.instance().config_loader()
+
+
+def answer(loader: ConfigLoader, *overrides: str) -> str:
+    """Return what is said about a configuration that Hydra refuses, or composes with keys elsewhere."""
+    try:
+        config = loader.load_configuration("train", list(overrides), RunMode.RUN)
+    except (RecursionError, *USER_MISTAKES) as error:
+        return fault_of(error, "train", loader, overrides)
+    return "\n".join(misplaced(config, "train", loader, overrides))
+
+
+def with_defaults(*entries: str) -> str:
+    return f"{HEADER}defaults:\n" + "".join(f"  - {entry}\n" for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("entries", "line", "expected"),
+    [
+        (["override /model: textcn"], 3, "override /model: textcn: unknown choice; nearest: textcnn; all: albert"),
+        (["override /model: tnews"], 3, "unknown choice; write - override /data: tnews; all: albert"),
+        (["override /modle: textcnn"], 3, "unknown group modle; write - override /model: textcnn"),
+        (["override model: textcnn"], 3, "no slash in front; write - override /model: textcnn"),
+        (["override /hydra/launcher: slrum"], 3, "unknown choice; nearest: slurm; all: basic, pai, slurm"),
+        (["/modle: textcnn"], 3, "unknown group modle; write - /model: textcnn"),
+        (["/model: textcnn"], 3, "chooses simbert_tiny already; write - override /model: textcnn"),
+        (["override /data@data.sets.a: tnews"], 3, "no entry before it chooses data@data.sets.a; write it without"),
+        (["/experiment/bas"], 3, "there is no file experiment/bas.yaml; write - /experiment/base"),
+        (["bas"], 3, "there is no file experiment/bas.yaml; write - base"),
+        (["experiment/base"], 3, "no slash in front; write - /experiment/base"),
+        (["override /model: textcnn", "base"], 4, "base: it follows an entry with override; move it above line 3"),
+        (["overide /model: textcnn"], 3, "overide /model: unknown word overide; nearest: override"),
+        (["override /model: ???"], 3, "override /model: ???: unknown choice; all: albert"),
+        (["override /model: textcnn\n    override /data: tnews"], 3, "an entry of defaults has one group"),
+    ],
+)
+def test_a_wrong_entry_of_the_defaults_is_named_with_its_line(folder, loader, entries, line, expected):
+    (folder / "x.yaml").write_text(with_defaults(*entries), encoding="utf-8")
+    said = answer(loader, "experiment=x")
+    assert said.startswith(f"{X}:{line}: ") and expected in said, said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            f"{HEADER}trainer:\n\tbatch_size: 3\n",
+            f"{X}:3, column 1: found character that cannot start any token; indent",
+        ),
+        (f"{HEADER}trainer: {{seed: 3\nseed: 1\n", f"{X}:3, column 5: did not find expected ',' or '}}'"),
+        (f"{HEADER}note: a: b\n", f"{X}:2, column 8: mapping values are not allowed in this context; quote a value"),
+        (f"{HEADER}seed: 1\nnote: b\nseed: 2\n", f"{X}:4, column 1: found duplicate key seed"),
+        (f"{HEADER}defaults:\n  override /model: textcnn\n", f"{X}:2: defaults is not a list; write - in front"),
+        (f"{HEADER}trainer:\n  eval_interval: ${{trainer.batch\n", f"{X}:3: trainer.eval_interval: no viable"),
+        ("seed: 1\n", f"{X}:1: # @package _global_ is missing, so seed would be below experiment; make it the first"),
+        (
+            f"# mine\n{HEADER}seed: 1\n",
+            f"{X}:1: # @package _global_ stands in line 2 with something before it, so seed",
+        ),
+        (f"\ufeff{HEADER}seed: 1\n", f"{X}:1: # @package _global_ follows a byte order mark"),
+        ("defaults:\n  - override /model: textcnn\nseed: 1\n", f"{X}:1: # @package _global_ is missing, so seed would"),
+        ("", f"{X}:1: the file is empty; write # @package _global_ in line 1 and keys"),
+        ("- a\n- b\n", f"{X}:1: the file holds no keys; write # @package _global_ in line 1"),
+        (
+            f"{HEADER}hydra.launcher.timeout_min: 5\n",
+            f"{X}:2: hydra.launcher.timeout_min is a single name in YAML; write",
+        ),
+        (f"{HEADER}hydra:\n  sweep: out\n", f"{X}: ValidationError raised while composing config: Merge error"),
+        (f"{HEADER}hydra:\n  runn: {{dir: out}}\n", f"{X}:3: hydra.runn: hydra has no such key; nearest: run"),
+        (
+            f"{with_defaults(SEARCH)}hydra: {{sweeper: {{n_trial: 5}}}}\n",
+            f"{X}:4: hydra.sweeper.n_trial: hydra/sweeper=hyperband has no such key; nearest: n_trials",
+        ),
+        (
+            f"{with_defaults(SLURM)}hydra:\n  launcher:\n    timeout: 5\n",
+            f"{X}:6: hydra.launcher.timeout: hydra/launcher=slurm has no such key; nearest: timeout_min",
+        ),
+        (
+            f"{with_defaults(SLURM)}hydra:\n  launcher:\n    timeout_min: long\n",
+            f"{X}:6: hydra.launcher.timeout_min: Value 'long' of type 'str' could not be converted to Integer; write",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_the_line(folder, loader, text, expected):
+    (folder / "x.yaml").write_text(text, encoding="utf-8")
+    assert answer(loader, "experiment=x").startswith(expected), answer(loader, "experiment=x")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-be"])
+def test_another_encoding_is_named_with_the_line(folder, loader, encoding):
+    (folder / "x.yaml").write_bytes(HEADER.encode() + "note: é\n".encode(encoding))
+    said = answer(loader, "experiment=x")
+    assert said == f"{X}:2: byte 0xe9 is not UTF-8; save the file in the encoding UTF-8"
+
+
+@pytest.mark.parametrize("mistake", ["override /model: textcn", "base"])
+def test_a_mistake_in_a_parent_is_named_in_the_parent(folder, loader, mistake):
+    (folder / "base.yaml").write_text(with_defaults(mistake), encoding="utf-8")
+    (folder / "x.yaml").write_text(with_defaults("base", "_self_"), encoding="utf-8")
+    assert answer(loader, "experiment=x").startswith(f"my/experiment/base.yaml:3: {mistake}: ")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["experiment=bas"], "experiment=bas: unknown choice; nearest: base; all: afqmc, base, cluener"),
+        (["experiment=base", "model=textcn"], "model=textcn: unknown choice; nearest: textcnn; all: albert"),
+        (
+            ["hydra/sweeper=hyperband", "++hydra.sweeper.n_trials=many"],
+            "hydra.sweeper.n_trials: Value 'many' of type 'str' could not be converted to Integer; write a value of",
+        ),
+    ],
+)
+def test_a_mistake_on_the_command_line_names_no_file(loader, overrides, expected):
+    assert answer(loader, *overrides).startswith(expected)
+
+
+def test_an_unknown_configuration_is_answered_with_the_nearest(loader):
+    with pytest.raises(USER_MISTAKES) as raised:
+        loader.load_configuration("trian", [], RunMode.RUN)
+    assert fault_of(raised.value, "trian", loader, []) == "unknown configuration trian; nearest: train"
+
+
+def test_folders_of_the_search_path_are_read_too(folder, loader):
+    (folder.parent / "more/experiment").mkdir(parents=True)
+    (folder.parent / "more/experiment/y.yaml").write_text(with_defaults("bas"), encoding="utf-8")
+    said = answer(loader, f"hydra.searchpath=[file://{folder.parent}/more]", "experiment=y")
+    assert said.startswith("my/more/experiment/y.yaml:3: bas: ")
+
+
+def test_a_file_without_mistakes_is_not_answered(loader):
+    assert answer(loader, "experiment=base") == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "overrides", "place"),
+    [
+        ("trainer.batch_size", [], "my/experiment/base.yaml:6"),
+        ("seed", [], f"{X}:5"),
+        ("data.sets[1].name", [], f"{X}:7"),
+        ("trainer.batch_size", ["++trainer.batch_size=2"], None),
+        ("trainer.batch_size", ["++trainer={batch_size: 2}"], None),
+        ("model.kernel_sizes", [], None),
+        ("optimizer.lr", [], None),
+    ],
+)
+def test_the_place_of_a_key_is_where_the_user_wrote_it(folder, loader, key, overrides, place):
+    text = f"{with_defaults('base', '_self_')}seed: 3\ndata:\n  sets:\n    - name: a\n    - name: b\n"
+    (folder / "x.yaml").write_text(text, encoding="utf-8")
+    assert place_of(key, "train", loader, ["experiment=x", *overrides]) == place
+
+
+def test_keys_of_a_group_of_the_users_own_have_places_too(folder, loader):
+    (folder.parent / "data").mkdir()
+    (folder.parent / "data/shop.yaml").write_text("train: rows.csv\nmax_len: no\n", encoding="utf-8")
+    assert place_of("data.max_len", "train", loader, ["data=shop"]) == "my/data/shop.yaml:2"
+
+
+@pytest.mark.parametrize(
+    ("group", "choice", "expected"),
+    [
+        ("model", "textcnn", None),
+        ("model", "", "model=: the choice of a group cannot be empty"),
+        ("model", "textcn", "model=textcn: unknown choice; nearest: textcnn; all: "),
+        ("model", "tnews", "model=tnews: unknown choice; write data=tnews; all: "),
+        ("hydra/launcher", "slrum", "hydra/launcher=slrum: unknown choice; nearest: slurm; all: basic, "),
+    ],
+)
+def test_a_choice_is_answered_with_the_nearest_or_its_group(loader, group, choice, expected):
+    problem = choice_problem(group, choice, loader.get_group_options)
+    assert problem is None if expected is None else problem.startswith(expected)
