@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 from hydra.core.config_loader import ConfigLoader
-from hydra.errors import ConfigCompositionException, MissingConfigException
+from hydra.errors import InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
 
 from nlu.config.checks.files import SETS_OF_KEYS, Entry, File, Files
@@ -24,6 +24,8 @@ from nlu.config.words import path_text
 
 OptionsOf = Callable[[str], list[str]]
 """returns the choices of a group; [] if there is no such group"""
+_KEY = re.compile(r"\w+(\.[\w*-]+|\[\d+\])*")
+_PAIR = re.compile(r"(override |optional )?/?(?P<group>[\w/]+)[:=](?P<choice>\w+)")
 _YAML_REMEDIES = {
     "mapping values are not allowed": "quote a value that contains a colon and a space",
     "cannot start any token": "indent with spaces instead of tabs, and quote a value that begins with @, ` or %",
@@ -51,10 +53,14 @@ def _meant(group: str, choice: str, options_of: OptionsOf, written: Callable[[st
         return f"{elsewhere}; {everything}"
     if close := nearest(choice, options):
         return f"nearest: {', '.join(close)}; {everything}"
-    for other in sorted(path.name for path in conf_dir().iterdir() if path.is_dir()):
-        if choice in options_of(other):
-            return f"write {written(other, choice)}; {everything}"
-    return everything
+    other = _group_of(choice, options_of)
+    return f"write {written(other, choice)}; {everything}" if other else everything
+
+
+def _group_of(choice: str, options_of: OptionsOf) -> str | None:
+    """Return the shipped group that has a choice; None if none has."""
+    groups = sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
+    return next((group for group in groups if choice in options_of(group)), None)
 
 
 def fault_of(error: Exception, config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> str:
@@ -64,28 +70,32 @@ def fault_of(error: Exception, config_name: str, loader: ConfigLoader, overrides
         return f"unknown configuration {config_name}; {hint(config_name, names)}"
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return _fault_of_yaml(error, error.problem_mark)
+    if isinstance(error, OverrideParseException | InstantiationException):
+        return said_of(error)
     files = Files(config_name, loader, overrides)
     chain = (error, error.__cause__, error.__context__)
     reason = next((one for one in chain if isinstance(one, OmegaConfBaseException)), None)
     if reason is not None:
         return _fault_of_key(reason, files) if reason.full_key else _in_file(error, files)
-    if not isinstance(error, ConfigCompositionException | ValueError | RecursionError):
-        return said_of(error)
-    for group, choice in files.on_command_line.items():
+    for key, choice in files.on_command_line.items():
+        group = key.partition("@")[0]
         if files.options(group) and (problem := choice_problem(group, choice, files.options)) is not None:
             return problem
     found = (fault for file in files.read.values() for fault in _faults_of_file(file, files))
     return next(found, None) or _in_file(error, files)
 
 
-def place_of(key: str, config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> str | None:
-    """Return FILE:LINE of a key in the user's files; None if it comes from the command line or a shipped choice."""
-    return Files(config_name, loader, overrides).place(key)
+def with_places(problems: Sequence[str], config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
+    """Return problems, with FILE:LINE in front of those that begin with a key that a file of the user's sets."""
+    files = Files(config_name, loader, overrides)
+    keys = [match[0] if (match := _KEY.match(problem)) is not None else "" for problem in problems]
+    places = map(files.place, keys)
+    return [f"{place}: {text}" if place else text for place, text in zip(places, problems, strict=True)]
 
 
 def misplaced(config: Mapping[Any, Any], config_name: str, loader: ConfigLoader, overrides: Sequence[str]) -> list[str]:
     """Return what is wrong with files whose keys were composed, but not where they belong."""
-    if any(group in config for group in SETS_OF_KEYS) or any("." in str(key) for key in config):
+    if any(key in SETS_OF_KEYS or "." in str(key) or str(key).startswith("_") for key in config):
         return [fault for file in Files(config_name, loader, overrides).read.values() for fault in file.faults]
     return []
 
@@ -119,7 +129,7 @@ def _fault_of_key(error: OmegaConfBaseException, files: Files) -> str:
 
 def _in_file(error: Exception, files: Files) -> str:
     """Return Hydra's message, with the file that it names as the user knows it."""
-    said = said_of(error)
+    said = re.split(r" full_key:|Config search path:", said_of(error))[0].rstrip()
     named = re.match(r"In '?(?P<name>[\w./-]+?)'?: (?P<said>.*)", said)
     if named is None or named["name"] not in files.read:
         return said
@@ -169,6 +179,11 @@ def _not_found(entry: Entry, file: File, files: Files) -> str:
     found = files.options(written)
     if written != entry.group and (name in found if entry.is_file else found):
         return f"{missing}, since {written} has no slash in front; write {entry.written(written, name)}"
+    if entry.is_file and (pair := _PAIR.fullmatch(entry.text)) is not None:
+        choice = replace(entry, is_file=False, is_override=True)
+        return f"it has no choice; write {choice.written(pair['group'], pair['choice'])}, with a colon and a space"
+    if entry.is_file and (group := _group_of(name, files.options)) is not None and group != entry.group:
+        return f"{missing}; write {replace(entry, is_file=False, is_override=True).written(group, name)}"
     if entry.is_file:
         options = files.options(entry.group)
         remedies = [entry.written(entry.group, close) for close in nearest(name, options)]

@@ -105,13 +105,13 @@ class File:
             self.fault(1, f"the file {found}; write {HEADER} in line 1 and keys, such as seed: 1, below it")
             return
         keys = [str(key.value) for key, _ in self.root.value]
-        if self.package == self.group:
+        if self.package == self.group or self.package.startswith("_"):
             where = next((at for at, line in enumerate(text.splitlines(), 1) if "@package" in line), None)
             found = "is missing" if where is None else f"stands in line {where} with something before it"
             if where == 1:
                 found = "follows a byte order mark" if text[0] == "\ufeff" else "is not written so"
             owned = listed([key for key in keys if key != "defaults"]) or "all keys"
-            self.fault(1, f"{HEADER} {found}, so {owned} would be below {self.group}; make it the first line")
+            self.fault(1, f"{HEADER} {found}, so {owned} would be below {self.package}; make it the first line")
         for key, _ in self.root.value:
             if "." in key.value:
                 *outer, last = key.value.split(".")
@@ -134,17 +134,20 @@ class File:
                 folder, _, name = self._absolute(path).rpartition("/")
                 yield Entry(line, item.value, folder, name, package or None, is_file=True)
             return
-        if not isinstance(item, yaml.MappingNode) or len(item.value) != 1:
+        pairs = item.value if isinstance(item, yaml.MappingNode) else []
+        if len(pairs) != 1 or not all(isinstance(key, yaml.ScalarNode) and key.value for key, _ in pairs):
             self.fault(line, "an entry of defaults has one group; write - in front of each")
             return
-        key, value = item.value[0]
+        key, value = pairs[0]
         *keywords, written = key.value.split()
         for word in {*keywords} - {"override", "optional"}:
             self.fault(line, f"{key.value}: unknown word {word}; {hint(word, ['override', 'optional'])}")
         group, _, package = written.partition("@")
         flags = ("override" in keywords, "optional" in keywords)
         for one in value.value if isinstance(value, yaml.SequenceNode) else (value,):
-            if one.value not in ("null", "~", "") and "${" not in one.value:
+            if not isinstance(one, yaml.ScalarNode):
+                self.fault(line, f"{key.value}: the choice of a group is a name or a list of names")
+            elif one.value not in ("null", "~", "") and "${" not in one.value:
                 text = f"{key.value}: {one.value}"
                 yield Entry(line, text, self._absolute(group), one.value, package or None, *flags)
 
@@ -174,15 +177,18 @@ class Files:
         folders += searchpath if isinstance(searchpath, list) else []
         self._folders = [Path(str(folder).removeprefix("file://")) for folder in folders]
         self.on_command_line = {
-            key: value for key, value in single.items() if "." not in key and isinstance(value, str)
+            one.get_key_element().lstrip("+"): choice
+            for one in self._given
+            if not one.is_sweep_override() and isinstance(choice := one.value(), str) and not one.is_value_path
         }
         """choices, among other keys"""
         self.choices = dict(self.on_command_line)
         """choices by group, with the package if one is given"""
         self.read: dict[str, File] = {}
         """files by name, those that win first"""
-        for group, choice in self.on_command_line.items():
-            self._add(f"{group}/{choice}", None, ())
+        for key, choice in self.on_command_line.items():
+            group, _, package = key.partition("@")
+            self._add(f"{group}/{choice}", package or None, ())
         self._add(config_name, None, ())
 
     def options(self, group: str) -> list[str]:

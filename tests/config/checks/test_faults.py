@@ -8,7 +8,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from nlu.config.checks.faults import choice_problem, fault_of, misplaced, place_of
+from nlu.config.checks.faults import choice_problem, fault_of, misplaced, with_places
 from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.choices import conf_dir
 
@@ -62,6 +62,15 @@ def with_defaults(*entries: str) -> str:
         (["/experiment/bas"], 3, "there is no file experiment/bas.yaml; write - /experiment/base"),
         (["bas"], 3, "there is no file experiment/bas.yaml; write - base"),
         (["experiment/base"], 3, "no slash in front; write - /experiment/base"),
+        (
+            ["override /model:textcnn"],
+            3,
+            "it has no choice; write - override /model: textcnn, with a colon and a space",
+        ),
+        (["model=textcnn"], 3, "it has no choice; write - override /model: textcnn, with a colon"),
+        (["textcnn"], 3, "there is no file experiment/textcnn.yaml; write - override /model: textcnn"),
+        (["base.yml"], 3, "there is no file experiment/base.yml.yaml; valid: afqmc, base"),
+        (["override /model: {a: 1}"], 3, "the choice of a group is a name or a list of names"),
         (["override /model: textcnn", "base"], 4, "base: it follows an entry with override; move it above line 3"),
         (["overide /model: textcnn"], 3, "overide /model: unknown word overide; nearest: override"),
         (["override /model: ???"], 3, "override /model: ???: unknown choice; all: albert"),
@@ -93,6 +102,10 @@ def test_a_wrong_entry_of_the_defaults_is_named_with_its_line(folder, loader, en
         ),
         (f"\ufeff{HEADER}seed: 1\n", f"{X}:1: # @package _global_ follows a byte order mark"),
         ("defaults:\n  - override /model: textcnn\nseed: 1\n", f"{X}:1: # @package _global_ is missing, so seed would"),
+        (
+            "# @package _globl_\nseed: 1\n",
+            f"{X}:1: # @package _global_ is not written so, so seed would be below _globl_",
+        ),
         ("", f"{X}:1: the file is empty; write # @package _global_ in line 1 and keys"),
         ("- a\n- b\n", f"{X}:1: the file holds no keys; write # @package _global_ in line 1"),
         (
@@ -138,6 +151,7 @@ def test_a_mistake_in_a_parent_is_named_in_the_parent(folder, loader, mistake):
     ("overrides", "expected"),
     [
         (["experiment=bas"], "experiment=bas: unknown choice; nearest: base; all: afqmc, base, cluener"),
+        (["data@data.sets.a=tnew"], "data=tnew: unknown choice; nearest: tnews"),
         (["experiment=base", "model=textcn"], "model=textcn: unknown choice; nearest: textcnn; all: albert"),
         (
             ["hydra/sweeper=hyperband", "++hydra.sweeper.n_trials=many"],
@@ -167,27 +181,28 @@ def test_a_file_without_mistakes_is_not_answered(loader):
 
 
 @pytest.mark.parametrize(
-    ("key", "overrides", "place"),
+    ("problem", "overrides", "place"),
     [
-        ("trainer.batch_size", [], "my/experiment/base.yaml:6"),
-        ("seed", [], f"{X}:5"),
-        ("data.sets[1].name", [], f"{X}:7"),
-        ("trainer.batch_size", ["++trainer.batch_size=2"], None),
-        ("trainer.batch_size", ["++trainer={batch_size: 2}"], None),
-        ("model.kernel_sizes", [], None),
-        ("optimizer.lr", [], None),
+        ("trainer.batch_size is 0 but must be positive", [], "my/experiment/base.yaml:6: "),
+        ("seed: unknown key", [], f"{X}:5: "),
+        ("data.sets[1].name: unknown key", [], f"{X}:7: "),
+        ("trainer.batch_size is 0", ["++trainer.batch_size=0"], ""),
+        ("trainer.batch_size is 0", ["++trainer={batch_size: 0}"], ""),
+        ("model.kernel_sizes is 0", [], ""),
+        ("optimizer.lr is 0", [], ""),
     ],
 )
-def test_the_place_of_a_key_is_where_the_user_wrote_it(folder, loader, key, overrides, place):
+def test_a_problem_of_a_key_names_the_line_where_the_user_wrote_it(folder, loader, problem, overrides, place):
     text = f"{with_defaults('base', '_self_')}seed: 3\ndata:\n  sets:\n    - name: a\n    - name: b\n"
     (folder / "x.yaml").write_text(text, encoding="utf-8")
-    assert place_of(key, "train", loader, ["experiment=x", *overrides]) == place
+    assert with_places([problem], "train", loader, ["experiment=x", *overrides]) == [f"{place}{problem}"]
 
 
-def test_keys_of_a_group_of_the_users_own_have_places_too(folder, loader):
+def test_keys_of_a_choice_of_the_users_own_have_places_too(folder, loader):
     (folder.parent / "data").mkdir()
     (folder.parent / "data/shop.yaml").write_text("train: rows.csv\nmax_len: no\n", encoding="utf-8")
-    assert place_of("data.max_len", "train", loader, ["data=shop"]) == "my/data/shop.yaml:2"
+    (said,) = with_places(["data.max_len is no"], "train", loader, ["data=shop"])
+    assert said == "my/data/shop.yaml:2: data.max_len is no"
 
 
 @pytest.mark.parametrize(
