@@ -2,9 +2,11 @@
 
 import ast
 import configparser
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Callable
 from importlib.metadata import version
@@ -20,6 +22,7 @@ OPTIONAL = (
     "mlflow", "wandb", "tf", "zh",
 )  # fmt: skip
 DISTRIBUTIONS = {
+    "annotated_types": "annotated-types",
     "hydra": "hydra-core",
     "yaml": "pyyaml",
     "sklearn": "scikit-learn",
@@ -100,10 +103,47 @@ def test_every_package_that_is_imported_is_declared():
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
             imported |= {module.partition(".")[0]: path.name for module in modules}
-    foreign = set(imported) - set(sys.stdlib_module_names) - {"nlu"}
+    # A notebook brings IPython; elsewhere it is not asked for.
+    foreign = set(imported) - set(sys.stdlib_module_names) - {"nlu", "IPython"}
     names = {DISTRIBUTIONS.get(name, name) for name in foreign}
     assert names - required - extras == set()
     # What others import for us: fsspec, optuna and Hydra by name of a protocol, sampler or launcher; the configurations
     # of samplers (hydra/sweeper/sampler=tpe) are hydra-optuna-sweeper's; optuna's importances are scikit-learn's.
     by_name = {"s3fs", "scikit-learn", "cmaes", "hydra-submitit-launcher", "hydra-optuna-sweeper"}
     assert required - names <= by_name, "declared, but never imported"
+
+
+PROGRAM = """
+import hydra
+
+@hydra.main(config_path=None)
+def main(config):
+    print("ran", hydra.core.hydra_config.HydraConfig.get().runtime.choices["hydra/launcher"])
+
+main()
+"""
+
+
+def test_an_editable_install_is_found_in_the_folder_that_contains_the_clone(tmp_path):
+    clone, python = tmp_path / "nlu", tmp_path / "venv/bin/python"
+    copy_checkout(clone)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=120)
+    (packages,) = (tmp_path / "venv/lib").glob("*/site-packages")
+    # What the packages of this Python need; a path in such a file does not load what is editable here.
+    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    pip("install", "--editable", str(clone), python=str(python))
+
+    def said(*arguments: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            [str(python), *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0 and "warn" not in done.stderr.lower(), done.stderr
+        return done.stdout
+
+    assert "Every key, type, range" in said("-m", "nlu.train", "dry_run=true", "model=bert_tiny")
+    assert said("-c", "import nlu; print(nlu.__file__)").strip() == str(clone / "nlu/__init__.py")
+    # Programs of others find the plugins too.
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    assert "hyperband" in said("program.py", "--info", "plugins").lower()
+    assert said("program.py", "hydra/launcher=submitit_local").endswith("ran submitit_local\n")

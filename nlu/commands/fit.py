@@ -12,11 +12,12 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from nlu.commands.rows import kept_rows, write_rows
 from nlu.config import stopping
 from nlu.config.choices import RUN, conf_dir
-from nlu.config.entry.app import checked_composition, find_plugins, hydra_of, run_composed, storage_problems
+from nlu.config.entry.app import checked_composition, hydra_of, run_composed, storage_problems
 from nlu.config.entry.flags import read_command_line
 from nlu.config.entry.guard import current_config, occupied_folder_problem, whitelist
 from nlu.config.errors import UserError, keys_called
 from nlu.config.placement import placement
+from nlu.config.plugins import find_plugins
 from nlu.config.schema import num_repeats
 from nlu.inference.loaded import Loaded
 from nlu.runs import logs

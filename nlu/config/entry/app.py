@@ -48,6 +48,7 @@ from nlu.config.entry.flags import (
 from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
 from nlu.config.entry.guard import Checked, checked, current_config, send, whitelist
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
+from nlu.config.plugins import find_plugins
 from nlu.config.resolving import as_given, resolve, without_hydra
 from nlu.config.submitted import grid_problems, is_submitted
 from nlu.config.targets import trust
@@ -70,19 +71,6 @@ _STORAGE = {
 }
 
 Task = Callable[[DictConfig], object]
-
-
-def find_plugins() -> None:
-    """Make Hydra and the jobs it starts find the plugins of a checkout; installed plugins are found anyway."""
-    plugins = Path(nlu.__file__).resolve().parents[1] / "launchers"
-    if not (plugins / "hydra_plugins").is_dir():
-        return
-    if str(plugins) not in sys.path:
-        sys.path.append(str(plugins))
-    known = os.environ.get("PYTHONPATH")
-    # Jobs are other processes, and inherit the environment.
-    if str(plugins) not in (known or "").split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join([*([known] if known else []), str(plugins)])
 
 
 def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
