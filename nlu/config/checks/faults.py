@@ -20,6 +20,7 @@ from nlu.config.checks.reading import said_of
 from nlu.config.choices import conf_dir
 from nlu.config.foreign import choice_elsewhere, key_elsewhere
 from nlu.config.nearest import hint, nearest
+from nlu.config.resolving import first_line
 from nlu.config.words import path_text
 
 OptionsOf = Callable[[str], list[str]]
@@ -105,7 +106,7 @@ def _fault_of_yaml(error: yaml.MarkedYAMLError, mark: Any) -> str:
     if begins is not None and begins.line != mark.line:
         said = f"{said}, {error.context}, which begins in line {begins.line + 1}"
     remedy = next((remedy for part, remedy in _YAML_REMEDIES.items() if part in said), "correct it")
-    return f"{path_text(Path(mark.name))}:{mark.line + 1}, column {mark.column + 1}: {said}; {remedy}"
+    return f"{path_text(Path(mark.name))}:{mark.line + 1}, column {mark.column + 1}: not valid YAML: {said}; {remedy}"
 
 
 def _fault_of_key(error: OmegaConfBaseException, files: Files) -> str:
@@ -115,7 +116,7 @@ def _fault_of_key(error: OmegaConfBaseException, files: Files) -> str:
     where = f"{place}: {key}" if place else key
     outer, _, last = key.rpartition(".")
     types = {one.name: one.type for one in fields(error.object_type)} if is_dataclass(error.object_type) else {}
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    said = first_line(error)
     if isinstance(error, ConfigKeyError | ConfigAttributeError) and types:
         group = outer.replace(".", "/")
         owner = f"{group}={files.choices[group]}" if group in files.choices else group

@@ -9,6 +9,8 @@ from pathlib import Path
 import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 
 from nlu.config.choices import conf_dir
 from nlu.config.nearest import hint
@@ -161,6 +163,13 @@ def _find(node: yaml.Node | None, name: str) -> tuple[int, yaml.Node] | None:
     return next(((key.start_mark.line + 1, value) for key, value in pairs if key.value == name), None)
 
 
+def _read(override: str) -> list[Override]:
+    # What cannot be read is reported elsewhere.
+    with suppress(HydraException):
+        return OverridesParser.create().parse_overrides([override])
+    return []
+
+
 class Files:
     """The files of a command line: those that it chooses, then those that they choose, then the primary one.
 
@@ -170,7 +179,7 @@ class Files:
     def __init__(self, config_name: str, loader: ConfigLoader, overrides: Sequence[str]):
         self._loader = loader
         self._search = [override for override in overrides if override.startswith("hydra.searchpath")]
-        self._given = OverridesParser.create().parse_overrides(list(overrides))
+        self._given = [one for text in overrides for one in _read(text)]
         single = {one.key_or_group: one.value() for one in self._given if not one.is_sweep_override()}
         folders = [source.path for source in loader.get_sources() if source.scheme() == "file"]
         searchpath = single.get("hydra.searchpath")

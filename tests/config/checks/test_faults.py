@@ -67,7 +67,6 @@ def with_defaults(*entries: str) -> str:
             3,
             "it has no choice; write - override /model: textcnn, with a colon and a space",
         ),
-        (["model=textcnn"], 3, "it has no choice; write - override /model: textcnn, with a colon"),
         (["textcnn"], 3, "there is no file experiment/textcnn.yaml; write - override /model: textcnn"),
         (["base.yml"], 3, "there is no file experiment/base.yml.yaml; valid: afqmc, base"),
         (["override /model: {a: 1}"], 3, "the choice of a group is a name or a list of names"),
@@ -88,11 +87,17 @@ def test_a_wrong_entry_of_the_defaults_is_named_with_its_line(folder, loader, en
     [
         (
             f"{HEADER}trainer:\n\tbatch_size: 3\n",
-            f"{X}:3, column 1: found character that cannot start any token; indent",
+            f"{X}:3, column 1: not valid YAML: found character that cannot start any token; indent",
         ),
-        (f"{HEADER}trainer: {{seed: 3\nseed: 1\n", f"{X}:3, column 5: did not find expected ',' or '}}'"),
-        (f"{HEADER}note: a: b\n", f"{X}:2, column 8: mapping values are not allowed in this context; quote a value"),
-        (f"{HEADER}seed: 1\nnote: b\nseed: 2\n", f"{X}:4, column 1: found duplicate key seed"),
+        (
+            f"{HEADER}trainer: {{seed: 3\nseed: 1\n",
+            f"{X}:3, column 5: not valid YAML: did not find expected ',' or '}}'",
+        ),
+        (
+            f"{HEADER}note: a: b\n",
+            f"{X}:2, column 8: not valid YAML: mapping values are not allowed in this context; quote a value",
+        ),
+        (f"{HEADER}seed: 1\nnote: b\nseed: 2\n", f"{X}:4, column 1: not valid YAML: found duplicate key seed"),
         (f"{HEADER}defaults:\n  override /model: textcnn\n", f"{X}:2: defaults is not a list; write - in front"),
         (f"{HEADER}trainer:\n  eval_interval: ${{trainer.batch\n", f"{X}:3: trainer.eval_interval: no viable"),
         ("seed: 1\n", f"{X}:1: # @package _global_ is missing, so seed would be below experiment; make it the first"),
@@ -124,7 +129,7 @@ def test_a_wrong_entry_of_the_defaults_is_named_with_its_line(folder, loader, en
         ),
         (
             f"{with_defaults(SLURM)}hydra:\n  launcher:\n    timeout_min: long\n",
-            f"{X}:6: hydra.launcher.timeout_min: Value 'long' of type 'str' could not be converted to Integer; write",
+            f"{X}:6: hydra.launcher.timeout_min: value 'long' of type 'str' could not be converted to Integer; write",
         ),
     ],
 )
@@ -133,9 +138,8 @@ def test_a_file_that_cannot_be_used_is_named_with_the_line(folder, loader, text,
     assert answer(loader, "experiment=x").startswith(expected), answer(loader, "experiment=x")
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-be"])
-def test_another_encoding_is_named_with_the_line(folder, loader, encoding):
-    (folder / "x.yaml").write_bytes(HEADER.encode() + "note: é\n".encode(encoding))
+def test_another_encoding_is_named_with_the_line(folder, loader):
+    (folder / "x.yaml").write_bytes(HEADER.encode() + "note: é\n".encode("latin-1"))
     said = answer(loader, "experiment=x")
     assert said == f"{X}:2: byte 0xe9 is not UTF-8; save the file in the encoding UTF-8"
 
@@ -155,7 +159,7 @@ def test_a_mistake_in_a_parent_is_named_in_the_parent(folder, loader, mistake):
         (["experiment=base", "model=textcn"], "model=textcn: unknown choice; nearest: textcnn; all: albert"),
         (
             ["hydra/sweeper=hyperband", "++hydra.sweeper.n_trials=many"],
-            "hydra.sweeper.n_trials: Value 'many' of type 'str' could not be converted to Integer; write a value of",
+            "hydra.sweeper.n_trials: value 'many' of type 'str' could not be converted to Integer; write a value of",
         ),
     ],
 )
@@ -184,7 +188,7 @@ def test_a_file_without_mistakes_is_not_answered(loader):
     ("problem", "overrides", "place"),
     [
         ("trainer.batch_size is 0 but must be positive", [], "my/experiment/base.yaml:6: "),
-        ("seed: unknown key", [], f"{X}:5: "),
+        ("seed: unknown key", ["note=a=b"], f"{X}:5: "),
         ("data.sets[1].name: unknown key", [], f"{X}:7: "),
         ("trainer.batch_size is 0", ["++trainer.batch_size=0"], ""),
         ("trainer.batch_size is 0", ["++trainer={batch_size: 0}"], ""),
