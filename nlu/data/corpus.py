@@ -15,17 +15,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.types import Fraction, PositiveInt, RowLength
+from nlu.config.keys import takes
 from nlu.config.words import listed
+from nlu.data import keys as schemas
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
 from nlu.data.dialect import PLAIN
 from nlu.data.fields import has_rows
+from nlu.data.keys import BreakMode, Words
 from nlu.data.layouts import Problem, Single, Values, check_text
 from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import column_names, open_text, read_rows
@@ -38,8 +40,6 @@ LINES_AT_ONCE = 1024
 """lines that are tokenized together"""
 LINE = "line"
 """in the place of a field, for a line that cannot be used"""
-BreakMode = Literal["none", "none_doc", "complete", "complete_doc", "eos"]
-Words = Literal["plain", "spaces", "jieba"]
 
 
 @dataclass(eq=False)
@@ -353,46 +353,25 @@ class _WordFinder:
         return words
 
 
+@takes(schemas.Corpus)
 class Corpus(Files):
     """Files of sentences, for pretraining."""
 
-    rules_of_config = "nlu.data.rules.corpus_problems"
-
-    def __init__(
-        self,
-        *,
-        train: str | list[str],
-        dev: str | list[str] | dict[str, str] | None = None,
-        test: str | list[str] | None = None,
-        fields: dict[str, str | int] | None = None,
-        break_mode: Literal["none", "none_doc", "complete", "complete_doc", "eos"] = "complete",
-        words: Literal["plain", "spaces", "jieba"] = "plain",
-        max_len: RowLength = 128,
-        min_len: PositiveInt = 1,
-        on_bad_row: Literal["error", "skip"] = "error",
-        drop_duplicates: bool = False,
-        dev_fraction: Fraction = 0.01,
-        exclude_dev_from_train: bool = False,
-        max_rows: PositiveInt | None = None,
-        urls: dict[str, str] | None = None,
-        stream: bool = False,
-    ):
-        """`train`, `dev`, `test`: files as in `Files`; `fields` names the column `text` of those with rows.
-        `break_mode`: what a block of at most `max_len` tokens holds. `words`: what a whole word is. Blocks with fewer
-        than `min_len` tokens, without special ones, are left out. `max_rows` reads only the first lines of each file.
-        `stream`: a run reads the training rows while nlu.preprocess writes them."""
-        super().__init__(
-            train=train, dev=dev, test=test, fields={**(fields or {"text": 0})}, format="auto", max_len=max_len,
-            on_bad_row=on_bad_row, drop_duplicates=drop_duplicates, dev_fraction=dev_fraction,
-            exclude_dev_from_train=exclude_dev_from_train, max_rows=max_rows, urls=urls,
+    def __init__(self, keys: schemas.Corpus):
+        shared = schemas.Files(
+            train=keys.train, dev=keys.dev, test=keys.test, fields=dict(keys.fields or {"text": 0}),
+            max_len=keys.max_len, on_bad_row=keys.on_bad_row, drop_duplicates=keys.drop_duplicates,
+            dev_fraction=keys.dev_fraction, exclude_dev_from_train=keys.exclude_dev_from_train,
+            max_rows=keys.max_rows, urls=keys.urls,
         )  # fmt: skip
-        self.stream = stream
+        super().__init__(shared)
+        self.stream = keys.stream
         # No other reader has it, and its files may have any suffix.
         self.format = "corpus"
-        self.blocks = CorpusBlocks(break_mode, words, max_len, min_len)
-        self.blocks.dialect, self.blocks.column = self.dialect, (fields or {}).get("text", "text")
-        shaped_by: dict[str, Any] = {"break_mode": break_mode, "words": words, "min_len": min_len}
-        if words == "jieba":
+        self.blocks = CorpusBlocks(keys.break_mode, keys.words, keys.max_len, keys.min_len)
+        self.blocks.dialect, self.blocks.column = self.dialect, (keys.fields or {}).get("text", "text")
+        shaped_by: dict[str, Any] = {"break_mode": keys.break_mode, "words": keys.words, "min_len": keys.min_len}
+        if keys.words == "jieba":
             import jieba
 
             # Another version has another dictionary.

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from glob import has_magic
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.types import Fraction, LayoutNode, NonNegativeInt, PositiveInt, ReaderNode, RowLength
+from nlu.config.keys import takes
 from nlu.config.words import called
+from nlu.data import keys as schemas
 from nlu.data.dialect import OWN, Dialect, not_utf_8
+from nlu.data.keys import Source
 from nlu.data.windows import Lengths
 from nlu.storage.places import data_folder, files_like, is_pattern, named_file, path_problem
 from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
 from nlu.storage.unpacking import unpacked
-
-Source = str | list[str] | dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -37,77 +37,35 @@ class SourceFile:
         return hide(self.written) if self.written and _is_address(self.written) else called(self.path)
 
 
+@takes(schemas.Files)
 class Files:
     """Your own csv, tsv, jsonl, json, parquet, CoNLL or plain-line files; the named data sets are presets of it."""
 
-    rules_of_config = "nlu.data.rules.file_problems"
     blocks: Any = None
     """what makes rows of lines (`nlu.data.reading.Blocks`); None: the files have rows"""
 
-    def __init__(
-        self,
-        *,
-        train: str | list[str] | dict[str, str],
-        dev: str | list[str] | dict[str, str] | None = None,
-        test: str | list[str] | dict[str, str] | None = None,
-        fields: dict[str, str | int | list[str | int]] | None = None,
-        format: Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"] = "auto",
-        reader: ReaderNode | None = None,
-        header: bool | None = None,
-        separator: str | None = None,
-        quote: str | None = None,
-        skip_lines: NonNegativeInt = 0,
-        sheet: str | int | None = None,
-        records: str | None = None,
-        labels: str | list[str] | None = None,
-        label_separator: str = "|",
-        layout: LayoutNode | None = None,
-        max_len: RowLength = 128,
-        long: Literal["cut", "windows", "error"] = "cut",
-        stride: NonNegativeInt | None = None,
-        on_bad_row: Literal["error", "skip"] = "error",
-        drop_duplicates: bool = False,
-        dev_fraction: Fraction = 0.1,
-        exclude_dev_from_train: bool = False,
-        max_rows: PositiveInt | None = None,
-        urls: dict[str, str] | None = None,
-    ):
-        """`train`, `dev`, `test`: a path, a pattern (`split*`) or URL, or a list of them. For `dev` a mapping names
-        several evaluation sets; with `format=lines` a mapping gives one file per label. `dev=null` splits off
-        `dev_fraction` of the training texts. `exclude_dev_from_train` removes the files of `dev` from those of
-        `train`. `fields` maps text | text_a, text_b | tokens, tags | text, spans, and label, to a column's name or its
-        number from 0, label also to a list of columns of 0 and 1; null: columns that are called like the fields.
-        `reader` is your class for another format; null: `format`. `layout` makes sequences of a row's texts; null: that
-        of the task. `header` null: a table has one exactly when a field is given by name. `separator` stands between
-        the cells of a csv or tsv file, `quote` around those that may hold separators ("": none). `skip_lines` at the
-        start of each file are not read. `sheet`: name or number from 0. `records`: where a JSON object has its rows,
-        such as data.items.
-        `long`: rows with more than `max_len` tokens are cut, read in windows of so many tokens, or are rows that cannot
-        be used (error). `stride`: tokens that two neighbouring windows share; null = an eighth of `max_len`.
-        `labels`: a list, or a file of one label a line; null: those of the training set. `label_separator` stands
-        between the labels of a cell if an example may have several. `on_bad_row=skip` counts and lists what it
-        leaves out. `drop_duplicates` keeps the first of the training rows that are equal in text and label. `max_rows`
-        reads only the first rows of each file, bad ones included, a header not; a set of three files has up to three
-        times as many.
-        `urls`: where to fetch a path that is neither here nor under $NLU_DATA."""
-        self.train, self.dev, self.test = train, dev, test
-        self.fields = dict(fields or {})
-        self.format = format if reader is None else OWN
-        self.layout: Any = layout
-        self.header = header
-        self.dialect = Dialect(separator, quote, skip_lines, sheet, records, reader, skips=on_bad_row == "skip")
-        self.given_labels = labels
-        self.label_separator = label_separator
-        if not label_separator:
+    def __init__(self, keys: schemas.Files):
+        self.train, self.dev, self.test = keys.train, keys.dev, keys.test
+        self.fields = dict(keys.fields or {})
+        self.format: str = keys.format if keys.reader is None else OWN
+        self.layout: Any = keys.layout
+        self.header = keys.header
+        self.dialect = Dialect(
+            keys.separator, keys.quote, keys.skip_lines, keys.sheet, keys.records, keys.reader,
+            skips=keys.on_bad_row == "skip",
+        )  # fmt: skip
+        self.given_labels = keys.labels
+        self.label_separator = keys.label_separator
+        if not keys.label_separator:
             raise UserError('data.label_separator is "", which separates nothing; set it to a character such as "|"')
-        self.max_len = max_len
-        self.lengths = Lengths(max_len, long, stride)
-        self.on_bad_row = on_bad_row
-        self.drop_duplicates = drop_duplicates
-        self.dev_fraction = dev_fraction
-        self.exclude_dev_from_train = exclude_dev_from_train
-        self.max_rows = max_rows
-        self.urls = dict(urls or {})
+        self.max_len = keys.max_len
+        self.lengths = Lengths(keys.max_len, keys.long, keys.stride)
+        self.on_bad_row = keys.on_bad_row
+        self.drop_duplicates = keys.drop_duplicates
+        self.dev_fraction = keys.dev_fraction
+        self.exclude_dev_from_train = keys.exclude_dev_from_train
+        self.max_rows = keys.max_rows
+        self.urls = dict(keys.urls or {})
 
     @cached_property
     def labels(self) -> list[str] | None:

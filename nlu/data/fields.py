@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
+from nlu.data.keys import Format
 from nlu.storage.places import plain_name
 
 TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -16,7 +17,7 @@ TEXT_ROLES: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 """The fields with the text of a layout; each tuple is an alternative of which all fields are needed."""
 
-FORMATS = ("auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines")
+FORMATS: tuple[str, ...] = get_args(Format)
 """Formats of a file of rows; auto = by its suffix."""
 SUFFIX_FORMATS = {
     ".csv": "csv", ".tsv": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".json": "json", ".parquet": "parquet",

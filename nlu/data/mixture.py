@@ -16,7 +16,8 @@ from torch import Tensor
 
 from nlu.config.durations import Clock, Duration
 from nlu.config.errors import DataError
-from nlu.config.types import DataNode, Fraction
+from nlu.config.keys import takes
+from nlu.data import keys as schemas
 from nlu.data.opening import Store
 from nlu.data.order import REMEMBERED, Order
 from nlu.data.seeds import generator
@@ -26,15 +27,12 @@ from nlu.data.token_order import TokenOrder
 Value = TypeVar("Value")
 
 
+@takes(schemas.Mixture)
 class Mixture:
     """Several training sets. Each step is taken from one of them, and each is scored by itself."""
 
-    has_sets = True
-
-    def __init__(self, *, sets: dict[str, DataNode], alpha: Fraction = 1.0):
-        """`sets`: the data of each set, by name. `alpha`: how often a set is taken, in proportion to its size to this
-        power: 1 = each example once an epoch, 0 = all sets equally often."""
-        self.sets, self.alpha = sets, alpha
+    def __init__(self, keys: schemas.Mixture):
+        self.sets, self.alpha = keys.sets, keys.alpha
 
 
 class MixedOrder:

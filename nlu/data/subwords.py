@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from nlu.config.errors import UserError
-from nlu.config.types import PositiveInt
+from nlu.config.keys import takes
 from nlu.config.words import counted
+from nlu.data import keys as schemas
 from nlu.data.tokenizing import SPECIALS, Tokenizer, WordPiece
 
 log = logging.getLogger(__name__)
@@ -24,28 +25,19 @@ CONTINUES = "##"
 Pair = tuple[str, str]
 
 
+@takes(schemas.Subwords)
 class Subwords(WordPiece):
     """BERT's WordPiece tokenizer with a vocabulary of characters and frequent parts of words."""
 
-    def __init__(
-        self,
-        *,
-        vocab: str | None = None,
-        vocab_size: PositiveInt = 16_000,
-        min_count: PositiveInt = 2,
-        lowercase: bool | None = None,
-        added_tokens: list[str] | None = None,
-    ):
-        """`vocab`: a vocab.txt or tokenizer.json (path or URL); null: that of the
-        pretrained model, or one of at most `vocab_size` pieces, special tokens included, each of which occurs at least
-        `min_count` times in the training rows. `lowercase`: null follows the pretrained tokenizer, else true.
-        `added_tokens` are never split."""
-        super().__init__(
-            vocab=vocab, lowercase=lowercase, min_count=min_count, max_size=vocab_size, added_tokens=added_tokens
-        )
-        if vocab_size <= len(SPECIALS):
+    def __init__(self, keys: schemas.Subwords):
+        words = schemas.WordPiece(
+            vocab=keys.vocab, lowercase=keys.lowercase, min_count=keys.min_count, max_size=keys.vocab_size,
+            added_tokens=keys.added_tokens,
+        )  # fmt: skip
+        super().__init__(words)
+        if keys.vocab_size <= len(SPECIALS):
             raise UserError(
-                f"tokenizer.vocab_size is {vocab_size}, but {len(SPECIALS)} tokens are special; set it to >= "
+                f"tokenizer.vocab_size is {keys.vocab_size}, but {len(SPECIALS)} tokens are special; set it to >= "
                 f"{len(SPECIALS) + 1}, such as 8000"
             )
 

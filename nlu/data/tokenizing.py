@@ -16,7 +16,8 @@ from tokenizers import AddedToken, Encoding, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from nlu.config.errors import DataError, UserError
-from nlu.config.types import PositiveInt
+from nlu.config.keys import takes
+from nlu.data import keys as schemas
 from nlu.data.pieces import PIECES, PieceTokenizer, can_cut, count_words, encoded
 from nlu.data.tokenizer_files import backend_at, backend_of_file, bert, numbers_of, read_vocab, set_case, with_tokens
 from nlu.data.word_starts import SPACE_BYTE, ids_of_units, marks_beginnings, options_of, without_mark
@@ -354,24 +355,16 @@ class Vocabulary:
         return restricted, numbers_V
 
 
+@takes(schemas.WordPiece)
 class WordPiece(Vocabulary):
-    """BERT's WordPiece tokenizer, or the tokenizer of the pretrained weights."""
+    """BERT's WordPiece tokenizer, or the tokenizer of the pretrained weights.
 
-    def __init__(
-        self,
-        *,
-        vocab: str | None = None,
-        lowercase: bool | None = None,
-        min_count: PositiveInt = 2,
-        max_size: PositiveInt = 30_000,
-        added_tokens: list[str] | None = None,
-    ):
-        """`vocab`: a vocab.txt (path or URL); null: that of the pretrained model, or one built from the training rows
-        with the words that occur at least `min_count` times, the most frequent first, at most `max_size` including the
-        special tokens. Other words become [UNK], so that its vector is trained too. `lowercase`: null follows the
-        pretrained tokenizer, else true. `added_tokens` are never split."""
-        super().__init__(vocab, min_count, max_size, added_tokens)
-        self.lowercase = self._case = lowercase
+    A built vocabulary has the most frequent words first. Other words become [UNK], so that its vector is trained too.
+    """
+
+    def __init__(self, keys: schemas.WordPiece):
+        super().__init__(keys.vocab, keys.min_count, keys.max_size, keys.added_tokens)
+        self.lowercase = self._case = keys.lowercase
 
     def settings(self) -> dict[str, object]:
         return {**super().settings(), "lowercase": self.lowercase}

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 
-from nlu.config.types import PositiveInt
+from nlu.config.keys import takes
+from nlu.data import keys as schemas
 from nlu.data.pieces import count_words
 from nlu.data.tokenizing import Tokenizer, Vocabulary, of_vocabulary
 
@@ -18,23 +19,13 @@ TOKENS = re.compile("[^\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f
 LOWERCASE = normalizers.Lowercase()
 
 
+@takes(schemas.Whitespace)
 class Whitespace(Vocabulary):
     """Each part of a text between white space is a token; one outside the vocabulary is [UNK]."""
 
-    def __init__(
-        self,
-        *,
-        vocab: str | None = None,
-        lowercase: bool = False,
-        min_count: PositiveInt = 2,
-        max_size: PositiveInt = 30_000,
-        added_tokens: list[str] | None = None,
-    ):
-        """`vocab`: a vocab.txt or tokenizer.json (path or URL); null: that of the pretrained model, or one built from
-        the training rows with the tokens that occur at least `min_count` times, the most frequent first, at most
-        `max_size` including the special ones. `lowercase` the tokens first. `added_tokens` are never split."""
-        super().__init__(vocab, min_count, max_size, added_tokens)
-        self.lowercase = lowercase
+    def __init__(self, keys: schemas.Whitespace):
+        super().__init__(keys.vocab, keys.min_count, keys.max_size, keys.added_tokens)
+        self.lowercase = keys.lowercase
 
     def settings(self) -> dict[str, object]:
         return {**super().settings(), "lowercase": self.lowercase, "split": "at white space"}

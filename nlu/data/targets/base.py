@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ class Gathered:
     """index in `stored` of each row of the set that the batch is from, ascending; None: all rows"""
 
 
-class Target(Protocol):
+class Target:
     """What the model learns to predict for an example: read from a row, stored in one column, collated into a batch.
 
     A task names its target by the dotted name of the class. To define another target, derive from this class and
@@ -48,7 +48,7 @@ class Target(Protocol):
     kind: str
     """one word for the kind of target; a class constant"""
     roles: tuple[str, ...] = ()
-    """fields, one of which holds the target; a class constant, which is read without importing the module"""
+    """fields, one of which holds the target; a class constant"""
     streams: bool = False
     """whether `fit` needs no training rows, and `close` names none; a class constant"""
     looks: bool = False

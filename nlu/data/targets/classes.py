@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import DataError
+from nlu.config.keys import takes
 from nlu.config.words import counted, shortened
+from nlu.data import keys as schemas
 from nlu.data.arrays import starts_of
 from nlu.data.dataset import Files
 from nlu.data.labels import FLAGS, labels_of
@@ -172,13 +174,10 @@ def outside(names: Iterable[str], cut_to: int | None, is_trained: bool) -> str:
     )
 
 
+@takes(schemas.Classes)
 class Classes(Target):
     """One of several classes. Stored as its number; `names` has the class of each number."""
 
-    kind = "classes"
-    roles: tuple[str, ...] = ("label",)
-    takes_columns = True
-    """whether the label may have several columns, each of 0 and 1; a class constant"""
     fewest = 2
 
     def __init__(self, files: Files):
@@ -237,11 +236,10 @@ class Classes(Target):
         return {"labels": named_counts(self.names, counts_C)}
 
 
+@takes(schemas.Relevance)
 class Relevance(Classes):
     """Whether the second text of a row answers the first; a row without a label is relevant."""
 
-    kind = "classes"
-    roles = ()
     NAMES = ("irrelevant", "relevant")
     WRITTEN = {"0": 0, "false": 0, "no": 0, "irrelevant": 0, "1": 1, "true": 1, "yes": 1, "relevant": 1}
 
@@ -265,10 +263,10 @@ class Relevance(Classes):
         return {"labels": {name: count for name, count in counts.items() if count or name == "relevant"}}
 
 
+@takes(schemas.LabelSet)
 class LabelSet(Classes):
     """Any number of labels, each of which applies or does not."""
 
-    kind = "label_set"
     fewest = 1
 
     def __init__(self, files: Files):
@@ -356,11 +354,9 @@ class LabelSet(Classes):
         return {"labels": named_counts(self.names, counts_C), "without": without}
 
 
+@takes(schemas.NoTarget)
 class NoTarget(Target):
     """No target: rows have only texts, to be predicted or embedded."""
-
-    kind = "none"
-    roles = ()
 
     def read(self, values: Values) -> tuple[object, Problem | None]:
         return None, None

@@ -10,6 +10,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from nlu.config.keys import takes
+from nlu.data import keys as schemas
 from nlu.data.dataset import Files
 from nlu.data.store import StoredSet
 from nlu.data.targets.base import Gathered, Problem, Values
@@ -17,11 +19,9 @@ from nlu.data.targets.classes import Classes
 from nlu.data.targets.masked import MaskedWords
 
 
+@takes(schemas.LabelledWords)
 class LabelledWords(MaskedWords):
     """Words are masked, and the class of a row is read, as by the targets of only one of the two."""
-
-    roles = ("label",)
-    streams = False
 
     def __init__(self, files: Files):
         super().__init__(files)

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import DataError, UserError
+from nlu.config.keys import takes
+from nlu.data import keys as schemas
 from nlu.data.arrays import occurrences, ranges
 from nlu.data.dataset import Files
 from nlu.data.layouts import Packed
@@ -63,6 +65,7 @@ class Drawn:
         return uniforms(seed, purpose, epoch, example_T=self.row_T[places], place_T=self.position_T[places])
 
 
+@takes(schemas.MaskedWords)
 class MaskedWords(Target):
     """A share of the tokens of each example, other ones in each epoch, and the same whenever a set is scored.
 
@@ -71,10 +74,6 @@ class MaskedWords(Target):
     masked tokens is exactly this share. Special tokens, [UNK] and tokens that no text has are neither masked nor put in
     the place of others.
     """
-
-    kind = "words"
-    roles: tuple[str, ...] = ()
-    streams = True
 
     def __init__(self, files: Files):
         """Nothing is read from rows except their texts."""

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import DataError
+from nlu.config.keys import takes
+from nlu.data import keys as schemas
 from nlu.data.dataset import Files
 from nlu.data.store import StoredSet
 from nlu.data.targets.base import Gathered, Problem, Target, Values
@@ -16,11 +18,9 @@ from nlu.data.tokenizing import Tokenizer
 MOST_STRATA = 10
 
 
+@takes(schemas.Number)
 class Number(Target):
     """A number, standardized for training: minus the mean of the training rows, divided by their standard deviation."""
-
-    kind = "number"
-    roles = ("label",)
 
     def __init__(self, files: Files):
         self.mean, self.sd = 0.0, 1.0

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import UserError
+from nlu.config.keys import takes
+from nlu.data import keys as schemas
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.corpus import Corpus, Piece
 from nlu.data.dataset import Files
@@ -32,6 +34,7 @@ SHUFFLED = 3
 ORDERS = np.array(list(permutations(range(SHUFFLED))))
 
 
+@takes(schemas.SentenceOrder)
 class SentenceOrder(MaskedWords):
     """The halves of a block in their order (next), the second before the first one (previous), or halves of two
     documents (other); a third of the examples each.
@@ -40,9 +43,6 @@ class SentenceOrder(MaskedWords):
     itself. Class and halves are a function of seed, epoch and row. Where a set has a single document, only the other
     two classes occur. The stored value of a row is the number of its document in its file.
     """
-
-    streams = False
-    """rows of all documents are drawn"""
 
     def __init__(self, files: Files):
         """Raise UserError for data without documents."""

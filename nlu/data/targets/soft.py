@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from nlu.config.errors import DataError
+from nlu.config.keys import takes
+from nlu.data import keys as schemas
 from nlu.data.dataset import Files
 from nlu.data.store import StoredSet, chunks_of
 from nlu.data.targets.base import Gathered, Problem, Target, Values, named_counts
@@ -24,6 +26,7 @@ SOFT_FIELDS = ("logits", "probabilities")
 EXAMPLE = "[0.2, 0.8]"
 
 
+@takes(schemas.SoftClasses)
 class SoftClasses(Target):
     """A number for each class, in the order of `data.labels`: logits, or probabilities, which are stored as logarithms.
 
@@ -32,8 +35,6 @@ class SoftClasses(Target):
     (NaN: none).
     """
 
-    kind = "soft_classes"
-    roles: tuple[str, ...] = ("logits", "probabilities", "label")
     fewest = 2
 
     def __init__(self, files: Files):

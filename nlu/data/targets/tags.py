@@ -16,7 +16,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from nlu.config.keys import takes
 from nlu.config.words import counted
+from nlu.data import keys as schemas
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.dataset import Files
 from nlu.data.layouts import Layout, Units, tagged_of, units_of, unusable
@@ -40,14 +42,13 @@ LEAST_GAINED, MOST_LOST, FEW_LOST = 0.01, 0.05, 2
 LETTERS = frozenset(BEGINS + CONTINUES + ENDS + SINGLE)
 
 
+@takes(schemas.Tags)
 class Tags(Target):
     """BIO tags: O, then B- and I- of each span type in the order of their names.
 
     Rows may be tagged in any of SCHEMES. The same spans are stored in strict BIO, in which every span begins with B-.
     """
 
-    kind = "tags"
-    roles = ("tags", "spans")
     looks = True
 
     def __init__(self, files: Files):
