@@ -51,7 +51,7 @@ def _looked_for(choice: str) -> tuple[tuple[Path, str | None], ...] | DataError:
 
     settings = composed("data", choice)
     try:
-        sets = Files(**{**settings, "urls": settings["urls"] or {}}).sets()
+        sets = Files(**settings).sets()
     except DataError as error:
         return DataError(error.problems[0])
     return tuple((file.path, file.label) for file in sets["train"])

@@ -45,7 +45,7 @@ def _located(config: "Predict") -> "Located":
     """
     from nlu.config.inference import STANDARD
     from nlu.config.placement import placement
-    from nlu.data.dataset import Files
+    from nlu.data.dataset import find_file
     from nlu.inference.locate import locate
     from nlu.inference.pieces import pairs_of, pieces_of
 
@@ -53,7 +53,7 @@ def _located(config: "Predict") -> "Located":
     pairs = pairs_of(config.input.path, config.output)
     for path, _ in pairs:
         if path != STANDARD:
-            Files(train=path).find("input", path)
+            find_file("input", path)
     # Not with several ranks: one that starts late would find the pieces of the others.
     if config.output != STANDARD and placement().kind == "alone":
         for _, output in pairs:

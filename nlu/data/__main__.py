@@ -233,6 +233,7 @@ def _without_rows(survey: "Survey") -> DataError:
 def _tokenizer(given: Namespace) -> tuple["Tokenizer | None", int | None, str | None]:
     """Return the tokenizer that was given, the number of positions of its model, and the model's name for
     model.pretrained; None for each that is unknown."""
+    from nlu.data.keys import WordPiece as Keys
     from nlu.data.tokenizing import WordPiece
     from nlu.storage.files import read_json
 
@@ -244,7 +245,7 @@ def _tokenizer(given: Namespace) -> tuple["Tokenizer | None", int | None, str | 
 
         path = fetch(reference, what="--tokenizer")
         if not path.is_dir():
-            return WordPiece().given(path, None), None, None
+            return WordPiece(Keys()).given(path, None), None, None
     else:
         from nlu.inference.locate import LABELS, SEARCH, locate
         from nlu.models.formats.pretrained import open_pretrained
@@ -255,7 +256,7 @@ def _tokenizer(given: Namespace) -> tuple["Tokenizer | None", int | None, str | 
         path = locate(reference).checkpoint if is_ours else open_pretrained(reference).folder
         model = str(path) if is_ours else reference
     positions = (read_json(path / "config.json") or {}).get("max_position_embeddings")
-    return WordPiece().given(None, path), positions, None if given.tokenizer else model
+    return WordPiece(Keys()).given(None, path), positions, None if given.tokenizer else model
 
 
 def command() -> NoReturn:

@@ -1,6 +1,6 @@
 """What `data=...` means: which files make which set, how they are read, and where they are found."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from glob import has_magic
@@ -76,7 +76,7 @@ class Files:
         """
         if not isinstance(self.given_labels, str):
             return self.given_labels
-        path = self.find("data.labels", self.given_labels)
+        path = find_file("data.labels", self.given_labels, self.urls)
         try:
             labels = [line.strip() for line in path.read_text(encoding="utf-8-sig").split("\n")]
         except UnicodeDecodeError as error:
@@ -155,36 +155,40 @@ class Files:
         if "://" in reference and has_magic(reference) and not reference.lower().startswith("http"):
             return list(map(unpacked, fetch_matching(reference, what=key)))
         if not is_pattern(reference):
-            return [self.find(key, reference)]
+            return [find_file(key, reference, self.urls)]
         if problem := path_problem(key, reference):
             raise DataError(problem)
         return list(map(unpacked, files_like(reference)))
 
-    def find(self, key: str, reference: str) -> Path:
-        """Return the one file that a reference means: here, under $NLU_DATA, or fetched; unpacked if it is compressed.
 
-        Raises DataError, which calls it `key`, if it means no file or several."""
-        return unpacked(self._found(key, reference))
+def find_file(key: str, reference: str, urls: Mapping[str, str] | None = None) -> Path:
+    """Return the one file that a reference means: here, under $NLU_DATA, or fetched; unpacked if it is compressed.
 
-    def _found(self, key: str, reference: str) -> Path:
-        if _is_address(reference):
-            return fetch(reference, what=key)
-        if (found := named_file(reference)) is not None:
-            return found
-        # A local file comes first, so that a run needs no network once its data are there.
-        if reference not in self.urls and (problem := path_problem(key, reference)):
-            raise DataError(problem)
-        if reference not in self.urls:
-            names = _listed(map(str, files_like(reference)))
-            raise DataError(f"{key} is {reference!r}, a pattern, but must name one file; set {key} to one of {names}")
-        try:
-            return fetch(self.urls[reference], what=key)
-        except DataError as error:
-            raise DataError(
-                f"{key} is {reference!r}: not here, not in the folder {data_folder()}, not in the cache, and its "
-                f"public URL does not answer ({error.problems[0]}); set NLU_DATA to the folder that holds {reference}, "
-                f"or {key}=PATH"
-            ) from None
+    `urls`: where a path is fetched from that is in neither folder. Raises DataError, which calls the reference `key`,
+    if it means no file or several.
+    """
+    return unpacked(_found(key, reference, urls or {}))
+
+
+def _found(key: str, reference: str, urls: Mapping[str, str]) -> Path:
+    if _is_address(reference):
+        return fetch(reference, what=key)
+    if (found := named_file(reference)) is not None:
+        return found
+    # A local file comes first, so that a run needs no network once its data are there.
+    if reference not in urls and (problem := path_problem(key, reference)):
+        raise DataError(problem)
+    if reference not in urls:
+        names = _listed(map(str, files_like(reference)))
+        raise DataError(f"{key} is {reference!r}, a pattern, but must name one file; set {key} to one of {names}")
+    try:
+        return fetch(urls[reference], what=key)
+    except DataError as error:
+        raise DataError(
+            f"{key} is {reference!r}: not here, not in the folder {data_folder()}, not in the cache, and its "
+            f"public URL does not answer ({error.problems[0]}); set NLU_DATA to the folder that holds {reference}, "
+            f"or {key}=PATH"
+        ) from None
 
 
 def _is_address(reference: str) -> bool:

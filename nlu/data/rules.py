@@ -254,7 +254,7 @@ def _reads(config: Mapping[str, Any]) -> str:
     return str(constants.get("reads", "logits")) if constants else ""
 
 
-def _constants(config: Mapping[str, Any], group: str) -> dict[str, Any]:
+def _constants(config: Mapping[str, Any], group: str) -> Mapping[str, Any]:
     """Return the class constants of a group; {} if its class cannot be read."""
     with suppress(UserError):
         return facts_of(config[group][TARGET])

@@ -19,7 +19,7 @@ import numpy as np
 
 from nlu.config.errors import DataError
 from nlu.config.words import counted, listed
-from nlu.data.dataset import Files
+from nlu.data.dataset import find_file
 from nlu.data.examples import Examples
 from nlu.data.layouts import Values
 from nlu.data.opening import Store
@@ -104,7 +104,7 @@ def from_file(path: str, teacher: Teacher, part: Examples, store: Store) -> Logi
     A row of the file belongs to all examples with its texts, so the file may have more rows, in any order. Raises
     DataError for an example without logits in the file, and for logits of another number of labels.
     """
-    local = Files(train=path).find(KEY, path)
+    local = find_file(KEY, path)
     columns = store.meta["fields"]
     fields = _fields(local, {role: column for role, column in columns.items() if role in _roles(part)})
     # A run that predicts a number has no labels.

@@ -9,6 +9,7 @@ import numpy as np
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import PRECISIONS
 from nlu.config.words import counted, one_of
+from nlu.data import keys as schemas
 from nlu.data.dataset import Files
 from nlu.data.examples import Examples
 from nlu.data.layouts import LAYOUTS, Values
@@ -91,7 +92,7 @@ class Loaded:
         # A copy, since `read_as` changes how a target reads rows, and the target of the run also names its predictions.
         target: Target = type(trained.target).from_meta(trained.target.meta())
         separator = trained.config.data.get("label_separator", "|")
-        target.read_as(Files(train="rows", label_separator=separator))
+        target.read_as(Files(schemas.Files(train="rows", label_separator=separator)))
         values = self._values(rows, type(target).roles or ("label",))
         if not values:
             raise DataError("rows is empty; give rows to score")

@@ -11,7 +11,7 @@ from pathlib import Path
 from nlu.config.errors import DataError, UserError
 from nlu.config.inference import STANDARD
 from nlu.config.words import counted, shortened, show_as
-from nlu.data.dataset import Files
+from nlu.data.dataset import find_file
 from nlu.data.labels import applies
 from nlu.data.layouts import Values
 from nlu.data.originals import Original, Originals
@@ -123,7 +123,7 @@ def found(path: str, file_format: str, key: str = "input") -> Iterator[Path]:
     Raises UserError if the format of standard input is not given.
     """
     if path != STANDARD:
-        yield Files(train=path).find(key, path)
+        yield find_file(key, path)
         return
     if file_format == "auto":
         remedy = "set input.format, such as input.format=lines" if key == "input" else "give a file"

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.data.dataset import Files
+from nlu.data.dataset import Files, find_file
 
 
 def test_a_path_is_looked_up_here_first_and_then_in_the_data_folder(tmp_path, monkeypatch):
@@ -92,12 +92,12 @@ def test_a_pattern_is_refused_where_one_file_is_needed(write, tmp_path, monkeypa
         write(name, "x")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as caught:
-        Files(train="d*.csv").find("input", "d*.csv")
+        find_file("input", "d*.csv")
     assert caught.value.problems == [
         "input is 'd*.csv', a pattern, but must name one file; set input to one of d1.csv, d2.csv"
     ]
     with pytest.raises(DataError, match=r"input is 'e\*.csv', which no file matches"):
-        Files(train="e*.csv").find("input", "e*.csv")
+        find_file("input", "e*.csv")
 
 
 def test_the_files_of_dev_are_taken_out_of_those_of_train(splits):

@@ -1,18 +1,18 @@
-"""Which fields a task needs, known only from class constants."""
+"""Which fields a task needs, known only from facts of classes."""
 
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.config.signature import read_constants
+from nlu.config.keys import facts_of
 from nlu.data.fields import ROLES, chosen_layout, known_roles, layouts_of, missing_roles, target_roles, usual_fields
 
 
 @pytest.fixture
 def own_package(tmp_path, monkeypatch):
-    """A package that must not be imported, with a task, its target and one whose target is not there."""
+    """A package with a task, its target and one whose target is not there."""
     folder = tmp_path / "roomy"
     folder.mkdir()
-    (folder / "__init__.py").write_text("raise RuntimeError('a package is not imported to be read')\n")
+    (folder / "__init__.py").touch()
     (folder / "tasks.py").write_text(
         "from nlu.data.targets import Classes\n"
         "class Stars(Classes):\n    roles = ('spans',)\n"
@@ -31,13 +31,13 @@ def test_the_fields_of_a_target_are_those_of_its_class(target, roles):
     assert target_roles({"target": f"nlu.data.targets.{target}"}) == roles
 
 
-def test_a_target_of_a_users_own_is_read_without_importing_it(own_package):
-    task = read_constants("roomy.tasks.Rate")
+def test_a_target_of_a_users_own_names_its_fields(own_package):
+    task = facts_of("roomy.tasks.Rate")
     assert layouts_of(task) == ("single", "pair") and known_roles(task) == (("spans",), [])
 
 
 def test_a_target_that_is_not_there_is_a_problem_of_the_task(own_package):
-    task = read_constants("roomy.tasks.Lost")
+    task = facts_of("roomy.tasks.Lost")
     roles, wrong = known_roles(task)
     assert roles == () and "Gone" in wrong[0]
     with pytest.raises(UserError, match="Gone"):

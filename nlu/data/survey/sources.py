@@ -15,7 +15,7 @@ from nlu.config.keys import schema_of
 from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
 from nlu.config.words import listed
-from nlu.data.dataset import Files, SourceFile
+from nlu.data.dataset import Files, SourceFile, find_file
 from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
 from nlu.data.fields import FORMATS, NAMES_OF_TEXTS, TEXT_ROLES, USUAL_OF_TAGGING, chosen_layout
 from nlu.data.layouts import Values
@@ -115,7 +115,7 @@ def _named(text: str) -> list[tuple[str | None, SourceFile]]:
         return [(name or None, SourceFile(unpacked(path))) for path in found]
     # Errors of a download call the address what it is; a path is named by itself.
     key = "FILE" if "://" in reference else ""
-    return [(name or None, SourceFile(Files(train=reference).find(key, reference), written=reference))]
+    return [(name or None, SourceFile(find_file(key, reference), written=reference))]
 
 
 def _names(named: Sequence[tuple[str | None, SourceFile]]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from nlu.config.words import joined_tokens
+from nlu.data import keys as schemas
 from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.findings import Collector, Finding
@@ -66,7 +67,7 @@ class Source:
         if "spans" not in fields:
             return units
         # As in training, the spans decide what the units are.
-        return Tags(Files(train=self.name)).look(units, self.reading.first_values(self.files, units))
+        return Tags(Files(schemas.Files(train=self.name))).look(units, self.reading.first_values(self.files, units))
 
 
 @dataclass
