@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from nlu.config.errors import UserError
-from nlu.config.keys import facts_of
+from nlu.config.keys import schema_of
 from nlu.data.keys import Format
 from nlu.storage.places import plain_name
 
@@ -138,10 +138,10 @@ def layouts_of(task: Mapping[str, Any]) -> tuple[str, ...]:
 def target_roles(task: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fields of which one has the target of an example; () if a task needs only texts.
 
-    They are the class constant `roles` of the task's target. Raises UserError if that target does not exist.
+    They are the fact `roles` of the task's target. Raises UserError if that target does not exist.
     """
     target = task.get("target")
-    return tuple(facts_of(target).get("roles", ())) if isinstance(target, str) else ()
+    return tuple(schema_of(target).constants.get("roles", ())) if isinstance(target, str) else ()
 
 
 def chosen_layout(layouts: Sequence[str], fields: Iterable[str]) -> str | None:

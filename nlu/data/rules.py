@@ -6,13 +6,11 @@ Nothing is fetched or read, except that local paths are looked up. A derived cla
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from nlu.config.choices import choice_of
-from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
 from nlu.config.nearest import hint
 from nlu.config.resolving import MISSING
@@ -69,14 +67,12 @@ def _long_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterat
         yield f"data.stride is {stride}, more than half of data.max_len, {max_len}; set it to <= {max_len // 2}"
     if data.get("layout") is not None:
         yield "data.long is windows, but data.layout makes sequences of its own; set data.long=cut, or data.layout=null"
-    target = task.get("target")
-    with suppress(UserError):
-        if isinstance(target, str) and facts_of(target).get("kind") == "words":
-            yield (
-                "data.long is windows, but this task masks words, which no window needs; set data=corpus, which makes "
-                "blocks of texts of any length, or data.long=cut"
-            )
-            return
+    if facts_of(task.get("target")).get("kind") == "words":
+        yield (
+            "data.long is windows, but this task masks words, which no window needs; set data=corpus, which makes "
+            "blocks of texts of any length, or data.long=cut"
+        )
+        return
     layouts, fields = layouts_of(task), data.get("fields")
     chosen = chosen_layout(layouts, fields) if fields not in (None, {}, MISSING) else None
     if chosen is not None and chosen not in IN_WINDOWS or layouts and not set(IN_WINDOWS) & set(layouts):
@@ -132,11 +128,9 @@ def stream_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
     if not data.get("stream"):
         return
     rest = "needs all training rows, which data.stream=true writes while a run trains"
-    target = task.get("target")
-    with suppress(UserError):
-        if isinstance(target, str) and not facts_of(target).get("streams"):
-            name = config["task"][TARGET].rpartition(".")[2].lower()
-            yield f"task={name} {rest}; set data.stream=false, or task=mlm"
+    if "target" in task and not facts_of(task["target"]).get("streams"):
+        name = config["task"][TARGET].rpartition(".")[2].lower()
+        yield f"task={name} {rest}; set data.stream=false, or task=mlm"
     if config["task"].get("frequency_power"):
         yield f"task.frequency_power is {config['task']['frequency_power']}, which {rest}; set it to 0"
     if config["folds"]["count"] is not None:
@@ -157,7 +151,7 @@ def stream_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Itera
     # nlu.preprocess does not train.
     if "show" in config:
         return
-    if _constants(config, "method").get("reads_all_rows"):
+    if facts_of(config["method"][TARGET]).get("reads_all_rows"):
         yield f"method {rest}; set data.stream=false, or another method"
     if config["trainer"]["batch_size"] == "auto":
         yield f"trainer.batch_size is auto, which {rest}; set it to a number"
@@ -220,7 +214,7 @@ def soft_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
         yield (
             "data.fields names both logits and probabilities, but a row has one soft target; leave one of the two out"
         )
-    if soft == ["probabilities"] and _constants(config, "loss").get("needs_logits"):
+    if soft == ["probabilities"] and facts_of(config["loss"][TARGET]).get("needs_logits"):
         yield (
             "loss compares logits, but data.fields names probabilities; set loss=kl, or data.fields.logits to a column "
             "of logits"
@@ -250,15 +244,8 @@ def _is_file(reference: str) -> bool:
 
 def _reads(config: Mapping[str, Any]) -> str:
     """Return what the loss reads; empty if its class cannot be read."""
-    constants = _constants(config, "loss")
+    constants = facts_of(config["loss"][TARGET])
     return str(constants.get("reads", "logits")) if constants else ""
-
-
-def _constants(config: Mapping[str, Any], group: str) -> Mapping[str, Any]:
-    """Return the class constants of a group; {} if its class cannot be read."""
-    with suppress(UserError):
-        return facts_of(config[group][TARGET])
-    return {}
 
 
 def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], reads: str) -> Iterator[str]:
@@ -272,7 +259,7 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], re
             yield f"data.fields.{role}: unknown field; {hint(role, known)}; map one of these"
     roles_of: dict[str | int, list[str]] = {}
     for role, given in fields.items():
-        if isinstance(given, list) and (role != "label" or not facts_of(str(task.get("target"))).get("takes_columns")):
+        if isinstance(given, list) and (role != "label" or not facts_of(task.get("target")).get("takes_columns")):
             yield (
                 f"data.fields.{role} is {given}, but only the label of task=multilabel or classify may have several "
                 f"columns, each of 0 and 1; set data.fields.{role} to one column"
@@ -301,13 +288,8 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], re
 
 def _own_roles(data: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the fields that a user's layout needs; None for a layout of nlu, or one that does not name its fields."""
-    if not isinstance(node := data.get("layout"), Mapping):
-        return None
-    try:
-        roles = facts_of(node[TARGET]).get("roles")
-    except (UserError, KeyError, TypeError):
-        # Validation reports a target that cannot be read.
-        return None
+    node = data.get("layout")
+    roles = facts_of(node.get(TARGET)).get("roles") if isinstance(node, Mapping) else None
     return tuple(roles) if isinstance(roles, tuple | list) else None
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
+from nlu.config.targets import trust
 from nlu.data.fields import ROLES, chosen_layout, known_roles, layouts_of, missing_roles, target_roles, usual_fields
 
 
@@ -20,6 +21,7 @@ def own_package(tmp_path, monkeypatch):
         "class Lost:\n    target = 'roomy.tasks.Gone'\n    layouts = ('single',)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    trust({"trusted_packages": ["roomy"]})
 
 
 @pytest.mark.parametrize(
