@@ -18,6 +18,8 @@ class Loss:
     """the output of the head that it reads: logits, cosine or similarities"""
     has_own_decision: ClassVar[bool] = False
     """whether it decides by its own rule, and not by the most probable class"""
+    needs_logits: ClassVar[bool] = False
+    """whether it compares logits, so that targets cannot be probabilities"""
 
 
 @dataclass(kw_only=True)
@@ -131,6 +133,7 @@ class MseLogits(Loss):
     """Squared difference of logits, in their unit."""
 
     kinds = ("soft_classes",)
+    needs_logits = True
 
 
 @dataclass(kw_only=True)

@@ -20,8 +20,6 @@ from nlu.losses.loss import RowLoss
 class MseLogits(RowLoss):
     """Squared difference of logits, in their unit."""
 
-    needs_logits = True
-
     def per_row(self, logits_NC: Tensor, targets_NC: Tensor) -> Tensor:
         """Return the loss of each row; (N,)."""
         return (logits_NC.float() - targets_NC.float()).square().mean(1)
