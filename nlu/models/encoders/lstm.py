@@ -13,17 +13,18 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from nlu.config.errors import UserError
-from nlu.config.types import PositiveInt, Probability
+from nlu.config.keys import takes
 from nlu.data.arrays import ranges, starts_of
 from nlu.data.collate import Batch, to_device
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded
 from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
-from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.pooling import largest_of_sequences
 from nlu.models.layers.texts import joined_texts
 
 
+@takes(schemas.Lstm)
 class Lstm(OverWords):
     """Layers of an LSTM in both directions over texts of any length, without padding.
 
@@ -31,39 +32,20 @@ class Lstm(OverWords):
     token there. It computes in fp32 with every precision.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        source: Pretrained | None,
-        *,
-        pretrained: str | None,
-        embeddings: str | None = None,
-        embedding_size: PositiveInt = 128,
-        hidden_size: PositiveInt = 256,
-        layers: PositiveInt = 1,
-        dropout: Probability = 0.3,
-        head_dropout: Probability = 0.3,
-    ):
-        """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors, which
-        the run reads after it has built the model; null = random. Half of `hidden_size` reads from the left, half from
-        the right."""
-        if hidden_size % 2:
+    def __init__(self, vocab_size: int, source: Pretrained | None, keys: schemas.Lstm):
+        if keys.hidden_size % 2:
             raise UserError(
-                f"model.hidden_size is {hidden_size}, but each direction has half of it; set it to an even number, "
-                f"such as {hidden_size + 1}"
+                f"model.hidden_size is {keys.hidden_size}, but each direction has half of it; set it to an even "
+                f"number, such as {keys.hidden_size + 1}"
             )
-        super().__init__(
-            vocab_size, source, head_dropout, "lstm",
-            embedding_size=embedding_size, hidden_size=hidden_size, layers=layers,
-        )  # fmt: skip
-        self.hidden_size = hidden_size
+        super().__init__(vocab_size, source, keys, "lstm", ("embedding_size", "hidden_size", "layers"))
+        self.hidden_size = keys.hidden_size
         self.pads = False
         # One module for each layer, because between layers torch would draw dropout masks from its own generator.
         self.layers = nn.ModuleList(
-            nn.LSTM(width, hidden_size // 2, bidirectional=True)
-            for width in [embedding_size, *[hidden_size] * (layers - 1)]
+            nn.LSTM(width, keys.hidden_size // 2, bidirectional=True)
+            for width in [keys.embedding_size, *[keys.hidden_size] * (keys.layers - 1)]
         )
-        self.dropout = Dropout(dropout)
         self.draw_words()
 
     def width_of(self, layout: str) -> int:
@@ -85,14 +67,6 @@ class Lstm(OverWords):
         if pooled:
             found.pooled_SD = self._pool(hidden_TD, lengths_X)
         return found
-
-    def depth_of(self, name: str) -> int:
-        """Return the layer of a parameter: 0 = word vectors, 1 = the first layer, ..."""
-        return 0 if name.startswith("word_embeddings") else int(name.split(".")[1]) + 1
-
-    @property
-    def depth(self) -> int:
-        return len(self.layers) + 1
 
     def _read(self, x_TD: Tensor, lengths_X: np.ndarray) -> Tensor:
         """Return the last layer's vectors of all tokens, (T, D)."""

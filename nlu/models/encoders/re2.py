@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.types import PositiveInt, Probability
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded
 from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
@@ -24,37 +25,17 @@ from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_tex
 KERNEL_SIZE = 3
 
 
+@takes(schemas.Re2)
 class Re2(OverWords):
     """Blocks of encoding, alignment and fusion over both texts of a pair, with the same weights for both."""
 
-    rules_of_config = "nlu.models.rules.pair_problems"
-
-    def __init__(
-        self,
-        vocab_size: int,
-        source: Pretrained | None,
-        *,
-        pretrained: str | None,
-        embeddings: str | None = None,
-        embedding_size: PositiveInt = 128,
-        hidden_size: PositiveInt = 150,
-        blocks: PositiveInt = 2,
-        layers: PositiveInt = 2,
-        dropout: Probability = 0.2,
-        head_dropout: Probability = 0.2,
-    ):
-        """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors, which
-        the run reads after it has built the model; null = random. A block has `layers` convolutions of 3 tokens."""
-        super().__init__(
-            vocab_size, source, head_dropout, "re2",
-            embedding_size=embedding_size, hidden_size=hidden_size, blocks=blocks, layers=layers,
-        )  # fmt: skip
-        self.hidden_size = hidden_size
+    def __init__(self, vocab_size: int, source: Pretrained | None, keys: schemas.Re2):
+        super().__init__(vocab_size, source, keys, "re2", ("embedding_size", "hidden_size", "blocks", "layers"))
+        hidden_size = self.hidden_size = keys.hidden_size
         self.pads = True
-        self.dropout = Dropout(dropout)
         # From the second block on, what a block reads includes the word vectors.
-        widths = [embedding_size, *[embedding_size + hidden_size] * (blocks - 1)]
-        self.blocks = nn.ModuleList(Block(width, hidden_size, layers, self.dropout) for width in widths)
+        widths = [keys.embedding_size, *[keys.embedding_size + hidden_size] * (keys.blocks - 1)]
+        self.blocks = nn.ModuleList(Block(width, hidden_size, keys.layers, self.dropout) for width in widths)
         self.draw_words()
 
     def width_of(self, layout: str) -> int:
@@ -87,14 +68,6 @@ class Re2(OverWords):
         if pooled:
             found.pooled_SD = joined_texts(largest_of_texts(hidden_XLD, real_XL))
         return found
-
-    def depth_of(self, name: str) -> int:
-        """Return the block of a parameter: 0 = word vectors, 1 = the first block, ..."""
-        return 0 if name.startswith("word_embeddings") else int(name.split(".")[1]) + 1
-
-    @property
-    def depth(self) -> int:
-        return len(self.blocks) + 1
 
 
 class Block(nn.Module):

@@ -14,42 +14,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlu.config.types import NonNegativeFloat, PositiveInt, Probability
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded
 from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
-from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.texts import joined_texts, sequences_of
 
 
+@takes(schemas.Static)
 class Static(OverWords):
     """Word vectors without context. The order of words does not matter."""
 
     weights_V: Tensor
 
-    def __init__(
-        self,
-        vocab_size: int,
-        source: Pretrained | None,
-        *,
-        pretrained: str | None,
-        embeddings: str | None = None,
-        embedding_size: PositiveInt = 256,
-        rarity: NonNegativeFloat = 1e-4,
-        dropout: Probability = 0.1,
-        head_dropout: Probability = 0.1,
-    ):
-        """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors or an
-        encoder, whose output for each word is its vector; null = random. `rarity`: the share of all words at which a
-        word has half of the weight of a rare one; 0 = all words weigh alike."""
-        super().__init__(vocab_size, source, head_dropout, "static", embedding_size=embedding_size)
-        self.embedding_size = embedding_size
-        self.rarity = rarity
+    def __init__(self, vocab_size: int, source: Pretrained | None, keys: schemas.Static):
+        super().__init__(vocab_size, source, keys, "static", ("embedding_size",))
+        self.embedding_size = keys.embedding_size
+        self.rarity = keys.rarity
         self.pads = False
         # Not trained, but saved: the counts are those of the rows that the run was trained on.
         self.register_buffer("weights_V", torch.ones(vocab_size))
-        self.dropout = Dropout(dropout)
         self.draw_words()
 
     def weigh(self, counts_V: np.ndarray, left_out: Sequence[int]) -> None:
@@ -81,14 +67,6 @@ class Static(OverWords):
         if pooled:
             found.pooled_SD = self._means(weighed_TD, weights_T1 != 0, batch)
         return found
-
-    def depth_of(self, name: str) -> int:
-        """Return the layer of a parameter: 0 = word vectors."""
-        return 0
-
-    @property
-    def depth(self) -> int:
-        return 1
 
     def _means(self, weighed_TD: Tensor, has_weight_T1: Tensor, batch: Batch) -> Tensor:
         """Return the mean of each text's tokens with a weight, of pairs both means joined; zeros for a text without."""

@@ -11,49 +11,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlu.config.errors import UserError
-from nlu.config.types import OddPositiveInt, PositiveInt, Probability
+from nlu.config.keys import takes
 from nlu.data.collate import Batch
+from nlu.models import keys as schemas
 from nlu.models.encoder import Encoded
 from nlu.models.encoders.over_words import OverWords
 from nlu.models.formats.pretrained import Pretrained
-from nlu.models.layers.dropout import Dropout
 from nlu.models.layers.texts import joined_texts, kept_of_tokens, largest_of_texts, padded_texts, places_of_texts
 
 
+@takes(schemas.TextCnn)
 class TextCnn(OverWords):
     """Convolutions over word embeddings with max-pooling; both texts of a pair use the same weights."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        source: Pretrained | None,
-        *,
-        pretrained: str | None,
-        embeddings: str | None = None,
-        embedding_size: PositiveInt = 128,
-        hidden_size: PositiveInt = 256,
-        layers: PositiveInt = 1,
-        kernel_sizes: list[OddPositiveInt] = [3, 5],  # noqa: B006 - read as a schema, never changed
-        dropout: Probability = 0.2,
-        head_dropout: Probability = 0.2,
-    ):
-        """`pretrained`: a former run with this model; null = random. `embeddings`: a file of word vectors, which
-        the run reads after it has built the model; null = random. `kernel_sizes` are odd; each layer adds up one
-        convolution of each size."""
-        if not kernel_sizes:
+    def __init__(self, vocab_size: int, source: Pretrained | None, keys: schemas.TextCnn):
+        if not keys.kernel_sizes:
             raise UserError("model.kernel_sizes is empty, but there must be at least one; e.g. [3,5]")
-        super().__init__(
-            vocab_size, source, head_dropout, "textcnn",
-            embedding_size=embedding_size, hidden_size=hidden_size, layers=layers, kernel_sizes=list(kernel_sizes),
-        )  # fmt: skip
-        self.hidden_size = hidden_size
+        sizes = ("embedding_size", "hidden_size", "layers", "kernel_sizes")
+        super().__init__(vocab_size, source, keys, "textcnn", sizes)
+        self.hidden_size = keys.hidden_size
         self.pads = True
-        widths = [embedding_size, *[hidden_size] * layers]
+        widths = [keys.embedding_size, *[keys.hidden_size] * keys.layers]
         self.layers = nn.ModuleList(
-            nn.ModuleList(nn.Conv1d(before, after, size, padding=size // 2) for size in kernel_sizes)
+            nn.ModuleList(nn.Conv1d(before, after, size, padding=size // 2) for size in keys.kernel_sizes)
             for before, after in zip(widths, widths[1:], strict=False)
         )
-        self.dropout = Dropout(dropout)
         self.draw_words()
 
     def width_of(self, layout: str) -> int:
@@ -72,13 +54,6 @@ class TextCnn(OverWords):
         if pooled:
             found.pooled_SD = self._pool(hidden_XLD, real_XL)
         return found
-
-    def depth_of(self, name: str) -> int:
-        return 0 if name.startswith("word_embeddings") else int(name.split(".")[1]) + 1
-
-    @property
-    def depth(self) -> int:
-        return len(self.layers) + 1
 
     def _pool(self, hidden_XLD: Tensor, real_XL: Tensor) -> Tensor:
         best_XD = largest_of_texts(hidden_XLD, real_XL)

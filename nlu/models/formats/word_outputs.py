@@ -29,6 +29,7 @@ from nlu.data.order import evaluation_batches
 from nlu.data.store import EncodedRows
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.display.progress import Progress
+from nlu.models import keys as schemas
 from nlu.models.encoders.bert import Bert
 from nlu.models.formats.pretrained import Pretrained, load_into
 from nlu.models.heads.linear import LinearHead
@@ -67,7 +68,7 @@ def vectors_of_words(
     if tokenizer is None:
         raise CheckpointError(f"{named}, which has no tokenizer.json or vocab.txt; put it there")
     # A text is the mean of its tokens, whatever the run that wrote the weights read.
-    encoder = Bert(tokenizer.vocab_size, source, pretrained=source.reference, pooling="mean")
+    encoder = Bert(tokenizer.vocab_size, source, schemas.Bert(pretrained=source.reference, pooling="mean"))
     encoder.has_segments = tokenizer.has_segments
     if encoder.width < width:
         raise UserError(

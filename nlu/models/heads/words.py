@@ -60,8 +60,8 @@ class WordsHead(nn.Module):
     """A score for each word of the vocabulary; only masked tokens are computed."""
 
     def __init__(self, width: int, target: HeadTarget, encoder: Encoder):
-        """For an encoder of transformers this is its head, where it has one. Else the activation and the constant of the
-        norm are the encoder's, or gelu and 1e-12."""
+        """For an encoder of transformers this is its head, where it has one. Else the activation and the constant of
+        the norm are the encoder's, or gelu and 1e-12."""
         super().__init__()
         self.wants: Wanted | tuple[Wanted, ...] = "units"
         self.theirs = module_of("MaskedLM", encoder)
