@@ -22,7 +22,7 @@ LAYERS = 2
 def model():
     torch.manual_seed(0)
     backbone = Bert(
-        vocab_size=50, source=None, pretrained=None, hidden_size=16, layers=LAYERS, heads=2, intermediate_size=32,
+        50, None, pretrained=None, hidden_size=16, layers=LAYERS, heads=2, intermediate_size=32,
         pooling="pooler",
     )  # fmt: skip
     return task_model(backbone, "single", 3)
