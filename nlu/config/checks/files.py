@@ -98,7 +98,8 @@ class File:
             if (found := _find(node, part)) is None:
                 return None
             line, node = found
-        return line
+        # What must be set elsewhere is not set here.
+        return None if isinstance(node, yaml.ScalarNode) and node.value == "???" else line
 
     def _check_keys(self, text: str) -> None:
         """Find keys that land elsewhere than the keys of a set do."""

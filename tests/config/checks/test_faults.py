@@ -194,10 +194,11 @@ def test_a_file_without_mistakes_is_not_answered(loader):
         ("trainer.batch_size is 0", ["++trainer={batch_size: 0}"], ""),
         ("model.kernel_sizes is 0", [], ""),
         ("optimizer.lr is 0", [], ""),
+        ("note is not set", [], ""),
     ],
 )
 def test_a_problem_of_a_key_names_the_line_where_the_user_wrote_it(folder, loader, problem, overrides, place):
-    text = f"{with_defaults('base', '_self_')}seed: 3\ndata:\n  sets:\n    - name: a\n    - name: b\n"
+    text = f"{with_defaults('base', '_self_')}seed: 3\ndata:\n  sets:\n    - name: a\nnote: ???\n"
     (folder / "x.yaml").write_text(text, encoding="utf-8")
     assert with_places([problem], "train", loader, ["experiment=x", *overrides]) == [f"{place}{problem}"]
 
