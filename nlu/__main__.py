@@ -8,7 +8,7 @@ from pathlib import Path
 import nlu
 from nlu.config.entry.command import run_command
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
-from nlu.config.foreign import command_elsewhere
+from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
 
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     is_asked = bool({"--help", "-h"} & set(arguments)) and not names
     shown = sys.stdout if is_asked else sys.stderr
     if names:
-        meant = command_elsewhere(names[0]) or hint(names[0], commands)
+        meant = key_elsewhere(names[0]) or hint(names[0], commands)
         print_error(UserError(f"unknown command {names[0]}; {meant}"))
     print("usage: python -m nlu.NAME; each command has its own --help", file=shown)
     for name, path in commands.items():

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import UserError
-from nlu.config.foreign import command_elsewhere
 from nlu.config.nearest import hint
 
 if TYPE_CHECKING:
@@ -320,8 +319,6 @@ def _share(text: str) -> float:
 
 def _refuse_mistyped(folders: Sequence[str]) -> None:
     first = folders[0]
-    if not Path(first).exists() and (meant := command_elsewhere(first)) is not None:
-        raise UserError(f"unknown command {first} of nlu.report; {meant}")
     if not Path(first).exists() and "/" not in first and not hint(first, SUBCOMMANDS).startswith("valid"):
         raise UserError(f"{first} is neither a folder nor a sub-command; {hint(first, SUBCOMMANDS)}")
 

@@ -83,8 +83,7 @@ def test_the_wheel_holds_every_module_and_every_choice_and_nothing_else(wheel_fi
     plugins = {
         path.relative_to(REPOSITORY / "launchers").as_posix() for path in (REPOSITORY / "launchers").rglob("*.py")
     }
-    # What people type who know another program is data beside the module that reads it.
-    assert held == modules | plugins | conf | {"nlu/config/foreign.txt"}
+    assert held == modules | plugins | conf
 
 
 def declared(names: configparser.SectionProxy, key: str) -> set[str]:

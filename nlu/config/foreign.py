@@ -1,73 +1,153 @@
-"""What to write for a name of another program: a key, a choice, a value, a metric, a function or a command.
-
-The table is `foreign.txt` beside this file. It is read when a name is wrong, so it costs no start-up time.
-"""
+"""What to write for an unknown name: one of another program or of an earlier version, or else the nearest key."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection
 from functools import cache
-from pathlib import Path
-from typing import NamedTuple
 
-from nlu.config.choices import SCHEMAS, conf_dir
+from nlu.config.choices import RUN, SCHEMAS, conf_dir, targets_of
 from nlu.config.keys import schema_of
+from nlu.config.nearest import hint
 
+# NAME NAME ... -> ANSWER | a word of explanation. Of several answers with " / " between them it is the first whose key
+# the command has; "-" says that nothing takes the place of the name.
+_OF_OTHERS = """
+learning_rate -> optimizer.lr
+epochs num_train_epochs max_epoch -> trainer.max_duration=3ep | or 500st (steps), 32000ex (examples)
+max_steps max_update -> trainer.max_duration=500st | or 3ep (epochs), 32000ex (examples)
+per_device_train_batch_size -> trainer.batch_size | over all devices together
+per_device_eval_batch_size -> trainer.eval_batch_size / batch_size | over all devices together
+gradient_accumulation_steps update_freq -> trainer.accumulation
+warmup_ratio -> scheduler.warmup=0.1 | a share of the run, or 500st
+warmup_steps -> scheduler.warmup=500st | or a share of the run: 0.1
+lr_scheduler_type lr_scheduler -> scheduler=one_cycle | its shape: scheduler.anneal=linear, cosine or polynomial
+scheduler=linear -> scheduler=one_cycle scheduler.anneal=linear
+scheduler=cosine -> scheduler=one_cycle scheduler.anneal=cosine
+optimizer=adam -> optimizer=adamw
+max_grad_norm -> trainer.clip_norm
+label_smoothing_factor -> loss.label_smoothing
+eval_steps -> trainer.eval_interval=500st | or 0.25ep
+eval_strategy evaluation_strategy -> trainer.eval_interval=1ep
+save_steps -> trainer.save_interval=500st | each evaluation saves too
+logging_steps -> trainer.log_interval=50st
+save_total_limit -> trainer.keep_best | the last state is always kept too
+load_best_model_at_end -> - | the best weights and the last state are always kept
+metric_for_best_model -> trainer.major_metric | python -m nlu.train --help names the metrics
+major_metric=acc -> accuracy
+early_stopping_patience tolerance -> trainer.patience=1ep
+output_dir save_dir -> run=RUN / hydra.run.dir=FOLDER | of a --multirun: hydra.sweep.dir=FOLDER
+overwrite_output_dir -> - | without hydra.run.dir each command writes into a new folder
+resume_from_checkpoint -> resume=auto | with the same hydra.run.dir
+do_train do_eval do_predict -> - | a run scores data.dev and data.test; nlu.evaluate and nlu.predict use a trained run
+train_file train_subset data_source -> data.train=FILE
+validation_file valid_subset -> data.dev=FILE
+test_file -> data.test=FILE / input=FILE
+max_train_samples -> data.max_rows | the first rows of each file
+max_eval_samples -> max_rows / trainer.eval_rows
+text_column_name -> 'data.fields={text: COLUMN}' / 'input.fields={text: COLUMN}'
+processor loader -> task=classify | or match, tag, siamese, ...; data.format and data.fields say how to read rows
+num_labels -> - | the data tell how many labels there are
+data_dir cache_dir -> - | stores of tokens and fetched files are in the folder NLU_CACHE
+max_seq_length max_length -> data.max_len
+pad_to_max_length -> - | sequences are packed without padding
+dataloader_num_workers workers -> - | texts are tokenized on all cores, and batches need no worker processes
+group_by_length -> trainer.bucket_batches | on by default; 1 = off
+lower do_lower_case -> tokenizer.lowercase=true
+tokenizer_name vocab_file -> tokenizer.vocab=FILE | by default that of the weights
+model_name_or_path -> model=hf model.pretrained=hf://NAME | or model=bert for BERT and its family: docs/models.md
+pretrained_model -> model.pretrained=PATH / run=RUN
+task=ner -> task=tag
+task=pair -> task=match
+loss=ce -> loss=cross_entropy
+fp16 -> precision=fp16 | or bf16, where the hardware has it; precision=auto chooses
+bf16 -> precision=bf16
+device=gpu -> cuda
+distributed_world_size -> trainer.devices / devices
+report_to -> tracker=tensorboard | or wandb, mlflow
+__parent__ -> experiment=NAME | a file with a list `defaults` is based on others: docs/experiments.md
+loguniform() -> tag(log,interval(1e-5,5e-4))
+uniform() -> interval(0,0.3)
+x-prepro -> python -m nlu.preprocess
+x-train -> python -m nlu.train
+x-eval -> python -m nlu.evaluate
+x-pred -> python -m nlu.predict
+x-tune -> python -m nlu.train --multirun hydra/sweeper=hyperband
+"""
+"""Names of XDPX and of Hugging Face that users type."""
+_OURS = """
+model -> model=NAME / run=RUN | a trained run has its model
+data -> data=NAME / input=FILE | the rows to predict
+input.path -> input=FILE / data.test=FILE | only nlu.predict has input
+data.part data.parts -> - | one job preprocesses all rows, on all cores; data.stream=true trains meanwhile
+trainer.parallel -> parallel=bmuf | or replicated; how processes train together is a group
+trainer.reduce_dtype -> parallel.reduce_dtype=bfloat16
+trainer.kernels -> - | torch's own kernels train
+parallel=shared -> parallel=replicated | one process with several threads is as fast on a CPU
+tokenizer.kind -> tokenizer.vocab=tokenizer.json | the package tokenizers learns Unigram; tokenizer=subwords, WordPiece
+precision.attention -> precision=int8_compiled | its attention multiplies in fp32, that of int8 in bf16
+precision.master_weights -> precision=bf16 | fp16 weights without a float32 copy lose small updates
+replay -> resume=auto trainer.detect_anomaly=true | with the command of the run: it runs into the same step again
+watch debug=watch -> inspect=true | norms of all modules; nlu.runs.summary.scalar records any number of your modules
+export -> - | nlu.export max_rows=10000 compares an export with its run on so many rows
+classes -> - | nlu.train task.chosen_classes=["1"] makes a run whose scores count these classes
+max_loss fractions eval_rows -> fraction=0.3 | without fraction and heads, nlu.prune prints a table of shares
+fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export
+hydra.launcher.before -> - | nlu.train prepares its data itself, and nlu.preprocess can be submitted first
+hydra.launcher.after -> - | submit the next command with run=MIRROR, the mirror of the run: nlu.export, nlu.evaluate
+hydra.launcher.python -> - | a job of hydra/launcher=pai runs the python3 on the PATH of hydra.launcher.image
+hydra.launcher.include -> - | git add FILE, without a commit, has it sent with the code; data go on the store
+hydra.launcher.code_limit_mb -> - | code has at most 100 MB; put data on the store
+"""
+"""Whole keys of other commands of nlu and of its earlier versions."""
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx", ".txt", ".conll", ".gz")
-_CONFIGURATIONS = (".hjson", ".yaml", ".yml", ".jsonnet", ".libsonnet", ".toml")
-_EXAMPLE = re.compile(r"[\d.]+(e-?\d+)?(ep|st|ex)?")
-"""a value that is a number or a duration"""
-_KEY = re.compile(r"^(\w+):", re.MULTILINE)
 NAMED_CHOICES = 5
 """Choices that a hint names; the others are counted."""
-_NOT_OF_A_CHOICE = ("hydra", "experiment", "debug")
-"""Folders of conf/ that hold Hydra's own files or sets of overrides instead of choices."""
-
-
-class _Row(NamedTuple):
-    ours: str
-    """what to write, alternatives with " / " between them; "-" = nothing, "later" = not yet"""
-    why: str
+LONGEST_HINT = 200
+"""Characters of a hint; a longer one names too many keys to be read."""
 
 
 @cache
-def table(section: str) -> dict[str, _Row]:
-    """Return the rows of a section of foreign.txt by name; a name of a choice or a value is that with its group or key.
+def table(text: str) -> dict[str, str]:
+    """Return the answer to each name of a text of rows."""
+    rows = (line.partition(" -> ") for line in text.strip().splitlines())
+    return {name: answer for names, _, answer in rows for name in names.split()}
 
-    Names are in lower case.
+
+def hint_of_key(key: str, valid: Collection[str], schema: str = RUN) -> str:
+    """Return what to write for an unknown key, given the `valid` ones; `schema` names the command's top-level keys.
+
+    If all keys of the group are too many to be read, the hint points to `--cfg job`.
     """
-    rows: dict[str, _Row] = {}
-    for names, _, answer in (row.partition(" -> ") for row in _rows(section)):
-        ours, _, why = answer.partition(" | ")
-        before, equals, _ = names.partition("=")
-        prefix = f"{before}{equals}" if equals else ""
-        for name in names.removeprefix(prefix).split():
-            rows[f"{prefix}{name}".lower()] = _Row(ours, why)
-    return rows
-
-
-def _rows(section: str) -> Iterator[str]:
-    (body,) = re.findall(rf"^\[{section}\]\n(.*?)(?=^\[|\Z)", _file(), re.MULTILINE | re.DOTALL)
-    lines = [line for line in body.splitlines() if line.strip() and not line.startswith("#")]
-    return iter(re.sub(r"\n +", " ", "\n".join(lines)).splitlines())
-
-
-@cache
-def _file() -> str:
-    return Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    # With its group, as in loss.threshold, a key of ours is meant, even if another program has the same name.
+    if "." in key and (of_choice := key_of_another_choice(key, schema)) is not None:
+        return of_choice
+    group, _, name = key.rpartition(".")
+    same = [each for each in valid if each.rpartition(".")[2].lower() == name.lower()]
+    if same and len(text := hint(key, valid)) <= LONGEST_HINT:
+        # Only its group is wrong.
+        return text
+    if (known := key_elsewhere(key, schema) or key_of_another_choice(key, schema)) is not None:
+        return known
+    siblings = [each for each in valid if group and each.rpartition(".")[0] == group]
+    hints = (hint(key, names) for names in (valid, siblings) if names)
+    return next((text for text in hints if len(text) <= LONGEST_HINT), "see --cfg job for all keys")
 
 
 def key_elsewhere(key: str, schema: str | None = None) -> str | None:
-    """Return what to write for a key of another program or of another command; None if it is not known.
+    """Return what to write for a key, KEY=VALUE, FUNCTION() or command of another program; None if unknown.
 
     `schema` is the dotted name of the dataclass of the command's keys; None = any command.
     """
-    if (whole := table("whole keys").get(key)) is not None:
-        return _text(whole, schema)
-    rows, name = table("keys"), key.rpartition(".")[2].lower()
-    row = rows.get(name) or next(
-        (row for known, row in rows.items() if known.endswith("*") and name.startswith(known[:-1])), None
-    )
-    return None if row is None else _text(row, schema)
+    answer = table(_OURS).get(key) or table(_OF_OTHERS).get(key.rpartition(".")[2].lower())
+    return None if answer is None else _text(answer, schema)
+
+
+def choice_elsewhere(group: str, choice: str) -> str | None:
+    """Return what to write for a choice that is the name of a file, of a model of the hub, or of another program."""
+    if group == "data" and choice.lower().endswith(_FILES):
+        return f"write data=files data.train={choice} for rows in a file"
+    if (known := key_elsewhere(f"{group}={choice}".lower())) is None and group == "model" and {"/", "-"} & set(choice):
+        return f"write model=hf model.pretrained=hf://{choice} for a model of the Hugging Face hub"
+    return known
 
 
 def key_of_another_choice(key: str, schema: str | None = None) -> str | None:
@@ -76,106 +156,35 @@ def key_of_another_choice(key: str, schema: str | None = None) -> str | None:
     It is looked for in its group, or in all groups if it is given without one.
     """
     group, _, name = key.rpartition(".")
-    if not name.isidentifier():
-        return None
-    found: dict[str, list[str]] = {}
-    for each, choice, keys in _choices():
-        if group in ("", each) and name in keys:
-            found.setdefault(each, []).append(choice)
-    if not found:
-        return None
-    owners = [f"{'a key' if group else f'{each}.{name}'} of {_named(each, choices)}" for each, choices in found.items()]
-    command = "" if any(_is_of(each, schema) for each in found) else ", in python -m nlu.train"
-    return f"it is {' or '.join(owners[:3])}{command}"
-
-
-def _named(group: str, choices: list[str]) -> str:
-    """Name choices as arguments, those of a user's own files first, since most others are fixed data sets."""
-    order = sorted(choices, key=lambda choice: choice not in ("files", "corpus"))
-    more = f" or {len(order) - NAMED_CHOICES} more" if len(order) > NAMED_CHOICES else ""
-    return " or ".join(f"{group}={choice}" for choice in order[:NAMED_CHOICES]) + more
+    owners = []
+    for each in [group] if group else sorted(path.name for path in conf_dir().iterdir() if path.is_dir()):
+        if found := [choice for choice, keys in _choices(each).items() if name in keys]:
+            more = f" or {len(found) - NAMED_CHOICES} more" if len(found) > NAMED_CHOICES else ""
+            named = " or ".join(f"{each}={choice}" for choice in found[:NAMED_CHOICES]) + more
+            command = "" if _is_of(each, schema) else ", in python -m nlu.train"
+            owners.append(f"{'a key' if group else f'{each}.{name}'} of {named}{command}")
+    return f"it is {' or '.join(owners[:3])}" if owners else None
 
 
 @cache
-def _choices() -> list[tuple[str, str, frozenset[str]]]:
-    """Return the group, the name and the keys of each choice; read once for all keys of a command line."""
-    paths = [path for path in sorted(conf_dir().glob("*/*.yaml")) if path.parent.name not in _NOT_OF_A_CHOICE]
-    texts = ((path.parent.name, path.stem, path.read_text(encoding="utf-8")) for path in paths)
-    return [(group, name, frozenset(_KEY.findall(text))) for group, name, text in texts]
+def _choices(group: str) -> dict[str, frozenset[str]]:
+    """Return the keys of each choice of a group, {} if there is no such group."""
+    return {choice: frozenset(schema_of(target).keys) for choice, target in targets_of(group).items()}
 
 
-def choice_elsewhere(group: str, choice: str) -> str | None:
-    """Return what to write for another program's name of a choice; None if it is not known."""
-    if group == "data" and choice.lower().endswith(_FILES):
-        return f"write data=files data.train={choice} for rows in a file"
-    if (row := table("choices").get(f"{group}={choice}".lower())) is not None:
-        return _text(row)
-    if group == "model" and ("/" in choice or "-" in choice):
-        return f"write model=hf model.pretrained=hf://{choice} for a model of the Hugging Face hub"
-    return None
-
-
-def value_elsewhere(key: str, value: object) -> str | None:
-    """Return what to write for a value that a key of ours takes in another program; None if it is not known."""
-    constants = {None: "null", True: "true", False: "false"}
-    shown = constants[value] if value is None or isinstance(value, bool) else str(value)
-    row = table("values").get(f"{key}={shown}".lower())
-    return None if row is None else _text(row)
-
-
-def metrics_elsewhere(metric: str, known: Iterable[str]) -> list[str]:
-    """Return the metrics among `known` that another program's name may mean."""
-    row = table("metrics").get(metric.lower())
-    return [] if row is None else [name for name in row.ours.split() if name in set(known)]
-
-
-def function_elsewhere(value: str) -> str | None:
-    """Return an example of ours if a value calls a function of another search space."""
-    name = value.partition("(")[0].strip().lower().rpartition(".")[2]
-    row = table("functions").get(name) if value.endswith(")") else None
-    return None if row is None else row.ours
-
-
-def command_elsewhere(name: str) -> str | None:
-    """Return our command for that of another program; None if it is not known."""
-    row = table("commands").get(name.lower())
-    return None if row is None else _text(row)
-
-
-def is_configuration(path: str) -> bool:
-    """Return whether a path looks like the configuration file of another program."""
-    return path.lower().endswith(_CONFIGURATIONS)
-
-
-def _text(row: _Row, schema: str | None = None) -> str:
-    why = f"; {row.why}" if row.why else ""
-    if row.ours == "-":
-        return f"leave it out: {row.why}"
-    if row.ours == "later":
-        return f"nlu cannot do this yet{why}"
-    answers = row.ours.split(" / ")
-    for ours in answers:
-        if _is_of(_group(ours), schema):
-            return f"write {_as_example(ours)}{why}"
-    command = next(name for name, each in SCHEMAS.items() if _is_of(_group(answers[0]), each))
+def _text(answer: str, schema: str | None) -> str:
+    ours, _, explained = answer.partition(" | ")
+    if ours == "-":
+        return f"leave it out: {explained}"
+    why = f"; {explained}" if explained else ""
+    answers = ours.split(" / ")
+    if (fits := next((one for one in answers if _is_of(one, schema)), None)) is not None:
+        return f"write {fits}{why}"
+    command = next(name for name, each in SCHEMAS.items() if _is_of(answers[0], each))
     return f"it is {answers[0]} of python -m nlu.{command}{why}"
 
 
-def _as_example(ours: str) -> str:
-    """Return a remedy; if its value is a number or a duration, as an example, since the user has another value."""
-    key, _, value = ours.partition("=")
-    return f"{key}, such as {ours}" if _EXAMPLE.fullmatch(value) else ours
-
-
-def _group(ours: str) -> str:
-    """Return the top-level key of a remedy, such as `optimizer` of `optimizer.lr=1e-4`."""
-    return re.split(r"[.=/ ]", ours.lstrip("'"))[0]
-
-
-def _is_of(group: str, schema: str | None) -> bool:
-    """Return whether a command has a top-level key; all have Hydra's keys and can be replaced by another command."""
-    if schema not in SCHEMAS.values() or group in ("hydra", "python"):
-        return True
-    known = schema_of(schema).keys
-    # Choices of these groups change keys of others.
-    return group in known or group in ("debug", "experiment") and "trainer" in known
+def _is_of(ours: str, schema: str | None) -> bool:
+    """Whether a command has the top-level key of an answer; all have Hydra's, and any other command may be used."""
+    key = re.split(r"[.=/ ]", ours.lstrip("'"))[0]
+    return schema not in SCHEMAS.values() or key in ("hydra", "python", "experiment", *schema_of(schema).keys)

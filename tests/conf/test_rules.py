@@ -187,7 +187,7 @@ AT_THE_LIMIT = [
     ("model=bert_tiny model.heads=4", "model=bert_tiny model.heads=7", "model.heads is 7, which does not divide"),
     ("tokenizer.vocab=my.csv", "tokenizer.vocab=no.txt", "tokenizer.vocab is 'no.txt', which does not exist"),
     (f"{OWN} data.exclude_dev_from_train=true data.dev=my.csv", f"{OWN} data.exclude_dev_from_train=true", "is null"),
-    ("trainer.major_metric=f1_macro", "trainer.major_metric=f1_score", "it may mean f1 or f1_macro; all: accuracy"),
+    ("trainer.major_metric=f1_macro", "trainer.major_metric=f1_score", "nearest: f1_macro; set"),
     ("trainer.major_metric=f1", "trainer.major_metric=acuracy", "nearest: accuracy"),
     (f"{SIDES} head.features=concat", f"{SIDES} head.features=cosine", "set head.features=concat, or head=auto"),
     (f"{SIDES} loss=contrastive head.features=cosine", f"{SIDES} loss=contrastive head.features=concat",

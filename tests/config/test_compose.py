@@ -42,7 +42,7 @@ def test_a_valid_command_line_passes_and_is_composed_once(find):
     ("override", "expected"),
     [
         ("trainer.batchsize=3", "trainer.batchsize: unknown key; nearest: trainer.batch_size"),
-        ("lr=loguniform(1e-5,1e-3)", "unknown function loguniform; write it as in 'lr=tag(log,interval(1e-5"),
+        ("lr=loguniform(1e-5,1e-3)", "unknown function loguniform; write tag(log,interval(1e-5,5e-4))"),
         ("trainer.batch_size=16,", "trainer.batch_size=16, ends in a comma; remove the comma, add the next"),
         ("outputs/mine", "outputs/mine: the value is missing; write outputs/mine=VALUE, or run=outputs/mine for a run"),
         ("rows.csv", "rows.csv is a file, but its key is missing; write input=rows.csv for rows to predict"),

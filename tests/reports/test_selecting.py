@@ -75,13 +75,3 @@ def test_runs_that_differ_only_in_their_notes_are_one_configuration(
     assert main([str(outputs / "seeds")]) == 0
     _, line, *others = capsys.readouterr().out.splitlines()
     assert not others and "monday; tuesday" in line
-
-
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [("aggregate_results", "nlu.report FOLDER"), ("diff_params", "nlu.report diff RUN RUN"),
-     ("clean_checkpoints", "nlu.report clean FOLDER")],
-)  # fmt: skip
-def test_a_command_of_the_predecessor_is_answered_with_ours(name: str, ours: str) -> None:
-    with pytest.raises(UserError, match=f"^unknown command {name} of nlu.report; write python -m {ours}$"):
-        main([name, "x"])

@@ -13,9 +13,10 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from nlu.config.errors import UserError
-from nlu.config.foreign import function_elsewhere, is_configuration
+from nlu.config.foreign import key_elsewhere
 from nlu.config.resolving import first_line
 
+_CONFIGURATIONS = (".hjson", ".yaml", ".yml", ".jsonnet", ".libsonnet", ".toml")
 _QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _PIECES_INSIDE = re.compile(rf"{_QUOTED}|[^'\"{{}}\[\](),:]+|.", re.DOTALL)
 """Pieces of a list, mapping or function: quoted texts, words, and marks between them."""
@@ -80,7 +81,7 @@ def read_override(override: str) -> Override:
     if not override.strip():
         raise UserError("an argument is empty; leave it out")
     if not equals and not override.startswith("~"):
-        if is_configuration(override):
+        if override.lower().endswith(_CONFIGURATIONS):
             raise UserError(
                 f"{override} is a configuration file; write its keys to my/experiment/NAME.yaml and give "
                 "--config-dir my experiment=NAME"
@@ -112,8 +113,9 @@ def grammar_problem(override: str, error: Exception) -> str:
         OverridesParser.create().parse_override(override)
     except HydraException as of_this_one:
         error = of_this_one
-    if (example := function_elsewhere(value)) is not None:
-        return f"{override}: unknown function {value.partition('(')[0]}; write it as in '{key}={example}'"
+    function = value.partition("(")[0]
+    if value.endswith(")") and (meant := key_elsewhere(f"{function}()")) is not None:
+        return f"{override}: unknown function {function}; {meant}"
     if value.rstrip().endswith(","):
         return (
             f"{override} ends in a comma; remove the comma, add the next value ({override}VALUE), or quote a text that "

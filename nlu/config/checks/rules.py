@@ -33,7 +33,7 @@ from typing import Any
 from nlu.config.checks.mixture import mixture_problems
 from nlu.config.choices import choice_of, defaults_of, target_of, targets_of
 from nlu.config.errors import UserError
-from nlu.config.foreign import metrics_elsewhere
+from nlu.config.foreign import key_elsewhere
 from nlu.config.keys import facts_of
 from nlu.config.members import is_composite, is_mixture, metrics_of
 from nlu.config.nearest import hint
@@ -80,8 +80,11 @@ def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
             yield f"trainer.major_metric is {metric}, but task.{key} is {_off(config['task'][key])}; set task.{key}"
             return
     if metric is not None and known and metric not in known:
-        meant = metrics_elsewhere(metric, known)
-        close = f"it may mean {' or '.join(meant)}; all: {', '.join(known)}" if meant else hint(metric, known)
+        # The Trainer of Hugging Face calls the metrics of its evaluation set so.
+        if (name := metric.removeprefix("eval_")) in known:
+            close = f"write trainer.major_metric={name}"
+        else:
+            close = key_elsewhere(f"major_metric={name}") or hint(metric, known)
         yield (
             f"trainer.major_metric is {metric}, which this task and loss cannot produce; {close}; set it to one of "
             "these, or null for the task's own"

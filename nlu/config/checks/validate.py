@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nlu.config.checks.rules import cross_problems
-from nlu.config.checks.unknown import hint_of_key
 from nlu.config.checks.values import rule_of, show, wrong_values
 from nlu.config.choices import EVALUATE, PLAIN_GROUPS, PREPROCESS, RUN, with_defaults
 from nlu.config.errors import UserError
+from nlu.config.foreign import hint_of_key
 from nlu.config.keys import REQUIRED, Schema, schema_of
 from nlu.config.resolving import MISSING, UNRESOLVED
 from nlu.config.targets import TARGET, is_trusted, trust, untrusted

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Len, Lt, Predicate
 
 from nlu.config.durations import duration_rule, is_duration, is_interval, is_warmup
-from nlu.config.foreign import value_elsewhere
+from nlu.config.foreign import key_elsewhere
 from nlu.config.keys import schema_of
 from nlu.config.nearest import nearest
 from nlu.config.types import Naming, is_odd
@@ -130,7 +130,7 @@ def broken_rule(key: str, annotation: Any, value: object, place: Sequence[int | 
 
 
 def _remedy(key: str, rule: str, value: object) -> str:
-    if (meant := value_elsewhere(key, value)) is not None:
+    if isinstance(value, str) and (meant := key_elsewhere(f"{key}={value}")) is not None:
         return f"; {meant}"
     if rule in ("must be a text", "must be a text or null") and isinstance(value, int | float):
         return f"; quote it for the shell and for Hydra: '{key}=\"{show(value)}\"'"
