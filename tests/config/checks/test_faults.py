@@ -56,7 +56,6 @@ def with_defaults(*entries: str) -> str:
         (["override /modle: textcnn"], 3, "unknown group modle; write - override /model: textcnn"),
         (["override model: textcnn"], 3, "no slash in front; write - override /model: textcnn"),
         (["override /hydra/launcher: slrum"], 3, "unknown choice; nearest: slurm; all: basic, pai, slurm"),
-        (["/modle: textcnn"], 3, "unknown group modle; write - /model: textcnn"),
         (["/model: textcnn"], 3, "chooses simbert_tiny already; write - override /model: textcnn"),
         (["override /data@data.sets.a: tnews"], 3, "no entry before it chooses data@data.sets.a; write it without"),
         (["/experiment/bas"], 3, "there is no file experiment/bas.yaml; write - /experiment/base"),
@@ -72,7 +71,6 @@ def with_defaults(*entries: str) -> str:
         (["override /model: {a: 1}"], 3, "the choice of a group is a name or a list of names"),
         (["override /model: textcnn", "base"], 4, "base: it follows an entry with override; move it above line 3"),
         (["overide /model: textcnn"], 3, "overide /model: unknown word overide; nearest: override"),
-        (["override /model: ???"], 3, "override /model: ???: unknown choice; all: albert"),
         (["override /model: textcnn\n    override /data: tnews"], 3, "an entry of defaults has one group"),
     ],
 )
@@ -193,7 +191,6 @@ def test_a_file_without_mistakes_is_not_answered(loader):
         ("trainer.batch_size is 0", ["++trainer.batch_size=0"], ""),
         ("trainer.batch_size is 0", ["++trainer={batch_size: 0}"], ""),
         ("model.kernel_sizes is 0", [], ""),
-        ("optimizer.lr is 0", [], ""),
         ("note is not set", [], ""),
     ],
 )
