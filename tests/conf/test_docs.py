@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nlu.config.choices import conf_dir
+from nlu.config.choices import PLAIN_GROUPS, conf_dir, targets_of
+from nlu.config.keys import schema_of
 from tests.conf.pages import PAGES, ROOT, commands_of, write_files
 
 CODE = re.compile(r"`([^`\n]+)`")
@@ -19,10 +20,17 @@ OF_USERS = ("NAME", "small", "large", "shop", "trial_5")
 """Choices that pages name and a user adds."""
 
 
-def keys_of_files(pattern: str, prefix: str = "") -> set[str]:
-    """Return `GROUP.KEY` for the keys of all choices that a pattern finds in conf/."""
+def keys_of_files(pattern: str) -> set[str]:
+    """Return `hydra.GROUP.KEY` for the keys of all choices that a pattern finds in conf/."""
     files = conf_dir().glob(pattern)
-    return {f"{prefix}{path.parent.name}.{key}" for path in files for key in KEY_LINE.findall(path.read_text("utf-8"))}
+    return {f"hydra.{path.parent.name}.{key}" for path in files for key in KEY_LINE.findall(path.read_text("utf-8"))}
+
+
+def keys_of_groups() -> set[str]:
+    """Return `GROUP.KEY` for the keys of all choices and of groups without a target."""
+    groups = [path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra"]
+    targets = [(group, target) for group in groups for target in targets_of(group).values()]
+    return {f"{group}.{key}" for group, target in [*targets, *PLAIN_GROUPS.items()] for key in schema_of(target).keys}
 
 
 @pytest.mark.thorough
@@ -44,7 +52,7 @@ def test_the_links_of_a_page_lead_to_files(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_keys_and_choices_that_a_page_names_exist(page):
-    keys = keys_of_files("*/*.yaml") | keys_of_files("hydra/*/*.yaml", "hydra.")
+    keys = keys_of_groups() | keys_of_files("hydra/*/*.yaml")
     sweeper = ROOT / "launchers/hydra_plugins/hyperband_sweeper/hyperband_sweeper.py"
     keys |= {f"hydra.sweeper.{name}" for name in re.findall(r"^    (\w+): ", sweeper.read_text("utf-8"), re.MULTILINE)}
     groups = {path.name for path in conf_dir().iterdir() if path.is_dir()} - {"hydra"}

@@ -24,7 +24,7 @@ def test_every_task_with_its_own_loss_can_be_one_of_several(composer, task):
     for loss in ("cross_entropy", *(loss for loss in READERS if task in READERS[loss])):
         config = composer.plain(
             *BOTH, *ONE, f"+data@data.sets.new={FITTING[task][0]}", f"+task@task.tasks.new={task}",
-            f"+loss@task.losses.new={loss}",
+            f"+loss@task.losses.new={loss}", "trainer.major_metric=one/accuracy",
         )  # fmt: skip
         found = composer.problems_of(config)
         assert bool(found) == (task not in READERS[loss]), f"task={task} loss={loss}: {found}"

@@ -88,12 +88,12 @@ def test_a_head_of_a_users_package_fits_any_task(problems_of, tmp_path, monkeypa
 
 
 def test_a_class_of_ones_own_package_may_bring_a_rule(problems_of, tmp_path, monkeypatch):
-    (tmp_path / "mypackage.py").write_text(
+    (tmp_path / "ruled_package.py").write_text(
         'def problems(config, task):\n    yield f\'seed is {config["seed"]}, but {task["kind"]} needs another\'\n\n'
-        "class Half:\n    rules_of_config = 'mypackage.problems'\n"
+        "class Half:\n    rules_of_config = 'ruled_package.problems'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    (problem,) = problems_of("trusted_packages=[mypackage]", "adapter._target_=mypackage.Half")
+    (problem,) = problems_of("trusted_packages=[ruled_package]", "adapter._target_=ruled_package.Half")
     assert problem == "seed is 1, but nlu.metrics.kinds.ClassKind needs another"
 
 
