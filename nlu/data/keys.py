@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from nlu.config.types import DataNode, Fraction, LayoutNode, NonNegativeInt, PositiveInt, ReaderNode, RowLength
+from nlu.config.types import DataNode, Fraction, LayoutNode, Name, NonNegativeInt, PositiveInt, ReaderNode, RowLength
 
-Source = str | list[str] | dict[str, str]
+Source = str | list[str] | dict[Name, str]
 Format = Literal["auto", "csv", "tsv", "jsonl", "json", "parquet", "xlsx", "conll", "lines"]
 BreakMode = Literal["none", "none_doc", "complete", "complete_doc", "eos"]
 Words = Literal["plain", "spaces", "jieba"]

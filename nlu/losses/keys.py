@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from nlu.config.types import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Probability
+from nlu.config.types import Fraction, Name, NonNegativeFloat, PositiveFloat, PositiveInt, Probability
 
-ClassWeights = dict[str, NonNegativeFloat] | Literal["inverse_frequency"] | None
+ClassWeights = dict[Name, NonNegativeFloat] | Literal["inverse_frequency"] | None
 
 
 @dataclass(kw_only=True)
@@ -51,7 +51,7 @@ class Bce(Loss):
 
     kinds = ("classes",)
     has_own_decision = True
-    threshold: Probability | dict[str, Probability] = 0.5
+    threshold: Probability | dict[Name, Probability] = 0.5
     """Probability that a class must reach; otherwise the first class is predicted; 0 = never; {class: probability},
     others 0.5."""
 

@@ -8,6 +8,7 @@ from nlu.config.types import (
     Fraction,
     HeadNode,
     LossNode,
+    Name,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
@@ -78,7 +79,7 @@ class Classify(OfClasses, Chosen):
     """Predict one of several classes for a text."""
 
     layouts = ("single",)
-    threshold: Probability | dict[str, Probability] | Literal["auto"] | None = None
+    threshold: Probability | dict[Name, Probability] | Literal["auto"] | None = None
     """An example whose most probable class has less than this probability gets the class `fallback`; {class:
     probability}, others 0; auto = by class, chosen at each evaluation on the first set, and reported as metrics; null =
     off."""
@@ -159,7 +160,7 @@ class Multilabel(Chosen):
     )  # fmt: skip
     default_metric = "f1_micro"
     rules_of_config = "nlu.tasks.rules.threshold_problems"
-    threshold: Fraction | dict[str, Fraction] | Literal["auto"] | None = None
+    threshold: Fraction | dict[Name, Fraction] | Literal["auto"] | None = None
     """Lowest probability at which a label is predicted; {label: probability}, others 0.5; null = the one with the
     highest micro F1 on the first evaluation set; auto = one by label. These are chosen at each evaluation, reported as
     metrics, and used for the other sets, such as the test set."""

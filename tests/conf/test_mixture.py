@@ -59,7 +59,6 @@ PROBLEMS = {
             "task.tasks is not set; choose one",
         ],
     ),
-    "sets deleted": ((*BOTH, "~data.sets"), ["data.sets is not set", "task.tasks is not set"]),
     "only the data": (("data=mixture", *ONE[:1]), ["data is mixture, but task is not composite"]),
     "only the task": (("task=composite", *ONE[1:]), ["task is composite, but data is not a mixture"]),
     "a name with a hyphen": (
