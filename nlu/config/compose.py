@@ -5,10 +5,10 @@ whether a file has it or not. A wrong choice of a group is left out. What is unk
 the composed configuration. Defaults come from the schemas of `nlu.config.keys`; YAML files hold what differs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -20,16 +20,14 @@ from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from nlu.config.checks.faults import choice_problem, fault_of
+from nlu.config.checks.faults import choice_problem, fault_of, misplaced
+from nlu.config.checks.files import SETS_OF_KEYS
 from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.keys import schema_of
 from nlu.config.resolving import as_given
 from nlu.config.targets import trust
-
-_SETS_OF_KEYS = ("experiment", "debug")
-"""Groups whose choices set keys of other groups; commands with the group `trainer` have them."""
 
 
 class Loader(ConfigLoaderImpl):
@@ -69,7 +67,7 @@ class Loader(ConfigLoaderImpl):
         if "/" in group or package:
             return True
         known = schema_of(self.schema).keys
-        own = group in known or (group in _SETS_OF_KEYS and "trainer" in known)
+        own = group in known or (group in SETS_OF_KEYS and "trainer" in known)
         # All our commands share the folder of groups, but each has only some. Any other group is a user's own.
         if not own and self.schema in SCHEMAS.values() and (conf_dir() / group).is_dir():
             return False
@@ -121,10 +119,24 @@ def compose(loader: Loader, config_name: str, overrides: Sequence[str], *, is_mu
     texts = [text for override in line.whole(overrides) for text in line.usable(override)]
     mode = RunMode.MULTIRUN if is_multirun else RunMode.RUN
     try:
-        config = loader.load_configuration(config_name, texts, mode)
-    except USER_MISTAKES as error:
-        raise UserError(*line.problems, fault_of(error, config_name, loader, texts)) from error
+        config = _explained(partial(loader.load_configuration, config_name, texts, mode), loader, config_name, texts)
+    except UserError as error:
+        raise UserError(*line.problems, *error.problems) from error
     return Composed(config, line.read, line.problems, line.refused)
+
+
+def _explained(
+    load: Callable[[], DictConfig], loader: ConfigLoader, config_name: str, overrides: Sequence[str]
+) -> DictConfig:
+    """Return what `load` composes. Raises UserError if it cannot be composed, or if keys are misplaced in a file."""
+    try:
+        config = load()
+    # A file that includes itself is followed for ever.
+    except (RecursionError, *USER_MISTAKES) as error:
+        raise UserError(fault_of(error, config_name, loader, overrides)) from error
+    if found := misplaced(config, config_name, loader, overrides):
+        raise UserError(*found)
+    return config
 
 
 class _Line:
@@ -186,7 +198,7 @@ class _Line:
         self.refused.add(group.replace("/", "."))
 
     def problem(self, group: str, name: str) -> str | None:
-        if name == "null" and group in _SETS_OF_KEYS:
+        if name == "null" and group in SETS_OF_KEYS:
             return None
         return choice_problem(group, name.strip("'\""), lambda path: self.loader.options(path, self.given))
 
@@ -200,12 +212,14 @@ class Jobs:
         self._is_group = cache(lambda key: bool(loader.get_group_options(key)))
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
-        """Return the configuration of a job, with the node `hydra`. Raises what Hydra raises."""
+        """Return the configuration of a job, with the node `hydra`. Raises UserError if it cannot be composed."""
         read = OverridesParser.create(self._loader).parse_overrides(list(overrides))
         # What a value replaces is known by its key; all else decides what is composed.
         kind = tuple(one.key_or_group if self._is_value(one) else str(one.input_line) for one in read)
         if kind not in self._first_of:
-            self._first_of[kind] = self._loader.load_sweep_config(self._master, list(overrides))
+            texts = [*as_given(self._master.hydra.overrides.hydra), *overrides]
+            load = partial(self._loader.load_sweep_config, self._master, list(overrides))
+            self._first_of[kind] = _explained(load, self._loader, str(self._master.hydra.job.config_name), texts)
             return deepcopy(self._first_of[kind])
         config = deepcopy(self._first_of[kind])
         with open_dict(config), read_write(config.hydra):

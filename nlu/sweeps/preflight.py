@@ -15,12 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from nlu.config.checks.faults import choice_problem
-from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
 from nlu.config.members import is_composite, metrics_of, own_name
-from nlu.config.resolving import first_line, resolve, without_hydra
+from nlu.config.resolving import resolve, without_hydra
 from nlu.config.schema import flat
 from nlu.config.stopping import STOPPED
 from nlu.storage.redaction import without_secrets
@@ -147,14 +146,14 @@ def _problems_of(space: Space, combination: Mapping[str, str], compose: Compose,
     groups = [f"{name}={choice}" for name, choice in combination.items()]
     try:
         base = compose([*space.fixed, *groups])
-    except USER_MISTAKES as error:
-        yield _composition_problem(error)
+    except UserError as error:
+        yield from error.problems
         return
     for overrides in probes(space, combination, lambda key: composed_value(base, key)):
         try:
             composed = compose([*space.fixed, *overrides])
-        except USER_MISTAKES as error:
-            yield _composition_problem(error)
+        except UserError as error:
+            yield from error.problems
             continue
         if is_run:
             try:
@@ -171,11 +170,6 @@ def _not_for_trials(config: Mapping[str, Any]) -> Iterator[str]:
             f"trainer.stop_after is {stop_after}, but a trial that stops there has no result; leave it out, or set "
             "trainer.max_duration"
         )
-
-
-def _composition_problem(error: Exception) -> str:
-    cause = error.__cause__
-    return first_line(cause if not str(error) and isinstance(cause, Exception) else error)
 
 
 def composed_value(config: DictConfig, key: str) -> str | None:

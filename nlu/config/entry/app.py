@@ -32,7 +32,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 
 import nlu
 from nlu.config import stopping
-from nlu.config.checks.faults import fault_of
+from nlu.config.checks.faults import fault_of, with_places
 from nlu.config.checks.reading import USER_MISTAKES
 from nlu.config.checks.validate import problems, unknown_keys
 from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, with_defaults
@@ -212,7 +212,7 @@ def checked_composition(
             _, own = _problems(without_hydra(composed.config), loader.schema, composed.refused)
         found += [text for text in own if not text.startswith(swept)] if swept else own
     if found:
-        raise UserError(*found)
+        raise UserError(*with_places(found, config_name, loader, overrides))
     return composed.config, of_hydra
 
 

@@ -133,9 +133,10 @@ def send(config: DictConfig, run_dir: str) -> None:
 
 
 def _unknown(config: DictConfig, overrides: Sequence[Override]) -> Iterator[str]:
-    """Yield a problem for each override of a key that Hydra, its sweeper or its launcher does not have."""
-    for override in overrides:
-        key = override.key_or_group
+    """Yield a problem for each key that is given but that Hydra, its sweeper or its launcher does not have."""
+    # Hydra refuses keys of files itself, except those of a sweeper without a dataclass.
+    in_files = (f"hydra.sweeper.{name}" for name in config.hydra.sweeper)
+    for key in dict.fromkeys([*(override.key_or_group for override in overrides), *in_files]):
         *parents, name = key.split(".")
         parent = ".".join(parents)
         if parents[:1] != ["hydra"] or (known := _keys_of(config, parent)) is None or name in known:
