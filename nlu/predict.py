@@ -1,5 +1,8 @@
 """Predict rows with a trained run.
 
+The output keeps every column of the input, in its order and quoting, and adds the prediction and its probability. A
+killed command continues when it is run again.
+
 python -m nlu.predict run=outputs/mine input=new.csv output=predicted.csv
 python -m nlu.predict run=outputs/mine input=new.jsonl output=predicted.jsonl scores=true
 python -m nlu.predict run=outputs/mine 'input=[new.csv,my.csv]' 'output=predicted-*.csv'

@@ -2,6 +2,7 @@
 
 python -m nlu.prune run=outputs/mine                                      score and size by share of heads
 python -m nlu.prune run=outputs/mine fraction=0.3 out=outputs/smaller     a new run with 70 % of the heads
+python -m nlu.prune run=outputs/mine 'heads={0: 6, -1: 2}' out=outputs/smaller
 """
 
 import json

@@ -1,5 +1,7 @@
 """Scan the learning rate or the batch size with a few steps of a run, and recommend a value.
 
+The rule is printed. The exit status is 1 if no value can be recommended.
+
 python -m nlu.scan of=lr model=simbert_tiny data=tnews                   rising rates: which optimizer.lr
 python -m nlu.scan of=lr model=simbert_tiny data=tnews out=scanned       also a table and a figure
 python -m nlu.scan of=batch_size model=simbert_tiny data=tnews           speed and memory: which trainer.batch_size

@@ -1,8 +1,16 @@
 """Serve a trained run over HTTP, with a page to try it, or in a prompt.
 
+Concurrent requests share batches, and no answer depends on the other requests. A newer best checkpoint is loaded
+without dropping requests.
+
 python -m nlu.serve run=outputs/mine                  http://127.0.0.1:8000/
 python -m nlu.serve run=outputs/search port=0         the best trial of a search, at any free port
 python -m nlu.serve run=outputs/mine --interactive    a prompt in this terminal
+NLU_SERVE_TOKEN=... python -m nlu.serve run=outputs/mine host=0.0.0.0    for other machines, which send the token
+
+POST /predict    {"rows": [{"text": "..."}], "scores": false, "logits": false}; answers {"rows": [{"prediction": ...}]}
+POST /explain    {"row": {"text": "..."}, "label": null, "mistakes": 3}; how much each token adds to the score
+GET /labels /health /metrics /openapi.json
 """
 
 from importlib.util import find_spec

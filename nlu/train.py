@@ -1,12 +1,18 @@
 """Train one run, or several with --multirun.
 
+A run is composed from groups; every key can be set on the command line.
+
 python -m nlu.train                                          a small pretrained model on Chinese reviews
 python -m nlu.train model=bert_tiny data=afqmc               another model, another data set
 python -m nlu.train data=files data.train=my.csv 'data.fields={text: review, label: stars}'
 python -m nlu.train experiment=tnews                         a recorded experiment with its score
+python -m nlu.train hydra.run.dir=outputs/mine resume=auto   start, or continue after a kill, to the same bytes
 python -m nlu.train --rerun outputs/mine seed=2              an earlier run again, with another seed
+python -m nlu.train dry_run=true                             print the configuration and every problem with it
+python -m nlu.train debug=limit                              few rows and 20 steps, to check that everything works
 python -m nlu.train trainer.devices=2                        one process for each of two devices
 torchrun --nproc-per-node=2 -m nlu.train                     the same, started by torchrun
+python -m nlu.train hydra/launcher=slurm                     on a cluster; python -m nlu.jobs manages the jobs
 python -m nlu.train folds=5                                  cross-validation; seeds=3 trains three seeds
 python -m nlu.train --multirun seed=1,2,3                    Hydra's grid
 python -m nlu.train --multirun hydra/sweeper=hyperband 'optimizer.lr=tag(log,interval(1e-5,5e-4))'    a search

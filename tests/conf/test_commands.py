@@ -77,12 +77,10 @@ def printed_by(*arguments, status=0):
 
 @pytest.mark.thorough
 def test_help_shows_every_group_with_its_choices():
-    shown = printed_by("nlu.train", "--help")
+    shown = " ".join(printed_by("nlu.train", "--help").split())
     for group in ("task", "model", "data", "tokenizer", "loss", "optimizer", "scheduler", "precision", "experiment"):
-        (line,) = [line for line in shown.splitlines() if line.startswith(f"{group}:")]
         names = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-        assert sorted(line.partition(":")[2].replace(",", " ").split()) == names
-    assert "$" not in shown
+        assert f" {group}=" in shown and f"[{', '.join(names)}]" in shown
 
 
 def test_the_package_without_a_command_lists_its_commands():
