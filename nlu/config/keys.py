@@ -241,7 +241,7 @@ def _annotation(found: Any, parameter: inspect.Parameter) -> Any:
 @cache
 def _texts_of(module_name: str) -> dict[str, dict[str, str]]:
     """Return the text under each field of each class of a module, on one line."""
-    if module_name == "builtins":
+    if module_name in ("builtins", "typing"):
         return {}
     body = ast.parse(inspect.getsource(importlib.import_module(module_name))).body
     found: dict[str, dict[str, str]] = {}

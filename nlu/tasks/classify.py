@@ -52,10 +52,11 @@ class Classify(RowsOfLogits):
             self.fallback = target.names.index(keys.fallback)
         require_known("task.chosen_classes", self.chosen_classes or (), target.names)
         more = [name for key, names in self.metrics_by_key.items() if getattr(keys, key) for name in names]
-        self.metrics = (*type(self).metrics, *more)
+        self.metrics: tuple[str, ...] = (*self.metrics, *more)
 
     def predictions(self, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
-        return class_predictions(self.loss, self.known.names, to_host(outputs["logits"]), self.decide)
+        best_B, probs_BC, _ = _decided(self.loss, to_host(outputs["logits"]))
+        return _named(self.known.names, best_B, probs_BC, self.decide)
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         logits_BC = to_host(outputs["logits"])
@@ -130,18 +131,10 @@ Decide = Callable[[int, Sequence[float]], int]
 """returns the predicted class, given the best one and the probabilities of all"""
 
 
-def class_predictions(
-    loss: Loss, names: list[str], logits_NC: np.ndarray, decide: Decide | None = None
-) -> list[dict[str, object]]:
-    """Return for each row the predicted class, its probability and those of all classes."""
-    best_N, probs_NC, _ = _decided(loss, logits_NC)
-    return _named(names, best_N, probs_NC, decide)
-
-
 def class_records(
     loss: Loss, names: list[str], label_N: np.ndarray, logits_NC: np.ndarray, decide: Decide | None = None
 ) -> list[dict[str, object]]:
-    """Return a record for each row: its label, the result of `class_predictions` and the negative log likelihood."""
+    """Return a record for each row: its label, its prediction and the negative log likelihood."""
     best_N, probs_NC, log_probs_NC = _decided(loss, logits_NC)
     loss_N = -log_probs_NC[np.arange(len(label_N)), label_N]
     records = [

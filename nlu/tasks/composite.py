@@ -6,10 +6,8 @@ from torch import Tensor
 
 from nlu.config.keys import takes
 from nlu.config.members import MEAN
-from nlu.config.schema import Node
 from nlu.data.collate import Batch
 from nlu.data.examples import Examples
-from nlu.metrics.scores import Scorer
 from nlu.models.composite import model_of
 from nlu.models.task_model import TaskModel
 from nlu.tasks import keys as schemas
@@ -61,9 +59,6 @@ class Composite:
         values = [first[name][task.default_metric] for name, task in self.members.items()]
         return {MEAN: sum(values) / len(values)}
 
-    def own_head(self) -> Node:
-        raise AssertionError("each task has its own")
-
     def counts(self, batch: Batch) -> dict[str, int]:
         names = self._terms[batch.member]
         return {names[term]: count for term, count in self.of(batch.member).counts(batch).items()}
@@ -89,12 +84,6 @@ class Composite:
 
     def records(self, part: Examples, batch: Batch, model: TaskModel, outputs: Outputs) -> list[dict[str, object]]:
         return self.of(batch.member).records(part, batch, model_of(model, batch.member), outputs)
-
-    def scorer(self, decided: Mapping[str, float]) -> Scorer:
-        raise AssertionError("each task scores its own sets")
-
-    def finished(self, record: dict[str, object], metrics: Mapping[str, float]) -> dict[str, object]:
-        raise AssertionError("each task finishes its own records")
 
 
 def task_of(task: Task, member: str) -> Task:

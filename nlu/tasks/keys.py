@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 from nlu.config.types import (
     Fraction,
@@ -26,19 +26,26 @@ OF_CLASSES = ("accuracy", "f1_macro", "f1_weighted", "precision_macro", "recall_
 """the metrics of a class for each example"""
 
 
-class Facts:
-    """What rules between groups know of a task; the contract, `nlu.tasks.task.Task`, explains most of them."""
+class Facts(Protocol):
+    """What training and rules between groups know of a task."""
 
     layouts: tuple[str, ...]
+    """names of layouts, the preferred one first; the first whose fields the data has is used"""
     target: str
+    """dotted name of its nlu.data.targets.Target"""
     heads: tuple[str, ...]
+    """dotted names of the heads that fit"""
     reads: tuple[str, ...] = ("logits",)
+    """inputs of losses that fit: logits, cosine, similarities; a loss must also accept the target's kind"""
     own_loss: str = "nlu.losses.cross_entropy.CrossEntropy"
     """dotted name of the loss that it has as one of several tasks, where none is chosen"""
     scores: str
+    """dotted name of its nlu.metrics.scores.Scorer"""
     kind: str
+    """dotted name of the nlu.metrics.kinds.Kind of its records; the constructor may set one that depends on the loss"""
     metrics: tuple[str, ...]
     binary_metrics: tuple[str, ...] = ()
+    """further metrics with two classes"""
     metrics_by_key: Mapping[str, tuple[str, ...]] = {}
     """further metrics, each with the key that it needs"""
     default_metric: str

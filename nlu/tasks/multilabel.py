@@ -37,7 +37,7 @@ class Multilabel(RowsOfLogits):
         self.aim = Aim(keys.threshold_beta, keys.threshold_precision) if keys.threshold == AUTO else None
         if self._at_least or self.aim is not None:
             # Thresholds by label cannot be the major metric.
-            self.metrics = tuple(name for name in type(self).metrics if name != SETTING)
+            self.metrics: tuple[str, ...] = tuple(name for name in self.metrics if name != SETTING)
 
     def divergence(self, batch: Batch, first: Outputs, second: Outputs) -> Tensor:
         return bernoulli_divergence(first["logits"], second["logits"])

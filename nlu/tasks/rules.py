@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from nlu.config.by_class import require_known
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
 from nlu.config.targets import TARGET
@@ -85,8 +86,6 @@ def structbert_problems(config: Mapping[str, Any], constants: Mapping[str, Any])
 
 
 def _unknown(task: Mapping[str, Any], loss: Mapping[str, Any], names: list[str]) -> Iterator[str]:
-    from nlu.config.by_class import require_known
-
     given = {
         "task.threshold": task.get("threshold"),
         "task.chosen_classes": task.get("chosen_classes"),

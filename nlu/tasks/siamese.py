@@ -45,7 +45,7 @@ class Siamese(Classify):
             self.kind = "nlu.metrics.kinds.ClassBySimilarityKind"
         # A cosine has a threshold but not a likelihood; logits have a likelihood but not a threshold.
         absent = "loss" if self.over_cosines else "threshold"
-        self.metrics = tuple(name for name in type(self).metrics if name != absent)
+        self.metrics = tuple(name for name in self.metrics if name != absent)
         if self.over_cosines and len(target.names) != 2:
             raise UserError(
                 f"the loss separates matching from other pairs, but the data has "

@@ -64,23 +64,19 @@ class Tag(RowsOfLogits):
         A gold span among the units that max_len cut off counts as missed. The loss is the sum over the units that fit.
         """
         rows_B = part.rows_N[batch.examples_B]
+        gold_of = _rows_of(*self.known.unit_tags(part.stored, rows_B))
+        found_of, loss_of = self._decode(model, batch, outputs), self._loss(model, batch, outputs).tolist()
         if self.known.is_classes:
-            losses_B = self._loss(model, batch, outputs).tolist()
             return [
                 {"label": self._names(gold_U), "prediction": self._names(found_U), "loss": loss}
-                for gold_U, found_U, loss in zip(
-                    _rows_of(*self.known.unit_tags(part.stored, rows_B)), self._decode(model, batch, outputs), losses_B,
-                    strict=True,
-                )
-            ]  # fmt: skip
-        gold_of = _rows_of(*self.known.unit_tags(part.stored, rows_B))
+                for gold_U, found_U, loss in zip(gold_of, found_of, loss_of, strict=True)
+            ]
         # Gold spans are those of the file, in characters for a text: a span may begin or end within a word, which the
         # tags of units cannot express.
         written_of = _rows_of(*self.known.tags(part.stored, rows_B))
-        found_of = zip(_pieces(batch), self._decode(model, batch, outputs), strict=True)
         records = []
-        for gold_U, written, (piece, found_U), loss in zip(
-            gold_of, written_of, found_of, self._loss(model, batch, outputs), strict=True
+        for gold_U, written, piece, found_U, loss in zip(
+            gold_of, written_of, _pieces(batch), found_of, loss_of, strict=True
         ):
             count = len(found_U)
             # Units that max_len cut off count as tagged O, as in `predictions`.
@@ -92,7 +88,7 @@ class Tag(RowsOfLogits):
                     "units": len(gold_U),
                     "units_scored": count,
                     "units_right": right,
-                    "loss": float(loss),
+                    "loss": loss,
                 }
             )
         return records

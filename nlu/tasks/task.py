@@ -28,26 +28,8 @@ Outputs = dict[str, Tensor]
 """the results of a forward pass by name, always including `logits`"""
 
 
-class Task(Protocol):
-    """What training and rules between groups use. A class of nlu has its facts in `nlu.tasks.keys`."""
-
-    layouts: ClassVar[tuple[str, ...]]
-    """names of layouts, the preferred one first; the first whose fields the data has is used"""
-    target: ClassVar[str]
-    """dotted name of its nlu.data.targets.Target"""
-    heads: ClassVar[tuple[str, ...]]
-    """dotted names of the heads that fit"""
-    reads: ClassVar[tuple[str, ...]]
-    """inputs of losses that fit: logits, cosine, similarities; a loss must also accept the target's kind"""
-    scores: ClassVar[str]
-    """dotted name of its nlu.metrics.scores.Scorer"""
-    kind: str
-    """dotted name of the nlu.metrics.kinds.Kind of its records; the constructor may set one that depends on the loss"""
-    metrics: ClassVar[tuple[str, ...]]
-    binary_metrics: ClassVar[tuple[str, ...]]
-    """only with two classes"""
-    default_metric: ClassVar[str]
-    lower_is_better: ClassVar[tuple[str, ...]]
+class Task(Facts, Protocol):
+    """What training uses. A class of nlu has its facts in `nlu.tasks.keys`, another one as constants of the class."""
 
     def own_head(self) -> Node:
         """Return the node of the head that head=auto selects."""

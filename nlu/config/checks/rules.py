@@ -1,6 +1,6 @@
 """Rules that connect several groups of a configuration, checked after each key has been checked by itself.
 
-A class states what it needs from other groups as class constants, which are read from its source:
+What a class needs from other groups are facts of its dataclass, or constants of a class of a user's own:
 
     kinds, reads          of a loss: the kinds of target, and the outputs of the head, that it reads
     heads, reads, target  of a task: the heads that fit it, the outputs that its losses may read, the target
@@ -17,7 +17,7 @@ A class states what it needs from other groups as class constants, which are rea
     rules_of_config       of any class: the dotted name of a function of the configuration and of the task's constants
                           that yields problems; checking imports its module, so that should import nothing heavy
 
-Nothing is fetched, and no class is imported. Local paths are looked up, the config.json of local weights is read, and
+Nothing is fetched, and no class of nlu is imported. Local paths are looked up, the config.json of local weights is read, and
 the modules that `rules_of_config` names are imported, so a verdict costs little more than Hydra.
 """
 
