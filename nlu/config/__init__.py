@@ -1,1 +1,1 @@
-"""Typed configuration: schema and types, signatures read from source; `checks` of it, and the `entry` of commands."""
+"""Typed configuration: schema and types of keys, composition, `checks` of it, and the `entry` of commands."""

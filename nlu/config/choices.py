@@ -1,4 +1,4 @@
-"""What a configuration takes from the shipped files and from signatures: schemas, choices of groups, defaults."""
+"""What a configuration takes from the shipped files and from the schemas: choices of groups, and defaults."""
 
 from collections.abc import Mapping
 from functools import cache
