@@ -221,10 +221,10 @@ def _report(given: Namespace, out: str | None) -> int:
 
 def _without_rows(survey: "Survey") -> DataError:
     where = ", ".join(str(file.path) for file in survey.source.files)
-    if survey.bad:
+    if survey.bad.count:
         return DataError(
-            *survey.listed_bad[:5],
-            summary=f"{where}: none of its {counted(survey.bad, 'row')} can be used",
+            *survey.bad.described(),
+            summary=f"{where}: none of its {counted(survey.bad.count, 'row')} can be used",
             remedy="name other columns by --fields, or fix these rows",
         )
     return DataError(f"{where} holds no row; give a file with rows")

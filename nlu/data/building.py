@@ -20,7 +20,7 @@ from nlu.data.findings import NO_ROWS, Collector, Finding, Seen
 from nlu.data.labels import labels_of
 from nlu.data.layouts import Layout, Problem, Values, unusable
 from nlu.data.plan import LISTED_GROUPS, Plan
-from nlu.data.reader import Mark, Row
+from nlu.data.reader import BadRows, Mark, Row
 from nlu.data.readers import GROUP
 from nlu.data.reading import Chunk
 from nlu.data.seeds import text_hash, text_hashes
@@ -28,7 +28,6 @@ from nlu.data.store import EncodedRows, Misfit, Origin, SetWriter, StoredSet, re
 from nlu.data.targets import Target
 from nlu.data.tokenizing import Tokenizer
 
-LISTED_BAD_ROWS = 20
 Good = list[tuple[int, Row, Any]]
 """index of the file, the row and its target"""
 
@@ -53,21 +52,20 @@ class Builder:
         """
         writer = SetWriter(folder, self._plan.target.column())
         skips = self._plan.files.on_bad_row == "skip"
-        bad: list[str] = []
-        counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
+        bad, counts = BadRows(), {"read": 0, "cut": 0, "document_marks": 0}
         if (blocks := self._plan.reading.blocks) is not None:
             blocks.left_out.clear()
         for good in self._chunks_of(name, bad, counts, advance):
             # Once a row has to be corrected, the other rows are only checked.
-            if good and (skips or not counts["bad_rows"]):
+            if good and (skips or not bad.count):
                 self._write(writer, name, good, counts)
         # All bad rows are counted before the first error, so that a user can correct them in one go.
         writer.close()
-        if counts["bad_rows"] and not skips:
+        if bad.count and not skips:
             raise _not_usable(bad, counts, name)
         if not writer.rows:
             where = ", ".join(str(source.path) for source in self._plan.sets[name])
-            if blocks is not None and blocks.left_out and not bad:
+            if blocks is not None and blocks.left_out and not bad.count:
                 raise DataError(
                     *(
                         f"the set {name} is empty: {counted(count, 'block')} of {where} left out, since {why}; {remedy}"
@@ -75,13 +73,16 @@ class Builder:
                     )
                 )
             raise DataError(
-                *bad,
+                *bad.described(),
                 summary=f"the set {name} is empty: {where} holds no usable row",
                 remedy=f"set {self._plan.files.sources()[name][0]} to a file with rows",
             )
         self._close(name)
         findings = list(map(asdict, self.findings(name, cut=self._cut)))
-        self.counts[name] = {"rows": writer.rows, **counts, "listed_bad_rows": bad, "findings": findings}
+        self.counts[name] = {
+            "rows": writer.rows, **counts, "bad_rows": bad.count, "listed_bad_rows": bad.described(),
+            "findings": findings,
+        }  # fmt: skip
 
     def first(self, name: str, count: int, advance: Callable[[int], None]) -> StoredSet:
         """Return the first `count` usable rows of a set in memory, encoded as `add_set` does.
@@ -90,20 +91,20 @@ class Builder:
         DataError for the rows that were read and cannot be used, and may not be skipped.
         """
         decides = name == "train" and self._plan.files.labels is None and type(self._plan.target).close != Target.close
-        writer, bad = _InMemory(self._plan.target.column()), list[str]()
-        counts = {"read": 0, "bad_rows": 0, "cut": 0, "document_marks": 0}
+        writer, bad = _InMemory(self._plan.target.column()), BadRows()
+        counts = {"read": 0, "cut": 0, "document_marks": 0}
         for good in self._chunks_of(name, bad, counts, advance):
             if some := good[: count - writer.rows]:
                 self._write(writer, name, some, counts)
             if writer.rows == count and not decides:
                 break
-        if counts["bad_rows"] and self._plan.files.on_bad_row != "skip":
+        if bad.count and self._plan.files.on_bad_row != "skip":
             raise _not_usable(bad, counts, name)
         self._close(name)
         return StoredSet(writer.batches, self._plan.target.remap if name == "train" else None)
 
     def _chunks_of(
-        self, name: str, bad: list[str], counts: dict[str, int], advance: Callable[[int], None]
+        self, name: str, bad: BadRows, counts: dict[str, int], advance: Callable[[int], None]
     ) -> Iterator[Good]:
         """Yield the usable rows of each chunk of a set."""
         # Folds group training rows only; any set can be scored by group.
@@ -128,8 +129,8 @@ class Builder:
         if name == "train":
             self._plan.target.close()
 
-    def _usable(self, name: str, chunk: Chunk, bad: list[str], counts: dict[str, int]) -> Good:
-        """Return the usable rows; count the others and describe the first of them."""
+    def _usable(self, name: str, chunk: Chunk, bad: BadRows, counts: dict[str, int]) -> Good:
+        """Return the usable rows; count the others."""
         good: Good = []
         for source, row in chunk:
             if isinstance(row, Mark):
@@ -146,9 +147,7 @@ class Builder:
             if isinstance(checked, Row):
                 good.append((source, checked, target))
             else:
-                counts["bad_rows"] += 1
-                if len(bad) < LISTED_BAD_ROWS:
-                    bad.append(checked.describe(self._plan.sets[name][source].path))
+                bad.add(self._plan.sets[name][source].path, checked)
         return good
 
     def _target(self, values: Values) -> tuple[object, tuple[str, str] | None]:
@@ -221,16 +220,9 @@ def _hashes(layout: Layout, rows: Sequence[Values]) -> tuple[np.ndarray, np.ndar
     return text_hash_N, text_hashes(firsts), text_hashes(seconds)
 
 
-def _not_usable(bad: list[str], counts: dict[str, int], name: str) -> DataError:
-    summary = ""
-    if counts["bad_rows"] > len(bad):
-        rows = f"{counts['bad_rows']:,} of the {counted(counts['read'], 'row')} of {name}"
-        summary = f"{rows} cannot be used, the first {len(bad)} are"
-    return DataError(
-        *bad,
-        summary=summary,
-        remedy="fix these rows, or set data.on_bad_row=skip to leave such rows out and count them",
-    )
+def _not_usable(bad: BadRows, counts: dict[str, int], name: str) -> DataError:
+    remedy = "fix these rows, or set data.on_bad_row=skip to leave such rows out and count them"
+    return bad.error(f"{counted(counts['read'], 'row')} of {name}", remedy)
 
 
 @contextmanager

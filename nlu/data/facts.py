@@ -163,7 +163,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
             ("in_train", "example", "whose text is a training text too: scores on these are optimistic"),
             ("document_marks", "line", "-DOCSTART- left out"),
             ("inexpressible", "span", "that begin or end within a unit, which no prediction equals (docs/tasks.md)"),
-            ("bad_rows", "bad row", "left out (data.on_bad_row=skip), the first:"),
+            ("bad_rows", "bad row", "left out (data.on_bad_row=skip):"),
         ):
             if part.get(key):
                 out.append(f"data: {name}: {counted(part[key], noun)} {rest}")

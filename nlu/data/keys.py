@@ -62,7 +62,7 @@ class Files:
     """Tokens that two neighboring windows share, with long=windows, at most half of max_len; null = an eighth of
     it."""
     on_bad_row: Literal["error", "skip"] = "error"
-    """Action for a row that cannot be used; error = stop; skip = leave it out, count it, list the first ones."""
+    """Action for a row that cannot be used; error = stop; skip = leave it out, count it, list each cause."""
     drop_duplicates: bool = False
     """Keep only the first of training rows with equal text and label; false = off."""
     dev_fraction: Fraction = 0.1
@@ -100,7 +100,7 @@ class Corpus:
     min_len: PositiveInt = 1
     """Least number of tokens of a block, without special ones; shorter blocks are left out; 1 = none."""
     on_bad_row: Literal["error", "skip"] = "error"
-    """Action for a line that cannot be used; error = stop; skip = leave it out, count it, list the first ones."""
+    """Action for a line that cannot be used; error = stop; skip = leave it out, count it, list each cause."""
     drop_duplicates: bool = False
     """Keep only the first of equal blocks of train; false = off."""
     dev_fraction: Fraction = 0.01

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from nlu.config.errors import DataError
 from nlu.config.words import called, shortened
 
 WHOLE_ROW = "(row)"
@@ -58,17 +59,18 @@ class BadRow:
 
 
 class BadRows:
-    """Counts rows that cannot be used, by their cause; memory does not grow with their number."""
+    """Counts rows that cannot be used, by file and cause; memory does not grow with their number."""
 
-    def __init__(self, path: Path):
-        self.count, self._path = 0, path
-        self._causes: dict[tuple[str, str], list[BadRow]] = {}
+    def __init__(self) -> None:
+        self.count = 0
+        self._causes: dict[tuple[Path, str, str], list[BadRow]] = {}
         """the first rows of each cause"""
-        self._counts = Counter[tuple[str, str]]()
+        self._counts = Counter[tuple[Path, str, str]]()
 
-    def add(self, bad: BadRow) -> None:
+    def add(self, path: Path, bad: BadRow) -> None:
+        """Count a row of a file."""
         # A rule may tell a number of the row, such as that of its tokens.
-        cause = bad.field, NUMBERS.sub("#", bad.rule)
+        cause = path, bad.field, NUMBERS.sub("#", bad.rule)
         self.count += 1
         if cause in self._causes or len(self._causes) < LISTED_CAUSES:
             first = self._causes.setdefault(cause, [])
@@ -81,10 +83,15 @@ class BadRows:
         for cause, rows in self._causes.items():
             if (more := self._counts[cause] - len(rows)) > 0:
                 numbers = ", ".join(str(row.number) for row in rows)
-                lines.append(f"{called(self._path)}:{numbers} and {more:,} more: {rows[0].sentence}")
+                lines.append(f"{called(cause[0])}:{numbers} and {more:,} more: {rows[0].sentence}")
             else:
-                lines += [row.describe(self._path) for row in rows]
+                lines += [row.describe(cause[0]) for row in rows]
         return lines
+
+    def error(self, rows: str, remedy: str) -> DataError:
+        """Return the error of these rows; `rows` is how many were read, such as `43 rows of train`."""
+        summary = f"{self.count:,} of the {rows} cannot be used" if self.count > 1 else ""
+        return DataError(*self.described(), summary=summary, remedy=remedy)
 
 
 @dataclass(slots=True)

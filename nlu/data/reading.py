@@ -169,10 +169,13 @@ def fields_of(files: Files, sources: Sequence[SourceFile], targets: Sequence[str
         other_separator = files.dialect.remedy(names, format_of(path, files.format))
         if other_separator is not None:
             raise DataError(f"{path}:{1 + files.dialect.skip_lines}: has one column; {other_separator}")
+        is_text = path.suffix.lower() == ".txt" and files.format == "auto"
+        tagged = ", or data.format=conll and data.fields={tokens: 0, tags: 1} if each line is a token and its tag"
+        other = tagged if is_text and "tags" in targets else ""
         raise DataError(
             f"{path}: data.fields is null, but no column is called like a field ({', '.join(known)}): the file has "
             f"{_columns(names) or 'no named ones'}; set data.fields to e.g. "
-            "{text: COLUMN, label: COLUMN}, by name or by number from 0"
+            f"{{text: COLUMN, label: COLUMN}}, by name or by number from 0{other}"
         )
     return found
 

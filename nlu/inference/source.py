@@ -151,12 +151,12 @@ def require_usable(
     Raises DataError for rows that cannot be used, unless `may_skip`, for a row that the output cannot hold, and for a
     file without rows.
     """
-    count, bad_rows = 0, BadRows(source.path)
+    count, bad_rows = 0, BadRows()
     several, longest = "tokens" not in source.fields, ""
     for row, original in source.rows():
         count += 1
         if (bad := bad_row(row, source, problem)) is not None:
-            bad_rows.add(bad)
+            bad_rows.add(source.path, bad)
         elif not several and isinstance(row, RowOfFile):
             longest, several = max(longest, row.values["tokens"][0], key=len), len(row.values["tokens"]) > 1
         if bad is None or may_skip:
@@ -167,11 +167,8 @@ def require_usable(
     if not count:
         raise DataError(f"{source.path} contains no rows; give a file with some")
     if bad_rows.count and not may_skip:
-        raise DataError(
-            *bad_rows.described(),
-            summary=f"{bad_rows.count:,} of the {counted(count, 'row')} cannot be used" if bad_rows.count > 1 else "",
-            remedy="correct these rows, or set on_bad_row=skip to leave their predictions empty",
-        )
+        remedy = "correct these rows, or set on_bad_row=skip to leave their predictions empty"
+        raise bad_rows.error(counted(count, "row"), remedy)
     if not several and len(longest) > LONGEST_TOKEN:
         raise DataError(
             f"{source.path}: each row is read as one token, such as {shortened(longest)!r}, but the run was trained on "

@@ -66,11 +66,11 @@ def test_marks_of_documents_are_left_out_and_counted(write, open_files):
     assert "data: train: 3 lines -DOCSTART- left out" in lines(facts)
 
 
-def test_all_bad_rows_are_counted_and_the_first_listed(write, open_files):
+def test_all_bad_rows_are_counted_and_one_cause_of_them_said_once(write, open_files):
     train = write("train.tsv", "good\t1\n" * 5000 + "\t0\n" * 3000 + "bad\t0\n" * 2000)
     error = refused(open_files, train=train, dev=train)
-    assert error.summary == "3,000 of the 10,000 rows of train cannot be used, the first 20 are"
-    assert len(error.problems) == 20 and error.problems[0].startswith(f"{train}:5001: field text")
+    assert error.summary == "3,000 of the 10,000 rows of train cannot be used"
+    assert error.problems == [f"{train}:5001, 5002, 5003 and 2,997 more: field text (column 0): '' is empty"]
 
 
 def test_a_rare_label_warns(write, open_files):
@@ -135,6 +135,15 @@ def test_the_layout_is_the_tasks_first_whose_texts_are_there(write, open_files):
 def test_columns_of_no_known_name_are_refused(write, open_files, name, content, message):
     train = write(name, content)
     refused(open_files, message, "set data.fields", train=train, dev=train, fields=None)
+
+
+def test_lines_of_a_token_and_its_tag_in_a_text_file_are_answered_with_the_format_to_set(write, open_files):
+    train = write("ner.txt", "Anna B-PER\nlives O\n\nin O\nUlm B-LOC\n")
+    settings: dict[str, object] = {"target": "nlu.data.targets.Tags", "layout": "units"}
+    meant = "or data.format=conll and data.fields={tokens: 0, tags: 1} if each line is a token and its tag"
+    refused(open_files, meant, train=train, dev=train, fields=None, **settings)
+    fields = {"tokens": 0, "tags": 1}
+    assert len(open_files(train=train, dev=train, fields=fields, format="conll", **settings).sets["train"]) == 2
 
 
 def test_a_folder_is_refused_with_the_files_in_it(write, open_files, tmp_path):

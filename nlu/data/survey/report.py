@@ -131,8 +131,8 @@ def _of_shared(report: Report) -> Iterator[str]:
 
 def _of_rows(report: Report, survey: Survey) -> Iterator[str]:
     one = report.withins[survey.name]
-    if survey.bad:
-        yield f"{survey.name}: {counted(survey.bad, 'row')} cannot be used; fix them, or set data.on_bad_row=skip"
+    if survey.bad.count:
+        yield f"{survey.name}: {counted(survey.bad.count, 'row')} cannot be used; fix them, or set data.on_bad_row=skip"
     if one.duplicates > MUCH_REPEATED * len(survey):
         yield (
             f"{survey.name}: {counted(one.duplicates, 'row')} ({one.duplicates / len(survey):.0%}) with a text that "
@@ -216,7 +216,7 @@ def command(report: Report, model: str | None, choice: str | None) -> str:
         words.append(f"data.labels=[{','.join(f'TAG{number}' for number in range(train.seen.tag_numbers))}]")
     if (separator := train.separator) is not None:
         words.append(f"data.label_separator={_written(separator)}")
-    if any(survey.bad or _has_rows_to_skip(report, survey) for survey in report.surveys):
+    if any(survey.bad.count or _has_rows_to_skip(report, survey) for survey in report.surveys):
         words.append("data.on_bad_row=skip")
     return shlex.join(["python", "-m", "nlu.train", *words])
 
@@ -338,8 +338,8 @@ def _set_record(report: Report, survey: Survey) -> dict[str, object]:
         "fields": dict(survey.source.reading.fields),
         "fields_because": survey.source.how,
         "rows": len(survey),
-        "bad_rows": survey.bad,
-        "listed_bad_rows": survey.listed_bad,
+        "bad_rows": survey.bad.count,
+        "listed_bad_rows": survey.bad.described(),
         "kind": survey.kind,
         "labels": dict(survey.labels.most_common()) if survey.kind != "numbers" else None,
         "numbers": numbers_of(survey),

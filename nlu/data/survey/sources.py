@@ -9,15 +9,17 @@ from typing import Any
 
 import yaml
 
+from nlu.config.checks.values import wrong_values
 from nlu.config.choices import conf_dir
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import schema_of
 from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
 from nlu.config.words import listed
+from nlu.data import keys as schemas
 from nlu.data.dataset import Files, SourceFile, find_file
 from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
-from nlu.data.fields import FORMATS, NAMES_OF_TEXTS, TEXT_ROLES, USUAL_OF_TAGGING, chosen_layout
+from nlu.data.fields import NAMES_OF_TEXTS, TEXT_ROLES, USUAL_OF_TAGGING, chosen_layout
 from nlu.data.layouts import Values
 from nlu.data.lists import read_lists
 from nlu.data.reader import Row
@@ -174,8 +176,8 @@ def _files_of(path: Path) -> Files:
     if not isinstance(content, dict) or content.get(TARGET, FILES) != FILES:
         raise UserError(f"--data is {path}, which does not describe files; name the files themselves")
     values = {key: value for key, value in content.items() if key in known}
-    if (file_format := values.get("format", "auto")) not in FORMATS:
-        raise UserError(f"{path}: format is {file_format!r}; {hint(str(file_format), FORMATS)}")
+    if problems := wrong_values("", values, FILES):
+        raise UserError(*(f"{path}: {problem}" for problem in problems))
     if values.pop("reader", None) is not None:
         raise UserError(
             f"--data is {path}, whose files are read by data.reader, a class of your own, which nlu.data does not "
@@ -185,7 +187,7 @@ def _files_of(path: Path) -> Files:
     values.pop("layout", None)
     if values.get("train") in (None, "???"):
         raise UserError(f"--data is {path}, which names no files; name the files themselves")
-    return Files(**values)
+    return Files(schemas.Files(**values))
 
 
 @dataclass

@@ -13,13 +13,12 @@ import numpy as np
 
 from nlu.config.words import joined_tokens
 from nlu.data import keys as schemas
-from nlu.data.building import LISTED_BAD_ROWS
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.findings import Collector, Finding
 from nlu.data.labels import APPLIES, FLAGS, listed_labels
 from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.pieces import PIECES
-from nlu.data.reader import Mark, Row
+from nlu.data.reader import BadRows, Mark, Row
 from nlu.data.readers import format_of
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hashes
@@ -86,8 +85,7 @@ class Survey:
     """The counts of a set."""
 
     source: Source
-    bad: int = 0
-    listed_bad: list[str] = field(default_factory=list)
+    bad: BadRows = field(default_factory=BadRows)
     labels: Counter[str] = field(default_factory=Counter)
     """rows of each label, or spans of each type"""
     has_labels: bool = False
@@ -180,9 +178,7 @@ def usable(source: Source, chunk: Chunk, survey: Survey | None = None) -> Iterat
         if isinstance(checked, Row):
             yield number, checked
         elif survey is not None:
-            survey.bad += 1
-            if len(survey.listed_bad) < LISTED_BAD_ROWS:
-                survey.listed_bad.append(checked.describe(source.files[number].path))
+            survey.bad.add(source.files[number].path, checked)
 
 
 def _count(survey: Survey, rows: Sequence[Values], tokenizer: Tokenizer | None) -> dict[str, np.ndarray]:

@@ -106,7 +106,7 @@ BAD = {
         (["shop.csv", "--data", "afqmc"], "not both"),
         (["--data", "afqcm"], "nearest: afqmc"),
         (["--data", "broken.yaml"], "broken.yaml, which is not YAML"),
-        (["--data", "other.yaml"], "format is 'jsnl'; nearest: jsonl"),
+        (["--data", "other.yaml"], 'format is "jsnl" but must be one of .*; nearest: jsonl'),
         (["shop.csv", "--model", "nowhere"], "nowhere"),
         (["shop.csv", "--tokenizer", "nowhere"], "--tokenizer nowhere does not exist"),
         (["shop.csv", "--tokenizer", "shop.csv"], "lacks \\[UNK\\]"),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nlu.data.dataset import SourceFile
+from nlu.data.reader import BadRow, BadRows
 from nlu.data.reading import Reading
 from nlu.data.survey.letters import Letters
 from nlu.data.survey.report import Report, command, histogram, numbers_of, percentiles, remarks, report_on
@@ -49,6 +50,8 @@ def report_of(*surveys: Survey, max_len: int | None = 128, words: bool = False, 
 
 
 FINE = ["x", "y"] * 50
+BAD = BadRows()
+BAD.add(Path("a.csv"), BadRow(1, "text", "", "is empty"))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ FINE = ["x", "y"] * 50
         ({"labels": ["x"] * 500 + [*"abcdefgh"]},
          ["a (1), b (1), c (1), d (1), e (1), f (1), g (1), h (1); is it one?", "has 500 times as many"]),
         ({"labels": ["x"] * 500 + [*"abcdefghi"]}, ["g (1), h (1), i (1); is it one?", "has 500 times as many"]),
-        ({"labels": FINE, "bad": 1}, ["1 row cannot be used; fix them, or set data.on_bad_row=skip"]),
+        ({"labels": FINE, "bad": BAD}, ["1 row cannot be used; fix them, or set data.on_bad_row=skip"]),
         ({"labels": FINE, "texts": [0] * 6 + [*range(1, 95)]}, ["no model gets all of their rows right"]),
         ({"labels": ["x"] * 50 + ["y"] * 50, "texts": [0] * 6 + [*range(1, 95)]}, []),
         ({"labels": ["x"] * 50 + ["y"] * 50, "texts": [0] * 7 + [*range(1, 94)]}, ["6 rows (6%) with a text that"]),
@@ -177,7 +180,7 @@ FIELDS = "'data.fields={text: text, label: label}'"
         ([{"texts": [0, 0, 2, 3], "labels": [*"xxyy"]}], "m", "c",
          "model.pretrained=m data=c data.max_len=128 data.drop_duplicates=true"),
         ([{"texts": [0, 0, 2, 3], "labels": [*"xyxy"]}], "m", "c", "model.pretrained=m data=c data.max_len=128"),
-        ([{}, {"name": "dev", "bad": 1}], "m", "c", "model.pretrained=m data=c data.max_len=128 data.on_bad_row=skip"),
+        ([{}, {"name": "dev", "bad": BAD}], "m", "c", "model.pretrained=m data=c data.max_len=128 data.on_bad_row=skip"),
         ([{"name": "TEST"}, {"name": "my-train"}, {"name": "b", "labels": ["(none)"]}, {"name": "c"}], "m", None,
          f"model.pretrained=m data=files data.train=my-train.csv data.dev=c.csv data.test=TEST.csv {FIELDS} "
          "data.max_len=128"),

@@ -135,7 +135,7 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(capsys: pytest.CaptureF
     found = survey(capsys, "rows.csv")
     own = found["sets"]["rows"]
     assert (own["rows"], own["bad_rows"]) == (15, 5)
-    assert own["listed_bad_rows"][0] == "rows.csv:3: field text: '' is empty"
+    assert own["listed_bad_rows"][0] == "rows.csv:3, 7, 11 and 2 more: field text: '' is empty"
     assert own["labels"]["(none)"] == 5
     assert any("5 rows without a label" in remark for remark in found["remarks"])
     assert "data.on_bad_row=skip" in found["command"]

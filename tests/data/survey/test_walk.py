@@ -27,7 +27,7 @@ def source_of(path: Path, rows: list[dict[str, Any]], fields: Fields = FIELDS, m
 def walked(source: Source, tokenizer: Tokenizer | None = None) -> Survey:
     done = []
     survey = walk(source, tokenizer, done.append)
-    assert sum(done) == len(survey) + survey.bad, "the bar counts every row"
+    assert sum(done) == len(survey) + survey.bad.count, "the bar counts every row"
     return survey
 
 
@@ -136,7 +136,6 @@ def test_lines_that_begin_a_document_are_skipped_and_bad_rows_listed_up_to_a_lim
     (tmp_path / "t.conll").write_text("-DOCSTART- O\n\na O\n\n-DOCSTART- O\n\nb B-x\n")
     (source,) = of_files([str(tmp_path / "t.conll")], {"tokens": 0, "tags": 1}, "auto", None, None)
     survey = walk(source, None, lambda rows: None)
-    assert (len(survey), survey.bad) == (2, 0)
-    monkeypatch.setattr(walk_module, "LISTED_BAD_ROWS", 2)
-    bad = walked(source_of(tmp_path / "t.jsonl", [{"text": ""}] * 3 + [{"text": "a"}], {"text": "text"}))
-    assert (len(bad), bad.bad, len(bad.listed_bad)) == (1, 3, 2)
+    assert (len(survey), survey.bad.count) == (2, 0)
+    bad = walked(source_of(tmp_path / "t.jsonl", [{"text": ""}] * 5 + [{"text": "a"}], {"text": "text"}))
+    assert (len(bad), bad.bad.count, len(bad.bad.described())) == (1, 5, 1)
