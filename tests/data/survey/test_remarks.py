@@ -180,7 +180,8 @@ FIELDS = "'data.fields={text: text, label: label}'"
         ([{"texts": [0, 0, 2, 3], "labels": [*"xxyy"]}], "m", "c",
          "model.pretrained=m data=c data.max_len=128 data.drop_duplicates=true"),
         ([{"texts": [0, 0, 2, 3], "labels": [*"xyxy"]}], "m", "c", "model.pretrained=m data=c data.max_len=128"),
-        ([{}, {"name": "dev", "bad": BAD}], "m", "c", "model.pretrained=m data=c data.max_len=128 data.on_bad_row=skip"),
+        ([{}, {"name": "dev", "bad": BAD}], "m", "c",
+         "model.pretrained=m data=c data.max_len=128 data.on_bad_row=skip"),
         ([{"name": "TEST"}, {"name": "my-train"}, {"name": "b", "labels": ["(none)"]}, {"name": "c"}], "m", None,
          f"model.pretrained=m data=files data.train=my-train.csv data.dev=c.csv data.test=TEST.csv {FIELDS} "
          "data.max_len=128"),
