@@ -17,8 +17,8 @@ What a class needs from other groups are facts of its dataclass, or constants of
     rules_of_config       of any class: the dotted name of a function of the configuration and of the task's constants
                           that yields problems; checking imports its module, so that should import nothing heavy
 
-Nothing is fetched, and no class of nlu is imported. Local paths are looked up, the config.json of local weights is read, and
-the modules that `rules_of_config` names are imported, so a verdict costs little more than Hydra.
+Nothing is fetched, and no class of nlu is imported. Local paths are looked up, the config.json of local weights is
+read, and the modules that `rules_of_config` names are imported, so a verdict costs little more than Hydra.
 """
 
 import json

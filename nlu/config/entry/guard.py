@@ -4,12 +4,10 @@ Commands that only show something skip them. Hydra's whitelist, which `whitelist
 """
 
 import inspect
-import logging
 import os
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +46,6 @@ OWN = (
 _SWEEPERS = ("hydra_plugins.grid_sweeper.", "hydra_plugins.hyperband_sweeper.", "hydra._internal.core_plugins.")
 _FACTORIES = (TARGET, "()", "class")
 """Keys of callbacks, launchers, sweepers and logging that name a callable."""
-_LOGGERS = ("root", "py.warnings")
-"""loggers that belong to no package"""
 
 
 @dataclass(frozen=True)
@@ -228,20 +224,11 @@ def _verbose(config: DictConfig) -> Iterator[str]:
     """Yield a problem if `hydra.verbose`, which Hydra declares with any type, is none that it understands."""
     value = OmegaConf.select(config, "hydra.verbose", default=None)
     names = list(value) if isinstance(value, ListConfig) else [value]
-    if isinstance(value, bool) or all(isinstance(name, str) and _may_log(name) for name in names):
-        return
-    yield (
-        f"hydra.verbose is {show(value)} but must be true, false, or names of loggers; set hydra.verbose=true, or "
-        "'hydra.verbose=[nlu,hydra]'"
-    )
-
-
-def _may_log(name: str) -> bool:
-    """Whether a logger of this name may exist: one that does, or one of a package that can be imported."""
-    package = name.partition(".")[0]
-    with suppress(ValueError, ImportError):
-        return name in (*_LOGGERS, *logging.root.manager.loggerDict) or find_spec(package) is not None
-    return False
+    if not isinstance(value, bool) and not all(isinstance(name, str) for name in names):
+        yield (
+            f"hydra.verbose is {show(value)} but must be true, false, or names of loggers; set hydra.verbose=true, or "
+            "'hydra.verbose=[nlu,hydra]'"
+        )
 
 
 def _secrets(config: DictConfig) -> Iterator[str]:

@@ -17,6 +17,8 @@ from nlu.config.errors import UserError
         ("data.labels=[好评, '差评', 1, neutral]", ["好评", "差评", 1, "neutral"]),
         ("a=naïve", "naïve"),
         ('data.quote="', '"'),
+        ("data.label_separator=, ", ", "),
+        ("data.separator=,", ","),
         ("output=odps://p/tables/found/pt=1/city=杭州", "odps://p/tables/found/pt=1/city=杭州"),
         ("data.train=http://h:80/rows.tsv?version=2&x=a~b", "http://h:80/rows.tsv?version=2&x=a~b"),
         ("data.dev={a: http://h/x?v=1, b: y://h/x}", {"a": "http://h/x?v=1", "b": "y://h/x"}),

@@ -65,8 +65,6 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("{a: 1}", "{'a': 1}"),
         ("null", "null"),
         ("[nlu,1]", "['nlu', 1]"),
-        ("maybe", '"maybe"'),
-        ("[nlu,maybe.x]", "['nlu', 'maybe.x']"),
     ],
 )
 def test_a_value_of_verbose_that_hydra_does_not_understand_is_refused(
