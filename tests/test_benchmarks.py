@@ -57,6 +57,6 @@ def test_the_measured_side_is_the_command_with_its_own_environment_and_defaults(
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=FOLDER.parent, env=environment, capture_output=True, text=True, check=True
     )
-    decay = yaml.safe_load((FOLDER.parent / "conf/trainer/default.yaml").read_text())["ema_decay"]
+    decay = Trainer().ema_decay
     assert done.stdout.split() == ["AUTO,STRICT", "1", str(decay)] and decay > 0
     assert list(tmp_path.iterdir()) == [], "the scratch folder is deleted when the process ends"

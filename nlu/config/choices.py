@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 import nlu
-from nlu.config.keys import defaults_of, facts_of
+from nlu.config.keys import defaults_of, facts_of, schema_of
 from nlu.config.types import TARGET
 
 # Names, not classes: `--help` asks for them too, and imports no schema.
@@ -98,7 +98,8 @@ def with_defaults(config: Mapping[str, object], schema: str) -> dict[str, Any]:
     Given values stay. A target that cannot be read gets no defaults; validation refuses it.
     """
     named = with_targets(config)
-    filled = {**{key: value for key, value in defaults_of(schema).items() if key not in named}, **named}
+    groups: dict[str, Any] = {key: {} for key in schema_of(schema).keys if key in PLAIN_GROUPS}
+    filled = {**defaults_of(schema), **groups, **named}
     return {key: _filled(value, PLAIN_GROUPS.get(key)) if key != "hydra" else value for key, value in filled.items()}
 
 

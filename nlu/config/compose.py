@@ -25,7 +25,8 @@ from nlu.config.checks.files import SETS_OF_KEYS
 from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.errors import UserError
-from nlu.config.keys import schema_of
+from nlu.config.keys import REQUIRED, schema_of
+from nlu.config.resolving import MISSING
 from nlu.config.resolving import as_given
 from nlu.config.targets import trust
 
@@ -91,8 +92,10 @@ class Loader(ConfigLoaderImpl):
         plain: Any = OmegaConf.to_container(config, resolve=False)
         del plain["hydra"]
         trust(plain)
+        keys = schema_of(self.schema).keys
+        required = {name: MISSING for name, key in keys.items() if key.default is REQUIRED}
         with open_dict(config), read_write(config):
-            for key, value in with_defaults(plain, self.schema).items():
+            for key, value in (required | with_defaults(plain, self.schema)).items():
                 # Nodes are replaced only where a default was missing.
                 if key not in plain or value != plain[key]:
                     config[key] = value

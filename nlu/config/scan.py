@@ -14,19 +14,19 @@ class Scan(Run):
 
     # Without `field()`, the function `Run.of` would be its default.
     of: Literal["lr", "batch_size"] = field()  # type: ignore[assignment]
-    """What is varied."""
+    """What is varied: the learning rate (range test) or the size of micro-batches."""
     steps: PositiveInt | None = None
-    """of=lr: steps, each at a higher rate; of=batch_size: measured steps of each size; null = 100 and 10."""
+    """of=lr: steps, each at a higher rate, from 10; of=batch_size: measured steps of each size; null = 100 and 10."""
     min_lr: PositiveFloat = 1e-7
-    """of=lr: the first rate."""
+    """of=lr: optimizer.lr of the first step."""
     max_lr: PositiveFloat = 1e-2
-    """of=lr: the last rate."""
+    """of=lr: optimizer.lr of the last step, unless the loss diverges before."""
     smoothing: Probability = 0.9
     """of=lr: decay per step of the moving average of the loss; 0 = off."""
     max_batch_size: PositiveInt | None = None
-    """of=batch_size: the largest size; null = as long as larger ones are faster."""
+    """of=batch_size: largest number of examples; null = as long as larger ones are faster."""
     out: NewFolder | None = None
-    """A new folder for the table, the figure and scan.json; null = only print."""
+    """New folder for the table (tsv), the figure (png) and scan.json; null = only print."""
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> Self:

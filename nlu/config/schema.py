@@ -5,7 +5,7 @@ This module imports nothing heavy, because every command imports it before it bu
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from nlu.config.choices import RUN, target_of, with_defaults
 from nlu.config.members import member_of, names_of
@@ -14,6 +14,7 @@ from nlu.config.types import (
     Duration,
     FoldCount,
     Interval,
+    Naming,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -22,62 +23,72 @@ from nlu.config.types import (
 )
 
 
+Node = Annotated[dict[str, Any], Naming("a choice of its group, such as GROUP=NAME")]
+"""A choice of a group: `_target_` and the keyword arguments of its constructor."""
+
+
 @dataclass(kw_only=True)
 class Trainer:
     """Length, batches, evaluations and checkpoints of a run; its progress is counted in examples seen."""
 
     batch_size: PositiveInt | Literal["auto"] = 32
-    """Examples per micro-batch, over all devices together; auto = the most that fit into memory."""
+    """Examples of a micro-batch, over all devices together; auto = the most that fit into memory, found before the
+    first step."""
     batch_tokens: PositiveInt | None = None
-    """A micro-batch has as many examples as fit into this many tokens, over all devices; null = batch_size examples."""
+    """A micro-batch has as many examples as fit into this many tokens, over all devices together, instead of
+    batch_size; null = off."""
     accumulation: PositiveInt = 1
-    """Micro-batches per optimizer step; a step sees batch_size * accumulation examples."""
+    """Micro-batches of an optimizer step, which sees batch_size * accumulation examples; 1 = off."""
     max_duration: Duration = "1.5ep"
-    """Length of the run."""
+    """Length of the run; this default takes at least 60 steps, unless a search compares lengths."""
     stop_after: Duration | None = None
-    """End the command after this much training, counted from the start of the run, to continue later; null = off."""
+    """End the command after this much training, counted from the start of the run, to continue it later; null = off."""
     eval_interval: Interval = "250st"
-    """How often the evaluation sets are scored; 0 = only at the end."""
+    """Interval of evaluations; 0 = only at the end."""
     eval_warmup: Duration | None = None
-    """Until this much training, evaluate 10 times less often; null = off."""
+    """Until this much training, evaluations happen 10 times less often; null = off."""
     eval_rows: PositiveInt | None = None
-    """Evaluations while training score a fixed sample of this many rows of each set; null = all rows."""
+    """Rows of each evaluation set that are scored while training, a fixed sample; null = all rows."""
     save_interval: Interval = "500st"
-    """How often checkpoints/last is replaced, besides at a new best, an error and the end; 0 = at each evaluation."""
+    """Interval of saves of checkpoints/last, from which a run continues; it is also saved at a new best, an error and
+    the end; 0 = at each evaluation."""
     log_interval: Duration = "10st"
-    """How often a row is added to train.tsv."""
+    """Interval of rows in train.tsv."""
     eval_batch_size: PositiveInt | None = None
-    """Examples per evaluation batch, over all devices; null = twice batch_size."""
+    """Examples of an evaluation batch, over all devices together; null = 2 * batch_size."""
     major_metric: str | None = None
-    """The metric, on the first evaluation set, that decides which checkpoint is best; null = the task's own."""
+    """Metric of the first evaluation set that decides which checkpoint is best; null = the task's own."""
     patience: Duration | None = None
-    """Stop when the major metric has not improved for this long; null = off."""
+    """Stop if the major metric has not improved for this long; null = off."""
     min_duration: Duration | None = None
     """Patience counts from here on; null = from the start."""
     keep_best: PositiveInt = 1
-    """How many best checkpoints are kept, as checkpoints/best-1, best-2, ..."""
+    """Number of best checkpoints to keep: checkpoints/best-1, best-2, ..."""
     save: bool = True
-    """false = no checkpoints are written, so the run can neither be continued nor predict."""
+    """false = no checkpoints, so the run can neither be continued nor predict; scores and tables are written."""
     save_above: float | None = None
-    """Best checkpoints stay if the best value of the major metric is above this, or below it if lower is better."""
+    """Best checkpoints stay if the best value of the major metric is above this, or below it if lower is better; null =
+    always."""
     clip_norm: NonNegativeFloat = 1.0
     """Largest gradient norm of a step, over all parameters; 0 = no clipping."""
     max_loss: PositiveFloat | None = None
-    """Stop with an error before the update of a step whose loss is larger; null = off."""
+    """A step with a larger loss ends the run with an error, before its update; null = off."""
     detect_anomaly: bool = False
-    """Stop at the first operation whose gradient is NaN, and name the call that ran it; several times slower."""
+    """End the run at the first operation whose gradient is NaN, and name the call that ran it; several times slower."""
     ema_decay: Probability = 0.99
-    """Decay of the moving average of the weights, which is what is scored and kept as best; 0 = off."""
+    """Decay per step of the moving average of the weights, which is scored and kept as best; 0 = off."""
     bucket_batches: PositiveInt = 64
-    """Batches whose examples are sorted by length together; 1 = no length bucketing."""
+    """Micro-batches whose examples are sorted by length together; 1 = no sorting."""
     window_rows: PositiveInt | None = None
-    """Examples are shuffled within windows of this many neighboring ones; null = one window, the whole set."""
+    """Examples are shuffled in windows of this many neighboring rows, and the windows among each other; null = one
+    window, the whole set."""
     devices: PositiveInt = 1
-    """Processes on this machine, one per device; under torchrun its own count stands."""
+    """Processes on this machine, one for each device; under torchrun, torchrun's number counts: docs/devices.md."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto = cuda if available."""
+    """Kind of device; auto = cuda if available, else cpu."""
     timeout_min: PositiveFloat = 120.0
-    """End with an error that names a rank which does not answer the others for this long, except at a terminal."""
+    """A rank that does not answer the others for this many minutes ends the run with an error; at a terminal there is
+    no limit, since a rank may be in a debugger."""
 
     @property
     def batch_rows(self) -> int:
@@ -97,9 +108,10 @@ class Folds:
     """Cross validation: the training rows in equal parts, each held out of training once and scored as `dev`."""
 
     count: FoldCount | None = None
-    """Number of folds; null = none: a run trains on all training rows and scores the dev set."""
+    """Number of folds, each held out once and scored as dev; written short: folds=5; null = none."""
     group_by: str | int | None = None
-    """Column of the training rows, by name or number from 0, whose equal values stay in one fold; null = none."""
+    """Column of the training rows, by name or number from 0, whose equal values stay together in the folds and in the
+    split of data.dev_fraction; null = none."""
 
 
 WITHOUT_EFFECT = (
@@ -107,8 +119,6 @@ WITHOUT_EFFECT = (
     "inspect", "trainer.detect_anomaly", "trainer.timeout_min",
 )  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
-Node = dict[str, Any]
-"""A choice of a group: `_target_` and the keyword arguments of its constructor."""
 
 
 def _none(group: str) -> Node:
@@ -121,45 +131,61 @@ class Run:
     """The validated configuration of one run, or of several: its folds and seeds."""
 
     seed: NonNegativeInt = 1
-    """Seeds initialisation, order, dropout and folds, each through its own stable hash."""
+    """Determines initial weights, order of examples, dropout and folds, each through a stable hash of its own."""
     seeds: PositiveInt = 1
-    """Repeats with seed, seed + 1, ...; the result is their mean and standard deviation."""
+    """Number of runs, with seed, seed + 1, ...; the result is their mean and standard deviation; 1 = one run."""
     fold: NonNegativeInt | None = None
-    """The only fold to run, counted from 0; null = all, one after another."""
+    """Number of the only fold to run, from 0; null = all, one after another."""
     resume: str = "never"
-    """never | auto (continue this run folder if it holds a run, start it otherwise) | PATH of a run or checkpoint."""
+    """never = only start; auto = continue the run of this folder, or start; PATH of a run or checkpoint to start
+    from."""
     mirror: str | None = None
-    """Folder of a bucket that keeps a copy of the run, s3://BUCKET/FOLDER or oss://...; null = none."""
+    """Folder of a bucket, s3://BUCKET/FOLDER or oss://..., that keeps a copy of the run, sent after each save:
+    docs/mirrors.md; null = none."""
     stores: str | None = None
-    """Folder of a bucket where machines share data stores, s3://BUCKET/FOLDER or oss://...; null = none."""
+    """Folder of a bucket, s3://BUCKET/FOLDER or oss://..., with data stores that machines share: docs/paths.md; null =
+    each builds its own."""
     dry_run: bool = False
-    """Print the resolved configuration and the verdict on it, and stop."""
+    """Print the configuration and every problem with it, and stop."""
     inspect: bool = False
-    """Record norms of gradients, weights and updates of each module in inspect.tsv."""
+    """Record norms of gradients, weights and updates of each module in inspect.tsv: docs/troubleshooting.md."""
     note: str | None = None
-    """A remark about the run, which reports show; a continued run may have another; null = none."""
+    """A remark about the run, which reports and figures show; a run that is continued or ended takes the new one; null
+    = none."""
     trusted_packages: list[str] = field(default_factory=list)
-    """Your own packages whose classes a `_target_` may name."""
+    """Your own packages whose classes a `_target_` may name; [] = none."""
     trial: dict[str, Any] | None = None
-    """Where a trial of a search reports, as {storage, study, number, attempt}; the search sets it."""
+    """Where a trial reports, as {storage, study, number, attempt}; set by a search, not by you; null = not a trial."""
     task: Node
+    """What is predicted and how it is scored: docs/tasks.md; a named data set sets its own."""
     model: Node
+    """Encoder and its weights: docs/models.md."""
     head: Node
+    """Layer on top of the encoder; auto = the task's own."""
     data: Node
+    """Rows to train on and to score; files = your own files."""
     tokenizer: Node
+    """How text becomes tokens."""
     loss: Node
+    """What a step minimizes: docs/losses.md."""
     method: Node
+    """Forward and backward passes of a micro-batch: docs/methods.md."""
     optimizer: Node
+    """How gradients change the weights."""
     scheduler: Node
+    """Course of the learning rate."""
     precision: Node
-    trainer: Trainer
-    folds: Folds
+    """Number format of matrix products; auto = by the hardware: docs/devices.md."""
+    trainer: Annotated[Trainer, Naming("keys, such as trainer.batch_size=16")]
+    """Length of the run, its batches, evaluations and checkpoints."""
+    folds: Annotated[Folds, Naming("keys, such as folds.count=5")]
+    """Cross validation: docs/folds.md."""
     adapter: Node = field(default_factory=lambda: _none("adapter"))
-    """What is trained instead of the encoder's weights."""
+    """Small modules that are trained instead of the encoder's weights; none = train all weights."""
     parallel: Node = field(default_factory=lambda: {TARGET: target_of("parallel", "replicated")})
-    """How several processes train together."""
+    """How several processes train together: docs/devices.md."""
     tracker: Node = field(default_factory=lambda: _none("tracker"))
-    """Another tool that shows the numbers of the run."""
+    """Another tool that shows the numbers of the run: docs/tracking.md."""
     choices: dict[str, str] = field(default_factory=dict, init=False)
     """The chosen name of each group, for the run's records."""
 
@@ -248,4 +274,5 @@ class Preprocess(Run):
     """The validated configuration of `nlu.preprocess`: that of a run, and what to print."""
 
     show: NonNegativeInt = 0
-    """Print this many first rows of each set as the model gets them, instead of building the store; 0 = build it."""
+    """Print this many first rows of each set as the model gets them (pieces, ids, segments, target), and build no store
+    unless the vocabulary comes from its rows; 0 = build the store and print its content."""

@@ -14,7 +14,7 @@ from nlu.config.resolving import resolve
 from nlu.config.checks.validate import problems
 from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.entry.flags import read_command_line
-from nlu.config.inference import on_run, scored_sets
+from nlu.config.scoring import on_run, scored_sets
 from tests.composing import composed
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nlu.config.choices import EVALUATE, RUN, with_defaults
-from nlu.config.inference import on_run
+from nlu.config.scoring import on_run
 
 OWN = ("data=files", "data.train=my.csv")
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 
 from nlu.config.checks.addresses import of_jobs, texts_of
-from nlu.config.inference import STANDARD, scored_sets
+from nlu.config.inference import STANDARD
+from nlu.config.scoring import scored_sets
 from nlu.config.resolving import MISSING
 from nlu.launching.queue import Job, QueueContext
 from nlu.storage.places import address_problems, is_object

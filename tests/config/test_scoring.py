@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlu.config.inference import _reading
+from nlu.config.scoring import _reading
 
 
 @pytest.mark.parametrize(
