@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import yaml
+
+from nlu.config.schema import Trainer
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 

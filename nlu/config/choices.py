@@ -51,9 +51,8 @@ def node_of(group: str, choice: str) -> dict[str, Any]:
 
 
 def _file_of(group: str, choice: str) -> dict[str, Any]:
-    # Read as plain YAML, since this is asked outside of Hydra too.
-    node: dict[str, Any] = yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8"))
-    return node
+    # Read as plain YAML, since this is asked outside of Hydra too. A choice without keys is an empty file.
+    return yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text(encoding="utf-8")) or {}
 
 
 def targets_of(group: str) -> dict[str, str]:

@@ -26,8 +26,7 @@ from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_ov
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.keys import REQUIRED, schema_of
-from nlu.config.resolving import MISSING
-from nlu.config.resolving import as_given
+from nlu.config.resolving import MISSING, as_given
 from nlu.config.targets import trust
 
 

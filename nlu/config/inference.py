@@ -1,4 +1,7 @@
-"""The keys of the commands that use a trained run. This module imports nothing heavy, as `nlu.config.schema` does not."""
+"""The keys of the commands that use a trained run.
+
+This module imports nothing heavy, as `nlu.config.schema` does not.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -122,8 +125,8 @@ class Predict(_Prediction):
     columns: bool = True
     """Write the columns of the input too, before the predictions; false = only the predictions."""
     on_bad_row: Literal["error", "skip"] = "error"
-    """Action for a row that cannot be used; error = stop before predicting; skip = leave its prediction empty, and count
-    it."""
+    """Action for a row that cannot be used; error = stop before predicting; skip = leave its prediction empty, and
+    count it."""
     max_rows: PositiveInt | None = None
     """Predict only this many first rows; null = all."""
     devices: PositiveInt | Literal["auto"] = 1

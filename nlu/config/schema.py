@@ -22,7 +22,6 @@ from nlu.config.types import (
     Probability,
 )
 
-
 Node = Annotated[dict[str, Any], Naming("a choice of its group, such as GROUP=NAME")]
 """A choice of a group: `_target_` and the keyword arguments of its constructor."""
 

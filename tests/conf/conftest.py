@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from nlu.config.resolving import resolve
 from nlu.config.checks.validate import problems
 from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.entry.flags import read_command_line
+from nlu.config.resolving import resolve
 from nlu.config.scoring import on_run, scored_sets
 from tests.composing import composed
 

@@ -7,8 +7,8 @@ from fnmatch import fnmatch
 
 from nlu.config.checks.addresses import of_jobs, texts_of
 from nlu.config.inference import STANDARD
-from nlu.config.scoring import scored_sets
 from nlu.config.resolving import MISSING
+from nlu.config.scoring import scored_sets
 from nlu.launching.queue import Job, QueueContext
 from nlu.storage.places import address_problems, is_object
 from nlu.storage.tables import is_table
