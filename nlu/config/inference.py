@@ -67,6 +67,12 @@ class _Command:
 
 
 @dataclass(kw_only=True)
+class _Job(_Command):
+    dry_run: bool = False
+    """Print the configuration and every problem with it, and stop."""
+
+
+@dataclass(kw_only=True)
 class _Prediction(_Batches, _Head, _Command):
     precision: Node | None = None
     """Number format of matrix products: fp32, bf16, int8 or int8_compiled; null = that of training."""
@@ -104,7 +110,7 @@ class Input:
 
 
 @dataclass(kw_only=True)
-class Predict(_Prediction):
+class Predict(_Prediction, _Job):
     """The validated configuration of `nlu.predict`."""
 
     input: Annotated[Input, Naming("keys, such as input.path=new.csv")]
@@ -162,7 +168,7 @@ class Evaluate(Run, _Head):
 
 
 @dataclass(kw_only=True)
-class Export(_Head, _Command):
+class Export(_Head, _Job):
     """The validated configuration of `nlu.export`."""
 
     format: Format | list[Format]
@@ -174,7 +180,7 @@ class Export(_Head, _Command):
 
 
 @dataclass(kw_only=True)
-class Prune(_Batches, _Weights, _Command):
+class Prune(_Batches, _Weights, _Job):
     """The validated configuration of `nlu.prune`; the run must have a native encoder."""
 
     batch_size: PositiveInt = 32
@@ -182,7 +188,7 @@ class Prune(_Batches, _Weights, _Command):
     """New run folder for the smaller model; null = only print the table."""
     fraction: Fraction | None = None
     """Share of the attention heads to remove, the least important ones first; null = see heads."""
-    heads: dict[int, PositiveInt] | None = None
+    heads: dict[int | str, PositiveInt] | None = None
     """Number of heads to remove from each layer, {layer: n}, the least important ones; layers count from 0, -1 is the
     last; null = see fraction."""
     max_rows: PositiveInt | None = 1000

@@ -145,7 +145,7 @@ def _removals(config: Prune, subject: Subject, importance: list[np.ndarray]) -> 
     """Return the places of the heads that each model lacks: none, and then what was asked for, or each share."""
     order, heads = least_first(importance), subject.heads
     if config.heads is not None:
-        return [{}, of_layers(order, {layer % len(heads): count for layer, count in config.heads.items()})]
+        return [{}, of_layers(order, {int(layer) % len(heads): count for layer, count in config.heads.items()})]
     shares = SHARES if config.fraction is None else [0.0, config.fraction]
     counts = [round(share * sum(heads)) for share in shares]
     return [to_remove(order, heads, count) for count in dict.fromkeys(counts) if count <= most_to_remove(heads)]

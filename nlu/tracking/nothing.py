@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 
+from nlu.config.keys import takes
+from nlu.tracking import keys as schemas
 from nlu.tracking.tracker import Beginning, Outcome, Point
 
 
+@takes(schemas.Nothing)
 class Nothing:
     """Writes nothing; the run has its own tables."""
 

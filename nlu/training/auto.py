@@ -11,9 +11,11 @@ import torch
 import yaml
 
 from nlu.config.choices import node_of, target_of
+from nlu.config.keys import takes
 from nlu.config.schema import Run
 from nlu.config.targets import TARGET
 from nlu.runs.folder import CONFIG
+from nlu.training import keys as schemas
 from nlu.training.hardware import instruction_sets
 from nlu.training.ranks import Ranks
 
@@ -25,6 +27,7 @@ _BF16 = ("amx_bf16", "avx512_bf16", "bf16", "svebf16")
 AnyRun = TypeVar("AnyRun", bound=Run)
 
 
+@takes(schemas.Auto)
 class Auto:
     """The choice `auto`; nothing computes in it, since `with_precision` replaces it."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from glob import has_magic
 from typing import TYPE_CHECKING, Any
 
-from nlu.config.checks.validate import SHORT_FORMS
+from nlu.config.checks.values import SHORT_FORMS
 from nlu.config.errors import UserError
 from nlu.storage.places import is_object, named_file, parse_reference
 

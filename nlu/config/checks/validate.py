@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nlu.config.checks.rules import cross_problems
-from nlu.config.checks.values import rule_of, show, wrong_values
+from nlu.config.checks.values import SHORT_FORMS, rule_of, show, wrong_values
 from nlu.config.choices import EVALUATE, PLAIN_GROUPS, PREPROCESS, RUN, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.foreign import hint_of_key
@@ -12,8 +12,6 @@ from nlu.config.keys import REQUIRED, Schema, schema_of
 from nlu.config.resolving import MISSING, UNRESOLVED
 from nlu.config.targets import TARGET, is_trusted, trust, untrusted
 
-SHORT_FORMS = {"input.path": "input"}
-"""Keys that messages about their values name by their short form."""
 CHOSEN_BY_NAME = ("data.sets", "task.tasks")
 """Keys of a mixture whose entries are choices of a group."""
 _OF_A_WRONG_VALUE = (UserError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)

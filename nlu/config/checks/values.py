@@ -15,6 +15,8 @@ from nlu.config.keys import schema_of
 from nlu.config.nearest import nearest
 from nlu.config.types import Naming, is_odd
 
+SHORT_FORMS = {"input.path": "input"}
+"""Keys that messages about their values name by their short form."""
 _NOUNS: dict[object, str] = {
     int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "null", None: "null",
     **dict.fromkeys((list, tuple, set, frozenset), "a list"), **dict.fromkeys((dict,), "a mapping of keys to values"),
@@ -91,7 +93,7 @@ def rule_of(annotation: Any, value: object = None) -> str:
         return f"{'one of ' * (len(inner) > 1)}{', '.join(show(choice).strip(chr(34)) for choice in inner)}"
     if origin in (typing.Union, types.UnionType):
         # Null comes last and before any remedy, which follows a semicolon.
-        rules = sorted((rule_of(member, value) for member in inner), key=lambda text: text == "null")
+        rules = sorted((_member(each, inner, value) for each in inner), key=lambda text: text == "null")
         heads, _, remedies = zip(*(text.partition("; ") for text in rules), strict=True)
         return "; ".join(filter(None, [" or ".join(heads), *remedies]))
     if origin in (list, set, frozenset, tuple, Sequence) or getattr(origin, "__name__", "") == "Sequence":
@@ -99,6 +101,13 @@ def rule_of(annotation: Any, value: object = None) -> str:
     if origin is dict or getattr(origin, "__name__", "") == "Mapping":
         return f"a mapping, each value {rule_of(inner[-1])}"
     return _NOUNS.get(annotation) or f"a {getattr(annotation, '__name__', annotation)}"
+
+
+def _member(annotation: Any, union: tuple[Any, ...], value: object) -> str:
+    """Return a member of a union in words; a long rule of items that is that of another member is not said twice."""
+    items = get_args(annotation)[0] if get_origin(annotation) is list else None
+    is_said = items in union and get_origin(items) in (Annotated, Literal)
+    return "a list" if is_said else rule_of(annotation, value)
 
 
 def _annotated(base: Any, constraints: tuple[Any, ...], value: object) -> str:
@@ -119,7 +128,7 @@ def _annotated(base: Any, constraints: tuple[Any, ...], value: object) -> str:
 
 def broken_rule(key: str, annotation: Any, value: object, place: Sequence[int | str] = ()) -> str:
     """Return key, value, rule and remedy of a value that does not fit; `place` leads to its wrong item."""
-    rule = f"must be {rule_of(annotation, value)}"
+    rule, key = f"must be {rule_of(annotation, value)}", SHORT_FORMS.get(key, key)
     item: Any = value
     for part in place:
         item = item[part]

@@ -99,8 +99,7 @@ def test_a_group_with_a_short_form_is_named_by_it_and_its_keys_are_checked():
     given = {"run": "outputs/mine", "output": "out.csv"}
     assert problems({**given, "input": {"pth": "x"}}, schema) == [
         "input.pth: unknown key; nearest: input.path",
-        "input is not set; set it to a list, each item a file, a URL or - for standard input or a file, a URL "
-        "or - for standard input",
+        "input is not set; set it to a list or a file, a URL or - for standard input",
     ]
     names = "path fields format header separator quote skip_lines sheet records"
     fields = {f"input.{name}" for name in names.split()}
