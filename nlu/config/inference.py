@@ -114,7 +114,6 @@ class Predict(_Prediction, _Job):
     """The validated configuration of `nlu.predict`."""
 
     input: Annotated[Input, Naming("keys, such as input.path=new.csv")]
-    """The rows to predict."""
     output: OutputFile
     """A file, csv, tsv, jsonl, parquet or conll by its suffix; odps://PROJECT/tables/NAME; - = standard output. Each of
     several inputs has a file: * stands for the name of the input without its suffix."""

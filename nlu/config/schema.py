@@ -178,7 +178,6 @@ class Run:
     trainer: Annotated[Trainer, Naming("keys, such as trainer.batch_size=16")]
     """Length of the run, its batches, evaluations and checkpoints."""
     folds: Annotated[Folds, Naming("keys, such as folds.count=5")]
-    """Cross validation: docs/folds.md."""
     adapter: Node = field(default_factory=lambda: _none("adapter"))
     """Small modules that are trained instead of the encoder's weights; none = train all weights."""
     parallel: Node = field(default_factory=lambda: {TARGET: target_of("parallel", "replicated")})
