@@ -25,6 +25,7 @@ from nlu.config.checks.files import SETS_OF_KEYS
 from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.errors import UserError
+from nlu.config.foreign import hint_of_key
 from nlu.config.keys import REQUIRED, schema_of
 from nlu.config.resolving import MISSING, as_given
 from nlu.config.targets import trust
@@ -177,6 +178,10 @@ class _Line:
                 return
         if parsed.package is None and not parsed.is_delete() and self.loader.is_choice(key):
             yield from self.choices(override, parsed)
+        elif "." not in key and self.loader.options(key):
+            # A group that this command does not have.
+            known = schema_of(self.loader.schema).keys
+            self.problems.append(f"{key}: unknown key; {hint_of_key(key, known, self.loader.schema)}")
         else:
             yield override
 

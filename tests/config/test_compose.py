@@ -102,7 +102,7 @@ def test_an_override_that_the_shell_tore_is_put_together_again_and_said_once(fin
     assert find(*VALID, torn) == []
 
 
-def test_jobs_that_differ_in_values_only_are_composed_once_and_equal_those_that_hydra_composes(tree: Path):
+def test_jobs_that_differ_in_values_are_composed_once_and_are_those_of_hydra(tree: Path):
     line = read_command_line(["name=a", "hydra.job.env_set.FOO=1"])
     jobs = [
         [f"task={task}", f"seed={seed}", f"trainer.max_duration={seed}ep", "model.name=${seed}"]

@@ -41,7 +41,8 @@ def quoted(argument: str) -> str:
     These are words with letters beyond ASCII (`data.train=数据.csv`), and addresses with one of =#&~!; in them
     (`output=odps://PROJECT/tables/NAME/pt=1`). Quoted text, values with a backslash or an interpolation, and keys of
     mappings, which Hydra reads in ASCII only, stay as they are. A double quote alone, as a shell leaves it of
-    `data.quote='"'`, and commas and blanks alone are texts of their own. The prior of a sweep, `tag(interval(0,1), prior=0.5)`,
+    `data.quote='"'`, and commas and blanks alone are texts of their own. The
+    prior of a sweep, `tag(interval(0,1), prior=0.5)`,
     becomes a tag, since Hydra's function `tag` knows no such argument.
     """
     key, equals, value = argument.partition("=")
