@@ -29,7 +29,6 @@ class OneCycle:
         self.warmup, self.anneal, self.power, self.div_factor = keys.warmup, keys.anneal, keys.power, keys.div_factor
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
-        """Return the factor of the update at the end of step `step`, counted from 1."""
         # The peak is at the last step of the warm-up, without one at the first step of the run.
         low, peak = 1 / self.div_factor, max(1, warmup_steps(self.warmup, total, clock))
         if step < peak:
@@ -52,7 +51,6 @@ class Constant:
         self.warmup, self.div_factor = keys.warmup, keys.div_factor
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
-        """Return the factor of the update at the end of step `step`, counted from 1."""
         warm = warmup_steps(self.warmup, total, clock)
         return 1.0 if step >= warm else 1 / self.div_factor + (1 - 1 / self.div_factor) * step / warm
 
@@ -66,7 +64,6 @@ class Exponential(Constant):
         self.decay_rate, self.decay_every = keys.decay_rate, parse_duration(keys.decay_every)
 
     def factor(self, step: int, total: int, clock: Clock) -> float:
-        """Return the factor of the update at the end of step `step`, counted from 1."""
         warm = warmup_steps(self.warmup, total, clock)
         if step < warm:
             return super().factor(step, total, clock)
