@@ -1,12 +1,13 @@
 """Values that a key gives to classes: one for all, or one for each name."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 
 
-def by_class(key: str, given: float | Mapping[str, float], names: Sequence[str], otherwise: float) -> list[float]:
+def by_class(key: str, given: float | Mapping[Any, float], names: Sequence[str], otherwise: float) -> list[float]:
     """Return the value of each class of `names`; classes that `given` does not name get `otherwise`.
 
     Raises UserError with every class of `given` that is unknown.

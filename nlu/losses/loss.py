@@ -4,7 +4,7 @@ Axes: N rows (examples or units), C outputs or classes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +71,7 @@ class RowLoss:
         return self.per_row(logits, labels).sum()
 
 
-Given = Mapping[str, float] | Literal["inverse_frequency"] | None
+Given = Mapping[Any, float] | Literal["inverse_frequency"] | None
 
 
 class ClassWeights:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class LabelSetScorer:
     """
 
     def __init__(
-        self, names: list[str], threshold: float | Mapping[str, float] | str | None = None, *, aim: Aim | None = None,
+        self, names: list[str], threshold: float | Mapping[Any, float] | str | None = None, *, aim: Aim | None = None,
         given: Sequence[float] | None = None,
     ):  # fmt: skip
         """`given`: thresholds by label that were chosen on another set."""

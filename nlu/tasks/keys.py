@@ -54,8 +54,9 @@ class Facts(Protocol):
 
 @dataclass(kw_only=True)
 class Chosen(Facts):
-    """How thresholds are chosen on a set."""
+    """Thresholds of classes or labels, and how they are chosen on a set."""
 
+    threshold: Fraction | dict[Name, Fraction] | Literal["auto"] | None = None
     threshold_beta: PositiveFloat = 1.0
     """With threshold=auto: the weight of recall in the F score that a threshold maximizes; 2 = twice that of
     precision."""
