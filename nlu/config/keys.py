@@ -212,7 +212,7 @@ def _of_signature(target: str, found: Any) -> Schema:
     }
     is_open = any(each.kind is each.VAR_KEYWORD for each in own.values())
     # A class that passes further keywords on to a class of nlu has the keys of both.
-    if described is not None and (is_open or not keys):
+    if described is not None and (is_open or "keys" in own):
         keys, is_open = {**_of_dataclass(target, described).keys, **keys}, False
     positional = tuple(name for name, each in own.items() if each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD))
     names = dir(found) if isinstance(found, type) else ()

@@ -38,6 +38,10 @@ from nlu.losses.focal import Focal
 class Mine(Focal):
     def __init__(self, *, sharp: bool = True, **others):
         super().__init__(**others)
+
+class Fixed(Focal):
+    def __init__(self):
+        super().__init__(gamma=1)
 """
 
 
@@ -48,6 +52,7 @@ def test_a_class_that_derives_from_one_of_nlu_has_the_keys_of_both(tmp_path, mon
     schema = schema_of("mine_of_focal.Mine")
     assert set(schema.keys) == {"sharp", "gamma", "class_weights"} and schema.constants["kinds"] == ("classes", "tags")
     assert import_target("mine_of_focal.Mine")(gamma=1).gamma == 1
+    assert schema_of("mine_of_focal.Fixed").keys == {}
 
 
 def test_a_class_takes_its_keys_by_name_after_what_the_program_passes():
