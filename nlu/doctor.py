@@ -1,6 +1,6 @@
 """Check whether this machine can run nlu, and why the score of a run differs.
 
-python -m nlu.doctor                    versions, devices, threads, fast paths, ranks, disks, access, code
+python -m nlu.doctor                    versions, devices, threads, ranks, disks
 python -m nlu.doctor outputs/mine       also each reason why the score of this run may differ now
 python -m nlu.doctor outputs/mine/last --json
 """
@@ -24,10 +24,10 @@ def main(arguments: Sequence[str]) -> int:
     """
     parser = Parser(
         prog="python -m nlu.doctor",
-        description="Checks versions, devices, threads, fast paths, a sum over all ranks of this machine, disks, names "
-        "of credentials, and the package with its checkout. With RUN also each reason why its score may differ now: "
-        "code, versions, rows, weights, machine, settings; some of its rows are predicted again, one by one and in "
-        "batches. Exit status 1: something is broken; the remedy is printed below it.",
+        description="Checks versions, devices, threads, a sum over all ranks of this machine, and disks. With RUN also "
+        "each reason why its score may differ now: code, versions, rows, weights, machine, settings; some of its rows "
+        "are predicted again, one by one and in batches. Exit status 1: something is broken; the remedy is printed "
+        "below it.",
     )
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="a run's folder, RUN/best-2, RUN/last, or the folder of a search"

@@ -10,12 +10,13 @@ import torch
 from nlu.config.errors import DataError, UserError
 from nlu.config.schema import Run as Config
 from nlu.data.examples import Examples
-from nlu.diagnosis import disks, fast_paths, learning, machine, recomputed, recorded, software
+from nlu.diagnosis import disks, learning, machine, recomputed, recorded, software
 from nlu.diagnosis.check import Check, Section, broken, checked, said, warning
 from nlu.inference.locate import Located, locate
 from nlu.inference.trained import Trained, config_of
 from nlu.launching.local import count_of
 from nlu.reports.runs import CONFIG, is_run, parts, read_run, saved_config
+from nlu.storage.files import read_json
 from nlu.training.ranks import Ranks, choose_device
 
 Look = Callable[[], Check | Iterable[Check]]
@@ -25,23 +26,16 @@ INSTALL = "install nlu again in a separate environment: make train"
 def of_machine(outputs: Path) -> list[Section]:
     """Check this machine and the installed software."""
     looks: dict[str, list[tuple[str, Look, str]]] = {
-        "versions": [("versions", software.versions, INSTALL)],
-        "package": [("package", software.package, INSTALL), ("git", software.checkout, INSTALL)],
+        "environment": [("collect_env", software.environment, INSTALL)],
+        "software": [("versions", software.versions, INSTALL), ("package", software.package, INSTALL)],
         "machine": [
             ("devices", machine.devices, "look at nvidia-smi"),
             ("threads", machine.threads, "set OMP_NUM_THREADS"),
-            ("memory", machine.memory, "look at /proc/meminfo"),
+            ("precision", machine.precision, "set precision=fp32"),
+            ("batches", machine.batches, "set precision=fp32"),
+            ("ranks", machine.collectives, "trainer.devices=1"),
         ],
-        "fast paths": [
-            ("processor", fast_paths.processor, INSTALL),
-            ("CUDA", fast_paths.cuda, "look at nvidia-smi"),
-            ("batches", fast_paths.batches, "set precision=fp32"),
-            ("precision", fast_paths.precision, "set precision=fp32"),
-            ("apex", software.apex, "pip uninstall apex"),
-        ],
-        "ranks": [("ranks", machine.collectives, "trainer.devices=1")],
         "disks": [("disks", partial(disks.disks, outputs), "choose other folders")],
-        "credentials, by name": [("credentials", software.access, "look at the rights of these files")],
     }
     return [Section(title, [check for look in some for check in checked(*look)]) for title, some in looks.items()]
 
@@ -53,52 +47,44 @@ def of_run(reference: str) -> list[Section]:
     """
     located, run_dir, problem = _found(reference)
     begun = Section("run", checked("state", lambda: recorded.ending(read_run(run_dir)), "give another run"))
-    sections = [begun, reasons := Section("why its score may differ")]
     if located is None:
         begun.checks.append(broken("checkpoint", problem, "run its command again with resume=auto"))
     try:
         # Without its configuration, the other checks of a run cannot be made.
         saved, run = Config.of(saved_config(run_dir)), read_run(run_dir)
-        config = config_of(run_dir)
+        config_of(run_dir)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
             f"{run_dir / CONFIG} is not the whole configuration of a run: {said(error)}; copy it again"
         ) from error
-    learns = partial(learning.learning, run_dir, run)
-    sections.append(Section("whether it learns", checked("learning", learns, "look at train.tsv")))
+    facts = read_json(run_dir / "data.json") or {}
     device, told = _device(saved)
     ranks = Ranks(0, count_of(saved.trainer.devices, saved.trainer.device), device)
-    reasons.checks += [
-        *checked("code", partial(recorded.code, run_dir, saved.trusted_packages), "give another run"),
-        *checked("versions", partial(recorded.versions, run_dir), "train it again with this version"),
-        *checked("starts", partial(recorded.starts, run_dir), "train it again with this version"),
-        *told,
-        *checked(
-            "device",
-            partial(recorded.computed_on, run_dir, ranks, config.precision, config.trusted_packages),
-            "train it again",
-        ),
-        *checked(
-            "pretrained weights", partial(recorded.beginning, run_dir, saved.model.get("pretrained")), "look at it"
-        ),
-    ]
     # The store is read in this process only; with the ranks of the run it would wait for the others.
-    single = replace(ranks, world_size=1)
-    sets: dict[str, Examples] = {}
-    reasons.checks += checked("rows", partial(recomputed.rows, run_dir, saved, single, sets), "restore the files")
+    single, sets = replace(ranks, world_size=1), dict[str, Examples]()
+    looks: list[tuple[str, Look]] = [
+        ("code", partial(recorded.code, run_dir, saved.trusted_packages)),
+        ("versions", partial(recorded.versions, run_dir)),
+        ("machine", partial(recorded.computed_on, run_dir, ranks)),
+        ("pretrained weights", partial(recorded.beginning, run_dir, saved.model.get("pretrained"))),
+        ("rows", partial(recomputed.rows, run_dir, saved, single, sets)),
+        ("settings", partial(recorded.settings, run.config, facts, run.set_name)),
+    ]
+    found = [check for name, look in looks for check in checked(name, look, "restore its files, or train it again")]
+    sections = [begun, Section("why its score may differ", told + found)]
     if located is not None:
         trained: list[Trained] = []
         begun.checks += [
             *checked("checkpoint", partial(recomputed.weights, located, trained), "name another checkpoint"),
             *checked("which weights", partial(recorded.scored_at, located, run), "name another checkpoint"),
         ]
-        reasons.checks += checked("settings", partial(recorded.settings, located, run), "look at config.yaml")
         # Empty if the checkpoint is broken, which a check above has already reported.
         for one in trained:
             one.model.to(device)
             again = partial(recomputed.predicted_again, located, one, sets, single, run.set_name)
             sections.append(Section("predicted again", checked("predicted again", again, "look at the rest first")))
-    return sections
+    learns = partial(learning.learning, run_dir, run, facts)
+    return [*sections, Section("whether it learns", checked("learning", learns, "look at train.tsv"))]
 
 
 def _found(reference: str) -> tuple[Located | None, Path, str]:

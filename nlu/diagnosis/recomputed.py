@@ -117,26 +117,19 @@ def predicted_again(
     alone, together = (_records(trained, part, ranks, size) for size in (1, TOGETHER))
     differing = _differing(alone, together)
     largest = max(differing.values(), default=0.0)
+    what = f"{counted(len(part), 'row')} of {name}"
     # See docs/guarantees.md, Scores.
-    if differing and largest <= (0.0 if trained.config.model[TARGET] == BERT_TARGET else OTHERS_AGREE):
-        yield Check(
-            "neighbours",
-            f"{counted(len(part), 'row')} of {name}: the same within {largest:.2g} one by one and in "
-            f"batches of {TOGETHER}; exactly the same only with the native BERT",
-        )
-    elif differing:
+    if largest > (0.0 if trained.config.model[TARGET] == BERT_TARGET else OTHERS_AGREE):
         yield broken(
             "neighbours",
-            f"{len(differing)} of {len(part)} rows of {name} get another prediction one by one than in "
-            f"batches of {TOGETHER}, by up to {largest:.2g}",
+            f"{len(differing)} of {what} get another prediction one by one than in batches of {TOGETHER}, by up to "
+            f"{largest:.2g}",
             "a prediction must not depend on the other rows of its batch: report it, or check that your own model does "
             "not attend to padding",
         )
     else:
-        yield Check(
-            "neighbours",
-            f"{counted(len(part), 'row')} of {name}: exactly the same one by one and in batches of {TOGETHER}",
-        )
+        same = f"the same within {largest:.2g}" if differing else "exactly the same"
+        yield Check("neighbours", f"{what}: {same} one by one and in batches of {TOGETHER}")
     yield _against_kept(located, name, together, trained.kind)
 
 

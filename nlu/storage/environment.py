@@ -1,7 +1,7 @@
 """Where endpoints and credentials come from: variables of the environment, and the keys that PAI gives a process.
 
-`VARIABLES` is the only table of such names. Drivers, errors, `nlu.doctor` and redaction (`nlu.storage.redaction`) read
-it. `_fetch.py` of the launcher for PAI cannot, since it runs before nlu is installed; a test compares the two.
+`VARIABLES` is the only table of such names. Drivers, errors and redaction (`nlu.storage.redaction`) read it.
+`_fetch.py` of the launcher for PAI cannot, since it runs before nlu is installed; a test compares the two.
 
 Keys by role are short-lived and renewed. PAI's containers read them from the address in
 `ALIBABA_CLOUD_CREDENTIALS_URI`, as Alibaba's page on RAM roles of DLC jobs describes. Keys in the environment take
@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,14 +73,6 @@ PREFIXES = ("AWS_", "OSS_", "FSSPEC_", "ALIBABA_CLOUD_")
 def name_of(service: str, role: str) -> str:
     """Return the first variable that a service reads for this role."""
     return next(variable.name for variable in VARIABLES if (variable.service, variable.role) == (service, role))
-
-
-def pairs() -> Iterator[tuple[str, str, str]]:
-    """Yield each service that needs both a key and its secret, with the names of the two variables."""
-    for service, own in _SERVICES.items():
-        by_role = {role: name for name, role in own}
-        if KEY in by_role:
-            yield service, by_role[KEY], by_role[SECRET]
 
 
 ROLE_URI, OWN_KEY = name_of("alibaba cloud", PLACE), name_of("oss", KEY)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from nlu import profile
-from nlu.diagnosis.fast_paths import cuda
 from nlu.diagnosis.machine import collectives, devices
 from tests.training.in_process import MODEL, PLAIN, of_composed, sets
 from tests.training.test_cuda import modes  # noqa: F401 - a fixture
@@ -16,17 +15,15 @@ pytestmark = pytest.mark.gpu
 
 
 def test_a_sum_over_all_devices_is_right() -> None:
-    (found,) = collectives()
+    found = collectives()
     assert found.mark == "ok" and found.says.startswith("nccl ") and "the sum is right" in found.says
 
 
-def test_devices_and_their_fast_paths_are_listed() -> None:
-    names = {check.name for check in devices()}
-    assert {f"cuda:{number}" for number in range(torch.cuda.device_count())} <= names
-    found = {check.name: check for check in cuda()}
-    assert "TFLOP/s" in found["bf16 on CUDA"].says
+def test_every_device_is_listed() -> None:
+    found = {check.name: check for check in devices()}
+    assert set(found) == {f"cuda:{number}" for number in range(torch.cuda.device_count())}
     if torch.cuda.get_device_capability() >= (8, 0):
-        assert found["varlen attention"].mark == "ok" and found["bf16 on CUDA"].mark == "ok"
+        assert found["cuda:0"].mark == "ok"
 
 
 @pytest.mark.usefixtures("modes")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from nlu.config.choices import node_of
 from nlu.diagnosis import recorded
 from nlu.diagnosis.check import Check
 from nlu.diagnosis.recomputed import _differing, _distance
@@ -46,14 +45,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ends_scores_and_settings_are_described_as_approved() -> None:
     found = []
-    held = {
-        "plain": {"data__dev": None, "data__dev_fraction": 0.125},
-        "cut": {"data__dev": "dev.tsv", "data__max_rows": 7, "data__max_len": 9, "trainer__ema_decay": 0.75},
-        "folds": {"folds__count": 3, "fold": 1},
-    }
+    held = {"plain": {}, "cut": {"data__max_rows": 7, "trainer__eval_rows": 5}}
     sets = {
-        "plain": {}, "folds": {"dev": {"examples": 0}},
-        "cut": {"dev": {"examples": 8, "in_train": 1, "cut_to_max_len": 2}, "train": {"bad_rows": 1234}},
+        "plain": {}, "cut": {"dev": {"examples": 8, "in_train": 1}, "train": {"bad_rows": 1234}},
     }  # fmt: skip
     for name, changes in held.items():
         run_dir = evaluate(begin_run(Path(name), **changes), *([0.5, 0.75] if name == "cut" else [0.5]))
@@ -61,59 +55,61 @@ def test_ends_scores_and_settings_are_described_as_approved() -> None:
         (run_dir / "log.txt").write_text("2026-01-01T00:00:00+0000 ERROR the disk is full\n")
         failed = read_run(run_dir)
         ended = read_run(end_run(run_dir, 0.5))
-        (run_dir / "data.json").write_text(json.dumps({"sets": sets[name]}))
-        more = {"threshold": 0.625} if name == "cut" else {}
-        located = saved(run_dir, 20 if name == "cut" else 10, 0.75, **more)
+        located = saved(run_dir, 20 if name == "cut" else 10, 0.75)
         found += [name, *(told(recorded.ending(run)) for run in (unfinished, failed, ended))]
-        found += [told(recorded.scored_at(located, ended)), told(recorded.settings(located, ended))]
+        found += [told(recorded.scored_at(located, ended))]
+        found += [told(recorded.settings(ended.config, {"sets": sets[name]}, "dev"))]
     assert_approved(APPROVED / "recorded.txt", "\n".join(found))
 
 
 @pytest.mark.parametrize(
-    ("starts", "checks"),
+    ("starts", "lines"),
     [
-        ([], ["no provenance.json", "no provenance.json", "one, from its first"]),
-        ([START], ["the same: python 3.11, torch 2.1, numpy 2.0", "the same, with the same changes", "one, from"]),
-        ([START, START], ["the same: ", "the same, with", "2 starts on the same machine, which give the bytes"]),
-        ([START, {**START, "cpu": "two", "devices": []}], ["the same", "the same", "2 starts, with other devices"]),
-        ([{**START, "world_size": 2}, START], ["the same", "the same", "2 starts, with other world_size"]),
-        ([START, {**START, "versions": {"python": "3.9", "numpy": "1.5+x"}}],
-         ["python 3.9 there, 3.11 here; torch None there, 2.1 here; numpy 1.5+x there, 2.0 here|pip install numpy==1.5",
-          "the same", "other versions"]),
-        ([{**START, "git": {"commit": "abc", "diff": "x"}}], ["the same", "abc there, abc here, or with other", "one"]),
-        ([{**START, "git": {"commit": "b", "diff": ""}}], ["the same", "b there, abc here, or with", "one"]),
-        ([{**START, "git": None}], ["the same", "None there, abc here", "one"]),
+        ([], ["warning: versions: the run has no provenance.json -> train it again"]),
+        ([START], ["ok: versions: the same: python 3.11, torch 2.1, numpy 2.0"]),
+        ([START, START], ["ok: versions: the same"]),
+        ([START, {**START, "cpu": "two", "devices": []}],
+         ["ok: versions: the same", "warning: starts: 2, with other devices, cpu, so its bytes"]),
+        ([{**START, "world_size": 2}, START], ["ok: versions: the same", "warning: starts: 2, with other world_size"]),
+        ([{**START, "versions": {"python": "3.9", "numpy": "1.5+x"}}],
+         ["warning: versions: python 3.9 there, 3.11 here; torch None there, 2.1 here; numpy 1.5+x there, 2.0 here -> "
+          "in a separate environment: pip install numpy==1.5"]),
     ],
 )  # fmt: skip
-def test_versions_commits_and_starts_equal_the_recorded_ones(starts: list[Any], checks: list[str]) -> None:
+def test_versions_and_starts_equal_the_recorded_ones(starts: list[Any], lines: list[str]) -> None:
     Path("run").mkdir()
     if starts:
         Path("run/provenance.json").write_text(json.dumps({"starts": starts}))
-    found = [recorded.versions(Path("run")), recorded._commit(starts, True), recorded.starts(Path("run"))]
-    for check, said in zip(found, checks, strict=True):
-        says, _, remedy = said.partition("|")
-        assert says in check.says and remedy in check.remedy
-        is_fine = says.startswith(("the same", "one", "2 starts on"))
-        assert check.mark == ("ok" if is_fine else "warning") and bool(check.remedy) == (not is_fine)
-    if starts and starts[-1]["git"] == {"commit": "b", "diff": ""}:
-        other = recorded._commit(starts, False)
-        assert (other.mark, other.says.endswith(", in other files than nlu's modules")) == ("ok", True)
+    found = told(recorded.versions(Path("run"))).splitlines()
+    assert len(found) == len(lines)
+    assert all(one.strip().startswith(line) for one, line in zip(found, lines, strict=True))
+
+
+@pytest.mark.parametrize("changed", [{}, {"nlu/a.py": "changed"}])
+def test_changed_modules_are_named_with_the_commit(monkeypatch: pytest.MonkeyPatch, changed: dict[str, str]) -> None:
+    Path("run").mkdir()
+    start = {**START, "git": {"commit": "b", "diff": ""}}
+    Path("run/provenance.json").write_text(json.dumps({"starts": [start]}))
+    monkeypatch.setattr(recorded, "code_changes", lambda *_: {Path("run/code.zip"): changed})
+    said = told(recorded.code(Path("run"), []))
+    if changed:
+        assert "warning: code: 1 module not as in code.zip: nlu/a.py changed; code: commit b there, abc here" in said
+    else:
+        assert said == "  ok: code: every module is as in code.zip"
 
 
 @pytest.mark.parametrize(
     ("changes", "world_size", "lines"),
     [
-        ({}, 1, ["ok: device, threads: as there: cpu, 3 threads, kernels for avx2, 1 rank"]),
-        ({"threads": 4}, 1, ["warning: threads: saved with another number of threads (4), scored with 3 -> set "
-                             "OMP_NUM_THREADS=4"]),
+        ({}, 1, ["ok: machine: as there: cpu, 3 threads, kernels for avx2, 1 rank"]),
+        ({"threads": 4}, 1, ["warning: machine: saved with another number of threads (4), scored with 3 -> score it"]),
         ({"device": "cuda", "torch": "1.9"}, 2,
-         ["warning: ranks: saved by 2 processes, scored by 1 -> score it there, or expect differences in",
-          "warning: device: saved with another device (cuda), scored with cpu -> score it there, or",
-          "warning: torch: saved with another version of torch (1.9), scored with 2.1 -> score it there"]),
-        ({"cpu": "avx512"}, 1, ["warning: kernels: saved with another CPU's kernels (avx512), scored with avx2 ->"]),
+         ["warning: machine: saved by 2 processes, scored by 1 -> score it there, or expect differences in",
+          "warning: machine: saved with another device (cuda), scored with cpu -> score it there, or",
+          "warning: machine: saved with another version of torch (1.9), scored with 2.1 -> score it there"]),
     ],
 )  # fmt: skip
-def test_the_present_device_and_threads_are_compared_with_the_recorded_ones(
+def test_the_present_machine_is_compared_with_the_recorded_one(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], world_size: int, lines: list[str]
 ) -> None:
     last = Path("run/checkpoints/last")
@@ -121,13 +117,12 @@ def test_the_present_device_and_threads_are_compared_with_the_recorded_ones(
     order = {"world_size": world_size, "machine": MACHINE | changes}
     monkeypatch.setattr(recorded, "read_order", lambda path: (4, order))
     ranks = Ranks(0, 1, torch.device("cpu"))
-    absent = told(recorded.computed_on(Path("run"), ranks, node_of("precision", "fp32"))).splitlines()
-    assert absent[0].startswith("  warning: device, threads: checkpoints/last, which records where it was")
+    absent = told(recorded.computed_on(Path("run"), ranks))
+    assert absent.startswith("  warning: machine: checkpoints/last, which records where it was")
     (last / "state.json").write_text("{}")
-    *found, precision = told(recorded.computed_on(Path("run"), ranks, node_of("precision", "fp32"))).splitlines()
+    found = told(recorded.computed_on(Path("run"), ranks)).splitlines()
     assert len(found) == len(lines)
     assert all(one.strip().startswith(line) for one, line in zip(found, lines, strict=True))
-    assert precision.startswith("  ok: precision: float32, as trained")
 
 
 def test_records_differ_by_the_largest_distance_of_their_predictions() -> None:

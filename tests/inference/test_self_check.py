@@ -10,7 +10,7 @@ from torch import Tensor
 
 import nlu
 from nlu import evaluate, predict
-from nlu.diagnosis import fast_paths
+from nlu.diagnosis import machine
 from nlu.inference import self_check
 from nlu.inference.self_check import BUDGET_S, library_of, uneven_layers
 from nlu.models.layers.linear import Linear
@@ -52,7 +52,7 @@ def in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_healthy_model_gives_no_warning(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert nlu.load(run).predict(["a b"]) and nlu.load(run, precision="bf16").predict(["a b"])
     assert NAMED not in caplog.text
-    assert fast_paths.batches().mark == "ok"
+    assert machine.batches().mark == "ok"
 
 
 @pytest.mark.usefixtures("in_another_order")
@@ -68,7 +68,7 @@ def test_a_layer_whose_rows_depend_on_their_number_is_named_once(run: Path, capl
     (said,) = [record.getMessage() for record in caplog.records if NAMED in record.getMessage()]
     # The head computes in fp32.
     assert "40 to 24 in bfloat16" in said and "24 to 2 in float32" in said and "oneDNN" in said
-    found = fast_paths.batches()
+    found = machine.batches()
     assert (
         found.mark == "warning" and "3072 to 768 in float32" in found.says and "768 to 3072 in bfloat16" in found.says
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from nlu.diagnosis.fast_paths import precision
+from nlu.diagnosis.machine import precision
 from nlu.training import auto
 from nlu.training.auto import choice_for
 from nlu.training.fp16 import Fp16
