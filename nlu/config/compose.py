@@ -178,7 +178,7 @@ class _Line:
                 return
         if parsed.package is None and not parsed.is_delete() and self.loader.is_choice(key):
             yield from self.choices(override, parsed)
-        elif "." not in key and self.loader.options(key):
+        elif "." not in key and not self.loader.is_choice(key) and self.loader.options(key):
             # A group that this command does not have.
             known = schema_of(self.loader.schema).keys
             self.problems.append(f"{key}: unknown key; {hint_of_key(key, known, self.loader.schema)}")
