@@ -233,7 +233,8 @@ def _annotation(found: Any, parameter: inspect.Parameter) -> Any:
     if parameter.annotation is parameter.empty:
         return Any
     try:
-        return get_type_hints(found.__init__ if isinstance(found, type) else found, include_extras=True)[parameter.name]
+        called = inspect.getattr_static(found, "__init__") if isinstance(found, type) else found
+        return get_type_hints(called, include_extras=True)[parameter.name]
     except (NameError, KeyError, TypeError, AttributeError):
         return Any
 

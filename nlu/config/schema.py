@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from nlu.config.choices import RUN, target_of, with_defaults
 from nlu.config.members import member_of, names_of
-from nlu.config.targets import TARGET
+from nlu.config.targets import TARGET, trust
 from nlu.config.types import (
     Duration,
     FoldCount,
@@ -151,6 +151,8 @@ class Run:
     note: str | None = None
     """A remark about the run, which reports and figures show; a run that is continued or ended takes the new one; null
     = none."""
+    plugins: list[str] = field(default_factory=list)
+    """Folders and modules (mine.py) of yours whose classes a `_target_` may name; [] = none."""
     trusted_packages: list[str] = field(default_factory=list)
     """Your own packages whose classes a `_target_` may name; [] = none."""
     trial: dict[str, Any] | None = None
@@ -190,6 +192,8 @@ class Run:
     @classmethod
     def of(cls, config: Mapping[str, Any], choices: Mapping[str, str] | None = None) -> Self:
         """Build from a validated configuration with all of its keys, as `nlu.config.entry.app.prepare` returns it."""
+        # A process that was started for this run trusts what its configuration does.
+        trust(config)
         known = {item.name: config[item.name] for item in fields(cls) if item.init and item.name in config}
         run = cls(**known | {"trainer": Trainer(**config["trainer"]), "folds": Folds(**config["folds"])})
         run.choices = dict(choices or config.get("choices") or {})

@@ -30,7 +30,7 @@ def is_node(value: Any) -> bool:
     return isinstance(value, dict) and TARGET in value
 
 
-Name = str | int | float | bool
+Name = Any
 """A class or label as the key of a mapping: a command line and YAML yield a name such as 1 as a number."""
 PositiveInt = Annotated[int, Ge(1)]
 OddPositiveInt = Annotated[int, Ge(1), Predicate(is_odd)]

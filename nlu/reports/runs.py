@@ -409,7 +409,7 @@ def metric_of(config: dict[str, Any]) -> tuple[str | None, bool]:
     return metric, own_name(metric or "") in constants.get("lower_is_better", ())
 
 
-def task_constants(config: dict[str, Any]) -> dict[str, Any]:
+def task_constants(config: dict[str, Any]) -> Mapping[str, Any]:
     """Return the constants of the class of the run's task; none if the class cannot be found here."""
     try:
         return facts_of(config.get("task._target_") or "")

@@ -23,7 +23,7 @@ class GridSweeper(Sweeper):
             hydra_context=hydra_context, task_function=task_function, config=config
         )
 
-    def sweep(self, arguments: list[str]) -> list[Sequence[object]]:
+    def sweep(self, arguments: list[str]) -> Sequence[Sequence[object]]:
         """Run the grid. Raises UserError, before anything is written, with everything that is wrong with any job."""
         # Imported here, since Hydra imports this file at each start.
         from hydra.core.override_parser.overrides_parser import OverridesParser

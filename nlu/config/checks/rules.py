@@ -61,7 +61,7 @@ def cross_problems(config: dict[str, Any]) -> list[str]:
     return found + [*_paths(config), *_tracker(config, constants), *_model(config, constants.get("model", {}), task)]
 
 
-def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     """Return the class constants of each group whose target is trusted and can be read; others are refused anyway."""
     found = {}
     for group, node in config.items():
@@ -72,7 +72,7 @@ def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, d
     return found
 
 
-def _metric(config: dict[str, Any], task: dict[str, Any]) -> Iterator[str]:
+def _metric(config: dict[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     metric = config["trainer"]["major_metric"]
     known = metrics_of(config["task"], task)
     for key, names in task.get("metrics_by_key", {}).items():
@@ -95,7 +95,7 @@ def _off(value: Any) -> str:
     return "null" if value is None else str(value).lower()
 
 
-def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]]) -> Iterator[str]:
+def _loss_and_head(config: dict[str, Any], constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield where loss and head do not fit what the task gives, or each other."""
     task, head_node = constants.get("task", {}), config["head"]
     # The name of a class is searched in all files of its group, so it is asked for only for a message.
@@ -140,7 +140,7 @@ def _loss_and_head(config: dict[str, Any], constants: dict[str, dict[str, Any]])
         )
 
 
-def _misfit(loss: dict[str, Any], task: dict[str, Any]) -> tuple[str, str] | None:
+def _misfit(loss: Mapping[str, Any], task: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return what a loss reads and what the task gives instead; None if they fit."""
     kind = facts_of(task["target"]).get("kind") if "target" in task else None
     kinds, reads = loss.get("kinds"), loss.get("reads", "logits")
@@ -151,7 +151,7 @@ def _misfit(loss: dict[str, Any], task: dict[str, Any]) -> tuple[str, str] | Non
     return None
 
 
-def _without_effect(config: dict[str, Any], head: dict[str, Any], name: Callable[[], str]) -> Iterator[str]:
+def _without_effect(config: dict[str, Any], head: Mapping[str, Any], name: Callable[[], str]) -> Iterator[str]:
     """Yield each choice that does not matter, because the head brings its own loss and decoding."""
     loss, task = config["loss"], config["task"]
     if (replaced := head.get("replaces_loss")) is not None:
@@ -207,7 +207,7 @@ def _trainer(trainer: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _parallel(config: dict[str, Any], strategy: dict[str, Any]) -> Iterator[str]:
+def _parallel(config: dict[str, Any], strategy: Mapping[str, Any]) -> Iterator[str]:
     if strategy.get("trains_apart") and config["data"].get("stream"):
         yield (
             f"parallel is {choice_of('parallel', config['parallel'][TARGET])}, under which a run can only be saved "
@@ -244,6 +244,9 @@ def _repeats(config: dict[str, Any]) -> Iterator[str]:
 
 
 def _paths(config: dict[str, Any]) -> Iterator[str]:
+    for plugin in config["plugins"]:
+        if not Path(plugin).expanduser().exists():
+            yield f"plugins has {plugin!r}, which does not exist; set it to a folder or a module of yours (mine.py)"
     vocab, pretrained = config["tokenizer"].get("vocab"), config["model"].get("pretrained")
     if vocab is not None and not _exists(vocab):
         yield f"tokenizer.vocab is {vocab!r}, which does not exist; set it to a vocab.txt or a tokenizer.json, or null"
@@ -275,7 +278,7 @@ def _on_the_hub(name: str) -> str:
     return f"a model of the hub is written hf://{name}; " if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) else ""
 
 
-def _tracker(config: dict[str, Any], constants: dict[str, dict[str, Any]]) -> Iterator[str]:
+def _tracker(config: dict[str, Any], constants: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     # The configuration of an older run lacks the tracker.
     tracker = constants.get("tracker", {})
     absent = {name: pip for name, pip in tracker.get("packages", {}).items() if find_spec(name) is None}
@@ -299,7 +302,7 @@ def _is_part_of_run(reference: str) -> bool:
     return is_checkpoint_of_run or path.with_name(path.name + ".index").is_file()
 
 
-def _model(config: dict[str, Any], constants: dict[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
+def _model(config: dict[str, Any], constants: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     model, max_len = config["model"], config["data"].get("max_len", 0)
     for key, other in constants.get("divisors", {}).items():
         value, whole = model.get(key), model.get(other)

@@ -73,7 +73,7 @@ def _model(target: str) -> Any:
     return create_model("Keys", __config__=_CONFIG, **fields)
 
 
-def _place(value: Any, location: Sequence[int | str]) -> list[int | str]:
+def _place(value: Any, location: Sequence[Any]) -> list[int | str]:
     """Return the part of pydantic's location that leads into a value; the rest names members of unions."""
     place: list[int | str] = []
     for part in location:
