@@ -45,20 +45,30 @@ class Loader(ConfigLoaderImpl):
         self, config_name: str | None, overrides: list[str], run_mode: RunMode, *args: Any, **options: Any
     ) -> DictConfig:
         """Compose as Hydra does. Keys that do not exist are set too; `nlu.config.checks.validate` refuses them."""
-        tolerant = {self.tolerant(text): text for text in overrides}
+        tolerant = self._tolerant(overrides)
         config = super().load_configuration(config_name, list(tolerant), run_mode, *args, **options)
         return self._completed(config, tolerant)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         """Compose a job of a sweep; see `load_configuration`."""
-        tolerant = {self.tolerant(text): text for text in sweep_overrides}
+        tolerant = self._tolerant(sweep_overrides)
         return self._completed(super().load_sweep_config(master_config, list(tolerant)), tolerant)
 
-    def tolerant(self, override: str) -> str:
-        """Return an override that sets its key whether it exists or not; choices and deletions stay as they are."""
-        key, equals, _ = override.lstrip("+").partition("=")
-        is_changed = not equals or override.startswith(("~", "++")) or key.startswith("hydra.searchpath")
-        return override if is_changed or self.is_choice(key) else f"++{override.lstrip('+')}"
+    def _tolerant(self, overrides: Sequence[str]) -> dict[str, str]:
+        """Return overrides that set and delete keys whether these exist or not, with what was given for each.
+
+        Choices stay as they are. A key is set before it is deleted, since Hydra deletes only what there is.
+        """
+        found: dict[str, str] = {}
+        for text in overrides:
+            key, equals, _ = text.lstrip("+~").partition("=")
+            if self.is_choice(key) or key.startswith("hydra.searchpath") or text.startswith("++"):
+                found[text] = text
+            elif text.startswith("~"):
+                found |= {text: text} if equals else {f"++{key}=null": "", text: text}
+            else:
+                found[f"++{text.lstrip('+')}" if equals else text] = text
+        return found
 
     def is_choice(self, key: str) -> bool:
         """Return whether the key of an override names a group of this command."""
@@ -88,7 +98,8 @@ class Loader(ConfigLoaderImpl):
         Those of Hydra's own keys stay tolerant, since Hydra composes each job of a sweep with them.
         """
         with read_write(config.hydra):
-            config.hydra.overrides.task = [given.get(text, text) for text in as_given(config.hydra.overrides.task)]
+            texts = (given.get(text, text) for text in as_given(config.hydra.overrides.task))
+            config.hydra.overrides.task = [text for text in texts if text]
         plain: Any = OmegaConf.to_container(config, resolve=False)
         del plain["hydra"]
         trust(plain)

@@ -88,6 +88,12 @@ def test_a_key_that_no_file_has_is_set_without_a_plus(find):
     assert find(*VALID, "hydra.job.env_set.FOO=1", "trainer.patience=3ep") == []
 
 
+def test_a_key_that_is_only_a_default_is_deleted_and_a_wrong_one_is_named(find):
+    assert find(*VALID, "~trainer.patience", "~trainer.max_duration", "~model.layers") == []
+    (problem,) = find(*VALID, "~trainer.patence")
+    assert problem.startswith("~trainer.patence: unknown key; nearest: trainer.patience")
+
+
 def test_every_choice_of_a_sweep_is_tried(find):
     assert find("name=a", "task=clasify,tag,tga", "seed=1,2", is_multirun=True)[:2] == [
         "task=clasify: unknown choice; nearest: classify; all: classify, tag",

@@ -1,6 +1,6 @@
 """Check a whole configuration against the schemas of its targets, before anything is built; report all problems."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nlu.config.checks.rules import cross_problems
@@ -58,6 +58,14 @@ def unknown_keys(config: Mapping[str, object], schema: str) -> list[str]:
             elif not node.schema.is_open:
                 wrong.append(f"{node.prefix}{name}")
     return found + [f"{key}: unknown key; {hint_of_key(key, valid, schema)}" for key in wrong]
+
+
+def unknown_deletions(config: Mapping[str, object], schema: str, deleted: Sequence[str]) -> list[str]:
+    """Return a problem for each deleted key that no schema has, beside keys that one has."""
+    known = known_keys(config, schema)
+    groups = {key.rpartition(".")[0] for key in known}
+    wrong = [key for key in deleted if "." in key and key.rpartition(".")[0] in groups and key not in known]
+    return [f"~{key}: unknown key; {hint_of_key(key, known, schema)}" for key in wrong]
 
 
 def known_keys(config: Mapping[str, object], schema: str = RUN) -> list[str]:

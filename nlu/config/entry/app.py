@@ -34,7 +34,7 @@ import nlu
 from nlu.config import stopping
 from nlu.config.checks.faults import fault_of, with_places
 from nlu.config.checks.reading import USER_MISTAKES
-from nlu.config.checks.validate import problems, unknown_keys
+from nlu.config.checks.validate import problems, unknown_deletions, unknown_keys
 from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.compose import Loader, compose
 from nlu.config.console import hide_tracebacks, leave_output, print_configuration
@@ -205,7 +205,9 @@ def checked_composition(
     mode = ["hydra.mode=MULTIRUN"] if is_multirun else []
     composed = compose(loader, config_name, [*overrides, *mode], is_multirun=is_multirun)
     of_hydra = checked(composed, is_multirun)
-    found = [*composed.problems, *of_hydra.problems]
+    plain: Any = OmegaConf.to_container(without_hydra(composed.config), resolve=False)
+    deleted = [one.key_or_group for one in composed.overrides if one.is_delete()]
+    found = [*composed.problems, *of_hydra.problems, *unknown_deletions(plain, loader.schema, deleted)]
     if found or not is_multirun:
         swept = tuple(one.key_or_group for one in composed.overrides if one.is_sweep_override())
         with current_config(composed.config):
