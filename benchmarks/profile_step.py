@@ -43,8 +43,9 @@ def class_of(name: str) -> str:
 def profile(size: str, arguments: argparse.Namespace) -> None:
     """Print the shares of one size."""
     import torch
+    from torch.autograd import DeviceType
 
-    from nlu.diagnosis.traced import trace
+    from nlu.diagnosis.traced import MODULE, PHASE, trace
 
     torch.set_num_threads(arguments.threads)
     run = native_run(
@@ -65,10 +66,13 @@ def profile(size: str, arguments: argparse.Namespace) -> None:
     step_s = (time.perf_counter() - began_s) / arguments.steps
     spent_s: Counter[str] = Counter()
     unnamed_s: Counter[str] = Counter()
-    for one in found.operators:
-        spent_s[class_of(one.name)] += one.own_s
-        if class_of(one.name) == "everything else":
-            unnamed_s[one.name] += one.own_s
+    for row in found.rows:
+        # The time of a kernel is that of the operator that started it too.
+        if row.device_type == DeviceType.CPU and not row.key.startswith((MODULE, PHASE)):
+            own_us = row.self_device_time_total if found.on_cuda else row.self_cpu_time_total
+            spent_s[class_of(row.key)] += own_us / 1e6 / arguments.steps
+            if class_of(row.key) == "everything else":
+                unnamed_s[row.key] += own_us / 1e6 / arguments.steps
     print(f"\n{size}, {arguments.precision}, batch {arguments.batch_size}: {1e3 * step_s:.1f} ms a step")
     for title, seconds in [*spent_s.most_common(), ("outside of operators", max(0.0, step_s - spent_s.total()))]:
         print(f"  {seconds / step_s:6.1%}  {1e3 * seconds:8.1f} ms  {title}")

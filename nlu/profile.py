@@ -5,6 +5,7 @@ python -m nlu.profile model=simbert_tiny data=tnews out=profiled    also a trace
 python -m nlu.profile run=outputs/mine rows=new.csv                 the rows that nlu.predict would predict
 """
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NoReturn
@@ -37,6 +38,9 @@ def main(composed: DictConfig) -> int:
 
         # Report missing files first: importing torch takes longer than all other checks.
         located = locate(config.run, config.checkpoint).of_head(config.head_name)
+    # Read when torch is imported: the profiler's own messages say nothing of a run.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from nlu.diagnosis.profiling import run_profile
     from nlu.launching.local import spread
 

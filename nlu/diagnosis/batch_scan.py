@@ -9,8 +9,8 @@ from typing import Any
 from nlu.config.errors import OutOfMemory
 from nlu.config.scan import Scan
 from nlu.config.schema import Trainer
+from nlu.diagnosis.profiled import device_name
 from nlu.diagnosis.steps import take_step
-from nlu.diagnosis.usable import device_name
 from nlu.optim.update import set_learning_rate
 from nlu.tasks.task import comparing_loss
 from nlu.training import host_memory

@@ -2,33 +2,24 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch.utils.flop_counter import FlopCounterMode
-
 from nlu.config.errors import UserError
 from nlu.config.inference import STANDARD, Input, Predict, Profile
-from nlu.data.examples import Examples, in_memory
+from nlu.data.examples import in_memory
 from nlu.data.order import evaluation_batches
-from nlu.diagnosis.bottlenecks import Measured, findings
-from nlu.diagnosis.limits import limit_gflops
-from nlu.diagnosis.profiled import Profiled
+from nlu.diagnosis.profiled import Profiled, device_name, memory_mb
 from nlu.diagnosis.traced import Traced, trace
-from nlu.diagnosis.usable import device_name, with_machine
 from nlu.display.progress import Progress
 from nlu.inference.locate import Located
 from nlu.inference.prediction import work_of
 from nlu.inference.source import found
 from nlu.inference.trained import load_trained
+from nlu.training.memory import peak_mb
 from nlu.training.phases import HostPhases, Phase, phases_on
 from nlu.training.ranks import Ranks
-
-MOST_TRACED = 3
-"""batches under the profiler"""
 
 
 def profile_prediction(
@@ -42,7 +33,6 @@ def profile_prediction(
     with found(config.rows, "auto", "rows") as file, progress.task("profiling") as bar:
         work = work_of(asked, trained, file, ranks)
         work.bar = bar
-        predictor = work.predictor
         phases = phases_on(ranks.device)
         encoded = _timed(work, trained.task, phases)
         rows = iter(work.source.rows())
@@ -50,8 +40,8 @@ def profile_prediction(
             work.piece(first)
         phases.catch_up()
         phases.start()
-        began_s = time.perf_counter()
         encoded.clear()
+        began_s = time.perf_counter()
         with phases.within("reading"):
             chunk = list(islice(rows, config.steps * batch_size))
         # A small file is used up by the warm-up, so its rows are predicted again, without the time of reading them.
@@ -61,53 +51,31 @@ def profile_prediction(
         work.piece(chunk)
         phases.catch_up()
         elapsed_s = time.perf_counter() - began_s
-        seconds = phases.take()
         part = in_memory(encoded[0], trained.layout)
-        batches = evaluation_batches(part.lengths_N, batch_size=batch_size, rank=0, world_size=1)
-        real, computed = int(part.lengths_N.sum()), tokens_with_padding(part, batches, trained.model.backbone.pads)
-        measured = with_machine(
-            Measured(
-                {phase: value / len(batches) for phase, value in seconds.items()},
-                real_tokens=real / len(batches),
-                computed_tokens=computed / len(batches),
-                is_prediction=True,
-            ),
-            ranks.device,
-        )
-        name = device_name(ranks.device)
+        lengths_N = part.lengths_N
+        batches = evaluation_batches(lengths_N, batch_size=batch_size, rank=0, world_size=1)
+        pads = trained.model.backbone.pads
+        computed = sum(lengths_N[each_B].max() * len(each_B) if pads else lengths_N[each_B].sum() for each_B in batches)
         profiled = Profiled(
-            "a batch of prediction",
-            len(batches),
-            name,
-            measured,
-            len(part) / elapsed_s,
-            real / elapsed_s,
-            computed / elapsed_s,
+            what="a batch of prediction",
+            steps=len(batches),
+            seconds={phase: value / len(batches) for phase, value in phases.take().items()},
+            examples_per_s=len(part) / elapsed_s,
+            real_tokens_per_s=int(lengths_N.sum()) / elapsed_s,
+            computed_tokens_per_s=int(computed) / elapsed_s,
+            peak_mb=peak_mb(ranks.device),
+            device=device_name(ranks.device),
+            limit_mb=memory_mb(ranks.device),
         )
-        some = predictor.encode([row.values for row, _ in chunk[: MOST_TRACED * batch_size]])  # type: ignore[union-attr]
-        with FlopCounterMode(display=False) as counter:
-            predictor.predict(some)
-        again = in_memory(some, trained.layout)
-        tokens = tokens_with_padding(
-            again,
-            evaluation_batches(again.lengths_N, batch_size=batch_size, rank=0, world_size=1),
-            trained.model.backbone.pads,
-        )
-        profiled.gflops = counter.get_total_flops() / max(1, tokens) * profiled.computed_tokens_per_s / 1e9
-        profiled.limit_gflops = limit_gflops(predictor.precision, ranks.device)
+        some = work.predictor.encode([row.values for row, _ in chunk[:batch_size]])  # type: ignore[union-attr]
 
         def predict(phases: HostPhases) -> None:
             phases.begin("forward")
-            predictor.predict(some)
+            work.predictor.predict(some)
             phases.begin("other")
 
         traced = trace(trained.model, ranks.device, predict, 1, path)
-    traced.scale(measured.computed_tokens / max(1, tokens))
-    profiled.modules, profiled.operators = traced.modules, traced.operators
-    profiled.measured = replace(
-        measured, operators=traced.calls, computing_s=traced.computing_s, traced_s=traced.passes_s
-    )
-    profiled.findings = findings(profiled.measured)
+    profiled.add(traced)
     return profiled, traced
 
 
@@ -133,11 +101,3 @@ def _timed(work: Any, task: Any, phases: HostPhases) -> list[Any]:
     within("output", task, "predictions")
     within("writing", work.output, "piece")
     return encoded
-
-
-def tokens_with_padding(part: Examples, batches: list[np.ndarray], pads: bool) -> int:
-    """Return the tokens that an encoder computes for batches of examples."""
-    lengths_N = part.lengths_N
-    if not pads:
-        return int(lengths_N.sum())
-    return int(sum(lengths_N[examples_B].max() * len(examples_B) for examples_B in batches))

@@ -33,15 +33,10 @@ def test_a_profile_has_the_time_of_operators_and_kernels_on_the_device(
     options = [option for option in (*MODEL, *PLAIN) if option != "trainer.device=cpu"]
     given = ("trainer.device=cuda", "steps=2", "warmup=1", f"out={tmp_path}/profiled")
     of_composed(profile.main, "profile", *options, *sets(tmp_path), *given)
-    assert "peak memory" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "device computes" in printed and "Self CUDA" in printed
     kept = json.loads((tmp_path / "profiled/profile.json").read_text())
-    taken_s = {one["name"]: one["own_s"] for one in kept["operators"]}
-    # Operators that start no kernel take no time of the device; the slowest one comes first.
-    assert next(iter(taken_s.values())) > 0 and kept["measured"]["peak_mb"] > 0
-    # Each kernel counts once, as part of its operator.
-    assert not [name for name in taken_s if name.startswith(("void ", "Memcpy", "Memset"))]
-    assert any(name.startswith("aten::") for name, own_s in taken_s.items() if own_s)
-    assert any(module["forward_s"] > 0 and module["backward_s"] > 0 for module in kept["modules"])
+    assert kept["peak_mb"] > 0 and 0 < kept["busy"] <= 1 and kept["limit_mb"] > kept["peak_mb"]
     events = json.loads((tmp_path / "profiled/trace.json").read_text())["traceEvents"]
     assert any(event.get("cat") == "kernel" for event in events)
     assert (tmp_path / "profiled/memory.png").exists()
