@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from nlu.config.choices import RUN, target_of, with_defaults
 from nlu.config.members import member_of, names_of
-from nlu.config.targets import TARGET, trust
+from nlu.config.targets import TARGET, modules_of, trust
 from nlu.config.types import (
     Duration,
     FoldCount,
@@ -198,6 +198,11 @@ class Run:
         run = cls(**known | {"trainer": Trainer(**config["trainer"]), "folds": Folds(**config["folds"])})
         run.choices = dict(choices or config.get("choices") or {})
         return run
+
+    @property
+    def own_packages(self) -> list[str]:
+        """The packages and modules of the user's own, of which the run keeps a copy."""
+        return [*self.trusted_packages, *modules_of(self.plugins)]
 
     def to_config(self) -> dict[str, Any]:
         """Return plain containers, as config.yaml holds them, without the keys of `nlu.preprocess`."""

@@ -18,19 +18,24 @@ _trusted = {"nlu"}
 
 
 def trust(config: Mapping[str, Any]) -> None:
-    """Trust the packages that a user's configuration names in `trusted_packages`, and those in its `plugins`.
-
-    `plugins` are folders or modules (mine.py) of the user's own; they can be imported from here on.
-    """
+    """Trust the packages that a user's configuration names in `trusted_packages`, and the modules of its `plugins`."""
     packages, plugins = config.get("trusted_packages"), config.get("plugins")
     _trusted.update(packages if isinstance(packages, list) else [])
-    for plugin in plugins if isinstance(plugins, list) else []:
+    _trusted.update(modules_of(plugins if isinstance(plugins, list) else []))
+
+
+def modules_of(plugins: Sequence[str]) -> list[str]:
+    """Return the modules in folders or files (mine.py) of a user's own, and make them importable in this process."""
+    found: list[str] = []
+    for plugin in plugins:
         path = Path(str(plugin)).expanduser().absolute()
         folder = path.parent if path.suffix == ".py" else path
-        names = {module.name for module in pkgutil.iter_modules([str(folder)])}
-        _trusted.update({path.stem} if path.suffix == ".py" else names)
+        found += (
+            [path.stem] if path.suffix == ".py" else [module.name for module in pkgutil.iter_modules([str(folder)])]
+        )
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
+    return found
 
 
 def is_trusted(target: str, trusted: Sequence[str] = ()) -> bool:

@@ -63,7 +63,7 @@ def of_run(reference: str) -> list[Section]:
     # The store is read in this process only; with the ranks of the run it would wait for the others.
     single, sets = replace(ranks, world_size=1), dict[str, Examples]()
     looks: list[tuple[str, Look]] = [
-        ("code", partial(recorded.code, run_dir, saved.trusted_packages)),
+        ("code", partial(recorded.code, run_dir, saved.own_packages)),
         ("versions", partial(recorded.versions, run_dir)),
         ("machine", partial(recorded.computed_on, run_dir, ranks)),
         ("pretrained weights", partial(recorded.beginning, run_dir, saved.model.get("pretrained"))),

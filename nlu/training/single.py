@@ -251,4 +251,4 @@ def write_command(
         run_dir, config.to_config(), devices=devices * ranks.world_size, world_size=ranks.world_size,
         parameters=parameters,
     )  # fmt: skip
-    snapshot_code(run_dir, config.trusted_packages)
+    snapshot_code(run_dir, config.own_packages)
