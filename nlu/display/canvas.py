@@ -163,35 +163,15 @@ def drawn(figure: Figure, form: str, salt: str = "nlu") -> bytes:
 
 
 def svg_of(name: str, figure: Figure) -> str:
-    """Return a figure as an element for a page of HTML, which refers to nothing outside it.
-
-    Parts that belong to a trial, by a gid such as trial-3 or, of several marks, trials-3-7, have its number as
-    `data-trial`.
-    """
+    """Return a figure as an element for a page of HTML, which refers to nothing outside it."""
     # Identifiers in a figure must differ from those of other figures on the page, so they are made from its name.
     text = drawn(figure, "svg", salt=name).decode()
     text = text[text.index("<svg") :]
     head, body = text[: text.index(">") + 1], text[text.index(">") + 1 :]
     size = re.search(r'viewBox="[^"]*"', head)
     assert size, "an SVG of matplotlib has a viewBox"
-    # Several lines of a figure belong to one trial, but an id must be unique on a page.
-    body = re.sub(r'<g id="trial-(\d+)">', r'<g data-trial="\1">', body)
-    first, *groups = re.split(r'<g id="trials-([\d-]+)">', body)
-    body = first + "".join(map(_marks_of_trials, groups[::2], groups[1::2]))
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     return f'<svg {size[0]} role="img" xmlns="http://www.w3.org/2000/svg">{" ".join(body.split())}'
-
-
-def _marks_of_trials(numbers: str, after: str) -> str:
-    """Return a group and what follows it, whose n-th mark belongs to the n-th trial."""
-    left = iter(numbers.split("-"))
-
-    def of_its_trial(found: re.Match[str]) -> str:
-        is_mark = not found[0].startswith("<defs") and (number := next(left, None)) is not None
-        return f'{found[0]}data-trial="{number}" ' if is_mark else found[0]
-
-    # matplotlib draws short marks as paths, and others as uses of one that it defines first.
-    return "<g>" + re.sub("<defs>.*?</defs>|<use |<path ", of_its_trial, after, flags=re.DOTALL)
 
 
 def scientific(axes: Axes) -> None:

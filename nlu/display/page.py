@@ -19,14 +19,13 @@ def write_page(
     counts: str,
     sections: Iterable[str],
     *,
-    look: Literal["plain", "survey", "search"] = "plain",
+    look: Literal["plain", "survey"] = "plain",
     facts: str = "",
-    after: str = "",
 ) -> None:
     """Write a page with a heading, a line below it, and sections.
 
-    `title` and `counts` are texts; `facts` above the sections, the sections and what comes `after` them are HTML.
-    `look` chooses among the rules in page.css.
+    `title` and `counts` are texts; `facts` above the sections and the sections are HTML. `look` chooses among the rules
+    in page.css.
     """
     # string.Template instead of format: the braces of CSS would have to be doubled.
     page = Template(part("page.html")).substitute(
@@ -36,7 +35,6 @@ def write_page(
         look=look,
         facts=facts,
         sections="\n".join(sections),
-        after=after,
     )
     write_text(path, page)
 

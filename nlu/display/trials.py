@@ -32,30 +32,12 @@ class TrialRow:
     examples: int | None
     wall_s: float | None
     params: dict[str, Any]
-    steps: list[tuple[int, float]]
-    """(examples seen, value) as reported, in order"""
     folder: str | None
     error: str
     measured: dict[str, float] = field(default_factory=dict)
     """objectives besides the metric, and the quantities of constraints"""
     broken: list[str] = field(default_factory=list)
     """the constraints that it breaks"""
-
-
-@dataclass(frozen=True)
-class SearchedKey:
-    """One searched key: the bounds of a number, or the choices of anything else."""
-
-    name: str
-    scale: str
-    """log | linear | choice"""
-    low: float = 0.0
-    high: float = 0.0
-    choices: list[str] = field(default_factory=list)
-
-    def text(self, value: object) -> str:
-        """Return a value of this parameter as one of its choices."""
-        return written(value)
 
 
 @dataclass(frozen=True)
@@ -67,7 +49,8 @@ class Summary:
     maximize: bool
     trials: list[TrialRow]
     """by number"""
-    params: list[SearchedKey]
+    params: list[str]
+    """the keys that any trial drew"""
     objectives: dict[str, bool] = field(default_factory=dict)
     """those besides the metric, by name, with whether more is better"""
     constraints: list[str] = field(default_factory=list)
@@ -128,14 +111,11 @@ def write_trials(path: Path, summary: Summary, place: Path) -> None:
 
     Folders of trials are relative to `place`, the folder of the search, so that it can be moved.
     """
-    names = [param.name for param in summary.params]
     text = io.StringIO()
     # Only searches with such goals have these columns.
     goals = [*summary.quantities, *["front"] * bool(summary.objectives), *["feasible"] * bool(summary.constraints)]
-    text.write(
-        "\t".join(["trial", "state", summary.metric, "sd", "examples", "wall_s", *goals, *names, "folder", "error"])
-        + "\n"
-    )
+    names = ["trial", "state", summary.metric, "sd", "examples", "wall_s", *goals, *summary.params, "folder", "error"]
+    text.write("\t".join(names) + "\n")
     # A run that a constraint refuses has its parameters as an integer, and the result of a trial as a float.
     whole = {
         name for name in summary.quantities if all(_is_whole(trial.measured.get(name)) for trial in summary.trials)
@@ -143,7 +123,7 @@ def write_trials(path: Path, summary: Summary, place: Path) -> None:
     for trial in summary.trials:
         cells = [trial.number, trial.state, trial.value, trial.sd, trial.examples, trial.wall_s]
         cells += [_goal(summary, trial, name, is_whole=name in whole) for name in goals]
-        cells += [trial.params.get(name) for name in names]
+        cells += [trial.params.get(name) for name in summary.params]
         text.write("\t".join(_cell(value) for value in [*cells, _within(place, trial.folder), trial.error]) + "\n")
     write_text(path, text.getvalue())
 
@@ -174,23 +154,7 @@ def _cell(value: object) -> str:
 
 def print_trials(summary: Summary) -> None:
     """Print the trials, best first; of a long search only the first ones, and how many are left out."""
-    shown = summary.ranked[:MAX_PRINTED]
-    columns = [
-        Column("trial", [str(trial.number) for trial in shown]),
-        Column("state", [trial.state for trial in shown], is_number=False),
-        Column(summary.metric, [metric_text(trial.value) for trial in shown]),
-    ]
-    if any(trial.sd is not None for trial in shown):
-        columns.append(Column("sd", ["" if trial.sd is None else metric_text(trial.sd) for trial in shown]))
-    columns += [
-        Column("examples", [count_text(trial.examples) for trial in shown], may_go=1),
-        Column("wall", [duration_text(trial.wall_s) for trial in shown], may_go=2),
-    ]
-    columns += goal_columns(summary, shown)
-    for param in summary.params:
-        values = [value_text(trial.params.get(param.name)) for trial in shown]
-        columns.append(Column(param.name, values, is_number=False))
-    table, gone = fitted(columns)
+    table, gone = fitted(columns_of(summary, summary.ranked[:MAX_PRINTED]))
     print_table("", table, "", summary.counts)
     for line in [front_line(summary), infeasible_line(summary)]:
         if line:
@@ -202,7 +166,26 @@ def print_trials(summary: Summary) -> None:
     _print_failures([trial for trial in summary.trials if trial.state == "failed"])
 
 
-def goal_columns(summary: Summary, shown: list[TrialRow]) -> list[Column]:
+def columns_of(summary: Summary, shown: list[TrialRow]) -> list[Column]:
+    """Return the columns of a table of these trials."""
+    columns = [
+        Column("trial", [str(trial.number) for trial in shown]),
+        Column("state", [trial.state for trial in shown], is_number=False),
+        Column(summary.metric, [metric_text(trial.value) for trial in shown]),
+    ]
+    if any(trial.sd is not None for trial in shown):
+        columns.append(Column("sd", ["" if trial.sd is None else metric_text(trial.sd) for trial in shown]))
+    columns += [
+        Column("examples", [count_text(trial.examples) for trial in shown], may_go=1),
+        Column("wall", [duration_text(trial.wall_s) for trial in shown], may_go=2),
+    ]
+    columns += _goal_columns(summary, shown)
+    for name in summary.params:
+        columns.append(Column(name, [value_text(trial.params.get(name)) for trial in shown], is_number=False))
+    return columns
+
+
+def _goal_columns(summary: Summary, shown: list[TrialRow]) -> list[Column]:
     """Return the columns of what was measured, which trials are on the front, and which break a constraint."""
     columns = [
         Column(name, [quantity_text(trial.measured.get(name)) for trial in shown]) for name in summary.quantities

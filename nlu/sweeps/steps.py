@@ -24,8 +24,8 @@ the job waits"""
 PAUSED_AT = "paused_at"
 """system attribute of a trial: the examples at which the search paused it; a later step continues it"""
 PAUSE = "pause_"
-"""system attribute of a trial, with the number of decisions so far: after how many examples (`at`) it was paused, and
-`why`; for people, and written before `paused_at`"""
+"""system attribute of a trial, with the number of decisions so far: after how many examples (`at`) it was paused; for
+the table of decisions, and written before `paused_at`"""
 ASKS = "asks"
 """user attribute of a trial: the examples after which its job waits for a decision"""
 STOP = "stop"
@@ -51,9 +51,9 @@ def steps_of(trial: FrozenTrial) -> list[tuple[str, dict[str, Any]]]:
     return sorted((name, step) for name, step in trial.system_attrs.items() if name.startswith(STEP))
 
 
-def pause_of(at: int, why: Mapping[str, Any], number: int) -> tuple[str, dict[str, Any]]:
-    """Return name and value of the attribute that says why a trial is paused, after `number` decisions in all."""
-    return f"{PAUSE}{number:05d}", {"at": at, "why": dict(why)}
+def pause_of(at: int, number: int) -> tuple[str, dict[str, Any]]:
+    """Return name and value of the attribute of a pause, after `number` decisions in all."""
+    return f"{PAUSE}{number:05d}", {"at": at}
 
 
 def pauses_of(trial: FrozenTrial) -> list[tuple[int, dict[str, Any]]]:

@@ -7,26 +7,23 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any
 
 import optuna
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
-from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial
 
 from nlu.config.checks.reading import quoted
 from nlu.config.choices import conf_dir
 from nlu.config.words import path_text
-from nlu.display.decisions import Insight, write_decisions
 from nlu.display.search import draw_figures, write_figures, write_search_page
 from nlu.display.tables import metric_text, print_table
 from nlu.display.trials import (
-    SearchedKey,
     Summary,
     TrialRow,
     print_trials,
@@ -36,9 +33,8 @@ from nlu.display.trials import (
 )
 from nlu.storage.files import write_text
 from nlu.sweeps.channel import OUTCOME, worked_s
-from nlu.sweeps.decisions import decision_rows
+from nlu.sweeps.decisions import decision_rows, write_decisions
 from nlu.sweeps.goals import MEASURED, Goals, front_of
-from nlu.sweeps.importances import importances_of
 from nlu.sweeps.steps import PART_ENDS, is_paused, value_at_end
 
 TRIALS, DECISIONS, PAGE, BEST = "trials.tsv", "decisions.tsv", "index.html", Path("experiment") / "best.yaml"
@@ -56,18 +52,19 @@ def write_summary(study: optuna.Study, folder: Path) -> None:
 
     `summary/trials.tsv` has a row for each trial, `summary/decisions.tsv` one for each decision about a trial,
     `summary/*.png` are figures, `summary/index.html` is a page that needs no other file, and `experiment/best.yaml` is
-    the best trial as an experiment (`--config-dir FOLDER experiment=best`). A figure without content is left out, with
-    a sentence in the page. The files of an earlier call are replaced; without a complete trial, best.yaml is removed.
+    the best trial as an experiment (`--config-dir FOLDER experiment=best`). A figure without content is left out. The
+    files of an earlier call are replaced; without a complete trial, best.yaml is removed.
     """
     summary = read_summary(study)
-    insight = insight_of(study)
+    decisions = decision_rows(study.get_trials(deepcopy=False))
     command = best_command(folder, summary) if write_best(summary, folder / BEST) else None
-    figures = draw_figures(summary, insight)
-    _write_tables(folder, summary, insight)
+    figures = draw_figures(study, summary)
+    write_trials(folder / FOLDER / TRIALS, summary, folder)
+    write_decisions(folder / FOLDER / DECISIONS, decisions)
     pictures = write_figures(folder / FOLDER, figures)
-    write_search_page(folder / FOLDER / PAGE, summary, figures, insight, command)
+    write_search_page(folder / FOLDER / PAGE, summary, figures, command)
     print_trials(summary)
-    tables = [folder / FOLDER / TRIALS, *([folder / FOLDER / DECISIONS] if insight.decisions else [])]
+    tables = [folder / FOLDER / TRIALS, *([folder / FOLDER / DECISIONS] if decisions else [])]
     for path in [*pictures, *tables, folder / FOLDER / PAGE]:
         print_table(path_text(path))
     if command:
@@ -76,31 +73,6 @@ def write_summary(study: optuna.Study, folder: Path) -> None:
         if trial.number in summary.front:
             name = f"trial_{trial.number}"
             print_table(f"trial {trial.number} of the front: {best_command(folder, summary, name, trial)}")
-
-
-def write_page_so_far(study: optuna.Study, folder: Path, as_of_s: float) -> None:
-    """Write tables and page of a search that has not ended, as `write_summary` does, and print nothing.
-
-    Each file is replaced atomically. The page says that the trials are as of `as_of_s`, in seconds since 1970.
-    """
-    summary = read_summary(study)
-    insight = insight_of(study)
-    _write_tables(folder, summary, insight)
-    figures = draw_figures(summary, insight)
-    write_search_page(folder / FOLDER / PAGE, summary, figures, insight, None, as_of_s=as_of_s)
-
-
-def _write_tables(folder: Path, summary: Summary, insight: Insight) -> None:
-    write_trials(folder / FOLDER / TRIALS, summary, folder)
-    write_decisions(folder / FOLDER / DECISIONS, insight.decisions)
-
-
-class OfNumbers(Protocol):
-    """A distribution over numbers."""
-
-    low: float
-    high: float
-    log: bool
 
 
 def read_summary(study: optuna.Study) -> Summary:
@@ -118,7 +90,7 @@ def read_summary(study: optuna.Study) -> Summary:
         _metric_of(rows) or "value",
         maximize=maximize,
         trials=rows,
-        params=list(_parameters(trials)),
+        params=list(dict.fromkeys(name for trial in trials for name in trial.distributions)),
         objectives=dict(goals.objectives),
         constraints=[each.text for each in goals.constraints],
         front=front_of(trials, goals, maximize=maximize),
@@ -146,13 +118,12 @@ def _metric_of(rows: list[TrialRow]) -> str | None:
 
 def _row(trial: FrozenTrial, maximize: bool, goals: Goals) -> TrialRow:
     outcome: dict[str, Any] = trial.user_attrs.get(OUTCOME) or {}
-    steps = [(step, value) for step, value in sorted(trial.intermediate_values.items()) if math.isfinite(value)]
-    last_step = steps[-1][0] if steps else None
+    reports = {at: value for at, value in trial.intermediate_values.items() if math.isfinite(value)}
     state = "paused" if is_paused(trial) else STATES[trial.state.name]
     value = trial.values[0] if state == "complete" and trial.values else None
     if value is None and state != "failed":
         # The job wrote it, unless it still runs.
-        best = (max if maximize else min)((value for _, value in steps), default=None)
+        best = (max if maximize else min)(reports.values(), default=None)
         ends = trial.user_attrs.get(PART_ENDS)
         # Of a trial whose folds have ended in part, their mean, by which the search compares it too.
         value = outcome.get("value", value_at_end(trial, ends[-1]) if ends else best)
@@ -162,46 +133,14 @@ def _row(trial: FrozenTrial, maximize: bool, goals: Goals) -> TrialRow:
         state=state,
         value=value,
         sd=outcome.get("sd"),
-        examples=outcome.get("examples") or last_step,
+        examples=outcome.get("examples") or max(reports, default=None),
         wall_s=wall_s,
         params=dict(trial.params),
-        steps=steps,
         folder=outcome.get("folder"),
         error=outcome.get("error") or "",
         measured=dict(measured := trial.user_attrs.get(MEASURED, {})),
         broken=[text for text, violation in goals.violations(measured).items() if violation > 0],
     )
-
-
-def _parameters(trials: list[FrozenTrial]) -> Iterator[SearchedKey]:
-    """Yield every key that any trial drew, with the bounds of all its distributions together."""
-    held: dict[str, list[BaseDistribution]] = {}
-    for trial in trials:
-        for name, distribution in trial.distributions.items():
-            held.setdefault(name, []).append(distribution)
-    for name, distributions in held.items():
-        numbers = [each for each in distributions if _is_of_numbers(each)]
-        if len(numbers) == len(distributions):
-            low, high = min(each.low for each in numbers), max(each.high for each in numbers)
-            yield SearchedKey(name, "log" if numbers[0].log else "linear", float(low), float(high))
-        else:
-            listed = (choice for each in distributions for choice in getattr(each, "choices", ()))
-            yield SearchedKey(name, "choice", choices=list(dict.fromkeys(map(written, listed))))
-
-
-def _is_of_numbers(distribution: object) -> TypeGuard[OfNumbers]:
-    """Return whether a distribution has bounds; one that is not over numbers has choices."""
-    return hasattr(distribution, "low")
-
-
-def insight_of(study: optuna.Study) -> Insight:
-    """Return what a search found out besides its trials: its decisions, and PED-ANOVA's importances over the complete
-    trials."""
-    # Its libraries take half a second to import.
-    from optuna.study import StudyDirection
-
-    frozen = study.get_trials(deepcopy=False)
-    return Insight(*importances_of(study), decision_rows(frozen, maximize=study.direction == StudyDirection.MAXIMIZE))
 
 
 def write_best(summary: Summary, path: Path) -> bool:

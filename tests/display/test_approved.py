@@ -30,9 +30,7 @@ from nlu.display import (
 )
 from nlu.display import figures as of_runs
 from nlu.display.comparison import Curve, Drawing, KeptScores
-from nlu.display.decisions import DecisionRow, Insight
-from nlu.display.front import draw_front
-from nlu.display.trials import SearchedKey, Summary, TrialRow
+from nlu.display.trials import Summary, TrialRow
 from nlu.runs.records import COST_COLUMNS, TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.approving import assert_approved, page_in_lines
 from tests.display.described import described
@@ -70,8 +68,7 @@ def run_figures(folder: Path) -> dict[str, Figure | None]:
 
 
 def a_search(*, maximize: bool) -> Summary:
-    params = [SearchedKey("optimizer.lr", "log", 1e-4, 1e-2), SearchedKey("layers", "linear", 2, 12),
-              SearchedKey("pooling.kind", "choice", choices=["mean", "the first of all tokens", "3"])]  # fmt: skip
+    params = ["optimizer.lr", "layers", "pooling.kind"]
     values: list[tuple[str, float | None, dict[str, Any]]] = [
         ("complete", 0.5, {"optimizer.lr": 1e-4, "layers": 2, "pooling.kind": "mean"}),
         ("pruned", 0.125, {"optimizer.lr": 1e-2, "layers": 7}),
@@ -85,21 +82,11 @@ def a_search(*, maximize: bool) -> Summary:
     rows = [
         TrialRow(
             number, state, value, 0.01 * number if number % 2 else None, 1000 * number or None, 59.9 * number or None,
-            given, [(8 * step + 8, value - 0.03 * step) for step in range(number + 1)] if value else [],
-            None if number == 7 else f"/search/{number}", "disk  full" if state == "failed" else "",
+            given, None if number == 7 else f"/search/{number}", "disk  full" if state == "failed" else "",
         )
         for number, (state, value, given) in enumerate(values)
     ]  # fmt: skip
     return Summary("study", "dev/f1" if maximize else "dev/loss", maximize, rows, params)
-
-
-def an_insight() -> Insight:
-    decisions = [
-        DecisionRow(0, 0, "begun", 0, 1600, None, "drawn at <random>"),
-        DecisionRow(1, 0, "paused", 1664, None, 0.5, "trial 2 has the better chance"),
-    ]
-    shares = {"optimizer.lr": 0.625, "layers": 0.25, "pooling.kind": 0.125}
-    return Insight(shares, "by <fANOVA>", decisions)
 
 
 def with_goals(summary: Summary) -> Summary:
@@ -117,24 +104,6 @@ def with_goals(summary: Summary) -> Summary:
     ]
     constraints = ["latency_ms<=5", "parameters<=10000"]
     return replace(summary, trials=rows, objectives={"latency_ms": False}, constraints=constraints, front=[4, 0])
-
-
-def goal_figures(folder: Path) -> dict[str, Figure | None]:
-    two = with_goals(a_search(maximize=True))
-    three = replace(two, objectives={"latency_ms": False, "parameters": False}, front=[4, 0])
-    found: dict[str, Figure | None] = {"front": draw_front(two), "front_of_three": draw_front(three)}
-    found["history"] = search.draw_figures(two, Insight())["history"]
-    return found | {"front_of_one": draw_front(a_search(maximize=True))}
-
-
-def search_figures(folder: Path) -> dict[str, Figure | None]:
-    found: dict[str, Figure | None] = {**search.draw_figures(a_search(maximize=True), an_insight())}
-    lower = a_search(maximize=False)
-    found |= {f"{name}_lower": one for name, one in search.draw_figures(lower, Insight()).items()}
-    one = replace(lower, trials=lower.trials[:1], params=[SearchedKey("p", "linear", 3, 3)])
-    one.trials[0].params["p"] = 3
-    many = {f"key_{number}": 1 / (number + 1) for number in range(25)}
-    return found | {f"{name}_one": each for name, each in search.draw_figures(one, Insight(many)).items()}
 
 
 def kept(names: list[str], runs: int, shift: float) -> KeptScores:
@@ -260,8 +229,8 @@ def length_figures(folder: Path) -> dict[str, Figure | None]:
 
 
 DRAWN: dict[str, Callable[[Path], dict[str, Figure | None]]] = {
-    "run": run_figures, "search": search_figures, "comparison": comparison_figures, "scores": score_figures,
-    "goal": goal_figures, "survey": survey_figures, "lengths": length_figures,
+    "run": run_figures, "comparison": comparison_figures, "scores": score_figures,
+    "survey": survey_figures, "lengths": length_figures,
 }  # fmt: skip
 
 
@@ -392,14 +361,10 @@ def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(module, "svg_of", lambda name, figure: f"<svg>{name}</svg>")
     whole, none = a_search(maximize=True), a_search(maximize=True)
     none.trials[:] = [replace(none.trials[3], params={"a": math.nan, "pooling.kind": 3})]
-    search.write_search_page(
-        tmp_path / "search.html", whole, search.draw_figures(whole, an_insight()), an_insight(), "train a&b"
-    )
-    search.write_search_page(tmp_path / "no search.html", none, {}, Insight(), None)
-    goals = with_goals(whole)
-    search.write_search_page(
-        tmp_path / "search with goals.html", goals, search.draw_figures(goals, Insight()), Insight(), None
-    )
+    figure = canvas.new_figure()[0]
+    search.write_search_page(tmp_path / "search.html", whole, dict.fromkeys(search.TITLES, figure), "train a&b")
+    search.write_search_page(tmp_path / "no search.html", none, {}, None)
+    search.write_search_page(tmp_path / "search with goals.html", with_goals(whole), {"front": figure}, None)
     survey_page.write_survey_page(tmp_path / "survey.html", "files of <mine>", a_survey())
     survey_page.write_survey_page(tmp_path / "bare survey.html", "files", a_bare_survey())
     header, lines = [("run", False), ("f1", True), ("text", False)], [["a", "0.5", "t" * 30], ["b<", "0.25", ""]]
@@ -411,19 +376,13 @@ def test_pages_show_what_was_approved(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> None:
-    found = search.draw_figures(a_search(maximize=True), an_insight())
-    svg = canvas.svg_of("history", found["history"])
-    assert set(re.findall(r'data-trial="(\d+)"', svg)) == {"0", "1", "2", "3", "4", "5", "6"}
+    found = {name: canvas.new_figure()[0] for name in ("one", "two")}
+    for each in found.values():
+        each.axes[0].plot([1, 2], [0.5, 0.25])
+    svg = canvas.svg_of("one", found["one"])
     assert "<g id=" not in svg and svg.startswith('<svg viewBox="0 0 720 432" role="img"') and svg.endswith("</svg>")
-    clips = [
-        set(re.findall(r'clipPath id="(\w+)"', canvas.svg_of(name, found[name]))) for name in ("history", "importances")
-    ]
+    clips = [set(re.findall(r'clipPath id="(\w+)"', canvas.svg_of(name, found[name]))) for name in found]
     assert all(clips) and not set.intersection(*clips)
-    marks = canvas.svg_of("slices", found["slices"])
-    drawn_marks = re.findall(r'<(?:use|path) data-trial="(\d+)"', marks)
-    assert {number: drawn_marks.count(number) for number in drawn_marks} == {
-        "0": 3, "1": 2, "2": 3, "3": 3, "4": 3, "5": 3, "6": 3
-    }, "a mark in the slice of each of its parameters"  # fmt: skip
     with pytest.MonkeyPatch.context() as patched:
         # Of a survey one is enough.
         patched.setattr(survey_page, "_histogram", lambda *unused: None)
@@ -434,8 +393,8 @@ def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> 
         re.findall(r"var\(--[\w-]+\)|currentColor", drawn["labels"])
     )
     assert survey_page.TEXT_COLOUR not in drawn["labels"] and survey_page.GRID_COLOUR not in drawn["labels"]
-    kept_files = comparison.write_figures(tmp_path, {"one": found["history"]}, ("svg", "pdf"))
+    kept_files = comparison.write_figures(tmp_path, {"one": found["one"]}, ("svg", "pdf"))
     assert [path.name for path in kept_files] == ["one.svg", "one.pdf"] and kept_files[1].read_bytes()[:4] == b"%PDF"
     (tmp_path / "parallel.png").touch()
-    assert [path.name for path in search.write_figures(tmp_path, {"history": found["history"]})] == ["history.png"]
+    assert [path.name for path in search.write_figures(tmp_path, {"history": found["one"]})] == ["history.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["history.png", "one.pdf", "one.svg"]

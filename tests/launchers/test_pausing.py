@@ -1,7 +1,6 @@
 """Searches that pause trials: the loop of a search with jobs in this process, killed at any write and continued."""
 
 import math
-import re
 import threading
 import time
 from types import SimpleNamespace
@@ -21,7 +20,6 @@ from nlu.sweeps.faults import last_line
 from nlu.sweeps.goals import NO_GOALS
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.sampling import SeededByTrial
-from nlu.sweeps.schedulers.freeze_thaw import TIE
 from nlu.sweeps.space import Branch, Space
 from nlu.sweeps.storage import open_storage, storage_url
 from tests.few import first
@@ -49,12 +47,12 @@ class World:
     """What outlives a process: the journal, the checkpoints of the jobs, and the steps that they trained."""
 
     def __init__(
-        self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=(), until_plateau=None,
+        self, folder, pruner="asha", n_trials=9, count=1, max_examples=None, fails=(),
         sampler=RandomSampler, length=LENGTH, save_s=0.0, max_hours=None,
         space=SPACE, first=(), stops=(),
     ):  # fmt: skip
         self.folder, self.n_trials, self.count, self.fails = folder, n_trials, count, fails
-        self.until_plateau, self.sampler, self.length, self.save_s = until_plateau, sampler, length, save_s
+        self.sampler, self.length, self.save_s = sampler, length, save_s
         self.max_hours, self.space, self.first, self.stops = max_hours, space, first, stops
         self.spec = {"name": pruner, "min_resource": STEP_EXAMPLES, "max_resource": LENGTH * STEP_EXAMPLES,
                      "reduction_factor": 3, "max_examples": max_examples, "parts": 1}  # fmt: skip
@@ -71,7 +69,7 @@ class World:
         )
         study_id = storage.get_study_id_from_name("s")
         settings = {"stop_after_same_failures": 0, "retries": 0, "on_failure": "continue", "keep": "all",
-                    "max_hours": self.max_hours, "until_plateau": self.until_plateau}  # fmt: skip
+                    "max_hours": self.max_hours}  # fmt: skip
         plan = SimpleNamespace(
             spec=self.spec, space=self.space, composed_value=None, centers={}, first=self.first, seed=0,
             storage=storage, study=study, study_id=study_id, url=url,
@@ -306,56 +304,19 @@ def test_several_trials_at_a_time_keep_to_the_budget_and_never_share_a_step(tmp_
     assert best.state.name == "COMPLETE"
 
 
-@pytest.mark.parametrize("pruner", ["asha", "freeze_thaw"])
-def test_on_a_plateau_no_trial_begins_and_the_best_one_ends(tmp_path, pruner):
-    world = unbroken(tmp_path, pruner=pruner, n_trials=40, max_examples=20 * LENGTH * STEP_EXAMPLES, until_plateau=2)
-    found = world.trials()
-    complete = [trial for trial in found if trial.state.name == "COMPLETE"]
-    assert len(found) < 40 and len(complete) >= 1
-    best = max(value for trial in found for value in trial.intermediate_values.values())
-    assert max(trial.value for trial in complete) == best
-    cost = sum(trial.last_step for trial in found)
-    assert cost < 20 * LENGTH * STEP_EXAMPLES
-
-
-def test_each_pause_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path):
+def test_each_promotion_of_asha_has_the_place_of_the_trial_at_its_rung(tmp_path):
     world = unbroken(tmp_path)
     found = world.trials()
-    first = {trial.number: trial.intermediate_values[100] for trial in found}
-    pauses = {trial.number: [pause for _, pause in steps.pauses_of(trial)] for trial in found}
-    at_first = {number: own[0] for number, own in pauses.items() if own and own[0]["at"] == 100}
-    assert len(at_first) >= 7, "the others went on at once"
-    for number, pause in at_first.items():
-        # Trials begin one after the other.
-        came = [first[other] for other in range(number + 1)]
-        rank = 1 + sum(value > first[number] for value in came)
-        why = pause["why"]
-        assert (pause["at"], why["rung"], why["rank"], why["of"]) == (100, 100, rank, number + 1)
-        assert why["pass"] == (number + 1) // 3
-    rows = decision_rows(found, maximize=True)
-    assert [row.number for row in rows] == sorted(row.number for row in rows)
-    assert sum(row.what == "paused" for row in rows) == sum(map(len, pauses.values()))
-    thawed = [row for row in rows if row.what == "thawed"]
-    promoted = [row.why for row in thawed if row.until <= 300]
-    assert promoted and all(
-        re.fullmatch(r"\d+.. of \d at \d00 examples; the best( \d)? continues?", why) for why in promoted
-    )
-
-
-def test_freeze_thaw_pauses_a_trial_for_one_that_more_probably_improves(tmp_path):
-    world = unbroken(tmp_path, pruner="freeze_thaw", n_trials=12, max_examples=4000)
-    found = world.trials()
-    pauses = [pause["why"] for trial in found for _, pause in steps.pauses_of(trial)]
-    by_model = [why for why in pauses if why["rule"] == "model"]
-    assert by_model and all(0 <= why["chance"] <= why["theirs"] <= 1 for why in by_model)
-    decided = {name: step["why"] for trial in found for name, step in steps.steps_of(trial)}
-    for trial in found:
-        for number, pause in steps.pauses_of(trial):
-            if pause["why"]["rule"] == "model":
-                # The next decision is made from the same trials once the job has ended.
-                assert decided[f"step_{number:05d}"]["chance"] == pause["why"]["theirs"]
-    for why in decided.values():
-        assert why.get("second", 0) < why.get("chance", 0) + TIE
+    rows = decision_rows(found)
+    assert [row["decision"] for row in rows] == sorted(row["decision"] for row in rows)
+    assert sum(row["what"] == "paused" for row in rows) == sum(len(steps.pauses_of(trial)) for trial in found) >= 7
+    promoted = [row for row in rows if row["what"] == "thawed" and row["rule"] == "promoted" and row["rung"] == 100]
+    assert promoted
+    for row in promoted:
+        # Of the trials that had begun by then, one after the other.
+        came = [trial.intermediate_values[100] for trial in found[: row["of"]]]
+        assert row["rank"] == 1 + sum(value > found[row["trial"]].intermediate_values[100] for value in came)
+        assert row["rank"] <= row["pass"] == row["of"] // 3
 
 
 def test_a_failed_trial_is_not_continued_and_the_search_ends(tmp_path):

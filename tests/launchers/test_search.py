@@ -117,17 +117,6 @@ def test_another_programs_number_is_the_value(tmp_path):
     assert sorted(trial.value for trial in trials(tmp_path / "s")) == [2.0, 4.0]
 
 
-def test_a_search_ends_on_a_plateau_and_its_continuation_counts_on(tmp_path):
-    more = ("lr=tag(log,interval(0.001,1))", "hydra.sweeper.n_trials=60", "hydra.sweeper.until_plateau=4")
-    said = search(tmp_path / "s", *more)
-    values = [trial.value for trial in trials(tmp_path / "s")]
-    best = values.index(max(values))
-    assert best == len(values) - 5 < 55
-    assert "no better value in 4 trials (hydra.sweeper.until_plateau): no new trial begins" in said
-    search(tmp_path / "s", *more)
-    assert len(trials(tmp_path / "s")) == len(values)
-
-
 def test_a_search_ends_after_its_hours_with_what_it_has(tmp_path):
     more = ("lr=tag(log,interval(0.001,1))", "step_s=0.1", "hydra.sweeper.n_trials=60", "hydra.sweeper.max_hours=3e-4")
     said = search(tmp_path / "s", *more)

@@ -109,7 +109,7 @@ def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path
     monkeypatch.setattr(_impl, "end_jobs", lambda slots, running, folder, board: ended.append(running))
     monkeypatch.setattr(_impl, "announce", lambda *_: None)
     monkeypatch.setattr(_impl.Search, "_loop", loop)
-    settings = {"stop_after_same_failures": 0, "keep": "all", "max_hours": None, "until_plateau": None}
+    settings = {"stop_after_same_failures": 0, "keep": "all", "max_hours": None}
     plan: Any = SimpleNamespace(
         folder=tmp_path, settings=settings, n_trials=2, is_run=False, storage=SimpleNamespace(), spec={"name": "none"},
         composed_value=None, space=None, seed=0, centers={}, first=[],

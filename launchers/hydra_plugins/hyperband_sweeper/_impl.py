@@ -26,10 +26,9 @@ from ._board import Board, Idle, announce, ended_line, parameters, when
 from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running, end_jobs, none_completed
 from ._folder import bring_trials_back
 from ._keeping import Keeper
-from ._pages import Pages
 from ._plan import SearchPlan
 from ._slots import REMEDY, Ended
-from ._steps import Steps, examples_of, paused_line, spent_line, thawed_reason
+from ._steps import Steps, examples_of, paused_line, spent_line
 from ._stopping import WHY, Canceller, outcome_of
 
 ATTEMPT, LAUNCHES = "attempt", "launches"
@@ -71,7 +70,6 @@ class Search:
                 self.plan.folder, self.plan.n_trials, with_bar=self.plan.slots.is_threaded or self.plan.is_run
             ) as self.board,
             stopping.polled(),
-            Pages(self.plan, self.board.say) as self.pages,
         ):
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
             announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
@@ -88,7 +86,6 @@ class Search:
                     raise
             if stopping.received() is not None:
                 self._end_jobs()
-                self.pages.write(self._trials)
                 self.board.say(
                     f"{stopping.sentence()}; the same command with hydra.sweep.dir={self.plan.folder} continues"
                 )
@@ -112,7 +109,6 @@ class Search:
                 if not self._remaining():
                     break
                 self._recall()
-            self.pages.update(self._trials)
             # A launch ends the wait; the outcomes in the storage have to be polled.
             self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
@@ -135,7 +131,6 @@ class Search:
                 break
             if not slots.is_threaded:
                 self._collect()
-                self.pages.update(self._trials)
 
     def _next(self) -> int | None:
         """Return the trial for a free slot: a waiting one that may start, else that of the scheduler, else None."""
@@ -187,8 +182,7 @@ class Search:
         self.running[number] = Running(self.plan.folder / str(number), frozen, attempt, launch)
         self.idle.changed(len(self.running), self._remaining())
         begun = "continues" if frozen.last_step is not None or attempt else "started"
-        reason = thawed_reason(frozen, maximize=self.plan.direction == "maximize") if begun == "continues" else ""
-        self.board.say(f"trial {number} {begun}: {parameters(values)}" + (reason and f"; {reason}"))
+        self.board.say(f"trial {number} {begun}: {parameters(values)}")
         if is_locked(lock_of(self.plan.folder / str(number))):
             # Such as one that outlived a search that was killed. If it asks for a decision, it gets one.
             end = "pauses or ends" if self.steps.pauses else "ends"

@@ -12,13 +12,12 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from nlu.sweeps import channel, steps
-from nlu.sweeps.decisions import pause_reason, step_reason
 from nlu.sweeps.faults import StorageUnavailable
 from nlu.sweeps.optuna_private import forget_trials
 from nlu.sweeps.sampling import stable_seed
 from nlu.sweeps.schedulers.choosing import build
 from nlu.sweeps.schedulers.encoding import contains, drawn_value
-from nlu.sweeps.schedulers.scheduler import PAUSING, Decision, Standing
+from nlu.sweeps.schedulers.scheduler import PAUSING, Decision
 from nlu.sweeps.space import suggest
 
 from ._limits import Limits
@@ -108,11 +107,11 @@ class Steps:
             # Before the trials are read: this is asked at each poll while the last ones run.
             return None
         trials = read()
-        may_begin = self._may_begin(trials, asked, say)
+        may_begin = self._may_begin(asked, say)
         if not self.pauses:
             return self._ask(len(trials)) if may_begin else None
         log = steps.log_of(trials)
-        _, decision = self._decision(trials, log, busy, may_begin=may_begin)
+        decision = self._decision(trials, log, busy, may_begin=may_begin)
         if decision is None:
             return None
         if decision.number is None:
@@ -128,23 +127,23 @@ class Steps:
         busy: Collection[int],
         say: Callable[[str], None],
     ) -> None:
-        """Decide about a trial whose job waits: it gets the next step, or is paused; `say` gets why it continues."""
+        """Decide about a trial whose job waits: it gets the next step, or is paused; `say` gets that it continues."""
         log = steps.log_of(trials)
-        may_begin = self._may_begin(trials, asked, say)
-        found, decision = self._decision(trials, log, busy, may_begin=may_begin, asking=number)
+        may_begin = self._may_begin(asked, say)
+        decision = self._decision(trials, log, busy, may_begin=may_begin, asking=number)
         if decision is not None and decision.number == number:
             self._write(decision, len(log))
-            say(continues_line(trials[number], decision, maximize=self._plan.direction == "maximize"))
+            say(f"trial {number} continues: {_reached(trials[number])}")
             return
         # Nothing else is written: the slot is decided about once the job has ended, from the same trials.
         asked_at = trials[number].user_attrs[steps.ASKS]
-        name, pause = steps.pause_of(asked_at, self.scheduler.why_not(found, number, decision), len(log))
-        # First: a trial that is paused has its reason, also after a kill.
+        name, pause = steps.pause_of(asked_at, len(log))
+        # First: the table of decisions has every trial that is paused, also after a kill.
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), name, pause)
         self._plan.storage.set_trial_system_attr(self._plan.trial_id(number), steps.PAUSED_AT, asked_at)
 
-    def _may_begin(self, trials: Sequence[FrozenTrial], asked: int, say: Callable[[str], None]) -> bool:
-        if not self.limits.is_over and (sentence := self.limits.reached(trials)) is not None:
+    def _may_begin(self, asked: int, say: Callable[[str], None]) -> bool:
+        if not self.limits.is_over and (sentence := self.limits.reached()) is not None:
             say(sentence)
         return not self.limits.is_over and asked < self._plan.n_trials
 
@@ -156,12 +155,12 @@ class Steps:
         *,
         may_begin: bool,
         asking: int | None = None,
-    ) -> tuple[Sequence[Standing], Decision | None]:
-        """Return where all trials stand, and what the scheduler decides."""
+    ) -> Decision | None:
+        """Return what the scheduler decides."""
         maximize = self._plan.direction == "maximize"
         found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
         decision = self.scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
-        return found, decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
+        return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
 
     def _write(self, decision: Decision, count: int) -> None:
         assert decision.number is not None, "a trial that was begun before"
@@ -203,22 +202,12 @@ class Steps:
 
 def _turned(why: Mapping[str, Any]) -> dict[str, Any]:
     """Return what decided in a search that minimizes: the scheduler sees values with the other sign."""
-    turned = {"goal": "goal", "mean": "mean", "low": "high", "high": "low"}
-    return {name: -why[turned[name]] if name in turned else value for name, value in why.items()}
+    return {name: -value if name in ("goal", "mean") else value for name, value in why.items()}
 
 
 def paused_line(trial: FrozenTrial) -> str:
     """Return the line of a search about a trial that was paused."""
-    pauses = steps.pauses_of(trial)
-    reason = pause_reason(pauses[-1][1]["why"]) if pauses else ""
-    return f"trial {trial.number} paused: {_reached(trial)}" + (reason and f"; {reason}")
-
-
-def continues_line(trial: FrozenTrial, decision: Decision, *, maximize: bool) -> str:
-    """Return the line of a search about a trial that gets a further step at once, without a pause."""
-    # Without what the model predicts, which the page and decisions.tsv have: there may be many such lines.
-    reason = step_reason(decision.why, maximize=maximize).partition(": ")[0]
-    return f"trial {trial.number} continues: {_reached(trial)}" + (reason and f"; {reason}")
+    return f"trial {trial.number} paused: {_reached(trial)}"
 
 
 def _reached(trial: FrozenTrial) -> str:
@@ -240,9 +229,3 @@ def spent_line(spec: Mapping[str, Any], before: int, now: int) -> str | None:
         return line
     why = f"{before:,} were seen before this command" if before > most else "what was left did not complete a trial"
     return f"{line}, {now - most:,} more: {why}, and the best trial is completed"
-
-
-def thawed_reason(trial: FrozenTrial, *, maximize: bool) -> str:
-    """Return why a trial that was paused got its last step; empty for another trial, or without a reason."""
-    found = steps.steps_of(trial)
-    return step_reason(found[-1][1]["why"], maximize=maximize) if found and steps.pauses_of(trial) else ""

@@ -47,8 +47,6 @@ class HyperbandSweeperConf:
     n_trials / reduction_factor whole trials"""
     max_hours: float | None = None
     """No new trial begins once the commands of the search have run so long; null = no limit"""
-    until_plateau: float | None = None
-    """No new trial begins after the examples of so many whole trials without a better value; null = no limit"""
     reduction_factor: int = 3
     """One trial in so many passes a rung."""
     use_defaults: bool = False

@@ -40,15 +40,6 @@ class Asha:
             return Decision(self.rungs[0], why={"rule": NEW})
         return self._lengths.last_steps(trials)
 
-    def why_not(self, trials: Sequence[Standing], number: int, decision: Decision | None) -> dict[str, Any]:
-        """Return why a trial that asks for the next step is paused, see `Scheduler`."""
-        trial = next(each for each in trials if each.number == number)
-        if (found := self._lengths.why_not(trials, trial, decision)) is not None:
-            return found
-        by = {} if decision is None else {"by": decision.number}
-        level = max((level for level, at in enumerate(self.rungs[:-1]) if at <= trial.examples), default=None)
-        return {"rule": "rung", **by, **({} if level is None else self._place(trials, level, number))}
-
     def promoted(self, trials: Sequence[Standing], left: float) -> Decision | None:
         """Return the step of the trial that passes its rung, from the highest rung down; None if none does.
 

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.linalg import LinAlgError
 from scipy.special import ndtr
 
-from nlu.sweeps.schedulers.asha import NEW, PROMOTED, Asha
+from nlu.sweeps.schedulers.asha import NEW, Asha
 from nlu.sweeps.schedulers.belief import Belief
 from nlu.sweeps.schedulers.encoding import Encoding, drawn_anywhere, drawn_near
 from nlu.sweeps.schedulers.process import Curves, Posterior, fitted, prior, thinned
@@ -93,11 +93,12 @@ class Scale:
 class Model:
     """What the model learned from some trials; rows of `curves` are their places among them."""
 
-    encoding: Encoding
     curves: Curves
     scale: Scale
     kernel: np.ndarray
     posterior: Posterior
+    is_fitted: bool
+    """whether the kernel was fitted now"""
 
 
 class FreezeThaw:
@@ -151,20 +152,6 @@ class FreezeThaw:
             return lengths.last_steps(trials)
         return self._most_probable(trials, log, paused, new, random)
 
-    def why_not(self, trials: Sequence[Standing], number: int, decision: Decision | None) -> dict[str, Any]:
-        """Return why a trial that asks for the next step is paused, see `Scheduler`."""
-        trial = next(each for each in trials if each.number == number)
-        if (found := self._lengths.why_not(trials, trial, decision)) is not None:
-            return found
-        if decision is None:
-            return {"rule": "waits"}
-        if decision.why["rule"] in (PROMOTED, NEW):
-            return self._ranks.why_not(trials, number, decision)
-        if number not in decision.chances:
-            return {"rule": decision.why["rule"], "by": decision.number}
-        own, theirs = decision.chances[number], decision.why["chance"]
-        return {"rule": "model", "chance": own, "theirs": theirs, "by": decision.number}
-
     def _begun(self, values: Mapping[str, object], why: Mapping[str, Any]) -> Decision:
         return Decision(self._lengths.stop(None, self._steps), values=values, why=why)
 
@@ -196,7 +183,7 @@ class FreezeThaw:
     ) -> Decision:
         """Return the candidate that most probably exceeds the best value."""
         part = self._lengths.part
-        model, is_fitted = self._model(trials, log, random)
+        model = self._model(trials, log, random)
         scale, posterior = model.scale, model.posterior
         if any(trial.state == RUNNING for trial in trials):
             posterior = Posterior(self._with_pending(model.curves, posterior, trials), model.kernel)
@@ -211,37 +198,20 @@ class FreezeThaw:
         score_M = (mean_M - goal) / deviation_M
         chance_M = ndtr(score_M)
         chosen = _chosen(paused, score_M, chance_M)
-        # The next best paused trial; after a paused one, the best new one too. Other new ones are mostly its neighbors.
-        rivals = [each for each in range(len(paused) if chosen >= len(paused) else len(score_M)) if each != chosen]
-        second = max(rivals, key=lambda each: score_M[each], default=None)
         why = {
             "rule": "model",
             "chance": float(chance_M[chosen]),
             "goal": scale.value(goal),
             "at": int(part * min(begun_M[chosen] + horizon, 1.0)),
             "mean": scale.value(float(mean_M[chosen])),
-            "low": scale.value(float(mean_M[chosen] - deviation_M[chosen])),
-            "high": scale.value(float(mean_M[chosen] + deviation_M[chosen])),
-            **({} if second is None else {"second": float(chance_M[second])}),
-            **({"second_trial": paused[second].number} if second is not None and second < len(paused) else {}),
-            **({KERNEL: model.kernel.tolist()} if is_fitted else {}),
+            **({KERNEL: model.kernel.tolist()} if model.is_fitted else {}),
         }
-        chances = {trial.number: float(chance) for trial, chance in zip(paused, chance_M, strict=False)}
-        if chosen < len(paused):
-            return replace(self._thawed(paused[chosen], why), chances=chances)
-        return replace(self._begun(new[chosen - len(paused)], why), chances=chances)
+        return (
+            self._thawed(paused[chosen], why) if chosen < len(paused) else self._begun(new[chosen - len(paused)], why)
+        )
 
-    def model(self, trials: Sequence[Standing], log: Sequence[Decision]) -> "Model":
-        """Return the model with which the next decision would be made, without the trials that run now.
-
-        One trial has a finite value.
-        """
-        return self._model(trials, log, np.random.default_rng([self._seed, len(log)]))[0]
-
-    def _model(
-        self, trials: Sequence[Standing], log: Sequence[Decision], random: np.random.Generator
-    ) -> "tuple[Model, bool]":
-        """Return the model, and whether its kernel was fitted now."""
+    def _model(self, trials: Sequence[Standing], log: Sequence[Decision], random: np.random.Generator) -> Model:
+        """Return the model of these trials, one of which has a finite value."""
         curves, scale = self._curves(trials)
         kernel, is_fitted = self._kernel(curves, log, random)
         try:
@@ -250,7 +220,7 @@ class FreezeThaw:
             # Its noise is small, and points are nearly equal; the prior has more.
             kernel = prior(len(self._encoding.names))[0]
             posterior = Posterior(curves, kernel)
-        return Model(self._encoding, curves, scale, kernel, posterior), is_fitted
+        return Model(curves, scale, kernel, posterior, is_fitted)
 
     def _curves(self, trials: Sequence[Standing]) -> tuple[Curves, "Scale"]:
         """Return the curves of the trials, on the scale that is returned too."""

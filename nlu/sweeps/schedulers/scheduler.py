@@ -71,9 +71,7 @@ class Decision:
     values: Mapping[str, object] | None = None
     """the parameters of a new trial; None: the sampler of the search draws them"""
     why: Mapping[str, Any] = field(default_factory=dict)
-    """what decided, for people; also what later decisions read again"""
-    chances: Mapping[int, float] = field(default_factory=dict, compare=False)
-    """by paused trial, its probability of what `why` describes; not in the log"""
+    """what decided, for the table of decisions; also what later decisions read again"""
 
 
 class Scheduler(Protocol):
@@ -86,13 +84,6 @@ class Scheduler(Protocol):
 
         `log` has all earlier decisions in order. With `may_begin=False` no new trial begins; once the search `is_over`,
         only the best one continues.
-        """
-
-    def why_not(self, trials: Sequence[Standing], number: int, decision: Decision | None) -> dict[str, Any]:
-        """Return why a trial that asks for the next step is paused; `decision`, from the same trials, is what was
-        decided instead.
-
-        It has a `rule`, and as `by` the trial that gets the step, if one does (None: a new one).
         """
 
 
@@ -159,18 +150,6 @@ class Lengths:
         until = self.stop(best, 1) if best.part_ends else self.beyond(best, self.part)
         return Decision(until, best.number, why={"rule": "last"})
 
-    def why_not(self, trials: Sequence[Standing], trial: Standing, decision: Decision | None) -> dict[str, Any] | None:
-        """Return why a trial is paused if that follows from the lengths, or from what is left of the search."""
-        by = {} if decision is None else {"by": decision.number}
-        if trial.part_ends:
-            return {"rule": "part", **by}
-        if decision is not None and decision.why.get("rule") == "last":
-            return {"rule": "last", **by}
-        # What it was to see counts as free once it is paused.
-        if not self.can_end(trial, left := self.left(trials)):
-            return {"rule": "budget", "left": max(0, int(left)), **by}
-        return None
-
 
 class Straight:
     """Begins a new trial in each free slot and never pauses one; a pruner may stop it for good."""
@@ -184,7 +163,3 @@ class Straight:
     ) -> Decision | None:
         """Return a new trial."""
         return Decision(self._end) if may_begin else None
-
-    def why_not(self, trials: Sequence[Standing], number: int, decision: Decision | None) -> dict[str, Any]:
-        """Never asked: no trial is paused."""
-        return {"rule": "none"}
