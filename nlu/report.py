@@ -14,6 +14,7 @@ python -m nlu.report diff outputs/a outputs/b outputs/c
                                             the same side by side, with McNemar's test of every pair
 python -m nlu.report errors outputs/a       most confident mistakes, and where they occur; for folds also suspected
                                             label errors
+python -m nlu.report search outputs/search  the trials of a search, its tables and its page
 python -m nlu.report clean outputs          what could be freed; --yes frees it
 """
 
@@ -53,8 +54,8 @@ def table(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="python -m nlu.report",
         description="One row a configuration, best first, with the keys that differ; mean and standard deviation over "
-        "seeds and folds. Sub-commands, each with its own --help: diff A B, errors RUN, clean DIR. A folder of such a "
-        "name is written ./diff.",
+        "seeds and folds. Sub-commands, each with its own --help: diff A B, errors RUN, search DIR, clean DIR. A "
+        "folder of such a name is written ./diff.",
     )
     _add_folders(parser)
     parser.add_argument(
@@ -256,6 +257,22 @@ def errors(arguments: Sequence[str]) -> int:
     return 0
 
 
+def search(arguments: Sequence[str]) -> int:
+    """Print the trials of a search, also of one that still runs, and write its tables, its figures and its page."""
+    parser = Parser(
+        prog="python -m nlu.report search",
+        description="The trials of a search, best first; its tables, figures and page in summary/ are written again.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="the hydra.sweep.dir of a search")
+    folder = Path(parser.parse(arguments).folder)
+
+    from nlu.sweeps.storage import study_in
+    from nlu.sweeps.summary import write_summary
+
+    write_summary(study_in(folder), folder)
+    return 0
+
+
 def clean(arguments: Sequence[str]) -> int:
     """Show what can be removed of each run, and remove it with --yes."""
     parser = Parser(
@@ -290,7 +307,7 @@ def clean(arguments: Sequence[str]) -> int:
     return 0
 
 
-SUBCOMMANDS = {"diff": diff, "errors": errors, "clean": clean}
+SUBCOMMANDS = {"diff": diff, "errors": errors, "search": search, "clean": clean}
 
 
 def _add_folders(parser: Parser) -> None:

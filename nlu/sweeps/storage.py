@@ -7,6 +7,7 @@ A path, or null for the sweep folder, is a journal file. `postgresql://` and oth
 from __future__ import annotations
 
 import contextlib
+import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +18,13 @@ from nlu.sweeps import faults
 from nlu.sweeps.faults import KEY, StorageUnavailable, reason_of
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.storages import BaseStorage
 
     from nlu.sweeps.patience import PatientStorage
 
+HELD = "search.json"
+"""in the folder of a search: its study and storage, and the id that its study has as a user attribute"""
 JOURNAL = "journal.log"
 JOURNAL_FOLDER = "journal"
 """the journal in the mirror of a search"""
@@ -131,6 +135,27 @@ def open_storage(url: str, *, is_known: bool = False, patience_s: float | None =
     # Within `patiently` only what shows an outage is repeated; a wrong URL fails at once.
     inner, errors = patiently(lambda: _opened(url, is_known), url, (StorageUnavailable,), first_wait_s)
     return PatientStorage(inner, url, errors, wait_s)
+
+
+def held_search(folder: Path) -> dict[str, str] | None:
+    """Return study, storage and id of the search in the folder; None before the first search."""
+    path = folder / HELD
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def study_in(folder: Path, *, patience_s: float | None = None) -> Study:
+    """Return the study of the search in a folder; `patience_s` as for `open_storage`. Raises UserError without one."""
+    import optuna
+
+    if (held := held_search(folder)) is None:
+        raise UserError(f"{folder} holds no search; give the hydra.sweep.dir of one")
+    # A journal inside the folder moves with it.
+    url = storage_url(None, folder) if (folder / JOURNAL).is_file() else held["storage"]
+    storage = open_storage(url, is_known=True, patience_s=patience_s)
+    try:
+        return optuna.load_study(study_name=held["study"], storage=storage)
+    except KeyError:
+        raise UserError(f"{folder} names the study {held['study']}, which its storage {url} lacks") from None
 
 
 def _opened(url: str, is_known: bool) -> tuple[BaseStorage, tuple[type[Exception], ...]]:

@@ -45,7 +45,7 @@ def test_the_front_has_the_trials_that_keep_the_constraints(objectives: dict[str
     (axes,) = draw_figures(optuna.create_study(), summary)["front"].axes
     assert axes.get_xlabel() == "f1" and axes.get_ylabel() == "latency_ms"
     if len(objectives) == 1:
-        points = {label.get_label(): label.get_offsets().tolist() for label in axes.collections}
+        points = {label.get_label(): sorted(label.get_offsets().tolist()) for label in axes.collections}
         assert points == {"Trial": [[0.7, 5.0]], "Best Trial": [[0.8, 4.0], [0.9, 8.0]]}
 
 

@@ -8,14 +8,12 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.trial import TrialState
 
-from nlu.config import hydra_private
 from nlu.sweeps import optuna_private
 from nlu.sweeps.space import distribution_of, suggest, values_of
 
 READ_IN = {
     "optuna": "5.0.0",
     "submitit": "1.5.4",
-    "hydra-core": hydra_private.READ_IN,
     "hydra-optuna-sweeper": "1.4.0rc3",
 }
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"

@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import optuna
 from optuna.trial import TrialState
 
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.sweeps.goals import is_infeasible
 from nlu.sweeps.space import Branch, Space, bare, value_within, written
-from nlu.sweeps.storage import open_storage, storage_url
-
-from ._folder import held_search
+from nlu.sweeps.storage import study_in
 
 FIRST = "first"
 """user attribute of a study: the configurations that it tries first"""
@@ -52,7 +49,7 @@ def first_trials(
         try:
             found += _former(Path(str(folder)), space, warn)
         except UserError as error:
-            problems += error.problems
+            problems += (f"{SWEEPER}.warm_start: {problem}" for problem in error.problems)
     if problems:
         raise UserError(*problems)
     return [values for at, values in enumerate(found) if values and values not in found[:at]]
@@ -136,19 +133,8 @@ def _within(distributions: Iterable[Any], value: object) -> object:
 
 def _former(folder: Path, space: Space, warn: Callable[[str], None]) -> list[dict[str, object]]:
     """Return the parameters of the best trials of a former search that this space contains."""
-    where = f"{SWEEPER}.warm_start: {folder}"
-    if (held := held_search(folder)) is None:
-        raise UserError(f"{where} holds no search; give the hydra.sweep.dir of one")
-    # A journal inside the folder moves with it.
-    own = storage_url(None, folder)
-    journal = Path(own.partition("://")[2])
-    url = own if journal.is_file() else held["storage"]
-    try:
-        # The user waits for the answer: what is away now is reported at once.
-        storage = open_storage(url, is_known=True, patience_s=0.0)
-        study = optuna.load_study(study_name=held["study"], storage=storage)
-    except KeyError:
-        raise UserError(f"{where} names the study {held['study']}, which its storage lacks; leave it out") from None
+    # The user waits for the answer: what is away now is reported at once.
+    study = study_in(folder, patience_s=0.0)
     complete = [
         trial for trial in study.get_trials(deepcopy=False)
         if trial.state == TrialState.COMPLETE and trial.value is not None and not is_infeasible(trial)
@@ -164,11 +150,11 @@ def _former(folder: Path, space: Space, warn: Callable[[str], None]) -> list[dic
                 values[name] = _within(space.distributions(name), trial.params[name])
             except ValueError as error:
                 had = bare(written(trial.params[name]))
-                warn(f"{where}: trial {trial.number} had {name}={had}, {error}; it is drawn")
+                warn(f"{SWEEPER}.warm_start: {folder}: trial {trial.number} had {name}={had}, {error}; it is drawn")
         if values and values not in found:
             found.append(values)
         if len(found) == WARM_TRIALS:
             break
     if not found:
-        raise UserError(f"{where} has no complete trial with a parameter that is drawn here; leave it out")
+        raise UserError(f"{folder} has no complete trial with a parameter that is drawn here; leave it out")
     return found

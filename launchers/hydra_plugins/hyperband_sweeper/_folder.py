@@ -4,7 +4,6 @@ If the search has a mirror, an object store keeps the folder; the runs of its tr
 """
 
 import contextlib
-import json
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -19,10 +18,9 @@ from nlu.runs.mirrored import RESULT
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
 from nlu.sweeps.goals import is_infeasible
+from nlu.sweeps.storage import HELD, held_search
 
 LOCK = ".sweep.lock"
-HELD = "search.json"
-"""study and storage of the search in the folder, and the id that its study has as a user attribute"""
 ID = "id"
 
 
@@ -61,12 +59,6 @@ def _name_in(lock: Path) -> str:
 
 def _is_empty(path: Path) -> bool:
     return path.is_file() and path.stat().st_size == 0
-
-
-def held_search(folder: Path) -> dict[str, str] | None:
-    """Return study, storage and id of the search in the folder; None before the first search."""
-    path = folder / HELD
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def held_name(folder: Path) -> str | None:

@@ -25,7 +25,7 @@ from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.priors import WithPrior
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
 from nlu.sweeps.space import grid_values, overrides_of
-from nlu.sweeps.storage import journal_path, open_storage
+from nlu.sweeps.storage import held_search, journal_path, open_storage
 
 from . import _folder
 from ._dry_run import dry_run_lines
@@ -135,7 +135,7 @@ class SearchPlan(SearchSettings):
             self.goals = goals_of(self.settings, configs, hands_trial=self.hands_trial)
         except UserError as error:
             found += error.problems
-        has_begun = _folder.held_search(self.folder) is not None
+        has_begun = held_search(self.folder) is not None
         try:
             self.first = first_trials(self.settings, self.space, self.composed_value, self.warnings.append, has_begun)
             self.centers = centers(self.settings, self.space, self.composed_value)
