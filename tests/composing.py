@@ -32,7 +32,7 @@ def composed(overrides: Sequence[str], config_name: str = "train") -> DictConfig
     config = deepcopy(_of_choices(config_name, *(override for override in overrides if override not in values)))
     for override in values:
         key, value = _read(override)
-        OmegaConf.update(config, key, deepcopy(value), merge=False, force_add=True)
+        OmegaConf.update(config, key, deepcopy(value), merge=True, force_add=True)
     return config
 
 

@@ -107,4 +107,6 @@ def _filled(value: Any, target: str | None = None) -> Any:
         return value
     target = target or value.get(TARGET)
     inner = {key: _filled(item) for key, item in value.items()}
-    return {**inner, **{key: default for key, default in defaults_of(target).items() if key not in inner}}
+    # In the order of the schema, after the target.
+    first = {TARGET: inner[TARGET]} if TARGET in inner else {}
+    return {**first, **defaults_of(target), **inner}
