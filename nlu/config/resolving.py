@@ -1,12 +1,18 @@
 """Turn a composed configuration into plain containers, with every interpolation that fails."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import Container, DictConfig, DictKeyType, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
+from nlu.config.nearest import nearest
+
 MISSING = "???"
 """A value that is not set. It is reported as such, so no other rule reports it too."""
+
+_ABSENT = re.compile(r"interpolation key '([\w.]+)' not found")
 
 
 class _Unresolved:
@@ -32,7 +38,17 @@ def resolve(config: DictConfig) -> tuple[dict[str, Any], list[str]]:
     A value that is not set becomes `MISSING`, one that cannot be resolved `UNRESOLVED`.
     """
     found: list[str] = []
-    return _plain(config, "", found), found
+    plain = _plain(config, "", found)
+    for number, problem in enumerate(found):
+        if (absent := _ABSENT.search(problem)) and (close := nearest(absent[1], _keys(plain))):
+            found[number] = f"{problem}; nearest: {', '.join(close)}"
+    return plain, found
+
+
+def _keys(node: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in node.items() if isinstance(node, dict) else ():
+        yield f"{prefix}{key}"
+        yield from _keys(value, f"{prefix}{key}.")
 
 
 def _plain(node: Container, prefix: str, found: list[str]) -> Any:
