@@ -21,7 +21,6 @@ from nlu.config.plugins import find_plugins
 from nlu.config.schema import num_repeats
 from nlu.inference.loaded import Loaded
 from nlu.runs import logs
-from nlu.train import main
 
 
 def fit(overrides: Sequence[str], rows: dict[str, object]) -> Loaded:
@@ -58,6 +57,9 @@ def _train(config: DictConfig) -> int | Exception:
     # The whitelist is for Hydra's own keys; `trusted_packages` names the others.
     with execution_whitelist(None, reset=True):
         try:
+            # Imported late: `python -m nlu.train` runs a module that must not be imported before.
+            from nlu.train import main
+
             return main(config)
         except Exception as error:
             # Hydra would print about an error that passes through it.

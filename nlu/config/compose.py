@@ -7,9 +7,9 @@ the composed configuration. Defaults come from the schemas of `nlu.config.keys`;
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, get_type_hints
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
@@ -19,15 +19,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 from nlu.config.checks.faults import choice_problem, fault_of, misplaced
 from nlu.config.checks.files import SETS_OF_KEYS
 from nlu.config.checks.reading import USER_MISTAKES, overrides_of_sweep, read_override, rejoined, sweep_problem
+from nlu.config.checks.values import show, value_problem
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.foreign import hint_of_key
 from nlu.config.keys import REQUIRED, schema_of
-from nlu.config.resolving import MISSING, as_given
+from nlu.config.resolving import MISSING, as_given, first_line
 from nlu.config.targets import trust
 
 
@@ -40,13 +42,17 @@ class Loader(ConfigLoaderImpl):
     def __init__(self, config_search_path: ConfigSearchPath, schema: str = RUN) -> None:
         super().__init__(config_search_path)
         self.schema = schema
+        self.problems: list[str] = []
+        """what is wrong with values of Hydra's keys in the last configuration, which has the defaults in their place"""
 
     def load_configuration(
         self, config_name: str | None, overrides: list[str], run_mode: RunMode, *args: Any, **options: Any
     ) -> DictConfig:
         """Compose as Hydra does. Keys that do not exist are set too; `nlu.config.checks.validate` refuses them."""
-        tolerant = self._tolerant(overrides)
+        of_hydra = [text for text in overrides if _is_of_hydra(text)]
+        tolerant = self._tolerant([text for text in overrides if text not in of_hydra])
         config = super().load_configuration(config_name, list(tolerant), run_mode, *args, **options)
+        self.problems = list(_set_in_hydra(config, of_hydra))
         return self._completed(config, tolerant)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
@@ -113,6 +119,38 @@ class Loader(ConfigLoaderImpl):
         return config
 
 
+def _is_of_hydra(override: str) -> bool:
+    key = override.lstrip("+").partition("=")[0]
+    return key.startswith("hydra.") and not key.startswith("hydra.searchpath")
+
+
+def _set_in_hydra(config: DictConfig, overrides: Sequence[str]) -> Iterator[str]:
+    """Set keys of Hydra in a composed configuration; yield a problem for each value that breaks the type of its key.
+
+    Hydra itself would stop at the first one.
+    """
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        key, value = override.key_or_group, override.value()
+        try:
+            with open_dict(config), read_write(config.hydra):
+                OmegaConf.update(config, key, value, merge=True, force_add=True)
+        except OmegaConfBaseException as error:
+            yield type_problem(config, key, value) or f"{key} is {show(value)}, but {first_line(error)}; correct it"
+            continue
+        with read_write(config.hydra):
+            given = as_given(config.hydra.overrides.hydra)
+            config.hydra.overrides.hydra = [*given, f"++{str(override.input_line).lstrip('+')}"]
+
+
+def type_problem(config: DictConfig, key: str, value: object) -> str | None:
+    """Return key, value, rule and remedy of a value that breaks the type of a key of Hydra; None if none is known."""
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent, throw_on_resolution_failure=False)
+    kind = OmegaConf.get_type(node) if isinstance(node, DictConfig) else None
+    annotation = get_type_hints(kind).get(name) if is_dataclass(kind) else None
+    return None if annotation is None else value_problem(key, annotation, value)
+
+
 @dataclass
 class Composed:
     """A command line, composed once."""
@@ -136,7 +174,7 @@ def compose(loader: Loader, config_name: str, overrides: Sequence[str], *, is_mu
         config = _explained(partial(loader.load_configuration, config_name, texts, mode), loader, config_name, texts)
     except UserError as error:
         raise UserError(*line.problems, *error.problems) from error
-    return Composed(config, line.read, line.problems, line.refused)
+    return Composed(config, line.read, [*line.problems, *loader.problems], line.refused)
 
 
 def _explained(

@@ -6,14 +6,8 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, TextIO
+from typing import TextIO
 
-from hydra._internal.hydra import Hydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
-
-from nlu.config.errors import UserError
-from nlu.config.resolving import resolve, without_hydra
 from nlu.storage.redaction import hide
 
 _VERDICT = """\
@@ -37,27 +31,6 @@ def printing(to: TextIO | None = None) -> Iterator[None]:
 def leave_output(to: TextIO | None = None) -> None:
     """Discard what is not printed yet: a closed pipe can take nothing more, and Python flushes it when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), (to or sys.stdout).fileno())
-
-
-def print_configuration(
-    hydra: Hydra, config: DictConfig, what: Literal["job", "hydra", "all"], package: str | None, *, is_resolved: bool
-) -> None:
-    """Print what `--cfg` shows: the job's keys, Hydra's or all of them, or the part named by a package."""
-    HydraConfig.instance().set_config(config)
-    if is_resolved and (found := resolve(without_hydra(config))[1]):
-        raise UserError(*found)
-    with read_write(config.hydra):
-        shown = hydra.get_sanitized_cfg(config, what)
-    node = OmegaConf.select(shown, package) if package not in (None, "_global_") else shown
-    if node is None:
-        raise UserError(f"--package is {package}, which the configuration does not have; give a key such as trainer")
-    with printing():
-        if isinstance(node, DictConfig | ListConfig):
-            if is_resolved:
-                OmegaConf.resolve(node)
-            print(f"# @package {package}\n" * (package is not None) + OmegaConf.to_yaml(node), end="")
-        else:
-            print(node)
 
 
 def print_dry_run(config: dict[str, object]) -> int:

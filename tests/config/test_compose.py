@@ -91,7 +91,7 @@ def test_a_key_that_no_file_has_is_set_without_a_plus(find):
 def test_a_key_that_is_only_a_default_is_deleted_and_a_wrong_one_is_named(find):
     assert find(*VALID, "~trainer.patience", "~trainer.max_duration", "~model.layers") == []
     (problem,) = find(*VALID, "~trainer.patence")
-    assert problem.startswith("~trainer.patence: unknown key; nearest: trainer.patience")
+    assert problem.startswith("trainer.patence: unknown key; nearest: trainer.patience")
 
 
 def test_every_choice_of_a_sweep_is_tried(find):

@@ -93,7 +93,7 @@ def test_each_job_of_a_grid_fills_in_the_values_that_hydras_keys_refer_to():
     written = ["hydra.sweep.subdir=x-${seed}", "+hydra.job.env_set.A=${hydra:job.num}"]
     with initialize_config_dir(str(conf_dir())):
         of_grid = compose("train", [*written, "+hydra.job.env_set.MY_TOKEN=t0ken"], return_hydra_config=True)
-    of_grid.seed = 7
+    OmegaConf.update(of_grid, "seed", 7, force_add=True)
     left = OmegaConf.to_container(for_jobs(of_grid).hydra.overrides.hydra, resolve=False)
     assert left == written, "but no secret"
 

@@ -112,12 +112,12 @@ TOGETHER = [
     # Nothing else is drawn.
     (["optimizer.lr=interval(a,b)"], ["nlu: error: optimizer.lr=interval(a,b) cannot be read"]),
     (
-        [LR, "hydra.verbose=maybe", "optimizer.weight_decay=-1", "hydra.sweeper.on_failure=stopp"],
-        ['hydra.verbose is "maybe" but must be', "optimizer.weight_decay is -1", "on_failure is 'stopp'"],
+        [LR, "hydra.verbose=3", "optimizer.weight_decay=-1", "hydra.sweeper.on_failure=stopp"],
+        ['hydra.verbose is 3 but must be', "optimizer.weight_decay is -1", "on_failure is 'stopp'"],
     ),
     (
-        [LR, "hydra.verbose=maybe", "trainer.batchsize=3", "hydra.sweeper.on_failure=stopp"],
-        ['hydra.verbose is "maybe" but must be', "trainer.batchsize: unknown key", "on_failure is 'stopp'"],
+        [LR, "hydra.verbose=3", "trainer.batchsize=3", "hydra.sweeper.on_failure=stopp"],
+        ['hydra.verbose is 3 but must be', "trainer.batchsize: unknown key", "on_failure is 'stopp'"],
     ),
     # Hydra refuses none.
     (

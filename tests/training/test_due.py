@@ -1,11 +1,11 @@
 """What is due after each step, against positions counted by hand."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nlu.config.durations import Clock
+from nlu.config.keys import schema_of
 from nlu.config.schema import Trainer
 from nlu.training.due import Due
 
@@ -77,9 +77,8 @@ def test_the_state_is_saved_at_its_own_interval_or_else_with_each_evaluation() -
         found = due(eval_interval="4st", save_interval=interval)
         assert [step for step in range(1, 18) if found.saves(step)] == saved
     # What the help of the key says.
-    source = (Path(__file__).parents[2] / "nlu/config/schema.py").read_text()
-    said = source.partition("save_interval")[2].splitlines()[1]
-    assert "besides at a new best, an error and the end; 0 = at each evaluation." in said
+    said = schema_of("nlu.config.schema.Trainer").help["save_interval"]
+    assert "it is also saved at a new best, an error and the end; " in said and "0 = at each evaluation" in said
 
 
 @pytest.mark.parametrize(

@@ -60,12 +60,12 @@ def unknown_keys(config: Mapping[str, object], schema: str) -> list[str]:
     return found + [f"{key}: unknown key; {hint_of_key(key, valid, schema)}" for key in wrong]
 
 
-def unknown_deletions(config: Mapping[str, object], schema: str, deleted: Sequence[str]) -> list[str]:
-    """Return a problem for each deleted key that no schema has, beside keys that one has."""
+def unknown_names(config: Mapping[str, object], schema: str, names: Sequence[str]) -> list[str]:
+    """Return a problem for each of these keys, which are deleted or swept, that no schema has beside other keys."""
     known = known_keys(config, schema)
     groups = {key.rpartition(".")[0] for key in known}
-    wrong = [key for key in deleted if "." in key and key.rpartition(".")[0] in groups and key not in known]
-    return [f"~{key}: unknown key; {hint_of_key(key, known, schema)}" for key in wrong]
+    wrong = [key for key in names if "." in key and key.rpartition(".")[0] in groups and key not in known]
+    return [f"{key}: unknown key; {hint_of_key(key, known, schema)}" for key in wrong]
 
 
 def known_keys(config: Mapping[str, object], schema: str = RUN) -> list[str]:

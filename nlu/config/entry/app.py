@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import hydra as hydra_package
 from hydra import initialize_config_search_path
@@ -28,16 +28,16 @@ from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, configure_log, run_job
 from hydra.types import HydraContext, RunMode
 from hydra.utils import execution_whitelist
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 
 import nlu
 from nlu.config import stopping
 from nlu.config.checks.faults import fault_of, with_places
 from nlu.config.checks.reading import USER_MISTAKES
-from nlu.config.checks.validate import problems, unknown_deletions, unknown_keys
+from nlu.config.checks.validate import problems, unknown_keys, unknown_names
 from nlu.config.choices import EVALUATE, RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.compose import Loader, compose
-from nlu.config.console import hide_tracebacks, leave_output, print_configuration
+from nlu.config.console import hide_tracebacks, leave_output, printing
 from nlu.config.entry.flags import (
     CommandLine,
     completion_query,
@@ -177,7 +177,7 @@ def _show(hydra: Hydra, job: "_Job", line: CommandLine, name: str, command: str)
         plain: Any = OmegaConf.to_container(without_hydra(composed.config), resolve=False)
         if found := [*composed.problems, *unknown_keys(plain, _loader(hydra).schema)]:
             raise UserError(*found)
-        print_configuration(hydra, composed.config, flags.cfg, flags.package, is_resolved=flags.resolve)
+        _print_configuration(hydra, composed.config, flags.cfg, flags.package, is_resolved=flags.resolve)
     elif flags.info:
         hydra.show_info(flags.info, name, line.overrides)
     elif flags.shell_completion:
@@ -186,6 +186,27 @@ def _show(hydra: Hydra, job: "_Job", line: CommandLine, name: str, command: str)
     else:
         return False
     return True
+
+
+def _print_configuration(
+    hydra: Hydra, config: DictConfig, what: Literal["job", "hydra", "all"], package: str | None, *, is_resolved: bool
+) -> None:
+    """Print what `--cfg` shows: the job's keys, Hydra's or all of them, or the part named by a package."""
+    HydraConfig.instance().set_config(config)
+    if is_resolved and (found := resolve(without_hydra(config))[1]):
+        raise UserError(*found)
+    with read_write(config.hydra):
+        shown = hydra.get_sanitized_cfg(config, what)
+    node = OmegaConf.select(shown, package) if package not in (None, "_global_") else shown
+    if node is None:
+        raise UserError(f"--package is {package}, which the configuration does not have; give a key such as trainer")
+    with printing():
+        if isinstance(node, DictConfig | ListConfig):
+            if is_resolved:
+                OmegaConf.resolve(node)
+            print(f"# @package {package}\n" * (package is not None) + OmegaConf.to_yaml(node), end="")
+        else:
+            print(node)
 
 
 def _loader(hydra: Hydra) -> Loader:
@@ -206,8 +227,8 @@ def checked_composition(
     composed = compose(loader, config_name, [*overrides, *mode], is_multirun=is_multirun)
     of_hydra = checked(composed, is_multirun)
     plain: Any = OmegaConf.to_container(without_hydra(composed.config), resolve=False)
-    deleted = [one.key_or_group for one in composed.overrides if one.is_delete()]
-    found = [*composed.problems, *of_hydra.problems, *unknown_deletions(plain, loader.schema, deleted)]
+    named = [one.key_or_group for one in composed.overrides if one.is_delete() or one.is_sweep_override()]
+    found = [*composed.problems, *of_hydra.problems, *unknown_names(plain, loader.schema, named)]
     if found or not is_multirun:
         swept = tuple(one.key_or_group for one in composed.overrides if one.is_sweep_override())
         with current_config(composed.config):
