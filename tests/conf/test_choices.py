@@ -52,7 +52,8 @@ def test_the_top_level_keys_and_the_groups_are_these(composer):
     config = composer.plain()
     assert set(config) == {
         "seed", "seeds", "folds", "fold", "resume", "mirror", "stores", "dry_run", "inspect", "note",
-        "plugins", "trusted_packages", "trial", "loss", "head", "method", "task", "optimizer", "model", "data", "tokenizer",
+        "plugins", "trusted_packages", "trial", "loss", "head", "method", "task", "optimizer", "model", "data",
+        "tokenizer",
         "scheduler", "precision", "parallel", "adapter", "tracker", "trainer",
     }  # fmt: skip
     assert {field.name for field in dataclasses.fields(Run) if field.init} == set(config)

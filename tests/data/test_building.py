@@ -137,7 +137,7 @@ def test_columns_of_no_known_name_are_refused(write, open_files, name, content, 
     refused(open_files, message, "set data.fields", train=train, dev=train, fields=None)
 
 
-def test_lines_of_a_token_and_its_tag_in_a_text_file_are_answered_with_the_format_to_set(write, open_files):
+def test_lines_of_a_token_and_its_tag_in_a_text_file_name_the_format_to_set(write, open_files):
     train = write("ner.txt", "Anna B-PER\nlives O\n\nin O\nUlm B-LOC\n")
     settings: dict[str, object] = {"target": "nlu.data.targets.Tags", "layout": "units"}
     meant = "or data.format=conll and data.fields={tokens: 0, tags: 1} if each line is a token and its tag"

@@ -125,53 +125,6 @@ def test_an_error_is_reported_also_if_the_state_cannot_be_saved_then(
     assert "the state of step 2 could not be saved: no space left" in capfd.readouterr().err
 
 
-def test_an_error_while_an_accelerator_is_a_step_ahead_saves_the_step_whose_weights_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = Stepper.__post_init__
-
-    def ahead(self: Stepper) -> None:
-        built(self)
-        self.ahead = 1
-
-    options = (*TINY, *sets(tmp_path), "trainer.max_duration=6st", "trainer.eval_interval=0", "trainer.save_interval=0",
-               "trainer.log_interval=6st", "resume=auto")  # fmt: skip
-    with monkeypatch.context() as patched:
-        patched.setattr(Stepper, "__post_init__", ahead)
-        fails_at(4, patched, RuntimeError("the user's loss"))
-        with pytest.raises(RuntimeError, match="the user's loss"):
-            train(*options, f"hydra.run.dir={tmp_path}/broken")
-    assert state_of(tmp_path / "broken")["step"] == 3
-    for name in ("broken", "whole"):
-        train(*options, f"hydra.run.dir={tmp_path}/{name}")
-    for name in ("last/model", "last/optimizer", "best-1/model"):
-        one, other = (tmp_path / run / f"checkpoints/{name}.safetensors" for run in ("broken", "whole"))
-        assert one.read_bytes() == other.read_bytes(), name
-
-
-def test_an_error_after_weights_changed_but_before_the_step_is_counted_saves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Inspector, "after_update", lambda self: 1 / 0 if self._norms else None)
-    with pytest.raises(ZeroDivisionError):
-        train(*TINY, *sets(tmp_path), "inspect=true", "trainer.log_interval=2st", "trainer.max_duration=3st",
-              f"hydra.run.dir={tmp_path}/run")  # fmt: skip
-    assert not (tmp_path / "run/checkpoints/last").exists()
-
-
-def test_an_error_is_reported_also_if_the_state_cannot_be_saved_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def full(*of: Any) -> None:
-        raise CheckpointError("no space left")
-
-    monkeypatch.setattr("nlu.training.single.save_last", full)
-    fails_at(3, monkeypatch, RuntimeError("the user's loss"))
-    with pytest.raises(RuntimeError, match="the user's loss"):
-        train(*TINY, *sets(tmp_path), "trainer.max_duration=4st", f"hydra.run.dir={tmp_path}/run")
-    assert "the state of step 2 could not be saved: no space left" in capfd.readouterr().err
-
-
 def test_a_metric_that_is_never_a_number_is_said_at_once_and_leaves_the_last_weights(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

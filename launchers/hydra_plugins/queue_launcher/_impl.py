@@ -12,9 +12,9 @@ from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from nlu.config.plugins import find_plugins
 from nlu.config.entry.grid import RECORD, current, job_name
 from nlu.config.errors import UserError
+from nlu.config.plugins import find_plugins
 from nlu.config.resolving import resolve, without_hydra
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
