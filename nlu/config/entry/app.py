@@ -53,7 +53,6 @@ from nlu.config.resolving import as_given, resolve, without_hydra
 from nlu.config.submitted import grid_problems, is_submitted
 from nlu.config.targets import trust
 from nlu.config.words import counted
-from nlu.storage.temporary import is_temporary
 
 _PERMISSION = "permission denied; change its permissions, or give a place where you may read and write"
 _NOT_A_FOLDER = "a file is where a folder is needed; choose another hydra.run.dir"
@@ -369,6 +368,8 @@ class _Job:
 
 def _status_after(error: UserError) -> int:
     """Return the exit status after an error; after a temporary one it asks for another start."""
+    from nlu.storage.temporary import is_temporary
+
     return stopping.EXIT_REQUEUE if is_temporary(error) else EXIT_USER_ERROR
 
 
