@@ -8,12 +8,13 @@ python -m nlu.data --data reviews                            the files of a name
 
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import DataError, UserError, keys_called
+from nlu.config.keys import schema_of
 from nlu.config.nearest import hint
 from nlu.config.words import counted
 from nlu.data.fields import FORMATS, ROLES
@@ -40,10 +41,6 @@ def main(arguments: Sequence[str]) -> int:
     given = _parser().parse(arguments)
     if bool(given.files) == bool(given.data):
         raise UserError("give files, or the name of a data set by --data, and not both; see python -m nlu.data --help")
-    if keys := [file for file in given.files if file.partition("=")[0] in ("data.train", "data.dev", "data.test")]:
-        raise UserError(
-            *(f"{file} is written as a key of nlu.train; here a set is NAME=FILE: write {file[5:]}" for file in keys)
-        )
     if given.model and given.tokenizer:
         raise UserError("--model and --tokenizer both name a tokenizer; leave out one")
     # The page is checked before files are read, which may take minutes.
@@ -63,8 +60,8 @@ def _parser() -> Parser:
     parser = Parser(
         prog="python -m nlu.data",
         description="Balance of labels, lengths in characters and tokens, what a max_len cuts, unknown tokens, "
-        "duplicates, conflicts (one text, several labels), overlap between the sets with texts, languages and classes "
-        "of characters, and a command to begin with. Each FILE is a set; files are read row by row.",
+        "duplicates, conflicts (one text, several labels), overlap between the sets with texts, languages, and a "
+        "command to begin with. Each FILE is a set; files are read row by row.",
     )
     parser.add_argument(
         "files",
@@ -83,26 +80,11 @@ def _parser() -> Parser:
         help="columns by name, or by number from 0 (label=A,B: of 0 and 1); "
         f"roles: {', '.join(ROLES)}; default: guessed, with the reason",
     )
+    known = schema_of("nlu.data.dataset.Files")
     parser.add_argument("--format", choices=FORMATS, default="auto", help="default: by the suffix")
-    parser.add_argument(
-        "--separator",
-        metavar="CHARACTER",
-        help="stands between the cells of csv and tsv files, such as ';'; default: a comma in csv, a tab in tsv",
-    )
-    parser.add_argument(
-        "--quote",
-        metavar="CHARACTER",
-        help="stands around cells of csv and tsv files; '' = none; default: \" in csv, none in tsv",
-    )
-    parser.add_argument(
-        "--skip-lines", type=at_least(0), default=0, metavar="N", help="lines at the start of each file; default 0"
-    )
-    parser.add_argument(
-        "--sheet", type=_number_or_name, metavar="SHEET", help="of an xlsx file, by name or number from 0; default: 0"
-    )
-    parser.add_argument(
-        "--records", metavar="NAME", help="where a JSON object has its rows; default: in its only list of objects"
-    )
+    for key, kind in READ_BY.items():
+        default, told = known.defaults[key], known.help[key]
+        parser.add_argument(f"--{key.replace('_', '-')}", type=kind, default=default, metavar="VALUE", help=told)
     header = parser.add_mutually_exclusive_group()
     header.add_argument(
         "--header", dest="header", action="store_true", default=None, help="a table's first row names columns"
@@ -143,6 +125,12 @@ def _number_or_name(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
 
 
+READ_BY: dict[str, Callable[[str], object]] = {
+    "separator": str, "quote": str, "skip_lines": at_least(0), "sheet": _number_or_name, "records": str,
+}  # fmt: skip
+"""keys of reading files that are options, and what reads their value"""
+
+
 def _page(given: Namespace) -> str:
     """Return the path of the page. Raises UserError if it exists or has another suffix."""
     if given.out is None:
@@ -151,10 +139,9 @@ def _page(given: Namespace) -> str:
         name = given.data or Path(given.files[0].rpartition("=")[2]).stem
         return f"outputs/data/{Path(name).stem}-{datetime.datetime.now():%Y-%m-%d-%H-%M-%S-%f}{SUFFIX}"
     out: str = given.out
-    stem, dot, suffix = out.rpartition(".")
-    if not dot or f".{suffix.lower()}" not in (SUFFIX, ".htm"):
-        written = f"{stem if dot and '/' not in suffix else out}{SUFFIX}"
-        raise UserError(f"--out is {out}, but a page is a file whose name ends in {SUFFIX}; write {written}")
+    if not out.lower().endswith((SUFFIX, ".htm")):
+        meant = Path(out).with_suffix(SUFFIX)
+        raise UserError(f"--out is {out}, but a page is a file whose name ends in {SUFFIX}; write {meant}")
 
     from nlu.storage.outputs import require_free
 
@@ -184,7 +171,7 @@ def _report(given: Namespace, out: str | None) -> int:
     surveys = []
     with Progress() as progress:
         for source in sources:
-            with progress.task(f"reading {source.name}", source.rows()) as bar:
+            with progress.task(f"reading {source.name}") as bar:
                 surveys.append(walk(source, tokenizer, bar.advance))
             if not len(surveys[-1]):
                 raise _without_rows(surveys[-1])

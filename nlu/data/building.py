@@ -19,7 +19,7 @@ from nlu.config.words import called, counted
 from nlu.data.findings import NO_ROWS, Collector, Finding, Seen
 from nlu.data.labels import labels_of
 from nlu.data.layouts import Layout, Problem, Values, unusable
-from nlu.data.plan import LISTED_GROUPS, Plan
+from nlu.data.plan import Plan
 from nlu.data.reader import BadRows, Mark, Row
 from nlu.data.readers import GROUP
 from nlu.data.reading import Chunk
@@ -38,8 +38,6 @@ class Builder:
     def __init__(self, plan: Plan, tokenizer: Tokenizer):
         self.counts: dict[str, dict[str, Any]] = {}
         """of each set: rows, bad_rows, cut, document_marks, listed_bad_rows, findings"""
-        self.groups: dict[str, None] = {}
-        """the first names of groups, for messages"""
         self._plan, self._tokenizer = plan, tokenizer
         self._reading = plan.reading.by(tokenizer)
         self._cut = Seen()
@@ -172,7 +170,8 @@ class Builder:
         text_hash_N, first_N, second_N = _hashes(self._plan.layout, rows)
         origin = Origin(
             text_hash_N,
-            np.array([self._group(values.get(GROUP)) for values in rows], np.int64),
+            # 0 stands for "no group"; a hash of 63 bits is practically never 0.
+            np.array([text_hash(str(own)) if (own := row.get(GROUP)) is not None else 0 for row in rows], np.int64),
             np.array([source for source, _, _ in good]),
             np.array([row.number for _, row, _ in good], np.int64),
             first_N,
@@ -185,15 +184,6 @@ class Builder:
             source, row, _ = good[error.row]
             path = self._plan.sets[name][source].path
             raise error.described(f"{called(path)}:{row.number}", self._plan.target) from None
-
-    def _group(self, value: object) -> int:
-        """Return the hash of a group, or 0 without groups."""
-        # 0 stands for "no group"; a hash of 63 bits is practically never 0.
-        if value is None:
-            return 0
-        if len(self.groups) < LISTED_GROUPS:
-            self.groups[str(value)] = None
-        return text_hash(str(value))
 
 
 @dataclass

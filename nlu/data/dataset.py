@@ -12,12 +12,13 @@ from nlu.config.keys import takes
 from nlu.config.words import called
 from nlu.data import keys as schemas
 from nlu.data.dialect import OWN, Dialect, not_utf_8
-from nlu.data.keys import Source
 from nlu.data.windows import Lengths
 from nlu.storage.places import data_folder, files_like, is_pattern, named_file, path_problem
 from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
 from nlu.storage.unpacking import unpacked
+
+Source = str | list[str] | dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class Files:
     """what makes rows of lines (`nlu.data.reading.Blocks`); None: the files have rows"""
 
     def __init__(self, keys: schemas.Files):
-        self.train, self.dev, self.test = keys.train, keys.dev, keys.test
+        self.train: Source = _named_by_text(keys.train)
+        self.dev: Source | None = _named_by_text(keys.dev)
+        self.test: Source | None = _named_by_text(keys.test)
         self.fields = dict(keys.fields or {})
         self.format: str = keys.format if keys.reader is None else OWN
         self.layout: Any = keys.layout
@@ -189,6 +192,11 @@ def _found(key: str, reference: str, urls: Mapping[str, str]) -> Path:
             f"public URL does not answer ({error.problems[0]}); set NLU_DATA to the folder that holds {reference}, "
             f"or {key}=PATH"
         ) from None
+
+
+def _named_by_text(source: Any) -> Any:
+    # YAML makes a number of a name such as 1.
+    return {str(name): path for name, path in source.items()} if isinstance(source, dict) else source
 
 
 def _is_address(reference: str) -> bool:

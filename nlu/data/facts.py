@@ -144,12 +144,12 @@ def lines(facts: dict[str, Any]) -> list[str]:
             f"{part['length_95_percent']}, most {part['length_max']}"
         )
         if name != "train" and part["examples"] < FEW_ROWS and part.get("labels"):
-            low, high = interval(0.8, part["examples"])
+            points = 196 * math.sqrt(0.8 * 0.2 / part["examples"])
             is_small = facts["sets"].get("train", {}).get("examples", FEW_TRAINED) < FEW_TRAINED
             rest = "; folds=5 scores each training row once" if is_small else ""
             out.append(
                 f"data: {name}: scores rest on {counted(part['examples'], 'row')}: an accuracy of 80 % measured there "
-                f"means {low:.0%} to {high:.0%} (95 % interval){rest}"
+                f"may be off by {points:.0f} points{rest}"
             )
         if part.get("unknown_share", 0) > MUCH_UNKNOWN:
             out.append(
@@ -182,14 +182,6 @@ def _target_lines(name: str, part: dict[str, Any]) -> Iterator[str]:
     yield from (
         f"warning: {doubt}" for doubt in of_balance(labels, total, is_train=name == "train", are_classes=are_classes)
     )
-
-
-def interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of `count` rows: that of Wilson 1927, which is right for few rows too."""
-    z = 1.959963984540054
-    middle, width = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    below = 1 + z * z / count
-    return (middle - width) / below, (middle + width) / below
 
 
 def _balance_line(labels: dict[str, int], total: int) -> str:

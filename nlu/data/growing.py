@@ -143,7 +143,6 @@ def write_stream(plan: Plan, progress: ProgressBar = quiet) -> None:
 
     Raises DataError as `prepare` does, and UserError if another process writes it.
     """
-    require_streamed(plan)
     growth, folder = Growth(plan), plan.folder()
     growth.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -165,7 +164,7 @@ def write_stream(plan: Plan, progress: ProgressBar = quiet) -> None:
 def _write(plan: Plan, new: Path, progress: ProgressBar) -> None:
     refuse_headers(plan)
     plan.target.close()
-    assert plan.tokenizer is not None, "streamed"
+    assert plan.tokenizer is not None, "`stream_problems` requires a vocabulary"
     builder = Builder(plan, plan.tokenizer)
     for name in [*(name for name in plan.sets if name != "train"), "train"]:
         if name == "train":
@@ -176,26 +175,11 @@ def _write(plan: Plan, new: Path, progress: ProgressBar) -> None:
     write_meta(new, plan, builder)
 
 
-def require_streamed(plan: Plan) -> None:
-    """Raise UserError for a plan that needs all training rows before the first step."""
-    if not type(plan.target).streams:
-        raise UserError(
-            f"data.stream is true, but {type(plan.target).__name__} needs all training rows before the first step; set "
-            "data.stream=false, or task=mlm"
-        )
-    if plan.tokenizer is None:
-        raise UserError(
-            "data.stream is true, but the vocabulary would be built from all training rows; set tokenizer.vocab to a "
-            "file, or model.pretrained to weights that have one"
-        )
-
-
 def open_stream(plan: Plan, vote: Vote) -> Store:
     """Open the store of a plan as soon as it has the sets that are scored; its training rows may still be written.
 
     The result does not depend on how many rows are there. Raises DataError if no process writes it.
     """
-    require_streamed(plan)
     growth, folder = Growth(plan), plan.folder()
     if growth.place is None and plan.shared is not None:
         plan.shared.fetch(folder.name, folder)
@@ -217,7 +201,7 @@ def _opened(plan: Plan, growth: Growth, place: Path, vote: Vote) -> Store:
     meta["dropped_duplicates"] = 0
     target = type(plan.target).from_meta(meta["target"])
     tokenizer = plan.tokenizer
-    assert tokenizer is not None, "streamed"
+    assert tokenizer is not None, "`stream_problems` requires a vocabulary"
     reading = plan.reading.by(tokenizer)
     origins = {name: Texts(reading, plan.sets[name], plan.layout) for name in plan.sets}
     train = GrowingExamples(growth, vote, target, plan.layout, origins["train"])

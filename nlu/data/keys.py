@@ -194,25 +194,22 @@ class Classes(Target):
     """One of several classes."""
 
     kind = "classes"
-    roles = ("label",)
+    roles: ClassVar[tuple[str, ...]] = ("label",)
     takes_columns = True
 
 
 @dataclass(kw_only=True)
-class Relevance(Target):
+class Relevance(Classes):
     """Whether the second text of a row answers the first; a row without a label is relevant."""
 
-    kind = "classes"
-    takes_columns = True
+    roles = ()
 
 
 @dataclass(kw_only=True)
-class LabelSet(Target):
+class LabelSet(Classes):
     """Any number of labels."""
 
     kind = "label_set"
-    roles = ("label",)
-    takes_columns = True
 
 
 @dataclass(kw_only=True)

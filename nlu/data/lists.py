@@ -10,15 +10,8 @@ from nlu.data.reader import BadRow, Row
 
 LIST_ROLES = ("tokens", "tags", "spans")
 SENTENCE_COLUMNS = (
-    "sentence_id",
-    "sentence #",
-    "sentence",
-    "sent_id",
-    "sentence_idx",
-    "sentence_number",
-    "sent",
-    "sid",
-)
+    "sentence_id", "sentence #", "sentence", "sent_id", "sentence_idx", "sentence_number", "sent", "sid",
+)  # fmt: skip
 CONTROL = re.compile("[\x01-\x08\x0e-\x1f]")
 """characters that occur in no text; some separate the tokens of a cell"""
 BLANKS = re.compile("[ \t\r\n]+")

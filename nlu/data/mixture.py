@@ -12,16 +12,15 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-from torch import Tensor
 
 from nlu.config.durations import Clock, Duration
 from nlu.config.errors import DataError
 from nlu.config.keys import takes
 from nlu.data import keys as schemas
 from nlu.data.opening import Store
-from nlu.data.order import REMEMBERED, Order
+from nlu.data.order import Order, remember
 from nlu.data.seeds import generator
-from nlu.data.targets.base import Gathered, Problem, Target, Values
+from nlu.data.targets.base import Target
 from nlu.data.token_order import TokenOrder
 
 Value = TypeVar("Value")
@@ -99,13 +98,11 @@ class MixedOrder:
     def _round(self, number: int) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the set of each step of a round, and the places of each set in it."""
         if number not in self._known:
-            # Rounds are asked for one after another; the one before is still asked about.
-            while len(self._known) >= REMEMBERED:
-                self._known.pop(next(iter(self._known)))
             # One permutation for each round: any step is found without the steps before it.
             members_R = np.repeat(np.arange(len(self.names), dtype=np.int32), self.quotas_M)
             chosen_R = members_R[generator(self._seed, "mixture", number).permutation(len(members_R))]
-            self._known[number] = chosen_R, [np.flatnonzero(chosen_R == member) for member in range(len(self.names))]
+            places = [np.flatnonzero(chosen_R == member) for member in range(len(self.names))]
+            remember(self._known, number, (chosen_R, places))
         return self._known[number]
 
 
@@ -187,14 +184,8 @@ class Several(Target):
     def names(self) -> list[str]:
         return self.joined
 
-    def read(self, values: Values) -> tuple[object, Problem | None]:
-        raise AssertionError("a set reads its own targets")
-
     def column(self) -> pa.DataType | None:
         return None
-
-    def collate(self, rows: Gathered) -> dict[str, Tensor]:
-        raise AssertionError("a set collates its own targets")
 
 
 @dataclass

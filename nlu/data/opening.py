@@ -15,7 +15,7 @@ from nlu.data.arrays import among, repeated
 from nlu.data.examples import Examples
 from nlu.data.folds import Fold, fold_numbers, kept_together
 from nlu.data.layouts import LAYOUTS, Layout, Pair
-from nlu.data.plan import LISTED_GROUPS, Plan
+from nlu.data.plan import Plan
 from nlu.data.reading import Texts
 from nlu.data.shards import StoreDamaged
 from nlu.data.store import StoredSet
@@ -36,7 +36,6 @@ class Meta(TypedDict, total=False):
     """the counts of each set, as `Builder.counts`"""
     files: dict[str, list[str]]
     max_len: int
-    groups: list[str]
     layout: str
     fields: dict[str, str | int | list[str | int]]
     dropped_duplicates: int
@@ -114,9 +113,7 @@ def open_store(folder: Path, plan: Plan, fold: Fold | None = None) -> Store:
     rows["train"] = train_rows_N
     is_dev_N = fold_N = None
     if fold is not None:
-        fold_N = _fold_numbers(
-            stored["train"], train_rows_N, target, fold, plan.reading.group_by, meta["groups"], plan.layout
-        )
+        fold_N = _fold_numbers(stored["train"], train_rows_N, target, fold, plan.reading.group_by, plan.layout)
         is_dev_N = fold_N == fold.number
     elif files.dev is None and files.dev_fraction:
         is_dev_N = _split_off(stored["train"], train_rows_N, target, files.dev_fraction, plan.reading.group_by)
@@ -165,11 +162,6 @@ def _vocabulary_of(
     # Only rows that are trained on count. The numbers of V are those of the built vocabulary.
     counts_V = train.token_counts(built.vocab_size)
     tokenizer, numbers_V = tokenizing.restrict(built, counts_V)
-    if tokenizing.min_count == 1 and not counts_V[numbers_V == tokenizer.unknown_id].any():
-        log.warning(
-            "data: the vector of [UNK], which stands for all words outside the vocabulary, stays random, since "
-            "tokenizer.min_count is 1; tokenizer.min_count=2 trains it by the words that occur once"
-        )
     for stored in all_stored:
         stored.renumber("tokens", numbers_V)
     return tokenizer
@@ -223,7 +215,6 @@ def _fold_numbers(
     target: Target,
     fold: Fold,
     group_by: str | int | None,
-    groups: list[str],
     layout: Layout,
 ) -> np.ndarray:
     """Return the number of the fold that holds each of the training rows out. Raises UserError for more folds than
@@ -235,11 +226,10 @@ def _fold_numbers(
         *_what_connects(stored, rows_N, group_by), lambda cluster_N: cluster_N.max() + 1 >= fold.count
     )
     if (available := int(cluster_N.max()) + 1) < fold.count:
-        shown = ", ".join(groups) + (", ..." if len(groups) == LISTED_GROUPS else "")
         noun = "different first text" if isinstance(layout, Pair) else "different text"
         what = f"{counted(available, noun)} in {counted(len(rows_N), 'row')}"
         if group_by is not None:
-            what = f"{available} groups of folds.group_by={group_by} that share no text: {shown}"
+            what = f"{available} groups of folds.group_by={group_by} that share no text"
         raise UserError(f"folds.count is {fold.count}, but the training set has {what}; set it to <= {available}")
     strata, counts_N = target.strata(stored, rows_N)
     rows_C = np.bincount(strata)

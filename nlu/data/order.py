@@ -5,14 +5,23 @@ Axes: N examples, W examples of a window, B a batch.
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from nlu.data.seeds import generator
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 REMEMBERED = 2
 """windows whose order is kept: the one that steps are taken from, and the one before, which is still asked about"""
+
+
+def remember(known: dict[Key, Value], key: Key, value: Value) -> None:
+    """Keep a value, and forget the oldest beyond REMEMBERED: steps are taken in order, so it is not needed again."""
+    while len(known) >= REMEMBERED:
+        known.pop(next(iter(known)))
+    known[key] = value
 
 
 class Manifest(Protocol):
@@ -116,9 +125,6 @@ class Order:
     def _window(self, epoch: int, window: int) -> np.ndarray:
         """Return the examples of a window in their order."""
         if (epoch, window) not in self._known:
-            # The oldest goes: steps are taken in order, so it is not needed again.
-            while len(self._known) >= REMEMBERED:
-                self._known.pop(next(iter(self._known)))
             begin = 0 if self._window_rows is None else window * self._window_rows
             end = len(self._examples.lengths_N) if self._window_rows is None else begin + self._window_rows
             order_W = epoch_order(
@@ -131,7 +137,7 @@ class Order:
             )
             # Four bytes for each example of an epoch are kept in memory, on every rank.
             narrow = np.int32 if end < 2**31 else np.int64
-            self._known[epoch, window] = (order_W + begin).astype(narrow)
+            remember(self._known, (epoch, window), (order_W + begin).astype(narrow))
         return self._known[epoch, window]
 
 

@@ -19,16 +19,7 @@ from nlu.data.conll import Columns
 from nlu.data.dialect import OWN, PLAIN, SEPARATED_BY, Dialect, not_utf_8
 from nlu.data.json_files import document_records, is_document
 from nlu.data.reader import BadRow, Mark, Row
-from nlu.data.readers import (
-    TABLES,
-    Fields,
-    column_names,
-    has_header,
-    open_text,
-    own_records,
-    read_rows,
-    token_fields,
-)
+from nlu.data.readers import TABLES, Fields, column_names, has_header, open_text, own_records, read_rows, token_fields
 from nlu.data.workbook import sheet_rows
 
 BOM = "\ufeff"

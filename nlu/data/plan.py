@@ -23,8 +23,6 @@ from nlu.data.tokenizing import Tokenizer, Vocabulary
 from nlu.storage.cache import cache_dir, file_digest
 
 KNOWN_CODE = ("nlu", "builtins", "typing", "abc")
-LISTED_GROUPS = 100
-"""names of groups that a store keeps for messages"""
 
 
 @dataclass

@@ -205,7 +205,6 @@ def write_meta(new: Path, plan: Plan, builder: Builder) -> None:
         "sets": {name: builder.counts[name] for name in plan.sets if name in builder.counts},
         "files": {name: [source.name for source in sources] for name, sources in plan.sets.items()},
         "max_len": plan.files.max_len,
-        "groups": list(builder.groups),
         "layout": plan.layout.key,
         "fields": plan.reading.fields,
     }

@@ -31,9 +31,6 @@ SAMPLED_ROWS = 1000
 """rows of a table that tell whether each has one token"""
 HEADER_ROWS = 10
 """rows below the first one among which a header is looked for"""
-UNREADABLE = {".numbers": "is a spreadsheet; export it as xlsx or csv"}
-UNREADABLE |= dict.fromkeys((".tar", ".tgz", ".rar", ".7z"), "is an archive; unpack it")
-"""what to do about files that no reader can read, by suffix"""
 OPTIONAL_ROLES = ("label", "spans", "logits", "probabilities")
 """fields that a JSON record or a parquet row may lack; what reads them says what is missing"""
 TABLES = ("csv", "tsv", "xlsx")
@@ -89,11 +86,6 @@ def read_rows(
         rows = read_rows(path, file_format, others | apart, header, watch, dialect)
         return (_with_labels(row, columns) if isinstance(row, Row) else row for row in rows)
     chosen = format_of(path, file_format)
-    if GROUP in fields and chosen in ("lines", "conll"):
-        raise DataError(
-            f"{path}: folds.group_by is {fields[GROUP]!r}, but data.format={chosen} has no column to group by; "
-            "set folds.group_by=null, or give the rows as a table or jsonl"
-        )
     return (_read_own if chosen == OWN else READERS[chosen])(
         _File(path, chosen, fields, has_header(fields, header), watch or iter, dialect)
     )
@@ -117,8 +109,6 @@ def format_of(path: Path, file_format: str) -> str:
     """Return the format of a file, by its suffix if `file_format` is auto. Raises DataError for an unknown suffix."""
     suffix = Path(plain_name(path.name)).suffix.lower()
     chosen = SUFFIX_FORMATS.get(suffix) if file_format == "auto" else file_format
-    if chosen is None and (reason := UNREADABLE.get(suffix)):
-        raise DataError(f"{path}: {reason}, and name the new file instead")
     if chosen is None:
         raise DataError(
             f"{path}: the suffix {path.suffix!r} tells no format; set data.format to one of {', '.join(READERS)}"

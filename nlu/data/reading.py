@@ -17,15 +17,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.words import listed, shortened
 from nlu.data.dataset import Files, SourceFile
 from nlu.data.dialect import PLAIN, Dialect, not_utf_8
-from nlu.data.fields import (
-    IN_WINDOWS,
-    NO_WINDOWS,
-    ROLES,
-    chosen_layout,
-    missing_roles,
-    tagging_fields,
-    usual_fields,
-)  # fmt: skip
+from nlu.data.fields import IN_WINDOWS, NO_WINDOWS, ROLES, chosen_layout, missing_roles, tagging_fields, usual_fields
 from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.reader import BadRow, Mark, Row
 from nlu.data.readers import GROUP, TABLES, Fields, column_names, format_of, has_header, header_remedy, read_rows

@@ -35,10 +35,10 @@ EPOCHS = re.compile(r"[0-9.]+ep")
 def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterator[str]:
     """Yield each broken rule as key, value, rule and remedy; `task` are the class constants of the task."""
     data, folds = config["data"], config["folds"]
-    if folds["group_by"] is not None and data.get("format") in ("lines", "conll"):
+    if folds["group_by"] is not None and formats_of(data) & {"lines", "conll"}:
         yield (
-            f"folds.group_by is {folds['group_by']}, but with data.format={data['format']} rows have no column to "
-            "group by; set folds.group_by=null, or give the rows as a table or jsonl"
+            f"folds.group_by is {folds['group_by']}, but rows of CoNLL files and plain lines have no column to group "
+            "by; set folds.group_by=null, or give the rows as a table or jsonl"
         )
     yield from _path_problems(data)
     if data.get("reader") is not None and data.get("format") not in (None, "auto"):
@@ -51,7 +51,9 @@ def file_problems(config: Mapping[str, Any], task: Mapping[str, Any]) -> Iterato
         yield from idle_keys(data, formats_of(data), "data")
     yield from _long_problems(config, task)
     if data.get("fields", MISSING) != MISSING:
-        yield from _fields(data, choice_of("task", config["task"][TARGET]), task, _reads(config))
+        yield from _fields(
+            data, choice_of("task", config["task"][TARGET]), task, facts_of(config["loss"][TARGET]).get("reads")
+        )
     yield from _sets(data, folds["count"])
 
 
@@ -242,13 +244,7 @@ def _is_file(reference: str) -> bool:
     return Path(reference.partition("#sha256=")[0]).expanduser().is_file()
 
 
-def _reads(config: Mapping[str, Any]) -> str:
-    """Return what the loss reads; empty if its class cannot be read."""
-    constants = facts_of(config["loss"][TARGET])
-    return str(constants.get("reads", "logits")) if constants else ""
-
-
-def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], reads: str) -> Iterator[str]:
+def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], reads: str | None) -> Iterator[str]:
     fields, layouts, (targets, wrong) = data["fields"] or {}, layouts_of(task), known_roles(task)
     own = _own_roles(data)
     file_format = data.get("format", "auto")

@@ -1,6 +1,6 @@
 """Stores that several machines use, shared in an object store.
 
-    STORES/FINGERPRINT/COMPLETE             {"folder": ..., "files": {name: {"size": ..., "sha256": ...}}}
+    STORES/FINGERPRINT/COMPLETE             {"folder": ..., "files": {name: {"size": bytes, "sha256": ...}}}
     STORES/FINGERPRINT/FOLDER/NAME          a file of the store
 
 A builder uploads all files to a new folder and then writes COMPLETE on the condition that it does not exist yet. If
@@ -12,7 +12,7 @@ import json
 import logging
 import uuid
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from nlu.config.errors import DataError
 from nlu.storage.backend import download_progress
@@ -23,20 +23,6 @@ from nlu.storage.objects import ObjectStore
 from nlu.storage.settle import MARKER, settle
 
 log = logging.getLogger(__name__)
-
-
-class _SharedFile(TypedDict):
-    """A file of a shared store; `size` is in bytes."""
-
-    size: int
-    sha256: str
-
-
-class _Manifest(TypedDict):
-    """The content of COMPLETE."""
-
-    folder: str
-    files: dict[str, _SharedFile]
 
 
 class SharedStores:
@@ -69,13 +55,13 @@ class SharedStores:
         except (Unreachable, ValueError) as error:
             log.warning("the data store %s is not shared: %s", folder, error)
 
-    def _complete(self, name: str) -> _Manifest | None:
+    def _complete(self, name: str) -> dict[str, Any] | None:
         try:
             return json.loads(self.store.get(f"{name}/{MARKER}"))
         except FileNotFoundError:
             return None
 
-    def _receive(self, name: str, manifest: _Manifest, new: Path) -> None:
+    def _receive(self, name: str, manifest: dict[str, Any], new: Path) -> None:
         files = manifest["files"]
         with download_progress(name, sum(entry["size"] for entry in files.values())) as advance:
             for file, entry in files.items():

@@ -10,7 +10,7 @@ from math import ceil
 import numpy as np
 
 from nlu.config.durations import Clock, Duration
-from nlu.data.order import REMEMBERED
+from nlu.data.order import remember
 from nlu.data.seeds import generator
 
 
@@ -89,7 +89,7 @@ class TokenOrder:
             ends = np.concatenate([[0], np.cumsum(self.sizes_M[self._shuffle(epoch)])])
             # The last step may have fewer micro-batches.
             steps = np.minimum(np.arange(self.steps_per_epoch + 1) * self._accumulation, len(ends) - 1)
-            _keep(self._seen, epoch, ends[steps])
+            remember(self._seen, epoch, ends[steps])
         return self._seen[epoch]
 
     def _shuffle(self, epoch: int) -> np.ndarray:
@@ -98,7 +98,7 @@ class TokenOrder:
             # Drawn by itself, so that the clock need not order the examples. The rest stays last: the steps of an epoch
             # differ most at its end.
             full = len(self._cuts) - 2
-            _keep(self._shuffles, epoch, np.append(generator(self._seed, "batches", epoch).permutation(full), full))
+            remember(self._shuffles, epoch, np.append(generator(self._seed, "batches", epoch).permutation(full), full))
         return self._shuffles[epoch]
 
     def _order(self, epoch: int) -> np.ndarray:
@@ -109,7 +109,7 @@ class TokenOrder:
             by_length_N = order_N[np.argsort(self._lengths_N[order_N], kind="stable")]
             placed_N = np.empty(self.examples, self._narrow)
             placed_N[self._places_N] = by_length_N
-            _keep(self._orders, epoch, placed_N)
+            remember(self._orders, epoch, placed_N)
         return self._orders[epoch]
 
 
@@ -136,13 +136,6 @@ def cuts(drawn_N: np.ndarray, batch_tokens: int) -> np.ndarray:
         last = min(len(drawn_N), first + batch_tokens + 1)
         found.append(bisect_right(ends_N, before + batch_tokens, first, last))
     return np.array(found, np.int64)
-
-
-def _keep(known: dict[int, np.ndarray], epoch: int, value: np.ndarray) -> None:
-    # The oldest goes: steps are taken in order, so it is not needed again.
-    while len(known) >= REMEMBERED:
-        known.pop(next(iter(known)))
-    known[epoch] = value
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ TITLES = {
     "lengths": "Lengths",
     "characters": "Characters of a row",
     "cuts": "Cut at max_len",
-    "classes": "Classes of characters",
 }
 NO_LABEL = "(none)"
 MOST_TEXT = 400
@@ -53,8 +52,6 @@ THEME = {
 WIDTH_INCHES = 5.4
 """narrow, so that letters stay readable on a telephone"""
 MOST_LABELS = 30
-LEAST_CLASS = 0.0005
-"""classes with a smaller share of the characters are left out"""
 Sets = Mapping[str, Mapping[str, Any]]
 
 
@@ -115,7 +112,7 @@ def _bad(record: Mapping[str, Any]) -> Iterable[str]:
 
 
 def draw_survey(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the figures by name: labels, lengths, characters, cuts, classes; labels only if they are names."""
+    """Return the figures by name: labels, lengths, characters, cuts; labels only if they are names."""
     sets: Sets = record["sets"]
     with styled(THEME):
         figures = {
@@ -123,7 +120,6 @@ def draw_survey(record: Mapping[str, Any]) -> dict[str, str]:
             "lengths": _histogram(sets, "length_histogram", f"{record['unit']} of a row", record["max_len"]),
             "characters": _histogram(sets, "character_histogram", "characters of a row", None),
             "cuts": _cuts(sets, record["max_len"]),
-            "classes": _classes(sets),
         }
         return {name: _themed(svg_of(name, figure)) for name, figure in figures.items() if figure is not None}
 
@@ -158,18 +154,6 @@ def _labels(sets: Sets) -> Figure | None:
         {name: [labels.get(label, 0) / sum(labels.values()) for label in names] for name, labels in shown.items()},
     )
     figure.axes[0].set_xlabel("share of the set")
-    return figure
-
-
-def _classes(sets: Sets) -> Figure:
-    shares = {name: one["character_classes"] for name, one in sets.items()}
-    greatest: dict[str, float] = {}
-    for own in shares.values():
-        for kind, share in own.items():
-            greatest[kind] = max(greatest.get(kind, 0.0), share)
-    names = [kind for kind in sorted(greatest, key=lambda one: -greatest[one]) if greatest[kind] >= LEAST_CLASS]
-    figure = _bars(names, {name: [own.get(kind, 0.0) for kind in names] for name, own in shares.items()})
-    figure.axes[0].set_xlabel("share of the characters")
     return figure
 
 

@@ -14,7 +14,6 @@ from nlu.display.tables import Header, numbers, print_table, table_of, texts
 MOST_LABELS = 30
 MOST_UNKNOWN = 12
 MOST_TEXT = 60
-LEAST_SHARE = 0.0005
 Sets = Mapping[str, Mapping[str, Any]]
 
 
@@ -40,7 +39,6 @@ def survey_tables(record: Mapping[str, Any]) -> Iterator[SurveyTable]:
     yield _cuts(record, sets)
     if any(one["unknown"] and one["unknown"]["tokens"] for one in sets.values()):
         yield _unknown(sets)
-    yield _classes(sets)
     if record["overlap"]:
         yield _overlap(record)
 
@@ -134,24 +132,6 @@ def _unknown(sets: Sets) -> SurveyTable:
 
 def _named(piece: str) -> str:
     return unicodedata.name(piece, "").lower() if len(piece) == 1 else f"{len(piece)} characters"
-
-
-def _classes(sets: Sets) -> SurveyTable:
-    kinds = dict.fromkeys(kind for one in sets.values() for kind in one["character_classes"])
-    lines = []
-    for kind in kinds:
-        shares = [one["character_classes"].get(kind, 0.0) for one in sets.values()]
-        lines.append(
-            [
-                kind,
-                *(f"{share:.2%}" if share >= LEAST_SHARE or not share else f"{100 * share:.1g}%" for share in shares),
-            ]
-        )
-    scripts = {name: one["scripts"] for name, one in sets.items()}
-    for script in dict.fromkeys(script for own in scripts.values() for script in own):
-        own = [counted(scripts[name].get(script, 0), "row") for name in sets]
-        lines.append([f"mostly {script}" if script != "none" else "without letters", *own])
-    return SurveyTable("Characters", [*texts("class"), *numbers(*sets)], lines)
 
 
 def _overlap(record: Mapping[str, Any]) -> SurveyTable:

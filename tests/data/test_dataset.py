@@ -20,6 +20,12 @@ def test_a_path_is_looked_up_here_first_and_then_in_the_data_folder(tmp_path, mo
     assert [sets[name][0].path.read_text() for name in ("train", "dev")] == ["here", "data"]
 
 
+def test_numbers_as_names_of_files_are_texts(write):
+    path = str(write("numbers.tsv", "x"))
+    assert list(Files(train=path, dev={2024: path}).sets()) == ["train", "2024"]
+    assert Files(train={1: path}, format="lines").sets()["train"][0].label == "1"
+
+
 def test_every_missing_file_is_named_with_its_key(tmp_path, monkeypatch):
     monkeypatch.setenv("NLU_DATA", str(tmp_path))
     with pytest.raises(DataError) as caught:

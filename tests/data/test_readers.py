@@ -100,12 +100,6 @@ def test_the_error_for_a_table_whose_lines_are_tokens_names_the_format(write, na
         read(write(name, "my O\nand O\n"), {"tokens": 0, "tags": 1})
 
 
-@pytest.mark.parametrize(("name", "remedy"), [("a.numbers", "export it as xlsx or csv"), ("a.csv.tgz", "unpack it")])
-def test_a_file_that_no_format_can_read_is_refused_with_what_makes_it_one(write, name, remedy):
-    with pytest.raises(DataError, match=remedy):
-        read(write(name, b"PK"))
-
-
 def test_a_column_number_beyond_the_row_is_refused(write):
     path = write("a.tsv", "x\t1\n")
     with pytest.raises(DataError, match=r"data\.fields\.label is column 2.*2 columns.*below 2"):

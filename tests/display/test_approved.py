@@ -162,9 +162,8 @@ def of_set(rows: int, **changes: Any) -> dict[str, Any]:
     known = {
         "rows": rows, "bad_rows": 0, "listed_bad_rows": [], "fields_because": "the header says so", "duplicates": 0,
         "conflicts": 0, "characters": [10, 25, 1234], "lengths": [4, 9, 40], "language": "English", "unknown": None,
-        "labels": {"good": 6, "bad": 3, "odd & even": 1}, "numbers": None, "scripts": {"Latin": 7, "none": 1},
-        "character_classes": {"Latin": 0.75, "space": 0.2, "mark": 0.0004, "digit": 0.0005}, "shown_duplicates": [],
-        "shown_conflicts": [], "length_histogram": {"width": 2, "counts": [1, 5, 2]},
+        "labels": {"good": 6, "bad": 3, "odd & even": 1}, "numbers": None,
+        "shown_duplicates": [], "shown_conflicts": [], "length_histogram": {"width": 2, "counts": [1, 5, 2]},
         "character_histogram": {"width": 10, "counts": [4, 4]},
         "cut": [{"max_len": 16, "rows": 0.875, "tokens": 0.5}, {"max_len": 32, "rows": 0.25, "tokens": 0.125}],
     }  # fmt: skip
@@ -184,7 +183,7 @@ def a_survey() -> dict[str, Any]:
         shown_conflicts=[text_shown("t" * 61 + " & more" * 60, 2, "good", "(none)"), text_shown("b", 2, "bad", "odd")],
     )  # fmt: skip
     dev = of_set(
-        40, labels={"bad": 1, "new": 3}, character_classes={"Latin": 0.5}, scripts={"Han": 2},
+        40, labels={"bad": 1, "new": 3},
         length_histogram={"width": 1, "counts": [0, 2, 1, 1]}, character_histogram={"width": 5, "counts": [4]},
         cut=[{"max_len": 16, "rows": 0.5, "tokens": 0.25}],
     )  # fmt: skip
@@ -388,7 +387,7 @@ def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> 
         patched.setattr(survey_page, "_histogram", lambda *unused: None)
         patched.setattr(survey_page, "_cuts", lambda *unused: None)
         drawn = survey_page.draw_survey(a_survey())
-    assert list(drawn) == ["labels", "classes"]
+    assert list(drawn) == ["labels"]
     assert {"var(--set-0)", "var(--set-1)", "var(--line)", "currentColor"} <= set(
         re.findall(r"var\(--[\w-]+\)|currentColor", drawn["labels"])
     )

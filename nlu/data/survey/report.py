@@ -186,11 +186,9 @@ def _of_texts(report: Report, survey: Survey) -> Iterator[str]:
                 f"{survey.name}: {share:.1%} of the tokens are unknown to the tokenizer, which may be for another "
                 f"language than these texts ({survey.letters.language()})"
             )
-    damaged = survey.letters.classes["r"]
-    if damaged:
+    if damaged := survey.letters.damaged:
         yield f"{survey.name}: {damaged:,} damaged or private characters, which suggest a wrong encoding"
-    hidden = survey.letters.classes["i"]
-    if hidden:
+    if hidden := survey.letters.invisible:
         yield f"{survey.name}: {counted(hidden, 'invisible or control character')}; tokenizers drop them"
 
 
@@ -360,8 +358,6 @@ def _set_record(report: Report, survey: Survey) -> dict[str, object]:
         "shown_duplicates": [asdict(shown) for shown in one.shown_duplicates],
         "shown_conflicts": [asdict(shown) for shown in one.shown_conflicts],
         "language": survey.letters.language(),
-        "scripts": dict(survey.letters.scripts.most_common()),
-        "character_classes": survey.letters.shares(),
     }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from nlu.data.arrays import among, repeated
 from nlu.data.reader import Row
-from nlu.data.survey.walk import Advance, Source, Survey, shown_label, spoken_texts, usable
+from nlu.data.survey.walk import Advance, Source, Survey, label_of, spoken_texts, usable
 
 MOST_PLACES, MOST_ROWS = 6, 1000
 """rows of a text that are shown for each set, and rows that are searched for further labels"""
@@ -178,7 +178,7 @@ def _read_again(
 
 def _note(source: Source, file: int, row: Row, shown: Shown, *, always: bool) -> None:
     """Add a row to the places of a text if `always`, or if no place of the set has its label yet."""
-    label = shown_label(row.values)
+    label = label_of(row.values)
     if always or not any((one.set, one.label) == (source.name, label) for one in shown.places):
         shown.text = " / ".join(spoken_texts(source.layout, row.values))
         shown.places.append(Occurrence(source.name, f"{source.files[file].path.name}:{row.number}", label))

@@ -18,7 +18,7 @@ from nlu.config.targets import TARGET
 from nlu.config.words import listed
 from nlu.data import keys as schemas
 from nlu.data.dataset import Files, SourceFile, find_file
-from nlu.data.dialect import PLAIN, SEPARATED_BY, SEPARATORS, Dialect, not_utf_8
+from nlu.data.dialect import PLAIN, Dialect, not_utf_8
 from nlu.data.fields import NAMES_OF_TEXTS, TEXT_ROLES, USUAL_OF_TAGGING, chosen_layout
 from nlu.data.layouts import Values
 from nlu.data.lists import read_lists
@@ -53,8 +53,6 @@ MOST_HEADER = 40
 """characters of a column's name"""
 FEWEST_BELOW = 10
 """rows below the first one from which a name that does not occur again is that of the column"""
-LEAST_LINES = 3
-"""lines from which a separator is guessed"""
 
 
 @dataclass(frozen=True)
@@ -302,11 +300,8 @@ def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> 
         rows = list(islice(_values(path, chosen, {name: name for name in names}, None, dialect), SAMPLED_ROWS))
         found = [_Column(name, [row.get(name) for row in rows]) for name in names]
         return [column for one in found for column in one.fields_within()], None
-    # A table of one column is suspicious; with a given separator the user has decided.
-    if len(names) == 1 and dialect.separator is None:
-        _require_own_separator(path, chosen, dialect)
-    elif remedy := dialect.remedy(names, chosen):
-        raise DataError(f"{path}:1: {remedy}")
+    if remedy := dialect.remedy(names, chosen):
+        raise DataError(f"{path}:1: {remedy}; if the file has one column, give --fields text=0")
     numbers: Fields = {str(place): place for place in range(len(names))}
     rows = list(islice(_values(path, chosen, numbers, False, dialect), SAMPLED_ROWS + 1))
     by_place = [[row[key] for row in rows] for key in numbers]
@@ -318,23 +313,6 @@ def _columns(path: Path, chosen: str, header: bool | None, dialect: Dialect) -> 
         _Column(name if names.count(name) == 1 else place, values[1:])
         for place, (name, values) in enumerate(zip(names, by_place, strict=True))
     ], True
-
-
-def _require_own_separator(path: Path, chosen: str, dialect: Dialect) -> None:
-    """Raise DataError if a table of one column seems to have another separator than its format."""
-    with open(path, encoding="utf-8-sig", errors=dialect.errors) as lines:
-        sample = [line for line in islice(dialect.lines(lines), SAMPLED_ROWS) if line.strip()]
-    # A comma is usual in texts.
-    for separator in (one for one in SEPARATORS if one not in (",", SEPARATED_BY[chosen])):
-        cells = [line.strip("\n").split(separator) for line in sample]
-        widths = {len(row) for row in cells}
-        is_table = len(sample) >= LEAST_LINES and len(widths) == 1 and 1 not in widths
-        if is_table and all(cell.strip() and '"' not in cell for row in cells for cell in row):
-            flag = "--format tsv" if separator == "\t" else f"--separator '{separator}'"
-            raise DataError(
-                f"{path}: a {chosen} file of one column, whose lines all hold {separator!r}; if this separates the "
-                f"cells, give {flag}; if it is one column, give --fields text=0"
-            )
 
 
 def _values(path: Path, chosen: str, fields: Fields, header: bool | None, dialect: Dialect) -> Iterator[Values]:

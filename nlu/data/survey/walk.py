@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from nlu.data.labels import APPLIES, FLAGS, listed_labels
 from nlu.data.layouts import LAYOUTS, Layout, Values
 from nlu.data.pieces import PIECES
 from nlu.data.reader import BadRows, Mark, Row
-from nlu.data.readers import format_of
 from nlu.data.reading import Chunk, Reading
 from nlu.data.seeds import text_hashes
 from nlu.data.survey.letters import Letters
@@ -29,7 +27,6 @@ from nlu.data.targets.tags import Tags, split_tag, to_bio
 from nlu.data.tokenizing import Tokenizer
 from nlu.data.windows import UNCUT
 
-BLOCK_BYTES = 1 << 20
 MOST_LABELS = 100_000
 """distinct labels that are counted; labels that are numbers may be as many as rows"""
 MOST_CLASSES = 50
@@ -49,13 +46,6 @@ class Source:
     reading: Reading
     how: str
     """the column of each field, and why"""
-
-    def rows(self) -> int | None:
-        """Return the approximate number of rows for a progress bar; None if only reading the files can tell."""
-        counts = [_lines(file.path, self.reading.file_format) for file in self.files]
-        total = None if None in counts else sum(count or 0 for count in counts)
-        limit = self.reading.max_rows
-        return total if limit is None or total is None else min(total, limit * len(self.files))
 
     @cached_property
     def layout(self) -> Layout:
@@ -140,14 +130,6 @@ class Survey:
         return [] if self.seen is None else self.seen.found(kinds.get(self.kind, self.kind), self.source.files)
 
 
-def _lines(path: Path, file_format: str) -> int | None:
-    """Return the number of lines of a file with one row per line, else None."""
-    if format_of(path, file_format) not in ("csv", "tsv", "jsonl", "lines"):
-        return None
-    with open(path, "rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(BLOCK_BYTES), b""))
-
-
 def walk(source: Source, tokenizer: Tokenizer | None, advance: Advance) -> Survey:
     """Read and count the rows of a set. Raises DataError as `Reading.rows` does."""
     seen = Collector(source.reading, source.files[0].path, listed_labels)
@@ -221,18 +203,6 @@ def label_of(values: Values) -> str:
     return NO_LABEL
 
 
-def shown_label(values: Values) -> str:
-    """Return the target of a row for display; for tags and spans the type and the words of each span."""
-    tags = values.get("tags")
-    if isinstance(tags, list):
-        found = _words_of_tags(values, tags)
-    elif (spans := _spans(values)) is not None:
-        found = [f"{kind} {surface}" for kind, surface in spans]
-    else:
-        return label_of(values)
-    return ", ".join(found) or "no span"
-
-
 def _spans(values: Values) -> list[tuple[str, str]] | None:
     """Return the type and the surface of each span of a text; None for a row without spans that can be read."""
     if "spans" not in values or (tags := tags_of_spans(values["text"], values["spans"])[0]) is None:
@@ -244,21 +214,6 @@ def _spans(values: Values) -> list[tuple[str, str]] | None:
         elif tag != "O":
             found[-1] = found[-1][0], found[-1][1] + character
     return found
-
-
-def _words_of_tags(values: Values, tags: Sequence[object]) -> list[str]:
-    """Return the type and the words of each span, or the tags if their scheme is unknown."""
-    parts = [part for tag in tags if (part := split_tag(tag)) is not None]
-    units = values.get("tokens", values.get("text"))
-    if units is None or not len(parts) == len(tags) == len(units):
-        return [label_of(values)]
-    found: list[tuple[str, list[str]]] = []
-    for (letter, kind), unit in zip(to_bio(parts)[0], units, strict=True):
-        if letter == "B":
-            found.append((kind, []))
-        if letter != "O":
-            found[-1][1].append(unit)
-    return [f"{kind} {joined_tokens(words)}" for kind, words in found]
 
 
 def _count_labels(survey: Survey, labels: list[str], rows: Sequence[Values]) -> None:

@@ -11,18 +11,6 @@ from nlu.data.targets.soft import SoftClasses
 from nlu.data.targets.tags import Tags
 
 __all__ = [
-    "ONE_CLASS",
-    "SCORING",
-    "Classes",
-    "Gathered",
-    "LabelSet",
-    "LabelledWords",
-    "MaskedWords",
-    "NoTarget",
-    "Number",
-    "Relevance",
-    "SentenceOrder",
-    "SoftClasses",
-    "Tags",
-    "Target",
-]
+    "ONE_CLASS", "SCORING", "Classes", "Gathered", "LabelSet", "LabelledWords", "MaskedWords", "NoTarget", "Number",
+    "Relevance", "SentenceOrder", "SoftClasses", "Tags", "Target",
+]  # fmt: skip

@@ -162,5 +162,5 @@ def test_the_flag_of_an_error_reads_the_file(
     Path(name).write_text(content)
     with pytest.raises(UserError) as refused:
         main([name])
-    assert f"give {flag}" in str(refused.value)
+    assert f"set {flag.split()[0]}" in str(refused.value)
     assert runs(advised(capsys, name, *shlex.split(flag))[0])["sets"]["train"]["examples"] == 36

@@ -29,7 +29,7 @@ def test_the_page_stands_by_itself_and_shows_texts_as_texts(capsys: pytest.Captu
     assert main(["rows.csv", "--out", "page.html"]) == 0
     assert capsys.readouterr().out.endswith("page.html\n")
     page = Path("page.html").read_text()
-    assert page.count("<svg") == 5 and "prefers-color-scheme: dark" in page and "width=device-width" in page
+    assert page.count("<svg") == 4 and "prefers-color-scheme: dark" in page and "width=device-width" in page
     assert not re.search(r"""(?:src|href)\s*=\s*["']?(?!["'#])|url\((?!#)|@import|<script|<link""", page)
     assert "#0072b2" in page and re.search(r"fill: var\(--set-0\)", page)
     assert not re.search(r"(?:fill|stroke): #0", page), "a colour that does not follow the page's"
@@ -118,7 +118,6 @@ BAD = {
         (["shop.csv", "--separator", "ab"], "--separator is 'ab' but must be one character"),
         (["shop.csv", "--separator", ";"], "correct --separator, or leave it out"),
         (["shop.csv", "shop.csv"], "two sets would be called"),
-        (["data.train=shop.csv"], "written as a key of nlu.train; here a set is NAME=FILE: write train=shop.csv"),
     ],
 )
 def test_mistakes_are_reported_in_one_sentence_with_status_2(

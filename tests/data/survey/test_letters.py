@@ -1,8 +1,8 @@
-"""Classes, scripts and languages of texts, each at the bounds where it changes."""
+"""Scripts and languages of texts, each at the bounds where it changes."""
 
 import pytest
 
-from nlu.data.survey.letters import CLASSES, Letters
+from nlu.data.survey.letters import Letters
 
 
 def told(*texts: str) -> Letters:
@@ -11,30 +11,19 @@ def told(*texts: str) -> Letters:
     return letters
 
 
-@pytest.mark.parametrize(
-    ("characters", "code"),
-    [
-        ("好㐀\uf900", "h"), ("かカー", "k"), ("한ᄀ", "g"), ("aéßǅ", "l"), ("дЖ", "c"), ("عب", "a"),
-        ("กΩא\u0301", "o"), ("07½٣", "d"), ("Ａｚ９", "w"), ("!—«", "p"), ("。！「", "f"), ("€😀+～", "s"),
-        (" \t\n\r\u3000\u00a0", "b"), ("\u200b\x00\u202e", "i"), ("\ufffd\ue000\u0378", "r"),
-    ],
-)  # fmt: skip
-def test_each_character_is_of_its_class(characters: str, code: str) -> None:
-    for character in characters:
-        assert told(character).shares() == {CLASSES[code]: 1.0}, f"U+{ord(character):04X}"
+def test_damaged_and_invisible_characters_are_counted() -> None:
+    letters = told("a\ufffd\ue000", "\u0378\u200b\x00", " \t\n\r\u3000")
+    assert (letters.damaged, letters.invisible) == (3, 2)
 
 
-def test_shares_are_of_all_characters_of_all_rows_and_texts_the_most_frequent_first() -> None:
+def test_the_script_of_most_letters_is_that_of_a_text() -> None:
     letters = Letters()
-    assert letters.shares() == {} and letters.language() == "none"
+    assert letters.language() == "none"
     letters.add([["ab", "1"], ["c好"]])
-    letters.add([["!!!!!"]])
-    assert list(letters.shares().items()) == [
-        ("punctuation", 0.5), ("Latin letters", 0.3), ("digits", 0.1), ("Chinese characters", 0.1)
-    ]  # fmt: skip
+    letters.add([["!!!!!"], ["ＡＢ９"]])
     # Of as many letters the script that comes first counts.
     letters.add([["好c"]])
-    assert letters.scripts == {"Latin": 2, "none": 1, "Chinese": 1}
+    assert letters.scripts == {"Latin": 2, "none": 2, "Chinese": 1}
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_lengths_are_of_all_texts_of_a_row_in_characters_and_words(tmp_path: Pat
     survey = walked(source_of(tmp_path / "p.jsonl", rows, {"text_a": "a", "text_b": "b"}))
     assert survey.characters_N.tolist() == [12, 2] and survey.tokens_N.tolist() == [6, 2]
     assert survey.source.layout.name == "pair" and survey.unknown is None
-    assert survey.letters.scripts == {"Latin": 2} and survey.letters.classes["h"] == 2
+    assert survey.letters.scripts == {"Latin": 2}
 
 
 def test_unknown_tokens_are_counted_in_all_rows_and_shown_of_the_first(
