@@ -99,7 +99,8 @@ def test_a_long_text_is_a_bad_row_where_it_is_to_be_refused(tmp_path: Path, caps
     long = [number for number, row in enumerate(rows, 1) if len(row["text"].split()) > ROOM]
     count = len(rows[long[0] - 1]["text"].split()) + 2
     rule = f"has {count} tokens, more than data.max_len, {MAX_LEN}, and data.long is error"
-    assert f"train.jsonl:{long[0]}: field text: " in says and rule in says and says.count("train.jsonl:") == len(long)
+    first = ", ".join(map(str, long[:3]))
+    assert f"train.jsonl:{first} and {len(long) - 3} more: field text: " in says and rule in says
     run = trained(Kind(("data.long=error", f"data.max_len={MAX_LEN}", "data.on_bad_row=skip"), classes), tmp_path)
     facts = json.loads((run / "data.json").read_text())["sets"]["train"]
     assert facts["bad_rows"] == len(long) and facts["examples"] == len(rows) - len(long)
