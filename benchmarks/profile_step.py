@@ -14,7 +14,6 @@ import re
 import sys
 import time
 from collections import Counter
-from typing import Any
 
 import options
 from afqmc import native_run
@@ -45,7 +44,7 @@ def profile(size: str, arguments: argparse.Namespace) -> None:
     import torch
     from torch.autograd import DeviceType
 
-    from nlu.diagnosis.traced import MODULE, PHASE, trace
+    from nlu.diagnosis.traced import MODULE, trace
 
     torch.set_num_threads(arguments.threads)
     run = native_run(
@@ -55,7 +54,7 @@ def profile(size: str, arguments: argparse.Namespace) -> None:
     run.stepper.model.train()
     numbers = itertools.count()
 
-    def step(*_: Any) -> None:
+    def step() -> None:
         number = next(numbers)
         run.stepper.step(run.train_set(number), run.rank_batches(number), number + 1, False)
 
@@ -68,7 +67,7 @@ def profile(size: str, arguments: argparse.Namespace) -> None:
     unnamed_s: Counter[str] = Counter()
     for row in found.rows:
         # The time of a kernel is that of the operator that started it too.
-        if row.device_type == DeviceType.CPU and not row.key.startswith((MODULE, PHASE)):
+        if row.device_type == DeviceType.CPU and not row.key.startswith(MODULE):
             own_us = row.self_device_time_total if found.on_cuda else row.self_cpu_time_total
             spent_s[class_of(row.key)] += own_us / 1e6 / arguments.steps
             if class_of(row.key) == "everything else":

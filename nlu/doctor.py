@@ -33,19 +33,14 @@ def main(arguments: Sequence[str]) -> int:
         "run", nargs="?", metavar="RUN", help="a run's folder, RUN/best-2, RUN/last, or the folder of a search"
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument(
-        "--outputs",
-        type=Path,
-        default=Path(DEFAULT_OUTPUTS),
-        metavar="DIR",
-        help=f"where runs are written; default {DEFAULT_OUTPUTS}",
-    )
+    where = f"where runs are written; default {DEFAULT_OUTPUTS}"
+    parser.add_argument("--outputs", type=Path, default=Path(DEFAULT_OUTPUTS), metavar="DIR", help=where)
     given = parser.parse(arguments)
 
     # Heavy imports come after the arguments: --help and a wrong flag must answer at once.
     import json
 
-    from nlu.diagnosis.check import as_records, is_broken, print_sections
+    from nlu.diagnosis.check import is_broken, print_sections
     from nlu.diagnosis.examination import of_machine, of_run
 
     # Ranks that torchrun started would each measure the same disks and start further ranks.
@@ -54,7 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     run = of_run(given.run) if given.run else []
     sections = [*of_machine(given.outputs), *run]
     if given.json:
-        print(json.dumps(as_records(sections), indent=2, ensure_ascii=False))
+        records = [{"section": one.title, "checks": [vars(check) for check in one.checks]} for one in sections]
+        print(json.dumps(records, indent=2, ensure_ascii=False))
     else:
         print_sections(sections)
     return EXIT_BROKEN if is_broken(sections) else 0

@@ -74,11 +74,6 @@ def is_broken(sections: Iterable[Section]) -> bool:
     return any(check.mark == "broken" for section in sections for check in section.checks)
 
 
-def as_records(sections: Iterable[Section]) -> list[dict[str, object]]:
-    """Return the sections as JSON holds them."""
-    return [{"section": section.title, "checks": [vars(check) for check in section.checks]} for section in sections]
-
-
 STYLES: dict[Mark, str] = {"ok": "green", "warning": "yellow", "broken": "bold red"}
 
 

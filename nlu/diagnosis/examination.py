@@ -11,16 +11,21 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.schema import Run as Config
 from nlu.data.examples import Examples
 from nlu.diagnosis import disks, learning, machine, recomputed, recorded, software
-from nlu.diagnosis.check import Check, Section, broken, checked, said, warning
-from nlu.inference.locate import Located, locate
+from nlu.diagnosis.check import Check, Section, checked, said, warning
+from nlu.inference.locate import locate
 from nlu.inference.trained import Trained, config_of
 from nlu.launching.local import count_of
-from nlu.reports.runs import CONFIG, is_run, parts, read_run, saved_config
+from nlu.reports.runs import CONFIG, read_run, saved_config
+from nlu.storage.cache import cache_dir
 from nlu.storage.files import read_json
 from nlu.training.ranks import Ranks, choose_device
 
 Look = Callable[[], Check | Iterable[Check]]
 INSTALL = "install nlu again in a separate environment: make train"
+RANKS = (
+    "on CUDA run it again with NCCL_DEBUG=INFO, then with NCCL_P2P_DISABLE=1 or NCCL_SHM_DISABLE=1; on a CPU check "
+    "whether a firewall or GLOO_SOCKET_IFNAME separates processes; until then set trainer.devices=1"
+)
 
 
 def of_machine(outputs: Path) -> list[Section]:
@@ -33,9 +38,12 @@ def of_machine(outputs: Path) -> list[Section]:
             ("threads", machine.threads, "set OMP_NUM_THREADS"),
             ("precision", machine.precision, "set precision=fp32"),
             ("batches", machine.batches, "set precision=fp32"),
-            ("ranks", machine.collectives, "trainer.devices=1"),
+            ("ranks", machine.collectives, RANKS),
         ],
-        "disks": [("disks", partial(disks.disks, outputs), "choose other folders")],
+        "disks": [
+            ("outputs", partial(disks.disk, "outputs", outputs), "set hydra.run.dir to a folder that can be written"),
+            ("cache", partial(disks.disk, "cache", cache_dir()), "set NLU_CACHE to a folder that can be written"),
+        ],
     }
     return [Section(title, [check for look in some for check in checked(*look)]) for title, some in looks.items()]
 
@@ -45,10 +53,9 @@ def of_run(reference: str) -> list[Section]:
 
     Raises UserError unless the reference names one run, and if its configuration is damaged.
     """
-    located, run_dir, problem = _found(reference)
+    located = locate(reference)
+    run_dir = located.run_dir
     begun = Section("run", checked("state", lambda: recorded.ending(read_run(run_dir)), "give another run"))
-    if located is None:
-        begun.checks.append(broken("checkpoint", problem, "run its command again with resume=auto"))
     try:
         # Without its configuration, the other checks of a run cannot be made.
         saved, run = Config.of(saved_config(run_dir)), read_run(run_dir)
@@ -72,31 +79,18 @@ def of_run(reference: str) -> list[Section]:
     ]
     found = [check for name, look in looks for check in checked(name, look, "restore its files, or train it again")]
     sections = [begun, Section("why its score may differ", told + found)]
-    if located is not None:
-        trained: list[Trained] = []
-        begun.checks += [
-            *checked("checkpoint", partial(recomputed.weights, located, trained), "name another checkpoint"),
-            *checked("which weights", partial(recorded.scored_at, located, run), "name another checkpoint"),
-        ]
-        # Empty if the checkpoint is broken, which a check above has already reported.
-        for one in trained:
-            one.model.to(device)
-            again = partial(recomputed.predicted_again, located, one, sets, single, run.set_name)
-            sections.append(Section("predicted again", checked("predicted again", again, "look at the rest first")))
+    trained: list[Trained] = []
+    begun.checks += [
+        *checked("checkpoint", partial(recomputed.weights, located, trained), "name another checkpoint"),
+        *checked("which weights", partial(recorded.scored_at, located, run), "name another checkpoint"),
+    ]
+    # Empty if the checkpoint is broken, which a check above has already reported.
+    for one in trained:
+        one.model.to(device)
+        again = partial(recomputed.predicted_again, one, sets, single, run.set_name)
+        sections.append(Section("predicted again", checked("predicted again", again, "look at the rest first")))
     learns = partial(learning.learning, run_dir, run, facts)
     return [*sections, Section("whether it learns", checked("learning", learns, "look at train.tsv"))]
-
-
-def _found(reference: str) -> tuple[Located | None, Path, str]:
-    """Return the checkpoint that a reference names, the folder of its run, and the reason if it is missing."""
-    try:
-        located = locate(reference)
-    except UserError as error:
-        folder = Path(reference).expanduser()
-        if not folder.is_dir() or not is_run(folder) or parts(folder):
-            raise
-        return None, folder, "; ".join(error.sentences)
-    return located, located.run_dir, ""
 
 
 def _device(config: Config) -> tuple[torch.device, list[Check]]:

@@ -42,11 +42,6 @@ class Profiled:
     def step_s(self) -> float:
         return sum(self.seconds.values())
 
-    def add(self, traced: Traced) -> None:
-        """Add what only the profiler knows. Its kernels take as long as others; the host is slower under it."""
-        if traced.on_cuda:
-            self.busy = min(1.0, traced.kernels_s / self.step_s)
-
     def to_json(self) -> dict[str, object]:
         return {**asdict(self), "step_s": self.step_s, "findings": list(findings(self))}
 

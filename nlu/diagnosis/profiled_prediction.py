@@ -68,14 +68,8 @@ def profile_prediction(
             limit_mb=memory_mb(ranks.device),
         )
         some = work.predictor.encode([row.values for row, _ in chunk[:batch_size]])  # type: ignore[union-attr]
-
-        def predict(phases: HostPhases) -> None:
-            phases.begin("forward")
-            work.predictor.predict(some)
-            phases.begin("other")
-
-        traced = trace(trained.model, ranks.device, predict, 1, path)
-    profiled.add(traced)
+        traced = trace(trained.model, ranks.device, lambda: work.predictor.predict(some), 1, path)  # type: ignore[union-attr]
+    profiled.busy = traced.busy(profiled.step_s)
     return profiled, traced
 
 

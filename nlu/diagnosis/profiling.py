@@ -1,15 +1,13 @@
 """Profile some steps of a run without its folder: time by phase, torch's tables, memory, what to change first."""
 
-import time
-from collections import deque
-from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from nlu.config.inference import Profile
 from nlu.diagnosis.profiled import Profiled, device_name, draw_memory, memory_mb, print_profile
 from nlu.diagnosis.profiled_prediction import profile_prediction
-from nlu.diagnosis.steps import built, computed_tokens, take_step
+from nlu.diagnosis.steps import built, computed_tokens, measured, take_step
 from nlu.diagnosis.traced import Traced, trace
 from nlu.display.progress import Progress
 from nlu.inference.locate import Located
@@ -20,11 +18,8 @@ from nlu.storage.outputs import output_folder
 from nlu.training.auto import with_precision
 from nlu.training.experiment import choose_kernels
 from nlu.training.memory import peak_mb
-from nlu.training.meter import size_of_step
 from nlu.training.parts import Training
-from nlu.training.phases import HostPhases
 from nlu.training.ranks import Ranks, process_group
-from nlu.training.result import Step
 
 MOST_TRACED = 3
 """steps under the profiler, whose trace has a line for each operator"""
@@ -54,63 +49,34 @@ def run_profile(config: Profile, located: Located | None) -> int:
 def profile_run(config: Profile, ranks: Ranks, progress: Progress, path: Path | None) -> tuple[Profiled, Traced]:
     """Measure the steps of a run; `path` is the Chrome trace to write, or None."""
     with built(config, ranks, progress) as run:
-        with progress.task("profiling", config.steps) as bar:
-            profiled = _measured_steps(run, config, lambda: bar.advance(1))
-            first = config.warmup + config.steps
-            following = iter(range(first, first + MOST_TRACED))
-            traced = trace(
-                run.stepper.model,
-                ranks.device,
-                lambda phases: _traced_step(run, next(following), phases),
-                min(config.steps, MOST_TRACED),
-                path,
-            )
-    profiled.add(traced)
+        with progress.task("profiling"):
+            profiled = _measured_steps(run, config)
+            following = count(config.warmup + config.steps)
+            model, steps = run.stepper.model, min(config.steps, MOST_TRACED)
+            traced = trace(model, ranks.device, lambda: run.stepper.read(take_step(run, next(following))), steps, path)
+    profiled.busy = traced.busy(profiled.step_s)
     return profiled, traced
 
 
-def _step(run: Training, number: int) -> Step:
-    """Do the step with this number, counted from 0, as the training loop does."""
-    total = run.due.total_steps
-    # A short run may have fewer steps than are profiled.
-    set_learning_rate(run.stepper.optimizer, run.scheduler.factor(min(number + 1, total), total, run.clock))
-    return take_step(run, number)
-
-
-def _traced_step(run: Training, number: int, phases: HostPhases) -> None:
-    run.stepper.phases = run.stepper.passes.phases = phases
-    run.stepper.read(_step(run, number))
-
-
-def _measured_steps(run: Training, config: Profile, advance: Callable[[], None]) -> Profiled:
+def _measured_steps(run: Training, config: Profile) -> Profiled:
     stepper = run.stepper
     stepper.model.train()
+    # A step takes the same time at a rate of 0, and no loss can diverge.
+    set_learning_rate(stepper.optimizer, 0.0)
     for number in range(config.warmup):
-        stepper.read(_step(run, number))
+        stepper.read(take_step(run, number))
     stepper.phases.catch_up()
     stepper.phases.start()
     peak_mb(stepper.device)
-    pending: deque[Step] = deque()
-    began_s = time.perf_counter()
     numbers = range(config.warmup, config.warmup + config.steps)
-    for number in numbers:
-        pending.append(_step(run, number))
-        # As in the training loop, an accelerator runs one step ahead of the host.
-        while len(pending) > stepper.is_asynchronous:
-            stepper.read(pending.popleft())
-        advance()
-    while pending:
-        stepper.read(pending.popleft())
-    stepper.phases.catch_up()
-    elapsed_s = time.perf_counter() - began_s
-    examples, real = (sum(values) for values in zip(*(size_of_step(run, each) for each in numbers), strict=True))
+    found = measured(run, numbers)
     return Profiled(
         what="a step of training",
         steps=config.steps,
         seconds={phase: value / config.steps for phase, value in stepper.phases.take().items()},
-        examples_per_s=examples / elapsed_s,
-        real_tokens_per_s=real / elapsed_s,
-        computed_tokens_per_s=sum(computed_tokens(run, each) for each in numbers) / elapsed_s,
+        examples_per_s=found.examples / found.elapsed_s,
+        real_tokens_per_s=found.tokens / found.elapsed_s,
+        computed_tokens_per_s=sum(computed_tokens(run, each) for each in numbers) / found.elapsed_s,
         peak_mb=peak_mb(stepper.device),
         device=device_name(stepper.device),
         limit_mb=memory_mb(stepper.device),

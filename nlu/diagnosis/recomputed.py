@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from nlu.config.members import names_of
 from nlu.config.schema import Run as Config
@@ -18,11 +19,9 @@ from nlu.display.progress import Progress
 from nlu.inference.evaluation import changed_rows, store_of_run
 from nlu.inference.locate import Located
 from nlu.inference.trained import Trained, load_trained
-from nlu.metrics.kinds import Kind
 from nlu.reports.runs import saved_config
 from nlu.runs.checkpoint import read_order
-from nlu.runs.predictions import Record, kept_sets, predictions_of
-from nlu.storage.files import read_json
+from nlu.runs.predictions import Record
 from nlu.storage.settle import is_whole
 from nlu.training.evaluation import Evaluator, score
 from nlu.training.precision import Precision
@@ -34,8 +33,6 @@ TRIED_ROWS = 64
 TOGETHER = 32
 OTHERS_AGREE = 1e-5
 """how much predictions of encoders other than the native BERT may depend on the other rows of a batch"""
-NAMES = ("id", "file", "row", "text", "text_a", "text_b", "tokens", "label", "tags", "spans")
-"""fields of a record other than its prediction; `prediction` contains the spans of a tagged row too"""
 Records = dict[int, Record]
 
 
@@ -61,57 +58,42 @@ def rows(run_dir: Path, config: Config, ranks: Ranks, kept: dict[str, Examples])
         yield Check("rows", f"the same, with the same tokens and labels: {sizes}")
 
 
-def weights(located: Located, loaded: list[Trained]) -> Iterator[Check]:
+def weights(located: Located, loaded: list[Trained]) -> Check:
     """Check whether the checkpoint is complete, fits the model of its run, and is finite; adds it to `loaded`, once for
     each head."""
     checkpoint = located.checkpoint
     if not is_whole(checkpoint):
-        yield broken(
+        return broken(
             "checkpoint",
             f"{checkpoint} lacks the mark that is written last, so it is incomplete",
             "name another checkpoint of the run, or run its command with resume=auto",
         )
-        return
     heads: list[str | None] = [*names_of(saved_config(located.run_dir))]
-    # Each head is loaded with the encoder that all share, under the same names, so the tensors are counted once.
     several = [load_trained(replace(located, head_name=name)) for name in heads or [None]]
-    state = {_called(name, one): value for one in several for name, value in one.model.state_dict().items()}
-    if wrong := [name for name, value in state.items() if not torch.isfinite(value).all()]:
-        yield broken(
+    tensors = load_file(checkpoint / "model.safetensors")
+    if wrong := [name for name, value in tensors.items() if not torch.isfinite(value).all()]:
+        return broken(
             "checkpoint",
-            f"{counted(len(wrong), 'tensor')} of {len(state)} hold nan or inf, such as {wrong[0]}",
+            f"{counted(len(wrong), 'tensor')} of {len(tensors)} hold nan or inf, such as {wrong[0]}",
             "name an earlier checkpoint, and train with a lower optimizer.lr or trainer.clip_norm",
         )
-        return
-    parameters = {_called(name, one): value for one in several for name, value in one.model.named_parameters()}
-    numbers = sum(value.numel() for value in parameters.values())
     loaded += several
-    yield Check("checkpoint", f"complete: all {len(state)} tensors of the model, {numbers:,} parameters, all finite")
+    return Check("checkpoint", f"complete: all {len(tensors)} tensors, all finite")
 
 
-def _called(name: str, trained: Trained) -> str:
-    """Return what a tensor of a head's model is called in that of all heads."""
-    head = trained.located.head_name
-    return name.replace("head.", f"head.{head}.", 1) if head is not None and name.startswith("head.") else name
-
-
-def predicted_again(
-    located: Located, trained: Trained, sets: Mapping[str, Examples], ranks: Ranks, name: str | None
-) -> Iterator[Check]:
-    """Score some rows of the deciding set one by one and in batches, and compare both with the kept predictions.
+def predicted_again(trained: Trained, sets: Mapping[str, Examples], ranks: Ranks, name: str | None) -> Check:
+    """Score some rows of the deciding set one by one and in batches, and compare them.
 
     For one of several heads, the rows are those of its first set.
     """
     if (head := trained.located.head_name) is not None:
         name = next((each for each, part in sets.items() if part.member == head), None)
     if name is None or name not in sets:
-        yield warning("neighbours", "not tried, since the rows are not those of the run", "restore its files")
-        return
+        return warning("neighbours", "not tried, since the rows are not those of the run", "restore its files")
     part = sets[name].some(np.arange(min(TRIED_ROWS, len(sets[name]))))
     if not getattr(trained.task.scorer(trained.decided), "joins", True):
         # The rank of an answer depends on the other rows.
-        yield Check("neighbours", "not tried: each row of this task is ranked among all others")
-        return
+        return Check("neighbours", "not tried: each row of this task is ranked among all others")
     # Both go through the path of an evaluation, so a difference comes from the neighbours of a row and from nothing
     # else.
     alone, together = (_records(trained, part, ranks, size) for size in (1, TOGETHER))
@@ -120,17 +102,15 @@ def predicted_again(
     what = f"{counted(len(part), 'row')} of {name}"
     # See docs/guarantees.md, Scores.
     if largest > (0.0 if trained.config.model[TARGET] == BERT_TARGET else OTHERS_AGREE):
-        yield broken(
+        return broken(
             "neighbours",
             f"{len(differing)} of {what} get another prediction one by one than in batches of {TOGETHER}, by up to "
             f"{largest:.2g}",
             "a prediction must not depend on the other rows of its batch: report it, or check that your own model does "
             "not attend to padding",
         )
-    else:
-        same = f"the same within {largest:.2g}" if differing else "exactly the same"
-        yield Check("neighbours", f"{what}: {same} one by one and in batches of {TOGETHER}")
-    yield _against_kept(located, name, together, trained.kind)
+    same = f"the same within {largest:.2g}" if differing else "exactly the same"
+    return Check("neighbours", f"{what}: {same} one by one and in batches of {TOGETHER}")
 
 
 def _records(trained: Trained, part: Examples, ranks: Ranks, batch_size: int) -> Records:
@@ -147,47 +127,11 @@ def _records(trained: Trained, part: Examples, ranks: Ranks, batch_size: int) ->
     return found
 
 
-def _against_kept(located: Located, name: str, records: Records, kind: Kind) -> Check:
-    if located.checkpoint.name != "best-1" or name not in kept_sets(located.run_dir):
-        return Check("kept predictions", f"none of {name} for {located.checkpoint.name}")
-    kept = predictions_of(located.run_dir, name)
-    step = (read_json(located.checkpoint / "score.json") or {}).get("step")
-    if kept.header.get("step") != step:
-        return warning(
-            "kept predictions",
-            f"are of step {kept.header.get('step')}, the weights of step {step}",
-            "python -m nlu.evaluate with out=FOLDER writes those of these weights",
-        )
-    there: Records = {}
-    # The rows are the first of the set, so the file is read only as far as the last of them.
-    for record in kept:
-        if record["id"] in records:
-            there[record["id"]] = record
-        if len(there) == len(records):
-            break
-    shared = {row: records[row] for row in there}
-    if not shared:
-        return warning("kept predictions", f"{kept.path.name} contains none of these rows", "train it again")
-    differing = _differing(shared, there)
-    if not differing:
-        return Check("kept predictions", f"{counted(len(shared), 'row')} of {name}: exactly the same as the run kept")
-    other = sum(kind.answer(shared[row]) != kind.answer(there[row]) for row in differing)
-    return warning(
-        "kept predictions",
-        f"{len(differing)} of {len(shared)} rows of {name} differ from what the run kept, by up to "
-        f"{max(differing.values()):.2g}; {other} of them have another prediction",
-        "the differences above explain it: code, versions, device, threads",
-    )
-
-
 def _differing(first: Records, second: Records) -> dict[int, float]:
     """Return, for each row whose records differ, their largest difference."""
     found = {}
     for row, one in first.items():
-        # Kept predictions lack what only a scorer needs, such as arrays.
-        keys = [key for key in one if key not in NAMES and key in second[row]]
-        distance = max((_distance(one[key], second[row][key]) for key in keys), default=0.0)
-        if distance:
+        if distance := _distance(one, second[row]):
             found[row] = distance
     return found
 

@@ -9,10 +9,9 @@ from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.evaluation import changed_commit, changed_versions
 from nlu.inference.locate import Located
 from nlu.inference.trained import scores_at
-from nlu.reports.runs import LOG, VALID, RunRecord, is_run
+from nlu.reports.runs import LOG, RunRecord, is_run
 from nlu.runs.checkpoint import read_order
 from nlu.runs.provenance import code_changes, starts_of
-from nlu.runs.records import read_rows
 from nlu.storage.files import read_json
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import changes, machine_of
@@ -33,7 +32,7 @@ def ending(run: RunRecord) -> Check:
 
 
 def scored_at(located: Located, run: RunRecord) -> Iterator[Check]:
-    """Report the evaluation of the weights, and whether all records of it agree."""
+    """Report the evaluation of the weights."""
     checkpoint = located.checkpoint
     step, (metrics, are_its_own) = _step_of(checkpoint), scores_at(checkpoint)
     value = metrics.get(run.set_name or "", {}).get(run.metric or "")
@@ -48,13 +47,6 @@ def scored_at(located: Located, run: RunRecord) -> Iterator[Check]:
         yield warning("which weights", says, "name the run itself for its best weights")
     else:
         yield Check("which weights", shown)
-    path = located.run_dir / VALID
-    rows = [row for row in read_rows(path) if row["step"] == step] if path.is_file() and are_its_own else []
-    for row in rows:
-        kept = metrics.get(str(row["set"]), {}).get(str(row["metric"]), row["value"])
-        if kept != row["value"]:
-            says = f"{row['set']} {row['metric']} is {row['value']!r} in {VALID}, {kept!r} in the checkpoint"
-            yield broken("records", says, "trust neither: run it again, python -m nlu.train --rerun RUN")
 
 
 def _step_of(checkpoint: Path) -> int | None:
@@ -81,9 +73,6 @@ def code(run_dir: Path, trusted: list[str]) -> Iterator[Check]:
             yield warning("code", "; ".join([says, *commit]), remedy)
         else:
             yield Check("code", f"every module is as in {path.name}")
-    if len(snapshots) > 1:
-        says = f"the run went through {len(snapshots)} versions of the code, code.zip to {path.name}"
-        yield warning("code on the way", says, "train it again without interruption if the score must be reproduced")
 
 
 def versions(run_dir: Path) -> Iterator[Check]:
@@ -139,13 +128,10 @@ def beginning(run_dir: Path, pretrained: str | None) -> Iterator[Check]:
     paths = [path for folder in folders if (path := folder / LOG).is_file()]
     lines = [line for path in paths for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
     place = next((number for number, line in enumerate(lines) if LOADED in line), None)
-    if place is None:
-        yield warning("pretrained weights", f"{pretrained}; log.txt, which counts its tensors, is missing", AGAIN)
-        return
-    # The log lists what is missing and what is mismatched in the lines below the count.
-    listed = [line.partition("   ")[2] for line in lines[place + 1 : place + 3] if "   m" in line]
-    count = lines[place].partition(" pretrained ")[2]
-    yield Check("pretrained weights", "; ".join([count, *listed]))
+    if place is not None:
+        # The log lists what is missing and what is mismatched in the lines below the count.
+        listed = [line.partition("   ")[2] for line in lines[place + 1 : place + 3] if "   m" in line]
+        yield Check("pretrained weights", "; ".join([lines[place].partition(" pretrained ")[2], *listed]))
 
 
 def settings(config: dict[str, Any], facts: dict[str, Any], set_name: str | None) -> Iterator[Check]:
@@ -160,8 +146,3 @@ def settings(config: dict[str, Any], facts: dict[str, Any], set_name: str | None
     if own.get("in_train"):
         says = f"{counted(own['in_train'], 'text')} of {set_name} in the training set too, so its score is optimistic"
         yield warning("rows in train", says, "remove them from one of the two")
-    skipped = {key: part["bad_rows"] for key, part in (facts.get("sets") or {}).items() if part.get("bad_rows")}
-    if skipped:
-        shown = ", ".join(f"{count:,} of {key}" for key, count in skipped.items())
-        remedy = "correct them, or leave them out elsewhere too"
-        yield warning("rows left out", f"{shown} (data.on_bad_row=skip)", remedy)

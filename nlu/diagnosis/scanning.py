@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
+from matplotlib.figure import Figure
+
 from nlu.config.scan import Scan
 from nlu.diagnosis.batch_scan import BatchScan, run_batch_scan
 from nlu.diagnosis.range_test import RangeTest, run_range_test
-from nlu.diagnosis.scanned import print_scan, write_scan
 from nlu.diagnosis.steps import built
+from nlu.display.canvas import BEST_COLOUR, SET_COLOURS, TITLE, new_figure, save_drawn, styled
 from nlu.display.progress import Progress
+from nlu.display.tables import print_table
 from nlu.runs import logs
+from nlu.runs.records import Table
+from nlu.storage.files import write_json
 from nlu.storage.outputs import output_folder
 from nlu.training.auto import with_precision
 from nlu.training.experiment import choose_kernels
@@ -27,9 +32,14 @@ def run_scan(config: Scan) -> int:
         written: list[str] = []
         if config.out is not None:
             with output_folder(config.out, "out", last=RESULT) as folder:
-                write_scan(found, folder, RESULT, float(config.optimizer.get("lr") or 0))
-                written = [f"{config.out.rstrip('/')}/{path.name}" for path in sorted(folder.iterdir())]
-    print_scan(found, written)
+                rows = list(found.rows())
+                table = Table(folder / f"{config.of}.tsv", tuple(rows[0]))
+                for row in rows:
+                    table.append(**row)
+                save_drawn(folder / f"{config.of}.png", lambda: figure_of(found))
+                write_json(folder / RESULT, found.to_json())
+                written = ["", *(f"{config.out.rstrip('/')}/{path.name}" for path in sorted(folder.iterdir()))]
+    print_table(*found.said(), *written)
     return 1 if found.recommended is None else 0
 
 
@@ -50,3 +60,30 @@ def scan(config: Scan, ranks: Ranks, progress: Progress) -> RangeTest | BatchSca
             bar.advance()
 
         return run_batch_scan(run, config, show)
+
+
+def figure_of(found: RangeTest | BatchScan) -> Figure:
+    """Draw the curve of a scan, and the suggestion as a line."""
+    with styled():
+        figure, axes = new_figure()
+        if isinstance(found, RangeTest):
+            axes.plot(found.lr_N, found.loss_N, color="#9aa5b1", linewidth=0.9, label="loss of a step")
+            axes.plot(found.lr_N, found.smoothed_N, color=SET_COLOURS[0], label="smoothed")
+            # Losses that have diverged must not flatten the rest of the curve.
+            axes.set_ylim(top=1.5 * found.start)
+            axes.set(xlabel="learning rate (optimizer.lr), higher at each step", ylabel="loss", xscale="log")
+            axes.xaxis.set_major_formatter("{x:.0e}")
+            best = found.recommended
+        else:
+            sizes, rates = [size.batch_size for size in found.sizes], [size.real_tokens_per_s for size in found.sizes]
+            axes.plot(sizes, rates, color=SET_COLOURS[0], marker="o", label="real tokens per second")
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.set_ylim(bottom=0)
+            axes.set(xlabel="examples of a micro-batch (trainer.batch_size)", ylabel="real tokens per second")
+            best = found.recommended.batch_size
+        if best is not None:
+            axes.axvline(best, color=BEST_COLOUR, linewidth=1.6, label=f"recommended: {best:g}")
+        axes.set_title("scan of " + ("optimizer.lr" if isinstance(found, RangeTest) else found.device), **TITLE)
+        axes.legend(loc="best")
+    return figure

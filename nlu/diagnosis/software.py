@@ -3,7 +3,7 @@
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from torch.utils import collect_env
 
 import nlu
-from nlu.diagnosis.check import Check, broken, warning
+from nlu.diagnosis.check import Check, broken
 from nlu.runs.provenance import cpu_model, installed_version
 
 PACKAGE = Path(nlu.__file__).resolve().parent
@@ -50,32 +50,22 @@ def _declared() -> tuple[list[Requirement], Mapping[str, list[Requirement]]]:
         # The metadata of an editable installation may be older than the checkout.
         parser = ConfigParser()
         parser.read(checkout, encoding="utf-8")
-        lines = {"": parser["options"]["install_requires"], **parser["options.extras_require"]}
-        every = {
-            extra: [Requirement(line) for line in text.split("\n") if line and not line.startswith("#")]
-            for extra, text in lines.items()
-        }
-    else:
-        all_of = [Requirement(line) for line in importlib.metadata.requires("nlu") or ()]
-        named = importlib.metadata.metadata("nlu").get_all("Provides-Extra") or ()
-        every = {extra: [one for one in all_of if f'"{extra}"' in str(one.marker)] for extra in named}
-        every[""] = [one for one in all_of if "extra" not in str(one.marker)]
-    required = [one for one in every.pop("") if one.marker is None or one.marker.evaluate()]
-    return required, every
+        extras = {extra: _read(text.split("\n")) for extra, text in parser["options.extras_require"].items()}
+        return _read(parser["options"]["install_requires"].split("\n")), extras
+    lines = importlib.metadata.requires("nlu") or []
+    named = importlib.metadata.metadata("nlu").get_all("Provides-Extra") or []
+    extras = {extra: _read(line for line in lines if f'extra == "{extra}"' in line) for extra in named}
+    return _read(line for line in lines if "extra ==" not in line), extras
+
+
+def _read(lines: Iterable[str]) -> list[Requirement]:
+    found = [Requirement(line.partition("; extra ==")[0]) for line in lines if line and not line.startswith("#")]
+    return [one for one in found if one.marker is None or one.marker.evaluate()]
 
 
 def package() -> Iterator[Check]:
-    """Check where nlu is imported from, whether another copy could be imported, and whether Hydra finds its plugins."""
+    """Check where nlu is imported from, and whether Hydra finds its plugins."""
     yield Check("nlu", f"{nlu.__version__} from {PACKAGE}")
-    others = [
-        folder
-        for entry in sys.path
-        if (folder := Path(entry or ".").resolve() / "nlu") != PACKAGE and (folder / "__init__.py").is_file()
-    ]
-    if others:
-        shown = ", ".join(str(folder) for folder in dict.fromkeys(others))
-        remedy = "keep one of them on PYTHONPATH, so that commands and notebooks run the same code"
-        yield warning("another nlu", f"Python would also find {shown}", remedy)
     # Hydra ignores a plugin that it cannot find, and only a later search would fail.
     if absent := [name for name in PLUGINS if importlib.util.find_spec(f"hydra_plugins.{name}") is None]:
         yield broken(

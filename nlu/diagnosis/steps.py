@@ -1,7 +1,10 @@
 """Some steps of a run without its folder, for commands that measure them."""
 
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,6 +13,7 @@ from nlu.config.schema import Run
 from nlu.config.targets import TARGET
 from nlu.display.progress import Progress
 from nlu.training.build import build_run
+from nlu.training.meter import size_of_step
 from nlu.training.parts import Training
 from nlu.training.ranks import Ranks
 from nlu.training.result import Step
@@ -34,6 +38,32 @@ def take_step(run: Training, number: int) -> Step:
     run.state.step = number
     part, micro_batches, epoch = run.rows(number + 1)
     return run.stepper.step(part, micro_batches, number + 1, False, epoch)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The time of some steps, and what was in them."""
+
+    elapsed_s: float
+    examples: int
+    tokens: int
+
+
+def measured(run: Training, numbers: range) -> Measured:
+    """Do the steps with these numbers, counted from 0, and measure them together."""
+    pending: deque[Step] = deque()
+    began_s = time.perf_counter()
+    for number in numbers:
+        pending.append(take_step(run, number))
+        # As in the training loop, an accelerator runs one step ahead of the host.
+        while len(pending) > run.stepper.is_asynchronous:
+            run.stepper.read(pending.popleft())
+    while pending:
+        run.stepper.read(pending.popleft())
+    run.stepper.phases.catch_up()
+    elapsed_s = time.perf_counter() - began_s
+    examples, tokens = (sum(values) for values in zip(*(size_of_step(run, each) for each in numbers), strict=True))
+    return Measured(elapsed_s, examples, tokens)
 
 
 def computed_tokens(run: Training, number: int) -> int:

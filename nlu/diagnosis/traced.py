@@ -1,4 +1,4 @@
-"""Steps under torch's profiler: its tables by operator, module and phase, memory over time, a trace for a browser.
+"""Steps under torch's profiler: its tables by operator and module, memory over time, a trace for a browser.
 
 The profiler slows everything down that is short, so speeds are measured without it, by `nlu.diagnosis.profiling`.
 """
@@ -17,10 +17,8 @@ from torch.autograd import DeviceType
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
-from nlu.training.phases import HostPhases, Phase
-
-MODULE, PHASE = "module ", "phase "
-"""how the ranges in a trace begin"""
+MODULE = "module "
+"""how the ranges of modules in a trace begin"""
 ROWS, NAME_WIDTH = 20, 60
 """of a table"""
 
@@ -30,23 +28,20 @@ class Traced:
     """What the profiler says of some steps."""
 
     rows: Any
-    """torch's list of averages, a row for each name of an operator, a module or a phase"""
+    """torch's list of averages, a row for each name of an operator or a module"""
     steps: int
     on_cuda: bool
 
-    @property
-    def kernels_s(self) -> float:
-        """The time of a step in kernels of the device."""
-        own_us = [
-            row.self_device_time_total
-            for row in self.rows
-            if row.device_type == DeviceType.CUDA and not row.is_user_annotation
-        ]
-        return sum(own_us) / 1e6 / self.steps
+    def busy(self, step_s: float) -> float | None:
+        """Return the share of a step in which kernels run on a CUDA device. They take as long as without the profiler,
+        under which the host is slower, so `step_s` was measured without it."""
+        kernels = [row for row in self.rows if row.device_type == DeviceType.CUDA and not row.is_user_annotation]
+        kernels_us = sum(row.self_device_time_total for row in kernels)
+        return min(1.0, kernels_us / 1e6 / self.steps / step_s) if self.on_cuda else None
 
     def tables(self) -> list[str]:
-        """Return torch's tables: by the time with what is called, which shows phases and modules, and by the own time,
-        which shows operators."""
+        """Return torch's tables: by the time with what is called, which shows modules, and by the own time, which shows
+        operators."""
         side = "device" if self.on_cuda else "cpu"
         return [
             self.rows.table(sort_by=f"{kind}{side}_time_total", row_limit=ROWS, max_name_column_width=NAME_WIDTH)
@@ -54,40 +49,13 @@ class Traced:
         ]
 
 
-class _TracedPhases(HostPhases):
-    """Phases as ranges of the trace."""
-
-    def __init__(self) -> None:
-        self._range: Any = None
-        super().__init__()
-
-    def begin(self, phase: Phase) -> Phase:
-        if phase != self._current:
-            self.end()
-            self._range = record_function(PHASE + phase)
-            self._range.__enter__()
-        return super().begin(phase)
-
-    def end(self) -> None:
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-            self._range = None
-
-
-def trace(
-    model: nn.Module, device: torch.device, step: Callable[[HostPhases], None], steps: int, path: Path | None
-) -> Traced:
-    """Run `steps` steps under the profiler; `path` is the Chrome trace to write, or None.
-
-    `step` runs one step and calls the phases that it gets.
-    """
+def trace(model: nn.Module, device: torch.device, step: Callable[[], object], steps: int, path: Path | None) -> Traced:
+    """Run `steps` steps under the profiler; `path` is the Chrome trace to write, or None."""
     on_cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_cuda else [])]
-    phases = _TracedPhases()
     with _named(model), profile(activities=activities, profile_memory=True) as profiler:
         for _ in range(steps):
-            step(phases)
-        phases.end()
+            step()
         if on_cuda:
             torch.cuda.synchronize(device)
     if path is not None:

@@ -22,7 +22,7 @@ def test_a_machine_is_looked_at_and_no_secret_is_shown(tmp_path: Path) -> None:
     sections = {section["section"]: section["checks"] for section in json.loads(done.stdout)}
     assert set(sections) == {"environment", "software", "machine", "disks"}
     assert f"PyTorch version: {torch.__version__}" in sections["environment"][0]["says"]
-    assert "the sum is right" in sections["machine"][-1]["says"]
+    assert "processes by gloo is right" in sections["machine"][-1]["says"]
     assert "GB free" in sections["disks"][0]["says"]
     assert SECRET not in done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == [], "what was written to try the disk"

@@ -4,15 +4,17 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import DeviceType
 
 from nlu import profile
 from nlu.config.errors import EXIT_USER_ERROR
-from nlu.diagnosis import profiled_prediction, profiling
+from nlu.diagnosis import profiled_prediction, steps
 from nlu.diagnosis.profiled import Profiled, findings
 from nlu.diagnosis.traced import Traced, trace
 from nlu.inference.predictor import Predictor
@@ -38,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that only moves where a test says so, in place of that of the measured steps."""
     clock = Clock()
     monkeypatch.setattr(step, "phases_on", lambda device: HostPhases(clock.perf_counter))
-    monkeypatch.setattr(profiling, "time", clock)
+    monkeypatch.setattr(steps, "time", clock)
     return clock
 
 
@@ -52,13 +54,13 @@ def test_time_is_that_of_the_phase_that_took_it(
     assert "input: 90% of the time nothing is computed" in printed and "NLU_CACHE" in printed
     assert re.search(r"^data +9000\.00 +90\.0%$", printed, re.MULTILINE)
     assert re.search(r"^backward +1000\.00 +10\.0%$", printed, re.MULTILINE)
-    assert "module backbone." in printed and "phase forward" in printed and "aten::addmm" in printed
+    assert "module backbone." in printed and "aten::addmm" in printed
     folder = tmp_path / "profiled"
     kept = json.loads((folder / "profile.json").read_text())
     assert kept["seconds"]["data"] == 9 and kept["step_s"] == 10 and kept["findings"][0].startswith("input: 90%")
     assert {path.name for path in folder.iterdir()} == {"profile.json", "trace.json", "memory.png"}
     names = {str(event.get("name")) for event in json.loads((folder / "trace.json").read_text())["traceEvents"]}
-    assert {"phase data", "phase forward", "phase optimizer", "aten::addmm"} <= names
+    assert {"module model", "aten::addmm"} <= names
 
 
 def test_a_run_that_predicts_is_measured_by_batch(
@@ -121,14 +123,22 @@ class Layers(nn.Module):
 def test_layers_of_one_kind_share_a_row_of_the_tables() -> None:
     model = Layers()
 
-    def one_step(phases: HostPhases) -> None:
-        phases.begin("forward")
-        total = model(torch.ones(32, 64))
-        phases.begin("backward")
-        total.backward()
-
-    found = trace(model, torch.device("cpu"), one_step, 2, None)
+    found = trace(model, torch.device("cpu"), lambda: model(torch.ones(32, 64)).backward(), 2, None)
     calls = {row.key: row.count for row in found.rows}
-    assert calls["module layers.*"] == 4 and calls["module model"] == calls["phase forward"] == 2
+    assert calls["module layers.*"] == 4 and calls["module model"] == 2
     assert all("aten::addmm" in table and "# of Calls" in table for table in found.tables())
-    assert found.kernels_s == 0 and isinstance(found, Traced)
+    assert found.busy(1.0) is None
+
+
+def test_a_device_is_busy_while_its_kernels_run() -> None:
+    def row(device: DeviceType, taken_us: float, is_range: bool = False) -> Any:
+        return SimpleNamespace(device_type=device, self_device_time_total=taken_us, is_user_annotation=is_range)
+
+    # The time of a kernel is that of the operator that started it too, and of the range that it ran in.
+    rows = [
+        row(DeviceType.CPU, 7e5),
+        row(DeviceType.CUDA, 5e5),
+        row(DeviceType.CUDA, 2e5),
+        row(DeviceType.CUDA, 1e6, True),
+    ]
+    assert Traced(rows, steps=2, on_cuda=True).busy(1.0) == pytest.approx(0.35)

@@ -47,7 +47,7 @@ def test_ends_scores_and_settings_are_described_as_approved() -> None:
     found = []
     held = {"plain": {}, "cut": {"data__max_rows": 7, "trainer__eval_rows": 5}}
     sets = {
-        "plain": {}, "cut": {"dev": {"examples": 8, "in_train": 1}, "train": {"bad_rows": 1234}},
+        "plain": {}, "cut": {"dev": {"examples": 8, "in_train": 1}},
     }  # fmt: skip
     for name, changes in held.items():
         run_dir = evaluate(begin_run(Path(name), **changes), *([0.5, 0.75] if name == "cut" else [0.5]))
@@ -130,6 +130,6 @@ def test_records_differ_by_the_largest_distance_of_their_predictions() -> None:
     assert _distance(1, 0.25) == _distance(0.25, 1) == 0.75
     assert _distance("a", "b") == _distance(1.0, "b") == _distance({"a": 1}, {}) == 1.0
     assert _distance("a", "a") == _distance([1, (2, 3)], (1, [2, 3])) == _distance({}, {}) == 0.0
-    first = {0: {"id": 0, "prediction": "a", "probability": 0.5}, 1: {"prediction": "a", "loss": 0.25, "more": 1}}
-    second = {0: {"id": 9, "prediction": "a", "probability": 0.5}, 1: {"prediction": "a", "loss": 0.75}}
+    first = {0: {"prediction": "a", "probability": 0.5}, 1: {"prediction": "a", "loss": 0.25}}
+    second = {0: {"prediction": "a", "probability": 0.5}, 1: {"prediction": "a", "loss": 0.75}}
     assert _differing(first, second) == {1: 0.5}

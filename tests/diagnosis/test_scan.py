@@ -11,9 +11,9 @@ import pytest
 from nlu import scan
 from nlu.config.errors import EXIT_USER_ERROR
 from nlu.config.schema import Trainer
-from nlu.diagnosis import batch_scan
+from nlu.diagnosis import steps
 from nlu.diagnosis.batch_scan import BatchScan, Size
-from nlu.diagnosis.range_test import Average, analyzed, rates, rounded_down, slopes, smoothed
+from nlu.diagnosis.range_test import analyzed, rates, smoothed
 from nlu.runs.records import read_rows
 from nlu.training.passes import Passes
 from tests.training.in_process import TINY, column, of_composed, sets, train
@@ -39,13 +39,6 @@ def test_rates_rise_by_the_same_factor_from_the_first_to_the_last() -> None:
     assert lr_N == pytest.approx(np.geomspace(1e-7, 1e-2, 100))
 
 
-def test_a_moving_average_is_the_mean_with_weights_that_decay() -> None:
-    values, average = [3.0, 1.0, 4.0, 1.0, 5.0], Average(0.9)
-    for count in range(1, 6):
-        weights = 0.9 ** np.arange(count)[::-1]
-        assert average.add(values[count - 1]) == pytest.approx(np.average(values[:count], weights=weights))
-
-
 def test_smoothing_weighs_neighbors_by_their_distance_and_shifts_no_step() -> None:
     draws_N = np.random.default_rng(0).normal(size=30)
     mean_N, factor_N = smoothed(draws_N, 0.8)
@@ -58,34 +51,19 @@ def test_smoothing_weighs_neighbors_by_their_distance_and_shifts_no_step() -> No
     assert smoothed(straight_N, 0.0)[0] == pytest.approx(straight_N)
 
 
-def test_slopes_are_those_of_least_squares_lines() -> None:
-    values_N = np.random.default_rng(0).normal(size=20)
-    found_N = slopes(values_N, 5)
-    expected = [np.polyfit(np.arange(5), values_N[at - 2 : at + 3], 1)[0] for at in range(2, 18)]
-    assert found_N[2:18] == pytest.approx(np.array(expected))
-    assert np.isnan(found_N[[0, 1, 18, 19]]).all()
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.03])
-def test_the_recommended_rate_is_where_the_loss_falls_fastest(noise: float) -> None:
-    # The steepest point of a logistic curve is its middle; neighboring rates differ by the factor 1.12.
-    found = analyzed(*curve(3e-5, 1e-1, noise=noise), 0.9, 100, False)
-    assert found.recommended is not None
-    assert found.recommended == pytest.approx(3e-5, rel=0.15 if not noise else 0.5)
-    assert found.recommended == rounded_down(found.lr_N[found.fastest]) and found.diverged_lr is None
-
-
-def test_the_recommended_rate_is_a_tenth_of_the_lowest_if_the_loss_explodes_soon() -> None:
+@pytest.mark.parametrize("decay", [0.0, 0.9])
+def test_the_recommended_rate_is_a_tenth_of_that_with_the_lowest_loss(decay: float) -> None:
     lr_N, loss_N = curve(1e-3, 2e-3)
     # On a finer grid of the same curve: 2 - 1 / (1 + e^-(x - a)) + e^(3 (x - b)).
     x_N = np.linspace(np.log(1e-7), np.log(1e-2), 200_001)
     fine_N = 2 - 1 / (1 + np.exp(-(x_N - np.log(1e-3)))) + np.exp(3 * (x_N - np.log(2e-3)))
     lowest = float(np.exp(x_N[fine_N.argmin()]))
-    found = analyzed(lr_N, loss_N, 0.0, 100, False)
-    assert found.lr_N[found.lowest] == pytest.approx(lowest, rel=0.07)
-    assert found.recommended == pytest.approx(lowest / 10, rel=0.12)
+    found = analyzed(lr_N, loss_N, decay, 100, False)
+    assert found.recommended == float(f"{found.lr_N[found.lowest] / 10:.1e}")
+    if not decay:
+        assert found.recommended == pytest.approx(lowest / 10, rel=0.12)
     # Smoothed, the explosion counts a little earlier, never later.
-    assert lowest / 20 < (analyzed(lr_N, loss_N, 0.9, 100, False).recommended or 0) < 1.2 * lowest / 10
+    assert lowest / 20 < (found.recommended or 0) < 1.2 * lowest / 10
 
 
 def test_an_explosion_of_any_size_does_not_change_the_recommended_rate() -> None:
@@ -94,7 +72,7 @@ def test_an_explosion_of_any_size_does_not_change_the_recommended_rate() -> None
     lower, higher = (np.append(loss_N[:end], last) for last in (10.0, 1e30))
     first, second = (analyzed(lr_N[: end + 1], one, 0.9, 100, True) for one in (lower, higher))
     assert first.recommended is not None and first.recommended == second.recommended
-    assert first.diverged_lr == lr_N[end]
+    assert first.to_json()["diverged_lr"] == lr_N[end]
 
 
 def test_losses_that_fall_by_chance_recommend_no_rate() -> None:
@@ -103,11 +81,6 @@ def test_losses_that_fall_by_chance_recommend_no_rate() -> None:
     found = [analyzed(lr_N, loss_N, 0.9, 100, False).recommended for loss_N in draws]
     assert found.count(None) >= 99
     assert analyzed(*curve(3e-5, 1e-1, height=0.5, noise=0.1), 0.9, 100, False).recommended is not None
-
-
-@pytest.mark.parametrize(("value", "rounded"), [(3.279e-5, 3.2e-5), (1e-4, 1e-4), (9.99e-3, 9.9e-3), (0.41, 0.41)])
-def test_a_recommended_rate_has_two_digits_and_is_not_rounded_up(value: float, rounded: float) -> None:
-    assert rounded_down(value) == rounded
 
 
 @pytest.mark.parametrize(
@@ -140,10 +113,9 @@ def test_a_scan_recommends_a_rate_and_ends_where_the_loss_diverges(
     assert f"recommended: optimizer.lr={kept['recommended']:.1e}\n" in printed
     assert len(rows) < 60 and kept["diverged_lr"] == rows[-1]["lr"]
     # The words of these rows tell the label, which takes a rate of about 1e-2.
-    assert 1e-4 < kept["recommended"] < 1e-1 and kept["recommended"] <= kept["lowest_lr"] / 10
+    assert 1e-4 < kept["recommended"] < 1e-1 and kept["recommended"] == pytest.approx(kept["lowest_lr"] / 10, rel=0.05)
     assert kept["loss_at_start"] == pytest.approx(np.mean([row["loss"] for row in rows[:6]]))
     assert {path.name for path in (tmp_path / "scanned").iterdir()} == {"lr.tsv", "lr.png", "scan.json"}
-    assert "the 400 training rows" not in printed
 
 
 @pytest.mark.parametrize(
@@ -173,7 +145,7 @@ def test_a_scan_that_makes_no_sense_is_refused(
 
 
 def size(batch_size: int, tokens_per_s: float) -> Size:
-    return Size(batch_size, 10, 1.0, tokens_per_s / 8, tokens_per_s, None)
+    return Size(batch_size, 1.0, tokens_per_s / 8, tokens_per_s, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +176,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return backward(self, share, *arguments)
 
     monkeypatch.setattr(Passes, "backward", taking_time)
-    monkeypatch.setattr(batch_scan, "time", clock)
+    monkeypatch.setattr(steps, "time", clock)
     return clock
 
 
@@ -240,7 +212,6 @@ def test_a_scan_of_sizes_ends_where_memory_ends(
     printed = capsys.readouterr().out
     assert re.findall(r"^ +(\d+) +[\d,.]+ ", printed, re.MULTILINE) == ["1", "2", "4"]
     assert "not measured: memory ran out with 8 examples" in printed
-    assert "note: the largest size was the fastest; larger ones were not measured" in printed
 
 
 def test_sizes_of_a_mixture_are_scanned_and_its_rates_are_refused(
