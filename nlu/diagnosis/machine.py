@@ -103,7 +103,8 @@ def collectives() -> Check:
     on_cuda = torch.cuda.is_available()
     ranks = torch.cuda.device_count() if on_cuda else 2
     # In processes with a limit of time, since a collective that does not work hangs instead of failing.
-    in_processes(partial(_sum_over_ranks, "cuda" if on_cuda else "cpu"), ranks, LIMIT_S)
+    if status := in_processes(partial(_sum_over_ranks, "cuda" if on_cuda else "cpu"), ranks, LIMIT_S):
+        raise RuntimeError(f"a process ended with status {status}")
     what = f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))} and gloo" if on_cuda else "gloo"
     return Check("ranks", f"the sum over {ranks} {'devices' if on_cuda else 'processes'} by {what} is right")
 

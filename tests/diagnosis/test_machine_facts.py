@@ -56,3 +56,16 @@ def test_each_device_has_its_own_name_capability_and_memory(monkeypatch: pytest.
     assert found["cuda:1"].says == "Beta, capability 9.0, 10.0 of 80.0 GiB free; rows are padded inside attention"
     assert found["cuda:1"].mark == "warning"
     assert found["cuda:2"].mark == "broken" and "no kernels" in found["cuda:2"].says
+
+
+@pytest.mark.parametrize(("status", "error"), [(0, None), (11, "a process ended with status 11")])
+def test_a_process_of_the_sum_that_dies_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, status: int, error: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(machine, "in_processes", lambda work, count, limit_s: status)
+    if error is None:
+        assert machine.collectives().says == "the sum over 2 processes by gloo is right"
+    else:
+        with pytest.raises(RuntimeError, match=error):
+            machine.collectives()
