@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from nlu.display.canvas import save_figure, svg_of
 from nlu.display.page import html_table, section, write_page
 from nlu.display.tables import Column, count_text, metric_text
-from nlu.display.trials import Summary, columns_of, duration_text, front_line, infeasible_line
+from nlu.display.trials import Summary, columns_of, duration_text, front_line
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -155,8 +155,7 @@ def write_search_page(path: Path, summary: Summary, figures: Mapping[str, Figure
     lines = list(zip(*(column.cells for column in columns), strict=True))
     table = html_table([(column.header, column.is_number) for column in columns], lines)
     sections.append(section(table, "Trials", note="trials.tsv has all digits.", name="trials"))
-    counts = "; ".join(line for line in (summary.counts, infeasible_line(summary)) if line)
-    write_page(path, summary.name, counts, sections, facts=_facts(summary, command))
+    write_page(path, summary.name, summary.counts, sections, facts=_facts(summary, command))
 
 
 def _facts(summary: Summary, command: str | None) -> str:

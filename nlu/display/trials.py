@@ -116,29 +116,21 @@ def write_trials(path: Path, summary: Summary, place: Path) -> None:
     goals = [*summary.quantities, *["front"] * bool(summary.objectives), *["feasible"] * bool(summary.constraints)]
     names = ["trial", "state", summary.metric, "sd", "examples", "wall_s", *goals, *summary.params, "folder", "error"]
     text.write("\t".join(names) + "\n")
-    # A run that a constraint refuses has its parameters as an integer, and the result of a trial as a float.
-    whole = {
-        name for name in summary.quantities if all(_is_whole(trial.measured.get(name)) for trial in summary.trials)
-    }
     for trial in summary.trials:
         cells = [trial.number, trial.state, trial.value, trial.sd, trial.examples, trial.wall_s]
-        cells += [_goal(summary, trial, name, is_whole=name in whole) for name in goals]
+        cells += [_goal(summary, trial, name) for name in goals]
         cells += [trial.params.get(name) for name in summary.params]
         text.write("\t".join(_cell(value) for value in [*cells, _within(place, trial.folder), trial.error]) + "\n")
     write_text(path, text.getvalue())
 
 
-def _is_whole(value: float | None) -> bool:
-    return value is None or float(value).is_integer()
-
-
-def _goal(summary: Summary, trial: TrialRow, name: str, *, is_whole: bool) -> object:
+def _goal(summary: Summary, trial: TrialRow, name: str) -> object:
     if name == "front":
         return trial.number in summary.front
     if name == "feasible":
         return summary.is_feasible(trial)
     value = trial.measured.get(name)
-    return int(value) if is_whole and value is not None else value
+    return int(value) if name == "parameters" and value is not None else value
 
 
 def _within(place: Path, folder: str | None) -> str | None:
@@ -156,9 +148,8 @@ def print_trials(summary: Summary) -> None:
     """Print the trials, best first; of a long search only the first ones, and how many are left out."""
     table, gone = fitted(columns_of(summary, summary.ranked[:MAX_PRINTED]))
     print_table("", table, "", summary.counts)
-    for line in [front_line(summary), infeasible_line(summary)]:
-        if line:
-            print_table(line)
+    if summary.objectives:
+        print_table(front_line(summary))
     if gone:
         print_table(f"too wide for this terminal: {', '.join(gone)}", style="dim")
     if len(summary.trials) > MAX_PRINTED:
@@ -206,9 +197,7 @@ def quantity_text(value: float | None) -> str:
 
 
 def front_line(summary: Summary) -> str:
-    """Return the sentence about the front; "" with one objective."""
-    if not summary.objectives:
-        return ""
+    """Return the sentence about the front."""
     names = " and ".join([summary.metric, *summary.objectives])
     if not summary.front:
         return f"no trial is on the front of {names}"
@@ -217,18 +206,6 @@ def front_line(summary: Summary) -> str:
         f"the front of {names}: trial{'' if one else 's'} {', '.join(map(str, summary.front))}; no other trial is at "
         f"least as good in each and better in one"
     )
-
-
-def infeasible_line(summary: Summary) -> str:
-    """Return how many trials break each constraint, and the worst of them; "" without constraints."""
-    found = []
-    for text in summary.constraints:
-        name = text[: text.index("=") - 1]
-        values = [trial.measured[name] for trial in summary.trials if text in trial.broken]
-        worst = (max if "<=" in text else min)(values, default=None)
-        breakers = f"by {len(values)} of {counted(len(summary.trials), 'trial')} (the worst: {quantity_text(worst)})"
-        found.append(f"{text} is broken {breakers if values else 'by no trial'}")
-    return "; ".join(found)
 
 
 def _print_failures(failed: list[TrialRow]) -> None:

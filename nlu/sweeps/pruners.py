@@ -10,11 +10,13 @@ examples when one with batches of 8 is scored after 504. Optuna's pruner needs e
 nothing to compare.
 """
 
+import copy
 import math
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import optuna
 from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage
 from optuna.study import Study, StudyDirection
@@ -76,50 +78,31 @@ def more_is_better(direction: StudyDirection) -> Callable[[float], float]:
 
 
 class MedianPruner(BasePruner):
-    """Stops a trial whose best value so far is worse than the median of the values of complete trials at this point.
-
-    `eval_interval` is the nominal number of examples between evaluations; with 1, only equal numbers of examples are
-    compared. The other parameters are those of Optuna's MedianPruner: `n_startup_trials` complete trials before any
-    trial is stopped, no decision before `n_warmup_steps` examples, one decision in `interval_steps` examples, and
-    `n_min_trials` values for a median. A trial that has only reported NaN stops.
+    """Optuna's median rule over evaluations at the nearest multiple of `eval_interval` instead of equal numbers of
+    examples; the other parameters are those of Optuna's MedianPruner.
     """
 
     def __init__(self, spec: Mapping[str, Any]):
-        self._spec = spec
+        parameters = dict(spec)
+        self._interval: int = parameters.pop("eval_interval")
+        self._rule = optuna.pruners.MedianPruner(**parameters)
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Return whether a trial stops, given its reports so far."""
-        trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        complete = [other for other in trials if not is_infeasible(other)]
-        examples = trial.last_step
-        if examples is None or not complete or len(complete) < self._spec["n_startup_trials"]:
-            return False
-        if not self._is_time(trial, examples):
-            return False
-        goodness = more_is_better(study.direction)
-        best = max(map(goodness, trial.intermediate_values.values()))
-        if best == -math.inf:
-            return True
-        found = [value for other in complete if (value := self._value_at(other, self._point(examples))) is not None]
-        values = [goodness(value) for value in found if not math.isnan(value)]
-        if not values or len(values) < self._spec["n_min_trials"]:
-            return False
-        return best < statistics.median(values)
 
-    def _is_time(self, trial: FrozenTrial, examples: int) -> bool:
-        """Whether this is the trial's first report in its interval of decisions."""
-        warmup, interval = self._spec["n_warmup_steps"], self._spec["interval_steps"]
-        if examples < warmup:
-            return False
-        began = warmup + (examples - warmup) // interval * interval
-        return not any(began <= step < examples for step in trial.intermediate_values)
+        def planned_trials(deepcopy: bool, states: Container[TrialState]) -> list[FrozenTrial]:
+            trials = study.get_trials(deepcopy=deepcopy, states=states)
+            return [self._planned(other) for other in trials if not is_infeasible(other)]
 
-    def _point(self, examples: int) -> int:
-        interval = self._spec["eval_interval"]
+        seen: Any = SimpleNamespace(direction=study.direction, get_trials=planned_trials)
+        return self._rule.prune(seen, self._planned(trial))
+
+    def _planned(self, trial: FrozenTrial) -> FrozenTrial:
+        """Return a trial whose reports are at the examples at which they were planned."""
+        planned = copy.copy(trial)
         # Rounded to the nearest multiple, in integers.
-        return (2 * examples + interval) // (2 * interval)
-
-    def _value_at(self, other: FrozenTrial, point: int) -> float | None:
-        """Return the last value that a trial reported at a point."""
-        steps = [step for step in other.intermediate_values if self._point(step) == point]
-        return other.intermediate_values[max(steps)] if steps else None
+        planned.intermediate_values = {
+            (2 * at + self._interval) // (2 * self._interval) * self._interval: value
+            for at, value in sorted(trial.intermediate_values.items())
+        }
+        return planned

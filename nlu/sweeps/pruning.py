@@ -39,11 +39,6 @@ PARAMETERS: dict[str, dict[str, tuple[object, Any]]] = {
     "none": {},
 }
 """default and type (from `nlu.config.types`) of the parameters of each pruner, except for the resources"""
-GONE = {
-    "wilcoxon": "it tests pairs of independent runs, which the points of one learning curve are not; take median or "
-    "hyperband"
-}
-"""pruners of Optuna that are not offered, with the reason"""
 RESOURCES = ("n_warmup_steps", "interval_steps")
 """parameters in examples seen, which may be durations"""
 
@@ -66,8 +61,6 @@ def read(written: object) -> tuple[str, dict[str, object]]:
         raise UserError(
             f"{KEY} is {show(written)}, but its name must be one of {', '.join(PARAMETERS)}; set {KEY}=NAME"
         )
-    if name in GONE:
-        raise UserError(f"{KEY} is {name}: {GONE[name]}; set {KEY}=NAME")
     if name not in PARAMETERS:
         raise UserError(
             f"{KEY} is {show(written)}, which is not a pruner; {hint(str(name), PARAMETERS)}; set {KEY}=NAME"

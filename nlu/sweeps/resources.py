@@ -69,82 +69,6 @@ def unsaved(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -
     ]
 
 
-def order_problems(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a problem if all trials end before the first decision, as far as this is known without the data.
-
-    Without the number of examples, only resources in the same unit can be compared.
-    """
-    if not configs or settings["min_resource"] is None or not _has_rungs(settings):
-        return []
-    key = "trainer.max_duration" if settings["max_resource"] is None else "hydra.sweeper.max_resource"
-    low = parse_duration(settings["min_resource"])
-    highs = [(parse_duration(end), parts) for end, parts in _ends(settings, configs)]
-    if not all(high.unit == low.unit and low.exact > high.exact * parts for high, parts in highs):
-        return []
-    high, parts = max(highs, key=lambda held: held[0].exact * held[1])
-    times = f" times {parts} folds and seeds" if parts > 1 else ""
-    return [f"hydra.sweeper.min_resource is {low}, more than {key}, {high}{times}; set it lower"]
-
-
-def too_short(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[str]:
-    """Return a warning if max_resource is reached before any trial is scored.
-
-    Without `num_examples`, only resources in the same unit are compared.
-    """
-    written = settings["max_resource"]
-    if written is None or not configs or not _has_rungs(settings):
-        return []
-    firsts = [first_evaluation(config["trainer"]) for config in configs]
-    if num_examples is None:
-        most = parse_duration(written)
-        is_over = all(first.unit == most.unit and most.exact < first.exact for first in map(parse_duration, firsts))
-    else:
-        ends = _lengths("hydra.sweeper.max_resource", written, configs, num_examples)
-        scored = _lengths("trainer.eval_interval", first_evaluation, configs, num_examples)
-        is_over = max(ends) < min(scored)
-    if not is_over:
-        return []
-    return [
-        f"hydra.sweeper.max_resource is {written}, but trials are first scored after {firsts[0]} "
-        "(trainer.eval_interval), so none is stopped by then; set it higher, or score more often"
-    ]
-
-
-def _has_rungs(settings: Mapping[str, Any]) -> bool:
-    return pruning.read(settings["pruner"])[0] in (*WITH_RUNGS, *PAUSING)
-
-
-def _ends(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[tuple[Any, int]]:
-    """Return the maximum resource of each configuration as written, and its number of runs with that length."""
-    if settings["max_resource"] is not None:
-        return [(settings["max_resource"], 1)]
-    return [(config["trainer"]["max_duration"], num_repeats(config)) for config in configs]
-
-
-def unlike_lengths(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return warnings for lengths in steps that are different numbers of examples in different trials."""
-    found = [_unlike("max_duration", configs, "see")]
-    if _has_rungs(settings):
-        found.append(_unlike("eval_interval", configs, "are judged after"))
-    return [warning for warning in found if warning]
-
-
-def _unlike(key: str, configs: Sequence[Mapping[str, Any]], what_some_do: str) -> str | None:
-    trainers = [config["trainer"] for config in configs if config["trainer"]["batch_size"] != "auto"]
-    in_steps = [trainer for trainer in trainers if str(trainer[key]).endswith("st")]
-    # Of tokens, twice as many are about twice as many examples.
-    sizes = {(trainer.get("batch_tokens") or trainer["batch_size"]) * trainer["accumulation"] for trainer in in_steps}
-    if len(sizes) < 2:
-        return None
-    factors = ("batch_tokens", "accumulation") if in_steps[0].get("batch_tokens") else ("batch_size", "accumulation")
-    differing = [factor for factor in factors if len({trainer[factor] for trainer in in_steps}) > 1]
-    named = " and ".join(f"trainer.{factor}" for factor in differing)
-    return (
-        f"trainer.{key} is {in_steps[0][key]} and trials differ in {named}, so some {what_some_do} "
-        f"{max(sizes) / min(sizes):.3g} times the examples of others; write it in ep or ex, which are the same for all"
-    )
-
-
 def pruner_spec(
     settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
 ) -> dict[str, Any]:
@@ -189,35 +113,21 @@ def _budget(
     return found
 
 
-def raised(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None) -> list[str]:
-    """Return a warning if min_resource is below the first evaluation, which is then used instead."""
-    low = settings["min_resource"]
-    if low is None or not configs or num_examples is None or not _has_rungs(settings):
-        return []
-    written = min(_lengths("hydra.sweeper.min_resource", low, configs, num_examples))
-    scored = min(_lengths("trainer.eval_interval", first_evaluation, configs, num_examples))
-    if written >= scored:
-        return []
-    return [
-        f"hydra.sweeper.min_resource is {low}, but trials are first scored after {scored:,} examples "
-        "(trainer.eval_interval), which is used instead; score more often, or leave it out"
-    ]
-
-
 def _resources(
     settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], num_examples: int | None
 ) -> dict[str, int]:
-    if raised(settings, configs, num_examples):
-        settings = {**settings, "min_resource": None}
     low, high, factor = settings["min_resource"], settings["max_resource"], settings["reduction_factor"]
     if not configs and (low is None or high is None):
         raise UserError("hydra.sweeper.min_resource and max_resource are not set; set both, such as 1000ex and 27000ex")
     # Rungs are multiples of min_resource. Rounded up, it would place a rung after the evaluation that should decide.
-    least = min(_lengths("hydra.sweeper.min_resource", low or first_evaluation, configs, num_examples, rounded=False))
+    first = (
+        min(_lengths("trainer.eval_interval", first_evaluation, configs, num_examples, rounded=False)) if configs else 0
+    )
+    least = min(_lengths("hydra.sweeper.min_resource", low, configs, num_examples, rounded=False)) if low else first
     most = max(_lengths("hydra.sweeper.max_resource", high or whole_run, configs, num_examples, rounded=False))
-    if low is None:
-        # A trial that is scored only at its end is never stopped.
-        least = min(least, most)
+    if least <= first:
+        # Before the first evaluation nothing is decided, and a trial that is scored only at its end is never stopped.
+        least = min(first, most)
     whole = max(_lengths("trainer.max_duration", whole_run, configs, num_examples, rounded=False)) if configs else most
     if most != whole and pauses(settings):
         raise UserError(

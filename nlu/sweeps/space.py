@@ -25,7 +25,6 @@ from optuna.distributions import (
 from optuna.trial import Trial
 
 from nlu.config.checks.reading import PRIOR, grammar_problem, quoted
-from nlu.config.errors import UserError
 
 
 def distribution_of(override: Override) -> BaseDistribution:
@@ -199,19 +198,6 @@ def shown(distribution: BaseDistribution) -> str:
     if distribution.log:
         return f"tag(log, {text})"
     return text if step in (None, 1) else f"range({low}, {high}, step={step}), both ends included"
-
-
-def read_space(
-    params: Mapping[str, object] | None,
-    when: Mapping[str, object] | None,
-    arguments: Sequence[str],
-    loader: ConfigLoader | None = None,
-) -> Space:
-    """Return the space of a search as `space_of` does. Raises UserError with every problem."""
-    space, problems = space_of(params, when, arguments, loader)
-    if problems:
-        raise UserError(*problems)
-    return space
 
 
 def space_of(

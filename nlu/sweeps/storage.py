@@ -51,12 +51,6 @@ def journal_of(mirror: str | None) -> str | None:
     return None if mirror is None else f"{mirror.rstrip('/')}/{JOURNAL_FOLDER}"
 
 
-def journal_path(url: str) -> Path | None:
-    """Return the journal file of a storage URL; None for any other storage."""
-    scheme, _, path = url.partition("://")
-    return Path(path) if scheme == JOURNAL_SCHEME else None
-
-
 def url_problems(url: str, n_jobs: int) -> list[str]:
     """Return what is wrong with a storage URL, without connecting to it and without leaving a file."""
     scheme = url.partition("://")[0].partition("+")[0]

@@ -8,9 +8,9 @@ from hydra_plugins.hyperband_sweeper._identity import refuse_another
 
 from nlu.config.errors import UserError
 from nlu.sweeps.schedulers.scheduler import PAUSING
-from nlu.sweeps.space import read_space
 from tests.few import first
 from tests.launchers.searches import runs, search, trials
+from tests.sweeps.composed import read_space
 
 LR, KIND = "lr=tag(log,interval(0.001,1))", "kind=choice(a,b)"
 

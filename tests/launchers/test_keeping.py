@@ -1,8 +1,7 @@
-"""hydra.sweeper.keep over real trials: who loses checkpoints as a search goes, and what is printed about the disk."""
+"""hydra.sweeper.keep over real trials: who loses checkpoints as a search goes."""
 
 import json
 import os
-import re
 import shutil
 
 import pytest
@@ -32,9 +31,7 @@ def checkpoints(folder) -> dict[int, list[str]]:
 @pytest.mark.thorough
 def test_a_search_removes_checkpoints_as_asked_and_a_continued_one_alike(tmp_path):
     folder, data = tmp_path / "s", files(tmp_path, 163)
-    said = search(folder, *data, *THREE, "hydra.sweeper.keep=rungs")
-    assert "disk: known after the first trial (hydra.sweeper.keep=rungs)" in said
-    assert re.search(r"disk: at most about [\d.]+ [kM]B with hydra.sweeper.keep=rungs; each trial: last ", said)
+    search(folder, *data, *THREE, "hydra.sweeper.keep=rungs")
     pruned = [number for number, state in enumerate(states(folder)) if state == "PRUNED"]
     assert len(pruned) == 1
     assert checkpoints(folder) == {number: [] if number in pruned else ["best-1"] for number in range(3)}
@@ -57,7 +54,7 @@ def test_the_mirrors_of_trials_lose_the_same_also_if_the_search_continues_elsewh
     folder, url = tmp_path / "s", f"{s3.bucket(monkeypatch)}/search"
     monkeypatch.setattr(test_runs, "SAME_THREADS", {**os.environ, "OMP_NUM_THREADS": "1"})
     options = (*files(tmp_path, 163), *THREE, "hydra.sweeper.keep=best", f"mirror={url}")
-    assert f"with hydra.sweeper.keep=best, and as much in {url}; " in search(folder, *options)
+    search(folder, *options)
     values = {number: test_runs.result(folder, number)["best"]["value"] for number in range(3)}
     best = max(values, key=lambda number: (values[number], -number))
     for _ in range(2):

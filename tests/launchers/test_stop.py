@@ -27,13 +27,9 @@ class Slots:
 class Board:
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.has_bar = True
 
     def say(self, text: str) -> None:
         self.said.append(text)
-
-    def stop_bar(self) -> None:
-        self.has_bar = False
 
 
 @pytest.fixture
@@ -58,13 +54,14 @@ def ended(tmp_path, monkeypatch):
         yield end
 
 
-def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(ended):
+def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(ended, tmp_path):
+    remedy = f"; python -m nlu.jobs {tmp_path} --cancel ends such jobs"
     assert not waiting.is_over()
     assert ended(Slots([2]), {1, 2, 3}, signal.SIGTERM).said == [
-        "trials 1, 3 are under way elsewhere, and continue there"
+        f"trials 1, 3 are under way elsewhere, and continue there{remedy}"
     ]
     assert waiting.is_over()
-    assert ended(Slots([]), {7}).said == ["trial 7 is under way elsewhere, and continues there"]
+    assert ended(Slots([]), {7}).said == [f"trial 7 is under way elsewhere, and continues there{remedy}"]
 
 
 def test_jobs_of_this_machine_are_told_to_save_their_state_until_all_have_ended(ended):

@@ -1,4 +1,4 @@
-"""Which checkpoints of trials may go, what removing them leaves after a kill, and the disk that a search needs."""
+"""Which checkpoints of trials may go, and what removing them leaves after a kill."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from optuna.trial import TrialState, create_trial
 
 from nlu.runs import freeing
 from nlu.runs.freeing import free
-from nlu.sweeps.keeping import Sizes, freed, held, measured
+from nlu.sweeps.keeping import freed
 
 OF = {"C": TrialState.COMPLETE, "P": TrialState.PRUNED, "F": TrialState.FAIL, "R": TrialState.RUNNING}
 
@@ -81,9 +81,3 @@ def test_a_killed_removal_leaves_no_half_checkpoint_and_is_completed(tmp_path, m
         assert len(list(checkpoints.rglob("*.safetensors"))) == 4
     free(folder, keeps_best=False)
     assert names(folder) == ["fold-0", "fold-1"]
-
-
-def test_sizes_are_measured_in_the_folder_of_a_trial_and_of_its_folds(tmp_path):
-    assert measured(trial(tmp_path / "0")) == Sizes(30, 20)
-    assert measured(trial(tmp_path / "1", "fold-0", "fold-1")) == Sizes(30, 20, 2)
-    assert measured(tmp_path / "2") is None and held(tmp_path) == 3 * (30 + 10 + 10 + 5)

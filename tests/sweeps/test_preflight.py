@@ -4,8 +4,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.sweeps import preflight
-from nlu.sweeps.space import read_space
-from tests.sweeps.composed import config
+from tests.sweeps.composed import config, read_space
 
 
 def test_the_direction_is_the_metrics():

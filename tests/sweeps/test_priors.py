@@ -13,7 +13,7 @@ from scipy.stats import kstest, truncnorm
 from nlu.sweeps.brackets import bracket_of, brackets
 from nlu.sweeps.priors import WithPrior
 from nlu.sweeps.schedulers.belief import Belief
-from nlu.sweeps.space import read_space
+from tests.sweeps.composed import read_space
 
 LR, KIND = FloatDistribution(1e-5, 1e-1, log=True), CategoricalDistribution(["a", "b", "c"])
 HYPERBAND = {"name": "hyperband", "min_resource": 100, "max_resource": 900, "reduction_factor": 3}

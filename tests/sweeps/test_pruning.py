@@ -23,7 +23,6 @@ from nlu.sweeps import pruning
         ),
         ({"name": "median", "n_warmup_steps": "3"}, r"pruner.n_warmup_steps is .* write 3st \(steps\)"),
         ({"name": "median", "interval_steps": 0}, "pruner.interval_steps is 0 but must be an integer >= 1 or"),
-        ("wilcoxon", "pruner is wilcoxon: it tests pairs of independent runs, which the points of one .* are not"),
         ({"name": "threshold", "lower": 2, "upper": 1}, "pruner.lower is 2, more than upper, 1"),
         ({"name": "threshold", "lower": "low"}, 'pruner.lower is "low" but must be a number or null'),
     ],

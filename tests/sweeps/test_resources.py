@@ -64,17 +64,6 @@ def test_no_evaluation_that_is_meant_for_a_rung_falls_short_of_it(num_examples, 
         assert rung <= seen[min(3**number, len(seen)) - 1]
 
 
-@pytest.mark.parametrize(
-    ("max_resource", "num_examples", "warned"),
-    [("0.2ep", None, True), ("1ep", None, False), ("1st", None, False), ("1st", 1000, True), ("60st", 1000, False)],
-)
-def test_an_end_before_the_first_score_is_warned_of(max_resource, num_examples, warned):
-    found = resources.too_short({**SETTINGS, "max_resource": max_resource}, [config()], num_examples)
-    assert [f"max_resource is {max_resource}, but trials are first scored after 0.5ep" in text for text in found] == (
-        [True] if warned else []
-    )
-
-
 def test_folds_and_seeds_lengthen_the_trial():
     found = spec([config(folds=5, seeds=2)])
     assert (found["min_resource"], found["max_resource"]) == (500, 20_000)
@@ -101,9 +90,6 @@ def test_trials_with_batches_by_tokens_are_compared_by_examples():
         for unknown in ({"batch_tokens": 4096}, {"batch_size": "auto"}):
             with pytest.raises(UserError, match=rf"trainer.{key} is {value}, but a search .* write it in ep or ex"):
                 spec([config(**unknown, **{key: value})])
-    unlike = [config(max_duration="500st", batch_tokens=tokens) for tokens in (1024, 4096)]
-    (warning,) = resources.unlike_lengths(SETTINGS, unlike)
-    assert "differ in trainer.batch_tokens, so some see 4 times" in warning
 
 
 def test_the_budget_of_a_search_that_pauses_is_in_examples_and_holds_a_whole_trial():

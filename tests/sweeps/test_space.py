@@ -6,7 +6,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
-from nlu.sweeps.space import read_space
+from tests.sweeps.composed import read_space
 
 
 def first(name, distribution):

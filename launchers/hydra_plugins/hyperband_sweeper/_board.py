@@ -1,4 +1,4 @@
-"""The output of a search: a line for each event, on the console and in sweep.log, and a progress bar on a terminal."""
+"""The output of a search: a line for each event, on the console and in sweep.log."""
 
 import time
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from nlu.config.words import counted
 from nlu.sweeps import resources
@@ -21,31 +20,18 @@ LOG = "sweep.log"
 
 
 class Board:
-    """As a context: shows the bar, unless the jobs write to this very terminal."""
+    """As a context: prints what happens, and writes it to sweep.log."""
 
-    def __init__(self, sweep_dir: Path, n_trials: int, *, with_bar: bool):
+    def __init__(self, sweep_dir: Path):
         self._console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
         # Unbuffered: with a full disk, closing a buffered file would fail again.
         self._file = open(sweep_dir / LOG, "ab", buffering=0)
         self._is_written = True
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._console,
-            disable=not (with_bar and self._console.is_terminal),
-            # The last state of the bar would stand between the lines of the search and the table of its trials.
-            transient=True,
-        )
-        self._task = self._bar.add_task("trials", total=n_trials)
 
     def __enter__(self) -> "Board":
-        self._bar.start()
         return self
 
     def __exit__(self, *unused: object) -> None:
-        self._bar.stop()
         self._file.close()
 
     def say(self, text: str, style: str | None = None) -> None:
@@ -58,13 +44,6 @@ class Board:
         except OSError as error:
             self._is_written = False
             self._console.print(f"{LOG} is no longer written: {error}", style="yellow")
-
-    def stop_bar(self) -> None:
-        """Remove the bar, which would be drawn over a question."""
-        self._bar.stop()
-
-    def progress(self, finished: int, best: str) -> None:
-        self._bar.update(self._task, completed=finished, description=f"trials, best {best}")
 
 
 def announce(board: Board, plan: SearchPlan, finished: int, begun: int, paused: int) -> None:

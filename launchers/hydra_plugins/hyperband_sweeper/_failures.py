@@ -5,7 +5,6 @@ that makes no progress is set aside.
 """
 
 import math
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +17,6 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.words import counted
-from nlu.display.jobs import choose
-from nlu.launching.listing import cancel_all
 from nlu.launching.waiting import give_up
 from nlu.storage.temporary import Pauses
 from nlu.sweeps.channel import COMPLETE, FAILED, worked_s
@@ -262,9 +259,10 @@ def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> Non
     numbers = ", ".join(map(str, sorted(left)))
     under_way = f"trial {numbers} is under way" if one else f"trials {numbers} are under way"
     if not slots.is_local:
-        if stopping.received() == signal.SIGINT and _cancels(under_way, folder, board):
-            return
-        board.say(f"{under_way} elsewhere, and {'continues' if one else 'continue'} there")
+        board.say(
+            f"{under_way} elsewhere, and {'continues' if one else 'continue'} there; python -m nlu.jobs {folder} "
+            "--cancel ends such jobs"
+        )
         return
     board.say(f"{under_way}: {'it saves its state and ends' if one else 'they save their state and end'}")
     deadline_s = time.monotonic() + WAIT_S
@@ -273,13 +271,3 @@ def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> Non
         terminate_jobs()
         if (last := slots.next_ended(AGAIN_S)) is not None:
             left.discard(last.number)
-
-
-def _cancels(under_way: str, folder: Path, board: Board) -> bool:
-    """Ask whether to cancel the jobs, and do so."""
-    board.stop_bar()
-    if choose(f"{under_way} elsewhere", {"c": "cancel", "l": "leave"}) != "c":
-        return False
-    count = cancel_all(folder.absolute())
-    board.say(f"cancelled {counted(count, 'job')}; their trials continue from what they saved")
-    return True

@@ -17,7 +17,6 @@ from nlu.runs.mirror import Mirror, bring_back, closed_at_the_end
 from nlu.runs.mirrored import RESULT
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
-from nlu.sweeps.goals import is_infeasible
 from nlu.sweeps.storage import HELD, held_search
 
 LOCK = ".sweep.lock"
@@ -128,10 +127,8 @@ def bring_trials_back(url: str, folder: Path, trials: Iterable[FrozenTrial], say
     """Fetch the runs of trials that ran elsewhere, unless their launcher has fetched them."""
     for trial in trials:
         own = folder / str(trial.number)
-        # Only complete and pruned trials have a result to fetch, and of these not those that were never trained.
+        # Only complete and pruned trials have a result to fetch.
         if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED) or (own / RESULT).is_file():
-            continue
-        if is_infeasible(trial) and trial.last_step is None:
             continue
         try:
             bring_back(f"{url.rstrip('/')}/{trial.number}", own)

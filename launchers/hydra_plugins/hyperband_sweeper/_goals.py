@@ -6,7 +6,7 @@ from typing import Any
 from nlu.config.errors import UserError
 from nlu.config.words import listed
 from nlu.sweeps import preflight, resources
-from nlu.sweeps.goals import CONSTRAINTS, OBJECTIVES, QUANTITIES, Goals, read_goals
+from nlu.sweeps.goals import CONSTRAINTS, OBJECTIVES, Goals, read_goals
 
 
 def goals_of(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], *, hands_trial: bool) -> Goals:
@@ -48,8 +48,6 @@ def goal_warnings(goals: Goals, settings: Mapping[str, Any], pruner: str, *, at_
             f"hydra.sweeper.pruner={pruner} stops trials by the metric only, so the front may lack some that are good "
             f"in {listed(list(goals.objectives), 3)}; hydra.sweeper.pruner=none trains each to its end"
         )
-    if goals.constraints and _is_cma(settings):
-        found.append("cmaes does not learn from constraints; tpe and gp do")
     if at_once > 1 and "latency_ms" in goals.quantities:
         found.append(
             f"{at_once} trials at a time slow each other down, also while latency_ms is measured; "
@@ -66,8 +64,6 @@ def announced(goals: Goals, direction: str) -> list[str]:
         lines.append(f"objectives: {', '.join([f'{direction} the metric', *others])}")
     if goals.constraints:
         lines.append(f"constraints: {', '.join(each.text for each in goals.constraints)}")
-    if measured := [name for name in goals.quantities if name in QUANTITIES]:
-        lines.append(f"measured at the end of each trial: {', '.join(measured)}")
     return lines
 
 

@@ -63,14 +63,9 @@ class Search:
         finished = [trial for trial in trials if trial.state in FINISHED]
         # Trials of an earlier command: each gets a new launch, which finds out whether its job ended or is alive.
         self.waiting = [trial.number for trial in trials if steps.is_waiting(trial)]
-        self.asked, seen_before = len(trials), examples_of(trials)
+        self.asked = len(trials)
         self.idle = Idle(self.plan.slots.count)
-        with (
-            Board(
-                self.plan.folder, self.plan.n_trials, with_bar=self.plan.slots.is_threaded or self.plan.is_run
-            ) as self.board,
-            stopping.polled(),
-        ):
+        with Board(self.plan.folder) as self.board, stopping.polled():
             self.plan.storage.is_hurried = lambda: stopping.received() is not None
             announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
             self.keeper = Keeper(self.plan, self.board.say)
@@ -90,7 +85,7 @@ class Search:
                     f"{stopping.sentence()}; the same command with hydra.sweep.dir={self.plan.folder} continues"
                 )
                 raise SystemExit(stopping.exit_code())
-            if (line := spent_line(self.plan.spec, seen_before, examples_of(self._trials()))) is not None:
+            if (line := spent_line(self.plan.spec, examples_of(self._trials()))) is not None:
                 self.board.say(line)
             if self.plan.slots.is_threaded:
                 self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
@@ -253,7 +248,7 @@ class Search:
             self._failed(frozen, outcome)
             return
         self.board.say(f"{ended_line(frozen, outcome, self.plan.goals)}; best {self._best()}")
-        self._show_progress()
+        self._update_files()
 
     def _failed(self, frozen: FrozenTrial, outcome: dict[str, Any]) -> None:
         number, attempt, error = frozen.number, outcome["attempt"], outcome["error"]
@@ -271,7 +266,7 @@ class Search:
             return
         # Before an error that ends the search, so that the trial is not started again when the search continues.
         self._tell(number, state=TrialState.FAIL)
-        self._show_progress()
+        self._update_files()
         if self.plan.settings["on_failure"] == "stop":
             raise FailuresEndSearch(
                 f"trial {number} failed, as shown above, and hydra.sweeper.on_failure is stop; the same command with "
@@ -368,11 +363,10 @@ class Search:
             return "none yet"
         return f"{best.value:.6g} (trial {best.number})"
 
-    def _show_progress(self) -> None:
+    def _update_files(self) -> None:
         self.keeper.update(self._trials())
         if self.mirror is not None:
             self.mirror.saved()
-        self.board.progress(sum(trial.state in FINISHED for trial in self._trials()), self._best())
 
     def summarize(self) -> None:
         """Write the table, the best trial as an experiment, and the figures."""

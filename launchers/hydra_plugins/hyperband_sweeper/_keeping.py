@@ -1,9 +1,7 @@
-"""The checkpoints of trials: what `hydra.sweeper.keep` removes as a search goes, and the disk that they need."""
+"""The checkpoints of trials: what `hydra.sweeper.keep` removes as a search goes."""
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from optuna.trial import FrozenTrial
 
@@ -14,12 +12,11 @@ from nlu.storage.bucket import Unreachable
 from nlu.storage.files import read_json, write_json
 from nlu.storage.locks import Locked
 from nlu.sweeps import keeping
-from nlu.sweeps.schedulers.scheduler import PAUSING
 
 from ._plan import SearchPlan
 
 FILE = "checkpoints.json"
-"""in the sweep folder: `freed`, by number what is left of a trial, best or none; `sizes` of a trial's checkpoints"""
+"""in the sweep folder: `freed`, by number what is left of a trial, best or none"""
 AWAY_S = 300.0
 """how long the mirrors are left alone after they did not respond"""
 
@@ -30,21 +27,14 @@ class Keeper:
     def __init__(self, plan: SearchPlan, say: Callable[..., None]):
         self._plan, self._say = plan, say
         self._keep, self._path = plan.settings["keep"], plan.folder / FILE
-        noted: dict[str, Any] = read_json(self._path) or {}
-        self._freed: dict[str, str] = noted.get("freed", {})
-        self._sizes = keeping.Sizes(**noted["sizes"]) if "sizes" in noted else None
+        self._freed: dict[str, str] = (read_json(self._path) or {}).get("freed", {})
         self._has_complained = False
         self._away_until_s = 0.0
-        self._is_announced = not plan.is_run or not plan.saves
-        if not self._is_announced:
-            self._announce(self._sizes or plan.expected_sizes)
 
     def update(self, trials: Sequence[FrozenTrial]) -> None:
         """Remove what may go now that these trials have ended; what a process still holds is left for later."""
         if not self._plan.is_run:
             return
-        if self._sizes is None:
-            self._measure(trials)
         for number, keeps_best in self._to_free(trials).items():
             left = "best" if keeps_best else "none"
             # The search waits for each removal, so it does not wait again and again for a service that is down.
@@ -96,34 +86,5 @@ class Keeper:
             return False
         return True
 
-    def _measure(self, trials: Sequence[FrozenTrial]) -> None:
-        ended = (self._plan.folder / str(trial.number) for trial in trials if trial.state in keeping.DECIDED)
-        self._sizes = next((sizes for folder in ended if (sizes := keeping.measured(folder)) is not None), None)
-        if self._sizes is not None:
-            self._note()
-            self._announce(self._sizes)
-
-    def _announce(self, sizes: keeping.Sizes | None) -> None:
-        """Print once how much disk the search needs."""
-        plan = self._plan
-        if self._is_announced:
-            return
-        if sizes is None:
-            self._say(f"disk: known after the first trial (hydra.sweeper.keep={self._keep})")
-            return
-        self._is_announced = True
-        for line in keeping.sentences(
-            sizes,
-            self._keep,
-            plan.n_trials,
-            # Paused trials keep all, too.
-            plan.n_trials if plan.spec["name"] in PAUSING else plan.slots.count,
-            plan.mirror,
-            free=shutil.disk_usage(plan.folder).free,
-            there=keeping.held(plan.folder),
-        ):
-            self._say(line, style="yellow" if line.startswith("warning") else None)
-
     def _note(self) -> None:
-        sizes = {} if self._sizes is None else {"sizes": keeping.to_json(self._sizes)}
-        write_json(self._path, {"freed": self._freed, **sizes})
+        write_json(self._path, {"freed": self._freed})

@@ -18,20 +18,19 @@ from nlu.config.entry.app import prepare
 from nlu.config.entry.grid import check_without_launch
 from nlu.config.errors import UserError
 from nlu.config.resolving import without_hydra
-from nlu.sweeps import keeping, preflight, resources
+from nlu.sweeps import preflight, resources
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.goals import GOALS
 from nlu.sweeps.patience import PatientStorage
 from nlu.sweeps.priors import WithPrior
 from nlu.sweeps.sampling import SEEDS, SeededByTrial
 from nlu.sweeps.space import grid_values, overrides_of
-from nlu.sweeps.storage import held_search, journal_path, open_storage
+from nlu.sweeps.storage import held_search, open_storage
 
 from . import _folder
-from ._dry_run import dry_run_lines
 from ._first import FIRST, centers, first_trials
 from ._goals import goal_warnings, goals_of
-from ._identity import FOLDER, SAMPLER, SHARED, SPACE, changes, refuse_another, short_name, without_means
+from ._identity import FOLDER, SAMPLER, SHARED, SPACE, refuse_another, short_name
 from ._settings import FREEZE_THAW, GPUS, SAMPLERS, SearchSettings
 from ._slots import Gpus, Need, Slots, need_of, visible_gpus
 
@@ -71,8 +70,6 @@ class SearchPlan(SearchSettings):
         self.base = compose(list(self.space.fixed))
         probes = self._probes(is_group)
         configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
-        self.saves = any(config["trainer"]["save"] for config in configs)
-        self.expected_sizes = keeping.expected(configs)
         found += self._problems_of_trials(configs, are_settings_right=may_build)
         least_gpus = 1
         if self._is_local:
@@ -88,7 +85,6 @@ class SearchPlan(SearchSettings):
         if found:
             raise UserError(*found)
         assert sampler is not None, "without a problem it was built"
-        self.warnings += resources.unlike_lengths(self.settings, configs)
         self.slots = Slots(self.config, self.context, self.task, self.n_jobs, least_gpus)
         if (sentence := self.slots.sentence(self.n_jobs)) is not None:
             self.warnings.append(sentence)
@@ -101,7 +97,7 @@ class SearchPlan(SearchSettings):
             self.warnings.append(f"{SAMPLERS} is {chosen}, but freeze_thaw draws the trials itself; leave it out")
         # After all checks that need neither the data nor the storage.
         if self.is_run and self.base.dry_run:
-            self._end_dry_run(configs, probes, len(preflight.combinations(self.space, is_group)))
+            self._end_dry_run(configs, probes)
         if self.is_run and not self._is_local:
             self._check_launch(configs, probes)
         # Before the data are prepared, which may take long: a storage that does not answer is reported at once.
@@ -109,11 +105,7 @@ class SearchPlan(SearchSettings):
         self._refuse_another(storage)
         examples = self._count_examples(probes[0], configs[0]) if configs else None
         self.spec = resources.pruner_spec(self.settings, configs, examples)
-        self.warnings += (
-            resources.too_short(self.settings, configs, examples)
-            or resources.without_rungs(self.spec)
-            or resources.raised(self.settings, configs, examples)
-        )
+        self.warnings += resources.without_rungs(self.spec)
         if self.centers and pruner != FREEZE_THAW:
             sampler = WithPrior(sampler, self.centers, self.spec, self.settings["reduction_factor"], self.seed)
         self.sampler = sampler
@@ -123,7 +115,6 @@ class SearchPlan(SearchSettings):
         """Return what is wrong with the settings for these trials; sets what follows from both."""
         found = resources.unsaved(self.settings, configs)
         if are_settings_right:
-            found += resources.order_problems(self.settings, configs)
             try:
                 asked = self.settings["direction"]
                 self.direction: preflight.Direction = (
@@ -159,33 +150,16 @@ class SearchPlan(SearchSettings):
         )
         check_without_launch(launcher, [self._of_trial(number, probe) for number, probe in enumerate(probes)], configs)
 
-    def _end_dry_run(self, configs: list[dict[str, Any]], probes: list[list[str]], tried: int) -> None:
+    def _end_dry_run(self, configs: list[dict[str, Any]], probes: list[list[str]]) -> None:
         self._check_launch(configs, probes)
-        study = self._study_here()
-        warnings = [*self.warnings, *resources.too_short(self.settings, configs, None)]
-        has_read = bool(self.settings["warm_start"])
-        for line in dry_run_lines(self.space, self.first, tried, self.folder, study, warnings, has_read=has_read):
-            print(f"# {line}")
+        print(f"# Drawn for each trial: {', '.join(self.space.names)}")
+        for values in self.first:
+            print(f"# Tried first: {' '.join(overrides_of(values))}")
+        print("# Every combination of groups is valid, at both ends of every interval and with every choice.")
+        print("# Nothing was run: the storage was not asked, and the rungs of the pruner depend on the number of rows.")
+        for warning in self.warnings:
+            print(f"# warning: {warning}")
         raise SystemExit(0)
-
-    def _study_here(self) -> optuna.Study | None:
-        """Return the study that this search would continue, if its storage is a journal on this machine.
-
-        Raises UserError if it is another search.
-        """
-        if (journal := journal_path(self.url)) is None:
-            return None
-        if not journal.is_file():
-            # It would be created, unless the folder has a search that had one.
-            _folder.require_same_id(self.folder, self.name, self.url, None)
-            return None
-        if (study := self._refuse_another(open_storage(self.url))) is not None:
-            before = study.user_attrs
-            # The parameters of the same pruner depend on the number of rows.
-            name = resources.pruner_name(self.settings)
-            pruner = before[PRUNER] if before.get(PRUNER, {}).get("name") == name else {"name": name}
-            self.warnings += changes(before, {SAMPLER: self._described_sampler(), PRUNER: pruner})
-        return study
 
     def _probes(self, is_group: Callable[[str], bool]) -> list[list[str]]:
         """Return values of trials: both ends of intervals and all choices, for every combination of groups."""
@@ -289,8 +263,7 @@ class SearchPlan(SearchSettings):
             _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex,
             SPACE: space,
         }
-        if self._require_same(self.study, now):
-            self.warnings += [*changes(attributes, now), *without_means(self.study.get_trials(deepcopy=False))]
+        self._require_same(self.study, now)
         self.first = now[FIRST]
         # Written only once this search has the lease; see `settle`.
         self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}

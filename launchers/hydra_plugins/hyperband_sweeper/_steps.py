@@ -159,6 +159,7 @@ class Steps:
         """Return what the scheduler decides."""
         maximize = self._plan.direction == "maximize"
         found = steps.standings(trials, maximize=maximize, asking=asking, busy=busy)
+        assert self.scheduler is not None, "the search pauses trials"
         decision = self.scheduler.decide(found, log, may_begin=may_begin, is_over=self.limits.is_over)
         return decision if decision is None or maximize else replace(decision, why=_turned(decision.why))
 
@@ -220,12 +221,9 @@ def examples_of(trials: Sequence[FrozenTrial]) -> int:
     return sum(trial.last_step or 0 for trial in trials)
 
 
-def spent_line(spec: Mapping[str, Any], before: int, now: int) -> str | None:
-    """Return how many of hydra.sweeper.max_examples were seen, and why more; None without such a limit."""
+def spent_line(spec: Mapping[str, Any], spent: int) -> str | None:
+    """Return how many of hydra.sweeper.max_examples were seen; None without such a limit."""
     if (most := spec.get("max_examples")) is None:
         return None
-    line = f"examples seen by all trials: {now:,} of {most:,} (hydra.sweeper.max_examples)"
-    if now <= most:
-        return line
-    why = f"{before:,} were seen before this command" if before > most else "what was left did not complete a trial"
-    return f"{line}, {now - most:,} more: {why}, and the best trial is completed"
+    more = ", more than that to complete the best trial" if spent > most else ""
+    return f"examples seen by all trials: {spent:,} of {most:,} (hydra.sweeper.max_examples){more}"

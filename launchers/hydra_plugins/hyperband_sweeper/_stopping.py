@@ -1,7 +1,7 @@
 """Trials that a user stops for good while the search goes on (`python -m nlu.jobs FOLDER --stop NUMBER`)."""
 
-import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +18,21 @@ WHY = "stopped by a user"
 
 
 class Canceller:
-    """Cancels the jobs of stopped trials, in threads: a queue may take long to answer."""
+    """Cancels the jobs of stopped trials."""
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._threads: dict[int, threading.Thread] = {}
         self._tried_s: dict[int, float] = {}
 
     def cancel(self, number: int) -> bool:
         """Have the job of a trial end soon; returns whether this is the first call for the trial."""
-        is_first = number not in self._tried_s
-        thread = self._threads.get(number)
-        if not is_first and (thread is not None and thread.is_alive() or self._age_s(number) < CANCEL_AGAIN_S):
-            return False
-        self._tried_s[number] = time.monotonic()
-        self._threads[number] = threading.Thread(target=self._cancel, args=(number,), daemon=True)
-        self._threads[number].start()
+        now_s, is_first = time.monotonic(), number not in self._tried_s
+        if is_first or now_s - self._tried_s[number] >= CANCEL_AGAIN_S:
+            self._tried_s[number] = now_s
+            # Otherwise the job ends by itself when it reports next, and it is cancelled again later.
+            with suppress(UserError, OSError):
+                cancel_job(self._folder, number)
         return is_first
-
-    def _age_s(self, number: int) -> float:
-        return time.monotonic() - self._tried_s[number]
-
-    def _cancel(self, number: int) -> None:
-        try:
-            cancel_job(self._folder, number)
-        except (UserError, OSError):
-            # The job ends by itself when it reports next, and it is cancelled again later.
-            return
 
 
 def outcome_of(frozen: FrozenTrial, *, maximize: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from optuna.distributions import BaseDistribution
 
 from nlu.sweeps.schedulers.asha import Asha
-from nlu.sweeps.schedulers.scheduler import Lengths, Scheduler, Straight
+from nlu.sweeps.schedulers.scheduler import Lengths, Scheduler
 from nlu.sweeps.space import Space
 
 
@@ -16,15 +16,15 @@ def build(
     composed: Callable[[str], str | None],
     seed: int,
     centers: Mapping[str, object] | None = None,
-) -> Scheduler:
-    """Return the scheduler for a pruner, given as to `nlu.sweeps.pruning.build`.
+) -> Scheduler | None:
+    """Return the scheduler for a pruner, given as to `nlu.sweeps.pruning.build`; None for one that pauses no trial.
 
     `composed` returns the value of a key that is not drawn, as for `Space.draw`; `centers` are the values of the prior.
     """
     if spec["name"] == "asha":
         return Asha.of(spec)
     if spec["name"] != "freeze_thaw":
-        return Straight()
+        return None
     # Its libraries take half a second to import.
     from nlu.sweeps.schedulers.encoding import Encoding
     from nlu.sweeps.schedulers.freeze_thaw import FreezeThaw

@@ -149,17 +149,3 @@ class Lengths:
             return None
         until = self.stop(best, 1) if best.part_ends else self.beyond(best, self.part)
         return Decision(until, best.number, why={"rule": "last"})
-
-
-class Straight:
-    """Begins a new trial in each free slot and never pauses one; a pruner may stop it for good."""
-
-    def __init__(self, end: int = 0):
-        """`end`: the examples of a whole trial."""
-        self._end = end
-
-    def decide(
-        self, trials: Sequence[Standing], log: Sequence[Decision], *, may_begin: bool, is_over: bool = False
-    ) -> Decision | None:
-        """Return a new trial."""
-        return Decision(self._end) if may_begin else None
