@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HEIGHT_INCHES = 4.5
-WIDTH_INCHES = 7.0
-INCHES_A_PARAMETER = 2.2
-"""the least width of the figure that has an axis for each parameter"""
+SIZE_INCHES = (7.0, 4.5)
 MOST_NAMED = 12
 """trials that a legend names"""
 MOST_OBJECTIVES = 3
@@ -33,11 +30,9 @@ TITLES = {
     "front": "Objectives",
     "history": "Value of each trial",
     "intermediate": "Trials on their way",
-    "parallel": "Parameters",
     "slices": "Score against each parameter",
     "importances": "Importances (PED-ANOVA)",
 }
-WIDE = ("parallel", "slices")
 
 
 def draw_figures(study: "Study", summary: Summary) -> dict[str, Figure]:
@@ -52,18 +47,17 @@ def draw_figures(study: "Study", summary: Summary) -> dict[str, Figure]:
         "front": _front_of(summary),
         "history": (lambda: plots.plot_optimization_history(study, **of_values)) if complete else None,
         "intermediate": (lambda: plots.plot_intermediate_values(study)) if has_reports else None,
-        "parallel": (lambda: plots.plot_parallel_coordinate(study, **of_values)) if has_params else None,
         "slices": (lambda: plots.plot_slice(study, **of_values)) if has_params else None,
         # From equal values, or from a single one, nothing follows.
         "importances": (lambda: plots.plot_param_importances(study, **of_values))
         if has_params and len({trial.value for trial in complete}) > 1
         else None,
     }
-    drawn = {name: _figure(name, draw, len(summary.params)) for name, draw in wanted.items() if draw is not None}
+    drawn = {name: _figure(name, draw) for name, draw in wanted.items() if draw is not None}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
-def _figure(name: str, draw: Callable[[], Any], params: int) -> Figure | None:
+def _figure(name: str, draw: Callable[[], Any]) -> Figure | None:
     """Return a figure of Optuna; None, with a warning, for one that cannot be drawn."""
     import matplotlib.pyplot as plt
 
@@ -75,7 +69,7 @@ def _figure(name: str, draw: Callable[[], Any], params: int) -> Figure | None:
             found = draw()
             # A figure of several parameters has several axes.
             figure: Figure = (found if hasattr(found, "figure") else found[0]).figure
-            _finish(name, figure, params)
+            _finish(name, figure)
             return figure
     except Exception:
         # A search must not lose its numbers for a picture.
@@ -85,7 +79,7 @@ def _figure(name: str, draw: Callable[[], Any], params: int) -> Figure | None:
         plt.close("all")
 
 
-def _finish(name: str, figure: Figure, params: int) -> None:
+def _finish(name: str, figure: Figure) -> None:
     """Give a figure of Optuna its size, numbers without formulas, and no legend that is longer than it."""
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         if axis.get_scale() == "log":
@@ -95,11 +89,9 @@ def _finish(name: str, figure: Figure, params: int) -> None:
     for axes in figure.axes:
         if len(axes.lines) > MOST_NAMED and (legend := axes.get_legend()) is not None:
             legend.remove()
-    if name == "parallel":
-        figure.set_size_inches(max(WIDTH_INCHES, INCHES_A_PARAMETER * params), HEIGHT_INCHES)
-        figure.subplots_adjust(bottom=0.25)
-    elif name != "slices":
-        figure.set_size_inches(WIDTH_INCHES, HEIGHT_INCHES)
+    # Optuna gives the slices their own size, one beside the other.
+    if name != "slices":
+        figure.set_size_inches(SIZE_INCHES)
         figure.set_layout_engine("tight")
     figure.draw_without_rendering()
     # The layout is done: saving would warn again of parts that it leaves where they are.
@@ -145,7 +137,7 @@ def write_search_page(path: Path, summary: Summary, figures: Mapping[str, Figure
             TITLES[name],
             note=front_line(summary) if name == "front" else "",
             name=name,
-            classes="wide" if name in WIDE else "",
+            classes="wide" if name == "slices" else "",
         )
         for name, figure in figures.items()
     ]

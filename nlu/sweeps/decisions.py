@@ -13,13 +13,10 @@ from nlu.storage.files import write_text
 from nlu.sweeps.brackets import RUNG
 from nlu.sweeps.steps import PART_ENDS, STOP, pauses_of, steps_of, value_at_end
 
-BEGUN, CONTINUED, PAUSED, THAWED, PASSED, PRUNED, STOPPED = (
-    "begun", "continued", "paused", "thawed", "passed", "pruned", "stopped"
-)  # fmt: skip
-"""the kinds of decisions; a trial that is `continued` was not paused before, and a user has `stopped` one"""
 COLUMNS = ("decision", "trial", "what", "from", "until", "value")
-"""of every decision: its place among those of the scheduler, the examples that the trial had seen, those after which it
-is decided about again (none if it does not continue, or to the end of a fold), and its value then"""
+"""of every decision: its place among those of the scheduler, what happened (a trial that is `continued` was not paused
+before, and a user has `stopped` one), the examples that the trial had seen, those after which it is decided about again
+(none if it does not continue, or to the end of a fold), and its value then"""
 Row = dict[str, Any]
 
 
@@ -59,10 +56,10 @@ def _scheduled(trial: FrozenTrial) -> Iterator[tuple[tuple[int, ...], Row]]:
     for place, what in sorted([*pauses, *steps], key=lambda each: each[0]):
         if place[1] == 0:
             start, is_paused = what["at"], True
-            yield (*place, trial.number), _row(trial, PAUSED, start, place[0])
+            yield (*place, trial.number), _row(trial, "paused", start, place[0])
             continue
         start = 0 if before is None else _reached(trial, before)
-        event = BEGUN if before is None else THAWED if is_paused else CONTINUED
+        event = "begun" if before is None else "thawed" if is_paused else "continued"
         before, is_paused = what["until"], False
         # A step over a whole fold has no number of examples yet.
         until = None if before - 1 in trial.user_attrs.get(PART_ENDS, []) else before
@@ -95,6 +92,6 @@ def _judged(trial: FrozenTrial) -> Iterator[Row]:
     for at, judged in sorted(rungs.items()):
         value = judged["value"] if math.isfinite(judged["value"]) else None
         why = {name: each for name, each in judged.items() if name != "passed"}
-        yield {**_row(trial, PASSED if judged["passed"] else PRUNED, at), **why, "value": value}
+        yield {**_row(trial, "passed" if judged["passed"] else "pruned", at), **why, "value": value}
     if trial.state.name == "PRUNED" and not rungs:
-        yield _row(trial, STOPPED if STOP in trial.user_attrs else PRUNED, trial.last_step or 0)
+        yield _row(trial, "stopped" if STOP in trial.user_attrs else "pruned", trial.last_step or 0)

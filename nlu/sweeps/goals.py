@@ -138,7 +138,6 @@ def read_goals(
             problems.append(f"{where} about {constraint.name}, {_UNKNOWN}; {hint(constraint.name, known)}")
         else:
             found.append(constraint)
-    problems += _impossible(found)
     if problems:
         raise UserError(*problems)
     return Goals(names, found)
@@ -154,13 +153,6 @@ def _read(written: object) -> Constraint | None:
     except ValueError:
         return None
     return Constraint(name, sign, bound) if math.isfinite(bound) else None
-
-
-def _impossible(constraints: Sequence[Constraint]) -> Iterable[str]:
-    for least in (each for each in constraints if each.sign == ">="):
-        for most in (each for each in constraints if each.sign == "<=" and each.name == least.name):
-            if least.bound > most.bound:
-                yield f"{CONSTRAINTS} has {least.text} and {most.text}, which no trial can keep; change one of the two"
 
 
 def quantities_of(result: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, float], list[str]]:

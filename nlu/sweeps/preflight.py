@@ -116,27 +116,12 @@ def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, i
     found: dict[str, list[str]] = {}
     for combination in tried:
         context = " ".join(f"{name}={choice}" for name, choice in combination.items())
-        problems = (_of_fractions(space, problem) for problem in _problems_of(space, combination, compose, is_run))
-        for problem in dict.fromkeys(problems):
+        for problem in dict.fromkeys(_problems_of(space, combination, compose, is_run)):
             found.setdefault(problem, []).append(context)
     return [*wrong.values()] + [
         problem if len(contexts) == len(tried) else f"{problem} (with {contexts[0]}; {_ONLY_THERE})"
         for problem, contexts in found.items()
     ]
-
-
-def _of_fractions(space: Space, problem: str) -> str:
-    """Return a problem; for an integer that is drawn from an interval of floats, the override that draws integers."""
-    for params in (space.params, *(branch.params for branch in space.branches)):
-        for name, drawn in params.items():
-            if isinstance(drawn, FloatDistribution) and problem.startswith(f"{name} is ") and "an integer" in problem:
-                low, high = math.ceil(drawn.low), math.floor(drawn.high)
-                values = f"int(interval({low},{high}))"
-                # Between its ends there may be one integer, or none.
-                drawn_text = f"{low}" if low >= high else f"tag(log,{values})" if drawn.log else values
-                remedy = f"'{name}={drawn_text}'"
-                return f"{name} is drawn from an interval of floats, but must be an integer; write {remedy}"
-    return problem
 
 
 _ONLY_THERE = "keys that only one choice has belong under hydra.sweeper.when"
@@ -210,13 +195,9 @@ def train_examples(overrides: Sequence[str], directories: Sequence[str]) -> int:
     command = [sys.executable, "-m", "nlu.preprocess", *arguments, *overrides]
     # In a separate process, so that its memory is free again before the trials start.
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode in STOPPED:
-        raise UserError("preparing the data was stopped; nothing is lost: the same command starts it again")
-    if done.returncode < 0:
-        raise UserError(
-            f"preparing the data was ended by {signal.Signals(-done.returncode).name}, as when the machine runs out of "
-            "memory; nothing is lost: the same command starts it again"
-        )
+    if done.returncode in STOPPED or done.returncode < 0:
+        how = "was stopped" if done.returncode > 0 else f"was ended by {signal.Signals(-done.returncode).name}"
+        raise UserError(f"preparing the data {how}; nothing is lost: the same command starts it again")
     if done.returncode:
         raise UserError(
             f"the data cannot be prepared (python -m nlu.preprocess ended with {done.returncode}, see above)"

@@ -51,19 +51,11 @@ def read(written: object) -> tuple[str, dict[str, object]]:
     if written is None:
         written = "none"
     node = dict(written) if isinstance(written, Mapping) else {"name": written}
-    if "name" not in node:
+    name = node.pop("name", "")
+    if not isinstance(name, str) or name not in PARAMETERS:
         raise UserError(
-            f"{KEY} is {show(written)}, without the name of a pruner; add one of {', '.join(PARAMETERS)}: "
+            f"{KEY} is {show(written)}, which names no pruner; {hint(str(name), PARAMETERS)}; set {KEY}=NAME, or "
             f"'{KEY}={{name: median, n_startup_trials: 3}}'"
-        )
-    name = node.pop("name")
-    if not isinstance(name, str):
-        raise UserError(
-            f"{KEY} is {show(written)}, but its name must be one of {', '.join(PARAMETERS)}; set {KEY}=NAME"
-        )
-    if name not in PARAMETERS:
-        raise UserError(
-            f"{KEY} is {show(written)}, which is not a pruner; {hint(str(name), PARAMETERS)}; set {KEY}=NAME"
         )
     problems = [
         f"{KEY}.{key} is not a parameter of {name}; {hint(str(key), PARAMETERS[name])}"

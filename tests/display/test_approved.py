@@ -396,6 +396,6 @@ def test_the_svg_of_a_figure_holds_its_data_and_unique_names(tmp_path: Path) -> 
     assert survey_page.TEXT_COLOUR not in drawn["labels"] and survey_page.GRID_COLOUR not in drawn["labels"]
     kept_files = comparison.write_figures(tmp_path, {"one": found["one"]}, ("svg", "pdf"))
     assert [path.name for path in kept_files] == ["one.svg", "one.pdf"] and kept_files[1].read_bytes()[:4] == b"%PDF"
-    (tmp_path / "parallel.png").touch()
+    (tmp_path / "slices.png").touch()
     assert [path.name for path in search.write_figures(tmp_path, {"history": found["one"]})] == ["history.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["history.png", "one.pdf", "one.svg"]

@@ -11,7 +11,6 @@ def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: 
     from hydra_plugins.hyperband_sweeper import _folder
 
     _folder.require_no_run(tmp_path)
-    _folder.require_same_study(tmp_path, "a")
     _folder.require_same_id(tmp_path, "a", "url", None)
     assert _folder.held_name(tmp_path) is None
     (tmp_path / "3").mkdir()
@@ -24,13 +23,14 @@ def test_a_folder_holds_one_search_of_one_name_and_storage_and_no_run(tmp_path: 
     _folder.keep(tmp_path, "a", "url", "id")
     _folder.require_no_run(tmp_path)
     assert _folder.held_search(tmp_path) == {"study": "a", "storage": "url", "id": "id"}
-    _folder.require_same_study(tmp_path, "a")
-    with pytest.raises(UserError, match="holds the search a; continue it with hydra.sweeper.study_name=a"):
-        _folder.require_same_study(tmp_path, "b")
     _folder.require_same_id(tmp_path, "a", "other", "id")
-    for url, said in (("url", "a, which is no longer in url;"), ("other", "a from url, which is not the one in other")):
+    for name, url, said in (
+        ("a", "url", "a, which is no longer in url;"),
+        ("a", "other", "a from url, not a in other; continue it with hydra.sweeper.study_name=a and hydra"),
+        ("b", "url", "a from url, not b in url; continue it with hydra.sweeper.study_name=a and hydra"),
+    ):
         with pytest.raises(UserError, match=said):
-            _folder.require_same_id(tmp_path, "a", url, None)
+            _folder.require_same_id(tmp_path, name, url, None)
 
 
 @pytest.mark.parametrize("left", [[], ["empty"], ["full"], ["folder"]])

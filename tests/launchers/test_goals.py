@@ -52,8 +52,6 @@ def test_the_table_and_the_files_name_the_front_and_what_breaks_a_constraint(of_
     assert {int(row["trial"]) for row in rows if row["feasible"] == "false"} == slow
     numbers = re.search(r"the front of height and latency_ms: trials? ([\d, ]+);", said)
     assert numbers and sorted(map(int, numbers[1].split(", "))) == front
-    assert "latency_ms<=5 is broken by 4 of 12 trials (the worst: 8.0" in said
-    assert "parameters<=2000 is broken by 6 of 12 trials (the worst: 5,000)" in said
     assert {path.stem for path in (folder / "experiment").glob("trial_*.yaml")} == {f"trial_{each}" for each in front}
     page = (folder / "summary/index.html").read_text()
     assert '<section id="front"' in page and (folder / "summary/front.png").is_file()

@@ -56,7 +56,6 @@ def test_objectives_have_the_direction_of_what_they_name() -> None:
         (None, ["latency_ms<=nan"], "but must be NAME<=NUMBER"),
         (None, [5], "constraints[0] is 5, but must be"),
         (None, ["params<=5"], "is 'params<=5' about params, which is neither measured nor a metric"),
-        (None, ["size_mb>=5", "size_mb<=4"], "has size_mb>=5 and size_mb<=4, which no trial can keep"),
     ],
 )  # fmt: skip
 def test_a_wrong_goal_is_refused_with_value_rule_and_remedy(

@@ -16,7 +16,7 @@ from nlu.sweeps import pruning
         ("medain", "nearest: median"),
         ({"name": "median", "n_startup_trails": 2}, "nearest: n_startup_trials"),
         ("threshold", "needs a bound"),
-        ({"n_startup_trials": 3}, "without the name of a pruner; add one of hyperband, .*name: median"),
+        ({"n_startup_trials": 3}, "which names no pruner; valid: asha, .*name: median"),
         (
             {"name": "median", "n_startup_trials": "x"},
             'pruner.n_startup_trials is "x" but must be an integer >= 0;',

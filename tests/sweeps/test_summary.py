@@ -19,7 +19,7 @@ from tests.training.runs import QUICK, TINY, files, run
 
 MIXED = ("COMPLETE", "PRUNED", "COMPLETE", "PRUNED", "FAIL", "RUNNING")
 FIGURES = {
-    "history.png", "intermediate.png", "parallel.png", "slices.png", "importances.png",
+    "history.png", "intermediate.png", "slices.png", "importances.png",
 }  # fmt: skip
 
 

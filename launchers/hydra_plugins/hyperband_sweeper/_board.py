@@ -13,7 +13,6 @@ from nlu.sweeps import resources
 from nlu.sweeps.channel import COMPLETE
 from nlu.sweeps.goals import MEASURED, Goals
 
-from ._goals import announced
 from ._plan import SearchPlan
 
 LOG = "sweep.log"
@@ -52,8 +51,8 @@ def announce(board: Board, plan: SearchPlan, finished: int, begun: int, paused: 
         f"search {plan.name}: {counted(plan.n_trials, 'trial')}, {plan.slots.count} at a time, {plan.drawn_by}, "
         f"{plan.direction} ({plan.folder})"
     )
-    for line in announced(plan.goals, plan.direction):
-        board.say(line)
+    if plan.goals.quantities:
+        board.say(plan.goals.words)
     for line in resources.announced(plan.spec, plan.n_trials, plan.sampler_name):
         board.say(line, style="yellow" if line.startswith("warning") else None)
     for warning in plan.warnings:

@@ -184,14 +184,8 @@ def none_completed(trials: Sequence[FrozenTrial]) -> UserError | None:
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     if not all(map(is_infeasible, complete)):
         return None
-    counts = {
-        "pruned": sum(trial.state == TrialState.PRUNED for trial in trials),
-        "outside the constraints": sum(map(is_infeasible, trials)),
-    }
-    notes = [f"{count} {what}" for what, count in counts.items() if count]
-    note = f" ({', '.join(notes)})" if notes else ""
     within = " within the constraints" if complete else ""
-    return UserError(f"of {counted(len(trials), 'trial')} none completed{within}{note}; a best trial needs one")
+    return UserError(f"of {counted(len(trials), 'trial')} none completed{within}; a best trial needs one")
 
 
 @dataclass

@@ -76,28 +76,22 @@ def require_no_run(folder: Path) -> None:
         raise UserError(f"hydra.sweep.dir is {folder}, which holds {what}; choose another hydra.sweep.dir")
 
 
-def require_same_study(folder: Path, name: str) -> None:
-    """Raise UserError if the folder holds a search of another name, whose trials would have the same folders."""
-    held = held_search(folder)
-    if held is not None and held["study"] != name:
-        raise UserError(
-            f"{folder} holds the search {held['study']}; continue it with hydra.sweeper.study_name={held['study']}, or "
-            "choose another hydra.sweep.dir"
-        )
-
-
 def require_same_id(folder: Path, name: str, url: str, found: str | None) -> None:
-    """Raise UserError if the folder holds a search, and the study of its name in this storage is another one."""
+    """Raise UserError if the folder holds a search, and the study of this name in this storage is another one.
+
+    Its trials would have the same folders.
+    """
     held = held_search(folder)
     if held is None or held[ID] == found:
         return
-    if held["storage"] == url:
+    if (held["study"], held["storage"]) == (name, url):
         raise UserError(
             f"{folder} holds the search {name}, which is no longer in {url}; choose another hydra.sweep.dir"
         )
     raise UserError(
-        f"{folder} holds the search {name} from {held['storage']}, which is not the one in {url}; continue it with "
-        f"hydra.sweeper.storage={held['storage']}, or choose another hydra.sweep.dir"
+        f"{folder} holds the search {held['study']} from {held['storage']}, not {name} in {url}; continue it with "
+        f"hydra.sweeper.study_name={held['study']} and hydra.sweeper.storage={held['storage']}, or choose another "
+        "hydra.sweep.dir"
     )
 
 

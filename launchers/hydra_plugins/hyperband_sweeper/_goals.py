@@ -40,31 +40,14 @@ def goals_of(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], 
     return goals
 
 
-def goal_warnings(goals: Goals, settings: Mapping[str, Any], pruner: str, *, at_once: int) -> list[str]:
+def goal_warnings(goals: Goals, pruner: str) -> list[str]:
     """Return what the user should know before the first trial."""
-    found = []
-    if goals.objectives and pruner != "none":
-        found.append(
-            f"hydra.sweeper.pruner={pruner} stops trials by the metric only, so the front may lack some that are good "
-            f"in {listed(list(goals.objectives), 3)}; hydra.sweeper.pruner=none trains each to its end"
-        )
-    if at_once > 1 and "latency_ms" in goals.quantities:
-        found.append(
-            f"{at_once} trials at a time slow each other down, also while latency_ms is measured; "
-            "hydra.sweeper.n_jobs=1 measures them alone"
-        )
-    return found
-
-
-def announced(goals: Goals, direction: str) -> list[str]:
-    """Return the lines that a search prints before its first trial."""
-    lines = []
-    if goals.objectives:
-        others = (f"{'maximize' if more else 'minimize'} {name}" for name, more in goals.objectives.items())
-        lines.append(f"objectives: {', '.join([f'{direction} the metric', *others])}")
-    if goals.constraints:
-        lines.append(f"constraints: {', '.join(each.text for each in goals.constraints)}")
-    return lines
+    if not goals.objectives or pruner == "none":
+        return []
+    return [
+        f"hydra.sweeper.pruner={pruner} stops trials by the metric only, so the front may lack some that are good "
+        f"in {listed(list(goals.objectives), 3)}; hydra.sweeper.pruner=none trains each to its end"
+    ]
 
 
 def _is_cma(settings: Mapping[str, Any]) -> bool:

@@ -11,9 +11,8 @@ from nlu.sweeps.goals import Goals
 from nlu.sweeps.schedulers.scheduler import PAUSING
 from nlu.sweeps.space import space_differences
 
-SPACE, SHARED, FOLDER, SAMPLER = "space", "shared", "folder", "sampler"
-"""user attributes of a study: the space, the values that all trials share, the sweep folder, the name and parameters of
-the sampler"""
+SPACE, SHARED, FOLDER = "space", "shared", "folder"
+"""user attributes of a study: the space, the values that all trials share, the sweep folder"""
 
 
 def refuse_another(

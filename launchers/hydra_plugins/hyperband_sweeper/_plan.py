@@ -30,11 +30,9 @@ from nlu.sweeps.storage import held_search, open_storage
 from . import _folder
 from ._first import FIRST, centers, first_trials
 from ._goals import goal_warnings, goals_of
-from ._identity import FOLDER, SAMPLER, SHARED, SPACE, refuse_another, short_name
+from ._identity import FOLDER, SHARED, SPACE, refuse_another, short_name
 from ._settings import FREEZE_THAW, GPUS, SAMPLERS, SearchSettings
 from ._slots import Gpus, Need, Slots, need_of, visible_gpus
-
-DEFAULT_SAMPLER = "tpe"
 
 
 class SearchPlan(SearchSettings):
@@ -57,7 +55,6 @@ class SearchPlan(SearchSettings):
         """Decide everything that needs no trial. Raises UserError with all problems of a step."""
         # A folder may have been moved or renamed since its search began.
         self.name = self.settings["study_name"] or _folder.held_name(self.folder) or self.folder.name
-        _folder.require_same_study(self.folder, self.name)
         self._compose = compose = Jobs(self.context.config_loader, self.config).compose
         is_group = preflight.is_group_of(self.loader)
         found = self.problems()
@@ -90,11 +87,7 @@ class SearchPlan(SearchSettings):
             self.warnings.append(sentence)
         pruner = resources.pruner_name(self.settings)
         assert pruner is not None, "a wrong one was reported"
-        at_once = self.slots.count if self._is_local else 1
-        self.warnings += goal_warnings(self.goals, self.settings, pruner, at_once=at_once)
-        chosen = self.config.hydra.runtime.choices.get(SAMPLERS)
-        if pruner == FREEZE_THAW and chosen != DEFAULT_SAMPLER:
-            self.warnings.append(f"{SAMPLERS} is {chosen}, but freeze_thaw draws the trials itself; leave it out")
+        self.warnings += goal_warnings(self.goals, pruner)
         # After all checks that need neither the data nor the storage.
         if self.is_run and self.base.dry_run:
             self._end_dry_run(configs, probes)
@@ -258,7 +251,6 @@ class SearchPlan(SearchSettings):
         now = {
             **identity,
             PRUNER: self.spec,
-            SAMPLER: self._described_sampler(),
             FIRST: attributes.get(FIRST, self.first),
             _folder.ID: attributes.get(_folder.ID) or uuid.uuid4().hex,
             SPACE: space,
@@ -284,10 +276,6 @@ class SearchPlan(SearchSettings):
             return optuna.load_study(study_name=self.name, storage=storage).user_attrs.get(_folder.ID)
         except KeyError:
             return None
-
-    def _described_sampler(self) -> dict[str, Any]:
-        parameters = {key: value for key, value in self.settings["sampler"].items() if not key.startswith("_")}
-        return {"name": self.sampler_name, **parameters, **({"prior": self.centers} if self.centers else {})}
 
     def need(self, values: dict[str, Any]) -> Need:
         """Return what a trial needs of this machine. Raises UserError if the machine has less."""
