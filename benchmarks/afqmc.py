@@ -30,14 +30,16 @@ def scratch_folder() -> Path:
 
 def composed(*overrides: str) -> Any:
     """Compose and validate a configuration as `python -m nlu.train` does; returns its Run."""
-    from hydra import compose, initialize_config_dir
-
-    from nlu.config.choices import conf_dir
-    from nlu.config.entry.app import prepare
+    from nlu.config.choices import RUN, conf_dir
+    from nlu.config.entry.app import checked_composition, hydra_of, prepare
+    from nlu.config.entry.flags import read_command_line
+    from nlu.config.resolving import without_hydra
     from nlu.config.schema import Run
 
-    with initialize_config_dir(str(conf_dir())):
-        return Run.of(prepare(compose("train", list(overrides))))
+    line = read_command_line(overrides)
+    with hydra_of(line, RUN, conf_dir()) as hydra:
+        config, _ = checked_composition(hydra, "train", line.overrides)
+        return Run.of(prepare(without_hydra(config)))
 
 
 def native_overrides(size: str) -> list[str]:
