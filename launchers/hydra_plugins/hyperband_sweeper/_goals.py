@@ -28,7 +28,7 @@ def goals_of(settings: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], 
             f"{metric or 'value'} only, but {OBJECTIVES} has {listed(list(goals.objectives), 3)} too; choose "
             "hydra.sweeper.pruner=none"
         )
-    if goals.objectives and _is_cma(settings):
+    if goals.objectives and ".CmaEsSampler" in str(settings["sampler"]):
         problems.append(f"hydra/sweeper/sampler is cmaes, which has one objective, but {OBJECTIVES} is set; take tpe")
     if "size_mb" in goals.quantities and any(not config["trainer"]["save"] for config in configs):
         problems.append(
@@ -48,8 +48,3 @@ def goal_warnings(goals: Goals, pruner: str) -> list[str]:
         f"hydra.sweeper.pruner={pruner} stops trials by the metric only, so the front may lack some that are good "
         f"in {listed(list(goals.objectives), 3)}; hydra.sweeper.pruner=none trains each to its end"
     ]
-
-
-def _is_cma(settings: Mapping[str, Any]) -> bool:
-    sampler = settings["sampler"]
-    return isinstance(sampler, Mapping) and str(sampler.get("_target_")).endswith(".CmaEsSampler")

@@ -66,7 +66,9 @@ class SearchPlan(SearchSettings):
             raise UserError(*found, *of_trials)
         self.base = compose(list(self.space.fixed))
         probes = self._probes(is_group)
-        configs = [self._plain(compose([*self.space.fixed, *probe])) for probe in probes] if self.is_run else []
+        configs = (
+            [prepare(without_hydra(compose([*self.space.fixed, *probe]))) for probe in probes] if self.is_run else []
+        )
         found += self._problems_of_trials(configs, are_settings_right=may_build)
         least_gpus = 1
         if self._is_local:
@@ -159,10 +161,6 @@ class SearchPlan(SearchSettings):
         value_of = self.composed_value
         tried = preflight.combinations(self.space, is_group)
         return [probe for combination in tried for probe in preflight.probes(self.space, combination, value_of)]
-
-    @staticmethod
-    def _plain(composed: DictConfig) -> dict[str, Any]:
-        return prepare(without_hydra(composed))
 
     def _built_sampler(self) -> SeededByTrial:
         node = self.settings["sampler"]
