@@ -98,7 +98,6 @@ def test_the_run_goes_into_fine_tuning_and_only_a_head_for_the_same_labels_is_ta
             ("loss.class_weights=inverse_frequency",),
             "loss.class_weights is inverse_frequency, but words have no weights",
         ),
-        (("data.fields={text_a: 0, text_b: 1}",), "label"),
         (("data=corpus", "data.break_mode=eos"), "task=mlm_pairs needs label, but data=corpus has only sentences"),
     ],
 )
