@@ -12,7 +12,6 @@ import ast
 import dataclasses
 import functools
 import importlib
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +19,7 @@ from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 from nlu.config.errors import UserError
-from nlu.config.nearest import hint
-from nlu.config.targets import is_trusted, untrusted
+from nlu.config.targets import import_target, is_trusted, module_exists, untrusted
 
 REQUIRED = dataclasses.MISSING
 """The default of a key that must be set."""
@@ -79,13 +77,11 @@ def schema_of(target: str) -> Schema:
     if first == "nlu" and "." in rest:
         module, _, name = target.rpartition(".")
         keys = module if rest.startswith("config.") else f"nlu.{rest.partition('.')[0]}.keys"
-        described = getattr(importlib.import_module(keys), name, None) if _module_exists(keys) else None
-        if isinstance(described, type) and _module_exists(module):
+        described = getattr(importlib.import_module(keys), name, None) if module_exists(keys) else None
+        if isinstance(described, type) and module_exists(module):
             return _of_dataclass(target, described)
     try:
-        return _of_signature(target, find(target))
-    except ModuleNotFoundError as error:
-        raise UserError(f"{target} needs the package {error.name}, which is missing; install it") from error
+        return _of_signature(target, import_target(target))
     except SyntaxError as error:
         raise UserError(f"{error.filename}:{error.lineno} is not valid Python: {error.msg}; correct it") from error
 
@@ -133,46 +129,6 @@ def takes(keys: type) -> Callable[[T], T]:
         return cls
 
     return decorate
-
-
-def find(target: str) -> Any:
-    """Return the class or function with this dotted name. Raises UserError if a part of it does not exist."""
-    module_name, name = "", target
-    while name and (not module_name or _module_exists(f"{module_name}.{name.partition('.')[0]}")):
-        first, _, name = name.partition(".")
-        if not module_name and not (first.isidentifier() and not first.startswith("__") and _module_exists(first)):
-            raise UserError(
-                f"{target}: package {first or target!r} is not installed here; install it, add its folder to "
-                "PYTHONPATH or to plugins, or correct the name"
-            )
-        module_name = f"{module_name}.{first}".lstrip(".")
-    if not name:
-        raise UserError(f"{target} does not name a class in a module; write package.module.Class")
-    found: Any = importlib.import_module(module_name)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise UserError(f"{target}: {module_name} has no {part}; {hint(part, _names_in(found))}")
-        found = getattr(found, part)
-    return found
-
-
-def _names_in(found: Any) -> list[str]:
-    import pkgutil
-
-    own = [
-        name
-        for name, value in vars(found).items()
-        if (isinstance(value, type) or inspect.isfunction(value)) and not name.startswith("_")
-    ]
-    return own + [module.name for module in pkgutil.iter_modules(getattr(found, "__path__", []))]
-
-
-@cache
-def _module_exists(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _of_dataclass(target: str, described: type) -> Schema:

@@ -115,7 +115,7 @@ class Folds:
 
 WITHOUT_EFFECT = (
     "resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
-    "inspect", "trainer.detect_anomaly", "trainer.timeout_min",
+    "inspect", "plugins", "trainer.detect_anomaly", "trainer.timeout_min",
 )  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
 

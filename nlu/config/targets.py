@@ -2,15 +2,20 @@
 
 import copy
 import importlib
+import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.errors import UserError
+from nlu.config.nearest import hint
 from nlu.config.types import TARGET
 
 _trusted = {"nlu"}
@@ -19,9 +24,13 @@ _trusted = {"nlu"}
 
 def trust(config: Mapping[str, Any]) -> None:
     """Trust the packages that a user's configuration names in `trusted_packages`, and the modules of its `plugins`."""
-    packages, plugins = config.get("trusted_packages"), config.get("plugins")
-    _trusted.update(packages if isinstance(packages, list) else [])
-    _trusted.update(modules_of(plugins if isinstance(plugins, list) else []))
+    packages, plugins = (_texts(config.get(key)) for key in ("trusted_packages", "plugins"))
+    _trusted.update([*packages, *modules_of(plugins)])
+
+
+def _texts(value: object) -> list[str]:
+    # This comes before values are checked.
+    return [item for item in value if isinstance(item, str) and "${" not in item] if isinstance(value, list) else []
 
 
 def modules_of(plugins: Sequence[str]) -> list[str]:
@@ -74,15 +83,42 @@ def untrusted(target: str) -> str:
     return f"{target} is outside nlu; if you trust {package}, add it: trusted_packages=[{package}]"
 
 
+@cache
+def module_exists(name: str) -> bool:
+    """Return whether there is a module of this name; its parents are imported."""
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def _import(target: str) -> Callable[..., Any]:
-    module_name, _, name = target.rpartition(".")
+    module_name, name = "", target
+    while name and (not module_name or module_exists(f"{module_name}.{name.partition('.')[0]}")):
+        first, _, name = name.partition(".")
+        if not module_name and not (first.isidentifier() and not first.startswith("__") and module_exists(first)):
+            raise UserError(
+                f"{target}: package {first or target!r} is not installed here; install it, add its folder to "
+                "PYTHONPATH or to plugins, or correct the name"
+            )
+        module_name = f"{module_name}.{first}".lstrip(".")
+    if not name:
+        raise UserError(f"{target} does not name a class in a module; write package.module.Class")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # Either the target itself is missing, or a package that its module imports; the remedies differ.
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise UserError(f"{target}: module {error.name} does not exist; correct _target_") from error
         raise UserError(f"{target} needs the package {error.name}, which is missing; install it") from error
     if not hasattr(module, name):
-        raise UserError(f"{target}: {module_name} has no {name}; correct _target_")
+        first = name.partition(".")[0]
+        lacking = name if hasattr(module, first) else first
+        raise UserError(f"{target}: {module_name} has no {lacking}; {hint(lacking, _names_in(module))}")
     return getattr(module, name)
+
+
+def _names_in(module: ModuleType) -> list[str]:
+    own = [
+        name
+        for name, value in vars(module).items()
+        if (isinstance(value, type) or inspect.isfunction(value)) and not name.startswith("_")
+    ]
+    return own + [each.name for each in pkgutil.iter_modules(getattr(module, "__path__", []))]

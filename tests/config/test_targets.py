@@ -32,7 +32,8 @@ def test_a_package_that_is_not_trusted_is_not_even_imported():
     ("target", "expected"),
     [
         ("store.parts.Bit", "store.parts has no Bit"),
-        ("store.bits.Bit", "module store.bits does not exist"),
+        ("store.bits.Bit", "store has no bits; "),
+        ("store.parts.sys.exit", "store.parts has no sys.exit"),
         ("store.broken.Part", "needs the package a_package_that_is_missing"),
         (None, "must name a class"),
     ],

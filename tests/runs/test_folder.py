@@ -42,6 +42,11 @@ def test_a_run_continues_with_another_note_and_an_older_one_with_its_first(tmp_p
     assert checkpoint_to_continue(tmp_path / "older", CONFIG | {"resume": "auto", "note": "first"}) == last
 
 
+def test_a_run_of_a_version_without_plugins_continues(tmp_path: Path) -> None:
+    last = saved_run(tmp_path)
+    assert checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto", "plugins": []}) == last
+
+
 def test_a_run_that_was_killed_before_its_first_save_starts_again(tmp_path: Path) -> None:
     write_config(tmp_path, CONFIG)
     assert checkpoint_to_continue(tmp_path, CONFIG | {"resume": "auto"}) is None
