@@ -116,9 +116,10 @@ def _import(target: str) -> Callable[..., Any]:
 
 
 def _names_in(module: ModuleType) -> list[str]:
+    # Not what the module itself imports from elsewhere.
     own = [
         name
         for name, value in vars(module).items()
-        if (isinstance(value, type) or inspect.isfunction(value)) and not name.startswith("_")
+        if (isinstance(value, type) or inspect.isfunction(value)) and value.__module__.startswith(module.__name__)
     ]
-    return own + [each.name for each in pkgutil.iter_modules(getattr(module, "__path__", []))]
+    return [name for name in own if not name.startswith("_")] + [each.name for each in pkgutil.iter_modules(getattr(module, "__path__", []))]

@@ -33,7 +33,7 @@ def test_a_package_that_is_not_trusted_is_not_even_imported():
     [
         ("store.parts.Bit", "store.parts has no Bit"),
         ("store.bits.Bit", "store has no bits; "),
-        ("store.parts.sys.exit", "store.parts has no sys.exit"),
+        ("store.parts.Part.mro", "store.parts has no Part.mro"),
         ("store.broken.Part", "needs the package a_package_that_is_missing"),
         (None, "must name a class"),
     ],
