@@ -116,10 +116,11 @@ def _import(target: str) -> Callable[..., Any]:
 
 
 def _names_in(module: ModuleType) -> list[str]:
-    # Not what the module itself imports from elsewhere.
+    package = module.__name__.partition(".")[0]
     own = [
         name
         for name, value in vars(module).items()
-        if (isinstance(value, type) or inspect.isfunction(value)) and value.__module__.startswith(module.__name__)
+        if (isinstance(value, type) or inspect.isfunction(value)) and value.__module__.partition(".")[0] == package
     ]
-    return [name for name in own if not name.startswith("_")] + [each.name for each in pkgutil.iter_modules(getattr(module, "__path__", []))]
+    inner = [each.name for each in pkgutil.iter_modules(getattr(module, "__path__", []))]
+    return [name for name in own if not name.startswith("_")] + inner

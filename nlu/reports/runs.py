@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from nlu.config.choices import RUN, conf_dir, target_of, with_defaults
+from nlu.config.choices import RUN, conf_dir, target_of, targets_of, with_defaults
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import facts_of
 from nlu.config.members import own_name
@@ -410,8 +410,12 @@ def metric_of(config: dict[str, Any]) -> tuple[str | None, bool]:
 
 
 def task_constants(config: dict[str, Any]) -> Mapping[str, Any]:
-    """Return the constants of the class of the run's task; none if the class cannot be found here."""
-    try:
-        return facts_of(config.get("task._target_") or "")
-    except (UserError, ValueError):
-        return {}
+    """Return the constants of the class of the run's task.
+
+    A class of a user's own is not imported here: of its metrics those are better if lower that are so in nlu's tasks.
+    """
+    target = config.get("task._target_") or ""
+    if found := facts_of(target):
+        return found
+    of_tasks = (facts_of(each).get("lower_is_better", ()) for each in targets_of("task").values())
+    return {"lower_is_better": {name for names in of_tasks for name in names}}

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from nlu.config.schema import Trainer
-from nlu.reports.runs import find_runs, read_run, saved_config
+from nlu.reports.runs import find_runs, metric_of, read_run, saved_config
 from nlu.runs.records import TRAIN_COLUMNS, VALID_COLUMNS, Table
 from tests.reports.folders import begin_run, checkpoints, end_run, evaluate
 
@@ -136,3 +136,9 @@ def test_a_configuration_with_what_training_no_longer_has_is_read(tmp_path):
     assert Trainer(**config["trainer"]).devices == 1
     assert config["precision"]["min_scale"] == 0.5 and "master_weights" not in config["precision"]
     assert config["parallel"]["_target_"] == "nlu.training.parallel.Replicated"
+
+
+def test_an_error_of_a_task_that_nobody_trusts_here_is_better_if_lower(tmp_path):
+    config = {"task._target_": "antigravity.Regress", "trainer.major_metric": "mae"}
+    assert metric_of(config) == ("mae", True) and metric_of({**config, "trainer.major_metric": "r2"}) == ("r2", False)
+    assert "antigravity" not in sys.modules
