@@ -137,17 +137,6 @@ def listed(found: Sequence[tuple[Path, Submitted]]) -> list[Listed]:
     return rows
 
 
-def cancel_all(folder: Path) -> int:
-    """Cancel all jobs that were submitted into a folder and have not ended, except those of other machines.
-
-    Returns the number of cancelled jobs.
-    """
-    found = [row for row in listed(latest([Submissions(folder)])) if row.is_open and row.is_certain]
-    ids = [row.submitted.ticket.id for row in found if row.submitted.ticket is not None]
-    queue_of((row.folder, row.submitted) for row in found).cancel(ids)
-    return len(ids)
-
-
 def cancel_job(folder: Path, number: int) -> None:
     """Cancel the newest job of a number that was submitted into a folder, if it has not ended.
 

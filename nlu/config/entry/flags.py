@@ -165,7 +165,7 @@ def _merged(saved: list[str], given: list[str], run: str) -> list[str]:
     """Return the saved overrides whose key is not given again, and the given ones after them."""
     again = {_key(text) for text in given}
     added = {_key(text) for text in saved if text.startswith("+")}
-    # A key that the saved line added is not in the files, so replacing it needs the plus sign too.
+    # A group that the saved line added is in no list of defaults, so another choice of it needs the plus sign too.
     given = [f"+{text}" if _key(text) in added and text[0] not in "+~" else text for text in given]
     kept = [text for text in saved if _key(text) not in again]
     if hidden := [_key(text) for text in kept if HIDDEN in text]:
