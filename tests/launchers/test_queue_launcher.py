@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra_plugins.queue_launcher._job import for_jobs
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra.types import HydraContext
+from hydra_plugins.queue_launcher._job import SubmittedJob, for_jobs
 from omegaconf import OmegaConf
 
-from nlu.config.choices import conf_dir
+from nlu.config.choices import EVALUATE, conf_dir
+from nlu.config.compose import Loader
 from nlu.config.errors import UserError
 from nlu.jobs import main as jobs_main
 from nlu.launching import local_queue
@@ -102,6 +106,14 @@ def cut_off(folder: Path, queue: str) -> None:
     """Leave what a kill leaves between the two lines that a submission writes down."""
     (token,) = new_tokens(1)
     Submissions(folder).begin([Job(0, str(folder), ("seed=1",), token)], queue, {}, "train")
+
+
+def test_a_job_of_another_command_is_composed_with_the_keys_of_that_command():
+    with initialize_config_dir(str(conf_dir()), version_base=None):
+        config = compose("evaluate", return_hydra_config=True)
+    context = HydraContext(Loader(ConfigSearchPathImpl(), EVALUATE), Callbacks())
+    unused = SubmittedJob(config, context, print, is_single=True).context.config_loader
+    assert unused is not context.config_loader and unused.schema == EVALUATE
 
 
 def test_a_submission_that_was_cut_off_is_not_repeated_silently(project, capfd):

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -12,6 +13,7 @@ from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from nlu.config import stopping
+from nlu.config.compose import Loader
 from nlu.config.entry.grid import current
 from nlu.config.resolving import as_given
 from nlu.launching.queue import Job
@@ -26,7 +28,9 @@ class SubmittedJob:
 
     def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, *, is_single: bool):
         # Hydra merges the overrides into the files that a used loader keeps, with all that `for_jobs` removes.
-        unused = type(context.config_loader)(context.config_loader.get_search_path())  # type: ignore[call-arg]
+        loader: Any = context.config_loader
+        of_command = {"schema": loader.schema} if isinstance(loader, Loader) else {}
+        unused = type(loader)(loader.get_search_path(), **of_command)
         self.context = HydraContext(config_loader=unused, callbacks=context.callbacks)
         self.task, self.is_single = task, is_single
         self.command = [hide_setting(argument) for argument in current_command()]
