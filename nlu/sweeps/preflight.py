@@ -116,12 +116,24 @@ def composition_problems(space: Space, compose: Compose, loader: ConfigLoader, i
     found: dict[str, list[str]] = {}
     for combination in tried:
         context = " ".join(f"{name}={choice}" for name, choice in combination.items())
-        for problem in dict.fromkeys(_problems_of(space, combination, compose, is_run)):
+        problems = (_of_fractions(space, problem) for problem in _problems_of(space, combination, compose, is_run))
+        for problem in dict.fromkeys(problems):
             found.setdefault(problem, []).append(context)
     return [*wrong.values()] + [
         problem if len(contexts) == len(tried) else f"{problem} (with {contexts[0]}; {_ONLY_THERE})"
         for problem, contexts in found.items()
     ]
+
+
+def _of_fractions(space: Space, problem: str) -> str:
+    """Return a problem; for an integer that is drawn from an interval of floats, how integers are drawn."""
+    name = problem.partition(" is ")[0]
+    for drawn in space.distributions(name) if "an integer" in problem else ():
+        if isinstance(drawn, FloatDistribution):
+            values = f"int(interval({math.ceil(drawn.low)},{math.floor(drawn.high)}))"
+            remedy = f"tag(log,{values})" if drawn.log else values
+            return f"{name} is drawn from an interval of floats, but must be an integer; write '{name}={remedy}'"
+    return problem
 
 
 _ONLY_THERE = "keys that only one choice has belong under hydra.sweeper.when"

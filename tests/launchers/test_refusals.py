@@ -64,7 +64,7 @@ WRONG = [
     ([LR, "hydra.sweeper.max_hours=0"], "hydra.sweeper.max_hours is 0.0 but must be > 0, or null for no limit"),
     ([LR, "hydra.sweeper.direction=[maximize]"], "must be a text or null; write hydra.sweeper.direction=maximize"),
     ([LR, "hydra.sweeper.n_trials=3,4"], "all jobs share the keys of Hydra; give hydra.sweeper.n_trials one value"),
-    ([LR, "hydra.sweeper.pruner=[asha]"], "hydra.sweeper.pruner is ['asha'], but its name must be one of hyperband"),
+    ([LR, "hydra.sweeper.pruner=[asha]"], "hydra.sweeper.pruner is ['asha'], which names no pruner; nearest: asha"),
     (["model=choice(bert_tiny,bert_tniy)"], "model=bert_tniy: unknown choice; nearest: bert_tiny"),
 ]
 ALSO_WRONG = [
