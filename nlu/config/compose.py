@@ -30,7 +30,7 @@ from nlu.config.errors import UserError
 from nlu.config.foreign import hint_of_key
 from nlu.config.keys import REQUIRED, schema_of
 from nlu.config.resolving import MISSING, as_given, first_line
-from nlu.config.targets import trust
+from nlu.config.targets import TARGET, trust
 
 
 class Loader(ConfigLoaderImpl):
@@ -286,7 +286,8 @@ class Jobs:
         return config
 
     def _is_value(self, override: Override) -> bool:
-        """Whether an override sets a single value; mappings are merged, and lists may be extended."""
+        """Whether an override sets one value; mappings are merged, lists may be extended, a target has defaults."""
         key = override.key_or_group
-        is_set = not (override.is_delete() or override.is_list_extend()) and override.package is None
+        is_set = not (override.is_delete() or override.is_list_extend() or key.endswith(TARGET))
+        is_set = is_set and override.package is None
         return is_set and not isinstance(override.value(), dict) and ("." in key or not self._is_group(key))

@@ -108,6 +108,17 @@ def test_an_override_that_the_shell_tore_is_put_together_again_and_said_once(fin
     assert find(*VALID, torn) == []
 
 
+def test_jobs_with_other_targets_have_the_defaults_of_their_own(tree: Path):
+    jobs = [[f"model._target_=shop.models.{name}"] for name in ("Model", "Heir")]
+    line = read_command_line(VALID)
+    with hydra_of(line, "shop.schema.Job", tree / "conf") as hydra:
+        swept = "model._target_=shop.models.Model,shop.models.Heir"
+        master, _ = checked_composition(hydra, "job", [*VALID, swept], is_multirun=True)
+        composer = Jobs(hydra.config_loader, master)
+        first, second = (composer.compose([*VALID, *job]).model for job in jobs)
+        assert "layers" in first and "layers" not in second and second.dropout is None
+
+
 def test_jobs_that_differ_in_values_are_composed_once_and_are_those_of_hydra(tree: Path):
     line = read_command_line(["name=a", "hydra.job.env_set.FOO=1"])
     jobs = [

@@ -78,6 +78,9 @@ def fault_of(error: Exception, config_name: str, loader: ConfigLoader, overrides
     reason = next((one for one in chain if isinstance(one, OmegaConfBaseException)), None)
     if reason is not None:
         return _fault_of_key(reason, files) if reason.full_key else _in_file(error, files)
+    for text in overrides:
+        if text.startswith("+") and f"Multiple values for {text[1:].partition('=')[0]}." in said_of(error):
+            return f"{text}: the group has a choice already, so it is replaced; write {text[1:]}"
     for key, choice in files.on_command_line.items():
         group = key.partition("@")[0]
         if files.options(group) and (problem := choice_problem(group, choice, files.options)) is not None:

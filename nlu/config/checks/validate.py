@@ -62,7 +62,7 @@ def unknown_keys(config: Mapping[str, object], schema: str) -> list[str]:
 
 def unknown_names(config: Mapping[str, object], schema: str, names: Sequence[str]) -> list[str]:
     """Return a problem for each of these keys, which are deleted or swept, that no schema has beside other keys."""
-    known = known_keys(config, schema)
+    known = [*known_keys(config, schema), *(f"{node.prefix}{TARGET}" for node in nodes_of(config, schema))]
     groups = {key.rpartition(".")[0] for key in known}
     wrong = [key for key in names if "." in key and key.rpartition(".")[0] in groups and key not in known]
     return [f"{key}: unknown key; {hint_of_key(key, known, schema)}" for key in wrong]

@@ -153,6 +153,7 @@ def test_a_mistake_in_a_parent_is_named_in_the_parent(folder, loader, mistake):
     ("overrides", "expected"),
     [
         (["experiment=bas"], "experiment=bas: unknown choice; nearest: base; all: afqmc, base, cluener"),
+        (["+experiment=base"], "+experiment=base: the group has a choice already, so it is replaced; write experiment"),
         (["data@data.sets.a=tnew"], "data=tnew: unknown choice; nearest: tnews"),
         (["experiment=base", "model=textcn"], "model=textcn: unknown choice; nearest: textcnn; all: albert"),
         (
