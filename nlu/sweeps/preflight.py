@@ -20,7 +20,7 @@ from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
 from nlu.config.members import is_composite, metrics_of, own_name
 from nlu.config.resolving import resolve, without_hydra
-from nlu.config.schema import flat
+from nlu.config.schema import flat, has_effect
 from nlu.config.stopping import STOPPED
 from nlu.storage.redaction import without_secrets
 from nlu.sweeps.space import Space, overrides_of, written
@@ -190,11 +190,10 @@ def is_group_of(loader: ConfigLoader) -> Callable[[str], bool]:
 def shared_values(base: DictConfig, drawn: Sequence[str]) -> dict[str, str]:
     """Return the values that all trials share, by dotted key and as text, to be compared."""
     plain, _ = resolve(without_hydra(base))
-    own = ("trial", "resume", "dry_run", "mirror", "note", *drawn)
     return {
         key: repr(value)
         for key, value in flat(without_secrets(plain)).items()
-        if key not in own and not key.startswith(tuple(f"{name}." for name in own))
+        if has_effect(key) and key not in drawn and not key.startswith(tuple(f"{name}." for name in drawn))
     }
 
 

@@ -86,3 +86,14 @@ def test_a_search_never_changes_between_pausing_trials_and_stopping_them(old, ne
         return
     with pytest.raises(UserError, match=f"the study s has the pruner {old}, this search {new}"):
         refuse_another(study, "the study s", attributes(new), "maximize", settings)
+
+
+def test_a_search_of_a_version_without_a_key_that_has_no_effect_continues():
+    same = {"folder": "f", "space": {}, "pruner": {"name": "asha"}}
+    before = {**same, "shared": {"trainer.timeout_min": "120", "seed": "1"}}
+    study = SimpleNamespace(user_attrs=before, direction=SimpleNamespace(name="MAXIMIZE"))
+    now = {"trainer.timeout_min": "120.0", "plugins": "[]", "seed": "1"}
+    settings = {"storage": None, "study_name": None}
+    refuse_another(study, "the study s", {**same, "shared": now}, "maximize", settings)
+    with pytest.raises(UserError, match="seed: 1 there, 2 here"):
+        refuse_another(study, "the study s", {**same, "shared": {**now, "seed": "2"}}, "maximize", settings)

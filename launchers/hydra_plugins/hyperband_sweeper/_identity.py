@@ -6,6 +6,7 @@ from typing import Any
 from optuna.study import Study
 
 from nlu.config.errors import UserError
+from nlu.config.schema import has_effect
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.goals import Goals
 from nlu.sweeps.schedulers.scheduler import PAUSING
@@ -33,7 +34,9 @@ def refuse_another(
     remedy = f"write the same to continue it, or choose another hydra.sweep.dir{named}"
     if found := space_differences(before[SPACE], now[SPACE]):
         raise UserError(*found, summary=f"{where} draws from another space", remedy=remedy)
-    if found := space_differences(before[SHARED], now[SHARED], absent="absent"):
+    # Here, since the attributes of a study that an earlier version began have all keys.
+    shared = ({key: value for key, value in each[SHARED].items() if has_effect(key)} for each in (before, now))
+    if found := space_differences(*shared, absent="absent"):
         raise UserError(*found, summary=f"{where} has other values that all its trials share", remedy=remedy)
     if (before_goals := Goals.of(before)) != (now_goals := Goals.of(now)):
         raise UserError(
