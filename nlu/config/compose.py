@@ -264,20 +264,23 @@ class Jobs:
 
     def __init__(self, loader: ConfigLoader, master: DictConfig):
         self._loader, self._master = loader, master
-        self._first_of: dict[tuple[str, ...], DictConfig] = {}
+        self._first_of: dict[tuple[str, ...], tuple[set[str], DictConfig]] = {}
+        """the first configuration composed of the same choices, and the keys whose values it was given"""
         self._is_group = cache(lambda key: bool(loader.get_group_options(key)))
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Return the configuration of a job, with the node `hydra`. Raises UserError if it cannot be composed."""
         read = OverridesParser.create(self._loader).parse_overrides(list(overrides))
-        # What a value replaces is known by its key; all else decides what is composed.
-        kind = tuple(one.key_or_group if self._is_value(one) else str(one.input_line) for one in read)
-        if kind not in self._first_of:
+        # A value replaces what its key had; all else decides what is composed.
+        keys = {one.key_or_group for one in read if self._is_value(one)}
+        others = tuple(str(one.input_line) for one in read if not self._is_value(one))
+        if others not in self._first_of or not self._first_of[others][0] <= keys:
             texts = [*as_given(self._master.hydra.overrides.hydra), *overrides]
             load = partial(self._loader.load_sweep_config, self._master, list(overrides))
-            self._first_of[kind] = _explained(load, self._loader, str(self._master.hydra.job.config_name), texts)
-            return deepcopy(self._first_of[kind])
-        config = deepcopy(self._first_of[kind])
+            config = _explained(load, self._loader, str(self._master.hydra.job.config_name), texts)
+            self._first_of[others] = keys, config
+            return deepcopy(config)
+        config = deepcopy(self._first_of[others][1])
         with open_dict(config), read_write(config.hydra):
             for one in filter(self._is_value, read):
                 OmegaConf.update(config, one.key_or_group, one.value(), merge=False, force_add=True)
