@@ -51,14 +51,18 @@ def wrong_values(prefix: str, values: Mapping[str, object], target: str) -> list
 
 def value_problem(key: str, annotation: Any, value: object) -> str | None:
     """Return key, value, rule and remedy if a value breaks the rule of a type; None if it is valid."""
+    return None if _fits(annotation, value) else broken_rule(key, annotation, value)
+
+
+def _fits(annotation: Any, value: object) -> bool:
     from pydantic import TypeAdapter, ValidationError
 
     try:
         # In a list, since pydantic refuses a configuration for a type that has one of its own.
         TypeAdapter(list[annotation], config=_CONFIG).validate_python([value])
     except ValidationError:
-        return broken_rule(key, annotation, value)
-    return None
+        return False
+    return True
 
 
 @cache
@@ -135,6 +139,11 @@ def broken_rule(key: str, annotation: Any, value: object, place: Sequence[int | 
     if place:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
         rule = f"{rule}, and {key}{path} is {show(item)}"
+    other = value[0] if isinstance(value, list) and len(value) == 1 else [value]
+    if not place and _fits(annotation, other):
+        # With brackets, or without them, it fits.
+        meant = f"'{key}=[{value}]'" if other == [value] else f"{key}={other}"
+        return f"{key} is {show(value)} but {rule}; write {meant}"
     return f"{key} is {show(value)} but {rule}{_remedy(key, rule, value)}"
 
 

@@ -69,7 +69,12 @@ def checked(composed: Composed, is_multirun: bool) -> Checked:
     config = composed.config
     with current_config(config):
         found = list(_problems(config, composed.overrides, is_multirun=is_multirun))
-        if is_multirun and (find := getattr(_sweeper_of(config), "problems", None)) is not None:
+        # Without another problem the sweeper reports its own, with those of its jobs.
+        if (
+            is_multirun
+            and (found or composed.problems)
+            and (find := getattr(_sweeper_of(config), "problems", None)) is not None
+        ):
             of_jobs = [one for one in composed.overrides if not one.key_or_group.startswith(("hydra.", "hydra/"))]
             found += find(config, [str(one.input_line) for one in of_jobs], GlobalHydra.instance().config_loader())
         is_sent = not found and not is_multirun and _is_sent(config)
