@@ -1,4 +1,4 @@
-"""The keys of a run: top level, `trainer` and `folds`. For a group with a `_target_` the constructor is the schema.
+"""The keys of a run: top level, `trainer` and `folds`. Those of a node with a `_target_` are in `nlu.config.keys`.
 
 This module imports nothing heavy, because every command imports it before it builds anything.
 """

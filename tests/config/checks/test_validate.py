@@ -1,4 +1,4 @@
-"""A configuration is judged whole, key by key, against the signatures that it names."""
+"""A configuration is judged whole, key by key, against the schemas that it names."""
 
 from typing import Any
 
