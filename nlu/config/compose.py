@@ -5,6 +5,7 @@ whether a file has it or not. A wrong choice of a group is left out. What is unk
 the composed configuration. Defaults come from the schemas of `nlu.config.keys`; YAML files hold what differs.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
@@ -53,6 +54,10 @@ class Loader(ConfigLoaderImpl):
         tolerant = self._tolerant([text for text in overrides if text not in of_hydra])
         config = super().load_configuration(config_name, list(tolerant), run_mode, *args, **options)
         self.problems = list(_set_in_hydra(config, of_hydra))
+        with open_dict(config), read_write(config.hydra):
+            # Hydra has copied only those that files name.
+            for name in {*config.hydra.job.env_copy} & {*os.environ}:
+                config.hydra.job.env_set[name] = os.environ[name]
         return self._completed(config, tolerant)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:

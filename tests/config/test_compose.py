@@ -108,6 +108,14 @@ def test_an_override_that_the_shell_tore_is_put_together_again_and_said_once(fin
     assert find(*VALID, torn) == []
 
 
+def test_variables_of_the_environment_are_copied_as_hydra_does(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MINE", "3")
+    line = read_command_line([*VALID, "hydra.job.env_copy=[MINE,NOT_SET]"])
+    with hydra_of(line, "shop.schema.Job", tree / "conf") as hydra:
+        config, _ = checked_composition(hydra, "job", line.overrides)
+    assert config.hydra.job.env_set == {"MINE": "3"}
+
+
 def test_jobs_with_other_targets_have_the_defaults_of_their_own(tree: Path):
     jobs = [[f"model._target_=shop.models.{name}"] for name in ("Model", "Heir")]
     line = read_command_line(VALID)

@@ -74,7 +74,10 @@ ALSO_WRONG = [
     (["optimizer.lr=intervall(0.1,0.2)"], "Unknown function 'intervall'"),
     ([LR, "hydra.sweeper.n_jobs=0", "hydra.sweeper.on_failure=maybe"], "2 problems"),
     ([LR, "hydra/sweeper/sampler=motpe", "dry_run=true"], "sampler is motpe, which cannot be made: The 'motpe'"),
-    ([LR, "hydra.sweeper.sampler.foo=3"], "cannot be made: TPESampler.__init__() got an unexpected keyword argument 'foo'"),
+    (
+        [LR, "hydra.sweeper.sampler.foo=3"],
+        "cannot be made: TPESampler.__init__() got an unexpected keyword argument 'foo'",
+    ),
     (["model=choice(bert_tiny,甲)"], "model=甲: unknown choice"),
     (["optimizer.lr=tag(log,interval(0,0.1))"], "let it begin above 0"),
     ([LR, "hydra.sweeper.pruner=medain"], "nearest: median"),
