@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from nlu.config import targets
 from tests.put_back import process_put_back
 from tests.warm import FOLDER, SESSION
 
@@ -91,6 +92,12 @@ def session_cache() -> Path:
 def leave_process_as_found() -> Iterator[None]:
     with process_put_back():
         yield
+
+
+@pytest.fixture(autouse=True)
+def trusted_by_each_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process forget the packages that a test trusts."""
+    monkeypatch.setattr(targets, "_trusted", set(targets._trusted))
 
 
 @pytest.fixture(autouse=True)

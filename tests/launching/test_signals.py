@@ -56,7 +56,7 @@ COMMANDS = [
     Case("run", "1 nlu.launching.submissions Submissions.submitted", TERM),
     Case("run", "2 nlu.launching.following StatusCache.at", INT),
     Case("grid", "2 nlu.launching.following StatusCache.at", USR1),
-    Case("search", "2 hydra_plugins.hyperband_sweeper._impl Search._show_progress", TERM),
+    Case("search", "2 hydra_plugins.hyperband_sweeper._impl Search._update_files", TERM),
 ]
 Start = Callable[..., warm.Process]
 

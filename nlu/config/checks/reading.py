@@ -97,6 +97,8 @@ def read_override(override: str) -> Override:
             )
         if override.startswith(("/", "./", "../", "~/")) or "://" in override or os.path.isdir(override):
             raise UserError(f"{override}: the key is missing; write KEY={override}, as run={override} for a run")
+        if re.fullmatch(r"[a-z_.]+:[^/]+", override):
+            raise UserError(f"{override}: the value is missing; write {override.replace(':', '=', 1)}")
         # The name of a group may have a slash too.
         run = f", or run={override} for a run" if "/" in override else ""
         raise UserError(f"{override}: the value is missing; write {override}=VALUE{run}")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from nlu.config.checks.rules import cross_problems
 from nlu.config.checks.values import SHORT_FORMS, rule_of, show, wrong_values
-from nlu.config.choices import EVALUATE, PLAIN_GROUPS, PREPROCESS, RUN, with_defaults
+from nlu.config.choices import EVALUATE, PLAIN_GROUPS, PREPROCESS, RUN, conf_dir, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.foreign import hint_of_key
 from nlu.config.keys import REQUIRED, Schema, schema_of
@@ -91,6 +91,9 @@ def nodes_of(config: Mapping[str, object], schema: str) -> Iterator[Node]:
     for key, value in config.items():
         if key in PLAIN_GROUPS and isinstance(value, Mapping):
             yield Node(f"{key}.", value, schema_of(PLAIN_GROUPS[key]))
+        elif key in whole.keys and isinstance(value, Mapping) and TARGET not in value and (conf_dir() / key).is_dir():
+            remedy = f"add {TARGET}: package.module.Class to the choice, or base it on one: defaults: [CHOICE, _self_]"
+            yield Node(f"{key}.", value, f"{key} has no {TARGET}, which names its class; {remedy}")
         elif key in whole.keys:
             yield from _inside(key, value)
 

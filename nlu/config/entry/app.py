@@ -168,7 +168,10 @@ def _show(hydra: Hydra, job: "_Job", line: CommandLine, name: str, command: str)
     if flags.help:
         from nlu.config.entry.help import help_text
 
-        print(help_text(command, compose(_loader(hydra), name, line.overrides, is_multirun=False).config))
+        composed = compose(_loader(hydra), name, line.overrides, is_multirun=False)
+        if composed.problems:
+            raise UserError(*composed.problems)
+        print(help_text(command, composed.config))
     elif flags.hydra_help:
         hydra.hydra_help(None, get_args_parser(), argparse.Namespace(overrides=[]))
     elif flags.cfg:

@@ -26,6 +26,7 @@ from nlu.config.errors import UserError
 from nlu.config.resolving import as_given, without_hydra
 from nlu.config.stopping import STOPPED
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
+from nlu.config.words import counted
 from nlu.storage.redaction import without_secrets
 
 EXIT_LOST = 1
@@ -90,6 +91,9 @@ def run_grid(
         grid.swept += [key for key, values in _values(jobs).items() if len(values) > 1]
         # All jobs before the first one: otherwise the last of a long grid could fail for a typing error.
         grid.configs = _checked(context.config_loader, config, jobs, grid)
+        given = [override.get_key_element() for override in overrides if override.is_sweep_override()]
+        if problems := list(_equal_jobs(grid.configs, jobs, given)):
+            raise UserError(*problems)
         if all(checked.get("dry_run") for checked in grid.configs):
             check_without_launch(launcher, jobs, grid.configs)
             print_dry_run_of_grid([job_name(number, job, grid.swept) for number, job in enumerate(jobs)])
@@ -199,6 +203,24 @@ def _checked(
     if not found:
         return configs
     raise UserError(*(_of_jobs(numbers, jobs, grid.swept) + problem for problem, numbers in found.items()))
+
+
+def _equal_jobs(
+    configs: Sequence[Mapping[str, object]], jobs: Sequence[Sequence[str]], given: Sequence[str]
+) -> Iterator[str]:
+    """Yield a problem for each configuration of several jobs, named by the keys that are `given` several values."""
+    alike: dict[str, list[int]] = {}
+    for number, config in enumerate(configs):
+        # The configurations are compared, since 1e-3 and 0.001 are the same value.
+        alike.setdefault(repr(config), []).append(number)
+    for numbers in alike.values():
+        if len(numbers) > 1:
+            first, second = (job_name(number, jobs[number], given) for number in numbers[:2])
+            more = f" and {counted(len(numbers) - 2, 'other job')}" if len(numbers) > 2 else ""
+            yield (
+                f"{first} has the configuration of {second}{more}, but each job of a grid must have its own; leave out "
+                "the value that is given twice; for several runs of one configuration set other seeds, such as seeds=2"
+            )
 
 
 def _of_jobs(numbers: list[int], jobs: Sequence[list[str]], swept: Sequence[str]) -> str:

@@ -122,7 +122,7 @@ def send(config: DictConfig, run_dir: str) -> None:
     own = [] if os.path.abspath(run_dir) == os.getcwd() else ["++hydra.sweep.dir=${hydra.run.dir}"]
     with read_write(config.hydra):
         if own:
-            config.hydra.sweep.dir = config.hydra.run.dir
+            config.hydra.sweep.dir = "${hydra.run.dir}"
         config.hydra.sweep.subdir = "."
         # Hydra composes the job with these too.
         config.hydra.overrides.hydra = [

@@ -82,6 +82,19 @@ def test_the_folder_of_a_job_may_have_its_number_in_its_name(run, tmp_path: Path
     assert sorted(path.name for path in (tmp_path / "grid").glob("x-*")) == ["x-0", "x-1"]
 
 
+@pytest.mark.thorough
+def test_no_job_starts_where_two_have_the_same_configuration(run):
+    code, ran, said = run("name=a,b", "seed=1,2,1")
+    assert (code, ran) == (2, [])
+    for first, second, name in ((0, 2, "a"), (3, 5, "b")):
+        assert f"job {first} (name={name}, seed=1) has the configuration of job {second} (name={name}, seed=1)" in said
+    # Equal values may be written differently, and values that contain the number of the job are not equal.
+    assert (
+        "job 0 (name=a) has the configuration of job 1 (name='a') and 1 other job" in run("seed=1", "name=a,'a',a")[2]
+    )
+    assert run("name='job${hydra:job.num}'", "seed=1,1")[:2] == (0, ["job0 1", "job1 1"])
+
+
 def returned(folder: Path, statuses: Sequence[int]) -> Grid:
     """A grid whose jobs returned these statuses; each left a run."""
 
