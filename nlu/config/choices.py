@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 import nlu
+from nlu.config.errors import UserError
 from nlu.config.keys import defaults_of, facts_of, schema_of
 from nlu.config.types import TARGET
 
@@ -91,22 +92,34 @@ def constant_of(node: object, name: str) -> Any:
     return facts_of(node.get(TARGET)).get(name) if isinstance(node, Mapping) else None
 
 
-def with_defaults(config: Mapping[str, object], schema: str) -> dict[str, Any]:
+def with_defaults(config: Mapping[str, object], schema: str, unset: str | None = None) -> dict[str, Any]:
     """Return the configuration with its targets, and the defaults of the top level, of groups and of their nodes.
 
-    Given values stay. A target that cannot be read gets no defaults; validation refuses it.
+    Given values stay. Keys that must be set get the value `unset`, if it is given. A target that cannot be read gets no
+    defaults; validation refuses it.
     """
     named = with_targets(config)
     groups: dict[str, Any] = {key: {} for key in schema_of(schema).keys if key in PLAIN_GROUPS}
-    filled = {**defaults_of(schema), **groups, **named}
-    return {key: _filled(value, PLAIN_GROUPS.get(key)) if key != "hydra" else value for key, value in filled.items()}
+    filled = {**_defaults(schema, unset), **groups, **named}
+    return {
+        key: value if key == "hydra" else _filled(value, PLAIN_GROUPS.get(key), unset) for key, value in filled.items()
+    }
 
 
-def _filled(value: Any, target: str | None = None) -> Any:
+def _filled(value: Any, target: str | None = None, unset: str | None = None) -> Any:
     if not isinstance(value, Mapping):
         return value
-    target = target or value.get(TARGET)
-    inner = {key: _filled(item) for key, item in value.items()}
+    inner = {key: _filled(item, None, unset) for key, item in value.items()}
     # In the order of the schema, after the target.
     first = {TARGET: inner[TARGET]} if TARGET in inner else {}
-    return {**first, **defaults_of(target), **inner}
+    return {**first, **_defaults(target or value.get(TARGET), unset), **inner}
+
+
+def _defaults(target: object, unset: str | None) -> dict[str, Any]:
+    found = defaults_of(target)
+    if unset is None or not found and not isinstance(target, str):
+        return found
+    try:
+        return {name: found.get(name, unset) for name in schema_of(str(target)).keys}
+    except UserError:
+        return found

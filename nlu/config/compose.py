@@ -29,7 +29,7 @@ from nlu.config.checks.values import show, value_problem
 from nlu.config.choices import RUN, SCHEMAS, conf_dir, with_defaults
 from nlu.config.errors import UserError
 from nlu.config.foreign import hint_of_key
-from nlu.config.keys import REQUIRED, schema_of
+from nlu.config.keys import schema_of
 from nlu.config.resolving import MISSING, as_given, first_line
 from nlu.config.targets import TARGET, trust
 
@@ -114,10 +114,8 @@ class Loader(ConfigLoaderImpl):
         plain: Any = OmegaConf.to_container(config, resolve=False)
         del plain["hydra"]
         trust(plain)
-        keys = schema_of(self.schema).keys
-        required = {name: MISSING for name, key in keys.items() if key.default is REQUIRED}
         with open_dict(config), read_write(config):
-            for key, value in (required | with_defaults(plain, self.schema)).items():
+            for key, value in with_defaults(plain, self.schema, unset=MISSING).items():
                 # Nodes are replaced only where a default was missing.
                 if key not in plain or value != plain[key]:
                     config[key] = value
@@ -249,6 +247,10 @@ class _Line:
             names = [text.partition("=")[2] for text in overrides_of_sweep(parsed)]
         else:
             value = "null" if parsed.value() is None else parsed.value()
+            if isinstance(value, dict):
+                named = ", ".join(f"{group}.{key}=VALUE" for key in value)
+                self.problems.append(f"{override}: {group} takes the name of a choice; set keys one by one: {named}")
+                return
             names = list(map(str, value)) if isinstance(value, list) else [str(value)]
         wrong = {name: self.problem(group, name) for name in names}
         found = [problem for problem in wrong.values() if problem is not None]

@@ -268,7 +268,8 @@ def _fields(data: Mapping[str, Any], task_name: str, task: Mapping[str, Any], re
         # A loss with in-batch negatives can compare a text with itself under two dropout masks (SimCSE).
         if len(roles) > 1 and not (reads == "similarities" and roles == ["text_a", "text_b"]):
             yield (
-                f"data.fields gives {' and '.join(roles)} the same column, {column!r}; set each to a column of its own"
+                f"data.fields gives {' and '.join(roles)} the same column, {column!r}; set each to a column of its "
+                f"own, or leave one out: '~data.fields.{roles[0]}'"
             )
     yield from (f"task={task_name} names a target that cannot be read: {problem}" for problem in wrong)
     if not fields and file_format == "conll":
