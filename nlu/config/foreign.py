@@ -91,6 +91,7 @@ export -> - | nlu.export max_rows=10000 compares an export with its run on so ma
 classes -> - | nlu.train task.chosen_classes=["1"] makes a run whose scores count these classes
 max_loss fractions eval_rows -> fraction=0.3 | without fraction and heads, nlu.prune prints a table of shares
 fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export
+hydra.sweeper.until_plateau -> hydra.sweeper.max_hours=8 | or hydra.sweeper.max_examples; the same command continues
 hydra.launcher.before -> - | nlu.train prepares its data itself, and nlu.preprocess can be submitted first
 hydra.launcher.after -> - | submit the next command with run=MIRROR, the mirror of the run: nlu.export, nlu.evaluate
 hydra.launcher.python -> - | a job of hydra/launcher=pai runs the python3 on the PATH of hydra.launcher.image
