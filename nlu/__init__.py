@@ -56,10 +56,6 @@ def fit(overrides: "Sequence[str]" = (), *, train: object = None, dev: object = 
     """
     from nlu.commands.fit import fit as fit_rows
 
-    if train is None and (dev is not None or test is not None) and not any("data" in text for text in overrides):
-        from nlu.config.errors import UserError
-
-        raise UserError("train is None, but dev or test is given; give the rows to train on")
     given = {"train": train, "dev": dev, "test": test}
     return fit_rows(overrides, {name: rows for name, rows in given.items() if rows is not None})
 

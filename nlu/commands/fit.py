@@ -1,7 +1,7 @@
 """Train in this process on rows of a program, as `python -m nlu.train` does on files; see `nlu.fit`."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from nlu.config.entry.guard import current_config, occupied_folder_problem, whit
 from nlu.config.errors import UserError, keys_called
 from nlu.config.placement import placement
 from nlu.config.plugins import find_plugins
+from nlu.config.resolving import as_given
 from nlu.config.schema import num_repeats
 from nlu.inference.loaded import Loaded
 from nlu.runs import logs
@@ -68,10 +69,12 @@ def _train(config: DictConfig) -> int | Exception:
 
 def _with_rows(overrides: Sequence[str], sets: Sequence[str]) -> list[str]:
     """Return the overrides with those that rows of these sets need. Raises UserError for what cannot be given."""
-    if isinstance(overrides, str):
+    if isinstance(overrides, str | Mapping):
         raise UserError(f'overrides is {overrides!r}, but must be a list, such as ["model=bert_tiny", "seed=2"]')
     keys = [text.partition("=")[0].lstrip("+~") for text in overrides]
     found = [f"{text} is a flag; nlu.fit takes only overrides" for text in overrides if text[:1] == "-"]
+    if sets and "train" not in sets and not any(key.startswith("data") for key in keys):
+        found.append(f"train is None, but {sets[0]} is given; give the rows to train on")
     twice = [name for name in (*sets, *(["format"] if sets else [])) if f"data.{name}" in keys]
     found += [f"data.{name} is set, but rows are given as {sets[0]}=; leave one of them out" for name in twice]
     if found:
@@ -98,7 +101,7 @@ def _require_one_run(config: DictConfig, *, is_sent: bool) -> None:
 
 def _name(config: DictConfig, kept: dict[str, Path]) -> None:
     """Name the files of rows where they are kept, in the configuration and in the overrides that repeat it."""
-    texts = list(config.hydra.overrides.task)
+    texts = as_given(config.hydra.overrides.task)
     for name, path in kept.items():
         OmegaConf.update(config, f"data.{name}", str(path))
         in_quotes = str(path).replace("'", r"\'")

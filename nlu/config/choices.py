@@ -117,9 +117,8 @@ def _filled(value: Any, target: str | None = None, unset: str | None = None) -> 
 
 def _defaults(target: object, unset: str | None) -> dict[str, Any]:
     found = defaults_of(target)
-    if unset is None or not found and not isinstance(target, str):
-        return found
     try:
-        return {name: found.get(name, unset) for name in schema_of(str(target)).keys}
+        names = schema_of(target).keys if isinstance(target, str) and unset is not None else found
     except UserError:
         return found
+    return {name: found.get(name, unset) for name in names}

@@ -66,9 +66,10 @@ class Loader(ConfigLoaderImpl):
         return self._completed(super().load_sweep_config(master_config, list(tolerant)), tolerant)
 
     def _tolerant(self, overrides: Sequence[str]) -> dict[str, str]:
-        """Return overrides that set and delete keys whether these exist or not, with what was given for each.
+        """Return overrides that set and delete keys whether these exist or not, each with the one that was given.
 
-        Choices stay as they are. A key is set before it is deleted, since Hydra deletes only what there is.
+        Choices stay as they are. A key is set before it is deleted, since Hydra deletes only what there is; for this
+        further override nothing was given, "".
         """
         found: dict[str, str] = {}
         for text in overrides:
@@ -170,8 +171,9 @@ class Composed:
 
 def compose(loader: Loader, config_name: str, overrides: Sequence[str], *, is_multirun: bool) -> Composed:
     """Compose a command line once. Raises UserError if no configuration can be composed at all."""
-    line = _Line(loader, is_multirun)
-    texts = [text for override in line.whole(overrides) for text in line.usable(override)]
+    whole, torn = rejoined(overrides)
+    line = _Line(loader, overrides, torn, is_multirun)
+    texts = [text for override in whole for text in line.usable(override)]
     mode = RunMode.MULTIRUN if is_multirun else RunMode.RUN
     try:
         config = _explained(partial(loader.load_configuration, config_name, texts, mode), loader, config_name, texts)
@@ -197,18 +199,11 @@ def _explained(
 class _Line:
     """Reads the overrides of a command line, and keeps the problems of those that cannot be used."""
 
-    def __init__(self, loader: Loader, is_multirun: bool):
-        self.loader, self.is_multirun = loader, is_multirun
-        self.problems: list[str] = []
+    def __init__(self, loader: Loader, given: Sequence[str], problems: Sequence[str], is_multirun: bool):
+        self.loader, self.given, self.is_multirun = loader, given, is_multirun
+        self.problems = list(problems)
         self.refused: set[str] = set()
         self.read: list[Override] = []
-        self.given: Sequence[str] = ()
-
-    def whole(self, overrides: Sequence[str]) -> list[str]:
-        self.given = overrides
-        joined, torn = rejoined(overrides)
-        self.problems += torn
-        return joined
 
     def usable(self, override: str) -> Iterator[str]:
         """Yield the override as Hydra gets it, or nothing if it cannot be used."""
@@ -228,9 +223,10 @@ class _Line:
                     f"{override}: all jobs share the keys of Hydra; give {key} one value, or a list: [...]"
                 )
                 return
-        if parsed.package is None and not parsed.is_delete() and self.loader.is_choice(key):
+        is_choice = self.loader.is_choice(key)
+        if is_choice and parsed.package is None and not parsed.is_delete():
             yield from self.choices(override, parsed)
-        elif "." not in key and not self.loader.is_choice(key) and self.loader.options(key):
+        elif not is_choice and "." not in key and self.loader.options(key):
             # A group that this command does not have.
             known = schema_of(self.loader.schema).keys
             self.problems.append(f"{key}: unknown key; {hint_of_key(key, known, self.loader.schema)}")

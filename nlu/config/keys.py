@@ -14,6 +14,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar, get_type_hints
@@ -52,8 +53,8 @@ class Schema:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The values of all keys that need not be set."""
-        return {name: key.default for name, key in self.keys.items() if key.default is not REQUIRED}
+        """The values of all keys that need not be set; lists and mappings are copies, which the caller may change."""
+        return {name: deepcopy(key.default) for name, key in self.keys.items() if key.default is not REQUIRED}
 
     @property
     def help(self) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import copy
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 import sys
@@ -38,14 +37,14 @@ def modules_of(plugins: Sequence[str]) -> list[str]:
     """Return the modules in folders or files (mine.py) of a user's own, and make them importable in this process."""
     found: list[str] = []
     for plugin in plugins:
-        path = Path(str(plugin)).expanduser().absolute()
-        folder = path.parent if path.suffix == ".py" else path
+        path = Path(plugin).expanduser().absolute()
         is_module = path.suffix == ".py"
+        folder = path.parent if is_module else path
         names = [path.stem] if is_module else [module.name for module in pkgutil.iter_modules([str(folder)])]
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
         for name in names:
-            spec = importlib.util.find_spec(name)
+            spec = find_spec(name)
             if spec is not None and spec.origin and not Path(spec.origin).is_relative_to(folder):
                 raise UserError(f"plugins has {plugin}, but {name} is also a module in {spec.origin}; rename yours")
         found += names

@@ -204,11 +204,12 @@ def end_dry_run(config: dict[str, Any]) -> int:
     from omegaconf import OmegaConf
 
     from nlu.config.console import print_dry_run
+    from nlu.config.resolving import as_given
 
     hydra: Any = HydraConfig.get()
     name = getattr(get_class(hydra.launcher._target_), "queue", None)
     run_dir = Path(hydra.runtime.output_dir)
-    queue, job = None, Job(0, str(run_dir), tuple(hydra.overrides.task), "dry-run")
+    queue, job = None, Job(0, str(run_dir), tuple(as_given(hydra.overrides.task)), "dry-run")
     if name:
         settings: Any = OmegaConf.to_container(hydra.launcher, resolve=True)
         module = f"nlu.{hydra.job.config_name}"

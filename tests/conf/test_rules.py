@@ -227,3 +227,8 @@ def test_a_number_where_a_text_is_meant_is_answered_with_the_quotes_for_it(probl
         f"note is {value} but must be a text or null; quote it for the shell and for Hydra: 'note=\"{value}\"'"
     ]
     assert problems_of(f'note="{value}"') == []
+
+
+def test_of_a_head_that_cannot_be_read_only_that_is_reported(problems_of):
+    (problem,) = problems_of("head._target_=nlu.models.heads.mlp.MlpHed")
+    assert problem.startswith("head._target_ cannot be read: ")

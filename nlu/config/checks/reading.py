@@ -40,9 +40,8 @@ def quoted(argument: str) -> str:
 
     These are words with letters beyond ASCII (`data.train=数据.csv`), and addresses with one of =#&~!; in them
     (`output=odps://PROJECT/tables/NAME/pt=1`). Quoted text, values with a backslash or an interpolation, and keys of
-    mappings, which Hydra reads in ASCII only, stay as they are. A double quote alone, as a shell leaves it of
-    `data.quote='"'`, and commas and blanks alone are texts of their own. The
-    prior of a sweep, `tag(interval(0,1), prior=0.5)`,
+    mappings, which Hydra reads in ASCII only, stay as they are. A value of only a double quote, as a shell leaves it of
+    `data.quote='"'`, or of only commas and blanks is a text. The prior of a sweep, `tag(interval(0,1), prior=0.5)`,
     becomes a tag, since Hydra's function `tag` knows no such argument.
     """
     key, equals, value = argument.partition("=")
@@ -98,7 +97,7 @@ def read_override(override: str) -> Override:
         if override.startswith(("/", "./", "../", "~/")) or "://" in override or os.path.isdir(override):
             raise UserError(f"{override}: the key is missing; write KEY={override}, as run={override} for a run")
         if re.fullmatch(r"[a-z_.]+:[^/]+", override):
-            raise UserError(f"{override}: the value is missing; write {override.replace(':', '=', 1)}")
+            raise UserError(f"{override} has no =; write {override.replace(':', '=', 1)}")
         # The name of a group may have a slash too.
         run = f", or run={override} for a run" if "/" in override else ""
         raise UserError(f"{override}: the value is missing; write {override}=VALUE{run}")

@@ -34,7 +34,7 @@ from nlu.config.checks.mixture import mixture_problems
 from nlu.config.choices import choice_of, defaults_of, target_of, targets_of
 from nlu.config.errors import UserError
 from nlu.config.foreign import key_elsewhere
-from nlu.config.keys import facts_of
+from nlu.config.keys import facts_of, schema_of
 from nlu.config.members import is_composite, is_mixture, metrics_of
 from nlu.config.nearest import hint
 from nlu.config.resolving import MISSING
@@ -68,7 +68,7 @@ def _constants(config: Mapping[str, Any], trusted: Sequence[str]) -> dict[str, M
         target = node.get(TARGET) if isinstance(node, Mapping) else None
         if isinstance(target, str) and is_trusted(target, trusted):
             with suppress(UserError):
-                found[group] = facts_of(target)
+                found[group] = schema_of(target).constants
     return found
 
 

@@ -89,7 +89,7 @@ def _place(value: Any, location: Sequence[Any]) -> list[int | str]:
 def rule_of(annotation: Any, value: object = None) -> str:
     """Return a type in words, such as `an integer >= 1 or null`; of a duration the words depend on the value."""
     origin, inner = get_origin(annotation), get_args(annotation)
-    if annotation in _WRITTEN or annotation is Any:
+    if annotation is Any:
         return "anything"
     if origin is Annotated:
         return _annotated(inner[0], inner[1:], value)

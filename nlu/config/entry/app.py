@@ -1,8 +1,8 @@
 """The entry that every command shares: compose once, check everything, then run, with messages and exit codes.
 
 0 is success, 1 a bug of ours with its traceback, 2 something that the user can correct, 130 Ctrl-C. 75 means that the
-same command may succeed later: SIGTERM or SIGUSR1 stopped it, or a service did not answer. Modules that only checks
-need are imported late, so that showing a configuration costs little more than Hydra.
+same command may succeed later: SIGTERM or SIGUSR1 stopped it, or a service did not answer. Showing a configuration
+costs little more than Hydra: pydantic, which takes as long as all our modules, is imported when values are checked.
 """
 
 import argparse
@@ -77,7 +77,11 @@ def prepare(config: DictConfig, schema: str = RUN) -> dict[str, Any]:
     plain, found = _problems(config, schema)
     if found:
         raise UserError(*found)
-    return with_defaults(plain, schema)
+    whole = with_defaults(plain, schema)
+    if plugins := whole.get("plugins"):
+        # A later command may use the run from another folder.
+        whole["plugins"] = [str(Path(plugin).expanduser().absolute()) for plugin in plugins]
+    return whole
 
 
 def _problems(config: DictConfig, schema: str, refused: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
@@ -124,7 +128,7 @@ def _run_app(job: "_Job", config_name: str, schema: str, directory: Path) -> NoR
             sys.exit(0)
         name = line.flags.config_name or config_name
         with hydra_of(line, schema, directory) as hydra:
-            if not _show(hydra, job, line, name, config_name):
+            if not _show(hydra, line, name, config_name):
                 _run(hydra, job, line, name, schema)
     except UserError as error:
         print_error(error)
@@ -162,7 +166,7 @@ def _complete(config_name: str, schema: str, directory: Path) -> None:
             hydra.shell_completion(line.flags.config_name or config_name, [f"query={shell}"])
 
 
-def _show(hydra: Hydra, job: "_Job", line: CommandLine, name: str, command: str) -> bool:
+def _show(hydra: Hydra, line: CommandLine, name: str, command: str) -> bool:
     """Show what the flags ask for; return whether they do."""
     flags = line.flags
     if flags.help:
