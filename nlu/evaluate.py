@@ -54,14 +54,14 @@ def main(composed: DictConfig) -> int:
         raise UserError(*found)
     config = with_defaults(config, EVALUATE)
     if config["dry_run"]:
-        from nlu.launching.queue import end_dry_run
+        from nlu.jobs.queue import end_dry_run
         from nlu.storage.outputs import require_free
 
         if config["out"] is not None:
             require_free(config["out"], "out")
         return end_dry_run(config)
     from nlu.inference.evaluation import run_evaluation
-    from nlu.launching.local import count_of, spread
+    from nlu.training.processes import count_of, spread
 
     # A partial of a function of a module, since the processes of several devices get it by pickle.
     work = partial(run_evaluation, Evaluate.of(config), located, named)

@@ -28,7 +28,7 @@ def main(composed: DictConfig) -> int:
     # Again when the output is written: this check only saves the time of an export that would be refused.
     require_free(config.out, "out")
     if plain["dry_run"]:
-        from nlu.launching.queue import end_dry_run
+        from nlu.jobs.queue import end_dry_run
 
         return end_dry_run(plain)
     from nlu.inference.exporting import run_export

@@ -32,11 +32,11 @@ def main(composed: DictConfig) -> int:
     # best one a moment later.
     located = _located(config)
     if plain["dry_run"]:
-        from nlu.launching.queue import end_dry_run
+        from nlu.jobs.queue import end_dry_run
 
         return end_dry_run(plain)
     from nlu.inference.prediction import run_prediction
-    from nlu.launching.local import count_of, spread
+    from nlu.training.processes import count_of, spread
 
     return spread(partial(run_prediction, config, located), count_of(config.devices, config.device))
 

@@ -32,7 +32,7 @@ def main(composed: DictConfig) -> int:
     config = prepare(composed, SCHEMAS["preprocess"])
     _require_rows(HydraConfig.get())
     if config["dry_run"]:
-        from nlu.launching.queue import end_dry_run
+        from nlu.jobs.queue import end_dry_run
 
         return end_dry_run(config)
     from nlu.config.schema import Run

@@ -23,7 +23,7 @@ def main(composed: DictConfig) -> int:
     if problems := list(_cross(plain)):
         raise UserError(*problems)
     if plain["dry_run"]:
-        from nlu.launching.queue import end_dry_run
+        from nlu.jobs.queue import end_dry_run
 
         return end_dry_run(plain)
     from nlu.config.inference import Profile
@@ -42,7 +42,7 @@ def main(composed: DictConfig) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from nlu.diagnosis.profiling import run_profile
-    from nlu.launching.local import spread
+    from nlu.training.processes import spread
 
     return spread(partial(run_profile, config, located), 1)
 

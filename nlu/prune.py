@@ -41,7 +41,7 @@ def main(composed: DictConfig) -> int:
     if config.out is not None:
         require_free(config.out, "out")
     if plain["dry_run"]:
-        from nlu.launching.queue import end_dry_run
+        from nlu.jobs.queue import end_dry_run
 
         return end_dry_run(plain)
     from nlu.inference.pruning import run_prune

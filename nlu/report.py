@@ -118,8 +118,9 @@ def table(arguments: Sequence[str]) -> int:
 
 
 def _follow(folders: Sequence[str]) -> None:
-    from nlu.launching.following import Detached
-    from nlu.launching.listing import follow
+    from nlu.jobs.following import Detached
+    from nlu.jobs.listing import follow
+    from nlu.reports.progress import progress_of
 
     if away := [folder for folder in folders if "://" in folder]:
         raise UserError(
@@ -127,7 +128,7 @@ def _follow(folders: Sequence[str]) -> None:
             "were submitted"
         )
     try:
-        follow([Path(folder) for folder in folders])
+        follow([Path(folder) for folder in folders], progress_of)
     except Detached:
         # The jobs continue without this command, which ends as other commands do after Ctrl-C.
         raise KeyboardInterrupt from None

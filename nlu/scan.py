@@ -28,7 +28,7 @@ def main(composed: DictConfig) -> int:
     if problems := list(_cross(plain)):
         raise UserError(*problems)
     if plain["dry_run"]:
-        from nlu.launching.queue import end_dry_run
+        from nlu.jobs.queue import end_dry_run
 
         return end_dry_run(plain)
     from nlu.config.scan import Scan
@@ -39,7 +39,7 @@ def main(composed: DictConfig) -> int:
     if config.out is not None:
         require_free(config.out, "out")
     from nlu.diagnosis.scanning import run_scan
-    from nlu.launching.local import spread
+    from nlu.training.processes import spread
 
     return spread(partial(run_scan, config), 1)
 

@@ -83,10 +83,10 @@ def run(composed: DictConfig, run_dir: Path) -> int:
         if config["dry_run"]:
             if problem := occupied_folder_problem(config["resume"], run_dir):
                 raise UserError(problem)
-            from nlu.launching.queue import end_dry_run
+            from nlu.jobs.queue import end_dry_run
 
             return end_dry_run(config)
-        from nlu.launching.local import launch
+        from nlu.training.processes import launch
 
         return launch(Run.of(config, choices_of(hydra)), run_dir, command_line(hydra))
     finally:
@@ -117,9 +117,17 @@ def command_line(hydra: DictConfig) -> list[str]:
     return [*(f"--config-dir={folder}" for folder in folders), *own]
 
 
+def run_folder(reference: str) -> Path:
+    """Return the local folder of the run that --rerun names."""
+    # It loads the drivers of stores.
+    from nlu.storage.copies import records_of
+
+    return records_of(reference, "--rerun")
+
+
 def command() -> NoReturn:
     """The program nlu-train."""
-    run_app(main, "train")
+    run_app(main, "train", run_folder=run_folder)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,18 @@ import nlu
 
 ROOT = Path(nlu.__file__).parent
 FLOORS = (
-    ("config", "storage"),
+    ("config",),
+    ("storage",),
     ("runs", "display"),
-    ("tracking",),
+    ("sweeps", "jobs", "tracking"),
     ("models", "losses", "metrics", "optim", "data"),
     ("tasks", "methods"),
-    ("sweeps",),
-    ("training",),
-    ("launching", "reports"),
+    ("training", "reports"),
     ("inference",),
     ("serving", "diagnosis", "distillation"),
 )
 """the packages, lowest first: each may import those of its floor and below"""
-ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "sweeps", "launching"}
+ALLOWED_AT_LAUNCHERS = {"config", "storage", "runs", "display", "sweeps", "jobs", "reports"}
 
 
 def modules(folder: Path, package: str) -> dict[str, Path]:

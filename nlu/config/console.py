@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
-from nlu.storage.redaction import hide
+from nlu.config.redaction import hide
 
 _VERDICT = """\
 # Every key, type, range, path and rule between groups holds. Nothing was run or read: what only the data, the

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from nlu.config.redaction import hide
 from nlu.config.words import with_origins
-from nlu.storage.redaction import hide
 
 EXIT_USER_ERROR = 2
 
@@ -44,6 +44,25 @@ def _readable(text: str) -> str:
 
 def _joined(text: str, remedy: str) -> str:
     return f"{text}; {remedy}" if remedy else text
+
+
+class Temporary(Exception):
+    """The base of classes of temporary errors."""
+
+
+def is_temporary(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised from, is temporary."""
+    return any(isinstance(each, Temporary) for each in causes(error))
+
+
+def causes(error: BaseException | None, *, with_context: bool = False) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from; `with_context` also what was handled when it was raised."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        implied = None if error.__suppress_context__ or not with_context else error.__context__
+        error = error.__cause__ or implied
 
 
 class OutOfMemory(UserError):

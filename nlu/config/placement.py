@@ -1,7 +1,7 @@
 """The place of this process among those of a run, read from its environment variables.
 
     alone       a single process
-    workers     started by `nlu.launching.local`, one for each device of this node; RANK counts processes
+    workers     started by `nlu.training.processes`, one for each device of this node; RANK counts processes
     torchrun    RANK, WORLD_SIZE and LOCAL_RANK count processes, as set by torchrun or by your own script
     slurm       srun started several tasks; each is a process, or starts one for each device of its node
     nodes       RANK and WORLD_SIZE count nodes, without LOCAL_RANK: PAI-DLC, and Kubeflow's PyTorchJob. They start one

@@ -9,12 +9,12 @@ from typing import Any
 
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import takes
+from nlu.config.redaction import hide
 from nlu.config.words import called
 from nlu.data import keys as schemas
 from nlu.data.dialect import OWN, Dialect, not_utf_8
 from nlu.data.windows import Lengths
 from nlu.storage.places import data_folder, files_like, is_pattern, named_file, path_problem
-from nlu.storage.redaction import hide
 from nlu.storage.resources import fetch, fetch_matching
 from nlu.storage.unpacking import unpacked
 

@@ -17,9 +17,9 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordPiece
 
+from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
 from nlu.storage.cache import Entry, file_digest
-from nlu.storage.places import Reference
 from nlu.storage.resources import first_line
 
 log = logging.getLogger(__name__)

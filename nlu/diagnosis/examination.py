@@ -14,10 +14,10 @@ from nlu.diagnosis import disks, learning, machine, recomputed, recorded, softwa
 from nlu.diagnosis.check import Check, Section, checked, said, warning
 from nlu.inference.locate import locate
 from nlu.inference.trained import Trained, config_of
-from nlu.launching.local import count_of
 from nlu.reports.runs import CONFIG, read_run, saved_config
 from nlu.storage.cache import cache_dir
 from nlu.storage.files import read_json
+from nlu.training.processes import count_of
 from nlu.training.ranks import Ranks, choose_device
 
 Look = Callable[[], Check | Iterable[Check]]

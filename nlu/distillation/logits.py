@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from nlu.config.addresses import Reference
 from nlu.config.errors import DataError
 from nlu.config.words import counted, listed
 from nlu.data.dataset import find_file
@@ -30,7 +31,6 @@ from nlu.distillation.teacher import Teacher
 from nlu.inference.predictor import LOGITS
 from nlu.methods.method import Context
 from nlu.storage.cache import Entry
-from nlu.storage.places import Reference
 from nlu.training.ranks import Ranks
 from nlu.training.resuming import machine_of
 

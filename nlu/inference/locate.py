@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nlu.config.addresses import is_object
 from nlu.config.errors import UserError
 from nlu.config.members import names_of
 from nlu.reports.runs import CONFIG, RESULT, RunRecord, find_runs, is_run, metric_of, missing_keys, parts, saved_config
 from nlu.runs.freeing import reason_without_best
 from nlu.storage.copies import complete, records_of
-from nlu.storage.places import is_object
 from nlu.storage.resources import fetch
 
 SEARCH = "search.json"

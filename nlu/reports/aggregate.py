@@ -13,8 +13,8 @@ from nlu.config.errors import UserError
 from nlu.config.nearest import hint
 from nlu.config.schema import has_effect
 from nlu.config.words import counted, path_text
+from nlu.metrics.repeats import JoinedFolds, join_folds
 from nlu.reports.runs import STATES, RunRecord, State, task_constants
-from nlu.sweeps.repeats import JoinedFolds, join_folds
 
 REPEATED = ("seed", "seeds", "fold")
 """keys in which the runs of one configuration differ"""

@@ -10,13 +10,13 @@ from pathlib import Path
 from nlu.config.errors import UserError
 from nlu.config.words import path_text, shortened
 from nlu.display.tables import Column, count_text, fitted, metric_text, print_table, value_text
+from nlu.metrics.repeats import OUT_OF_FOLD
 from nlu.reports.aggregate import Spread, TableRow, missing_folds
 from nlu.reports.columns import KeyColumns, differing_columns
 from nlu.reports.runs import RunRecord, parts
 from nlu.runs.predictions import write_predictions
 from nlu.storage.copies import place_text
 from nlu.storage.files import plain
-from nlu.sweeps.repeats import OUT_OF_FOLD
 
 MAX_IMPLIED = 6
 MAX_FOLDERS = 4

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from nlu.config.errors import UserError
+from nlu.config.redaction import without_secrets
 from nlu.config.schema import flat, has_effect, num_repeats
 from nlu.config.words import listed
 from nlu.runs.checkpoint import TAKEN, find_last
@@ -19,7 +20,6 @@ from nlu.runs.takeover import LOCK, make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_folder
 from nlu.storage.places import files_like, is_pattern, named_file
-from nlu.storage.redaction import without_secrets
 from nlu.storage.settle import remove
 
 log = logging.getLogger(__name__)

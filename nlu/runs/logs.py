@@ -12,9 +12,9 @@ from pathlib import Path
 
 from nlu.config.console import traceback_of
 from nlu.config.errors import UserError
+from nlu.config.redaction import hide
 from nlu.config.words import with_origins
 from nlu.display.progress import console, on_terminal
-from nlu.storage.redaction import hide
 
 LOGGER_NAMES = ("nlu", "py.warnings")
 HANDLER_PREFIX = "nlu:"

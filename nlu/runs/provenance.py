@@ -24,8 +24,8 @@ from typing import Any
 
 import nlu
 from nlu.config.errors import DataError, UserError
+from nlu.config.redaction import command_text, hide_keys, hide_setting, is_secret_file
 from nlu.storage.files import write_bytes, write_json, write_text
-from nlu.storage.redaction import command_text, hide_keys, hide_setting, is_secret_file
 
 DISTRIBUTIONS = ("torch", "numpy", "tokenizers", "pyarrow", "safetensors", "hydra-core")
 MAX_DIFF_BYTES = 200_000

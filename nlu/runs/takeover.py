@@ -11,13 +11,13 @@ import shutil
 import time
 from pathlib import Path
 
+from nlu.config.addresses import is_object
 from nlu.config.errors import CheckpointError
 from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, best_of, damaged
 from nlu.runs.predictions import FOLDER, kept_sets, predictions_of
 from nlu.storage.copies import complete, records_of
 from nlu.storage.files import read_json, replacing, sync_folder, write_json
 from nlu.storage.locks import is_locked
-from nlu.storage.places import is_object
 from nlu.storage.settle import MARKER, copy_files, copy_whole, is_whole, remove
 from nlu.storage.temporary import Pauses
 

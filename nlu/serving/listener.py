@@ -8,7 +8,7 @@ from ipaddress import ip_network
 
 from nlu.config.errors import UserError
 from nlu.config.inference import Serve
-from nlu.storage.environment import name_of
+from nlu.config.variables import name_of
 
 TOKEN = name_of("nlu.serve", "token")
 """the environment variable with the token that clients must send as `Authorization: Bearer ...`"""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nlu.config.errors import DataError, UserError
+from nlu.config.errors import DataError, Temporary, UserError, causes
+from nlu.config.variables import ENDPOINT, KEY, SECRET, TOKEN, name_of
 from nlu.storage.backend import FileInfo
-from nlu.storage.environment import ENDPOINT, KEY, SECRET, TOKEN, name_of
-from nlu.storage.temporary import Pauses, Temporary, causes, retried
+from nlu.storage.temporary import Pauses, retried
 
 RETRY_DELAYS_S = Pauses(0.2, 4.0, 5)
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CHANGED = 401, 403, 404, 412

@@ -17,11 +17,12 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from nlu.config.addresses import Reference
 from nlu.config.errors import UserError
+from nlu.config.variables import ENDPOINT, PLACE, PREFIXES, name_of
 from nlu.storage.backend import FileInfo
 from nlu.storage.bucket import Bucket, Upload, UploadPart, etag_of, whole
-from nlu.storage.environment import ENDPOINT, PLACE, PREFIXES, name_of, sign_by_role
-from nlu.storage.places import Reference
+from nlu.storage.role_keys import sign_by_role
 
 ENDPOINT_OF_ALL, OWN_ENDPOINTS = name_of("oss", ENDPOINT), name_of("oss", PLACE)
 _PLACE = re.compile(r"(https?://)?[\w.-]+(:\d+)?/?")

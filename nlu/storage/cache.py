@@ -19,10 +19,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nlu.config.addresses import Reference
 from nlu.config.errors import UserError
 from nlu.storage.files import read_digest, read_json, write_json
 from nlu.storage.locks import Locked, hold_lock
-from nlu.storage.places import Reference
 from nlu.storage.settle import MARKER, settle
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nlu.config.addresses import is_object
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text, show_as
 from nlu.storage.backend import FileInfo
@@ -24,7 +25,7 @@ from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.ledger import FOLDER, Ledger
 from nlu.storage.locks import hold_lock
 from nlu.storage.objects import ObjectStore, backend_of
-from nlu.storage.places import Place, is_object, parse_place
+from nlu.storage.places import Place, parse_place
 from nlu.storage.settle import remove
 from nlu.storage.temporary import Pauses
 from nlu.storage.transfer import AT_ONCE, Item, run_copies

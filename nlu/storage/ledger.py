@@ -29,11 +29,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nlu.config.errors import UserError
+from nlu.config.errors import Temporary, UserError
 from nlu.storage.bucket import Unreachable
 from nlu.storage.heartbeat import BEAT_S, SILENCE_S, Heartbeat, elapsed_s, falls_silent, has_ended, identity_of
 from nlu.storage.objects import ObjectStore
-from nlu.storage.temporary import Pauses, Temporary, retried
+from nlu.storage.temporary import Pauses, retried
 
 FOLDER = ".ledger"
 BEAT = f"{FOLDER}/beat.json"

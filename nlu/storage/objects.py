@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from nlu.config.addresses import OBJECTS, object_reference
 from nlu.config.errors import DataError, UserError
 from nlu.storage.backend import Advance, Backend, Disk, FileInfo, WritableBackend, no_progress
 from nlu.storage.bucket import Bucket, Changed, Upload
 from nlu.storage.buckets import open_bucket
 from nlu.storage.parts import WHOLE_BYTES, fetch_into, put_in_parts
-from nlu.storage.places import OBJECTS, Place, object_reference
+from nlu.storage.places import Place
 from nlu.storage.temporary import retried
 from nlu.storage.web import Web
 

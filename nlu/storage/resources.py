@@ -14,18 +14,19 @@ from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
 
+from nlu.config.addresses import Reference, is_object, parse_reference
 from nlu.config.errors import DataError, UserError
+from nlu.config.variables import name_of
 from nlu.config.words import listed, show_as
 from nlu.storage.backend import Advance, download_progress
 from nlu.storage.bucket import Unreachable
 from nlu.storage.buckets import connect, open_bucket
 from nlu.storage.cache import Entry, cache_dir, file_digest, text_digest
-from nlu.storage.environment import name_of
 from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.objects import BucketBackend, backend_of
 from nlu.storage.packages import fetch_member
 from nlu.storage.parts import fetch_into
-from nlu.storage.places import DATASETS, Place, Reference, is_object, local_path, parse_place, parse_reference
+from nlu.storage.places import DATASETS, Place, check_digest, local_path, parse_place
 from nlu.storage.tables import fetch_table
 from nlu.storage.web import fetch_url, file_entry
 
@@ -136,7 +137,7 @@ def _local(reference: Reference) -> Path:
     if reference.sha256 is not None:
         if path.is_dir():
             raise _no_digest_of_folder(reference)
-        reference.check_digest(path, file_digest(path))
+        check_digest(reference, path, file_digest(path))
     return path
 
 
@@ -274,7 +275,7 @@ def _receive_all(reference: Reference, listing: _Listing, folder: Path) -> Path:
             # Drivers of fsspec may end without an error when a connection breaks.
             if size is not None and path.stat().st_size != size:
                 raise _failure(reference, f"{name or reference.name} came with {path.stat().st_size} of {size} bytes")
-    reference.check_digest(top)
+    check_digest(reference, top)
     return top
 
 

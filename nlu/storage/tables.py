@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
+from nlu.config.variables import ENDPOINT, KEY, PLACE, SECRET, TOKEN, name_of
 from nlu.storage.backend import download_progress
 from nlu.storage.cache import Entry
-from nlu.storage.environment import ENDPOINT, KEY, PLACE, ROLE_URI, SECRET, TOKEN, RoleKeys, has_role, name_of
-from nlu.storage.places import Reference
+from nlu.storage.role_keys import ROLE_URI, RoleKeys, has_role
 
 VARIABLES = (name_of("alibaba cloud", KEY), name_of("alibaba cloud", SECRET), name_of("maxcompute", ENDPOINT))
 TUNNEL = name_of("maxcompute", PLACE)

@@ -3,7 +3,7 @@
 A failure is temporary if the same operation may succeed later without any change to the command: a service that does
 not respond, or credentials that are absent or expired. It is permanent if the user must change something: a rejected
 key, a bucket that does not exist, a wrong value. The code that raises an error decides this once, by the error's class;
-all other code asks `is_temporary`.
+all other code asks `nlu.config.errors.is_temporary`.
 
 Temporary failures are retried after pauses that double up to a limit and are spread at random, so that many processes
 do not return at the same moment. Every use is bounded, by count or by time. After that the error is raised: a job then
@@ -27,25 +27,6 @@ T = TypeVar("T")
 _SPREAD = 0.5
 _random = random.SystemRandom()
 """A seeded generator would give the same numbers to all forks, which would then return together."""
-
-
-class Temporary(Exception):
-    """The base of classes of temporary errors."""
-
-
-def is_temporary(error: BaseException | None) -> bool:
-    """Return whether an error, or one that it was raised from, is temporary."""
-    return any(isinstance(each, Temporary) for each in causes(error))
-
-
-def causes(error: BaseException | None, *, with_context: bool = False) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from; `with_context` also what was handled when it was raised."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        implied = None if error.__suppress_context__ or not with_context else error.__context__
-        error = error.__cause__ or implied
 
 
 @dataclass(frozen=True)

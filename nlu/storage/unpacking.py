@@ -7,10 +7,11 @@ import zipfile
 from pathlib import Path
 from typing import IO, Any
 
+from nlu.config.addresses import Reference
 from nlu.config.errors import DataError
 from nlu.config.words import called, counted, show_as
 from nlu.storage.cache import Entry, file_digest
-from nlu.storage.places import COMPRESSED, Reference, plain_name
+from nlu.storage.places import COMPRESSED, plain_name
 
 log = logging.getLogger(__name__)
 

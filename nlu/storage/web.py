@@ -14,10 +14,11 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
 from nlu.storage.backend import Backend, FileInfo, download_progress
 from nlu.storage.cache import Entry
-from nlu.storage.places import Place, Reference
+from nlu.storage.places import Place, check_digest
 from nlu.storage.temporary import Pauses, retried
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def _download(reference: Reference, path: Path) -> Path:
             f"{reference.what} {reference.shown} cannot be downloaded: {reason_of(error)}; correct the URL, or fetch "
             "the file by hand and give its path"
         ) from error
-    reference.check_digest(path)
+    check_digest(reference, path)
     return path
 
 

@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nlu.config import stopping
-from nlu.config.errors import EXIT_USER_ERROR, UserError
+from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary
 from nlu.config.placement import placement
 from nlu.config.submitted import is_submitted, time_signal
 from nlu.storage.heartbeat import elapsed_s
 from nlu.storage.ledger import TakenOver
 from nlu.storage.locks import hold_lock
-from nlu.storage.temporary import is_temporary
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault, record_failure
 from nlu.sweeps.goals import MEASURED, QUANTITIES, Goals, quantities_of

@@ -11,9 +11,8 @@ import time
 import traceback
 from pathlib import Path
 
-from nlu.config.errors import UserError
-from nlu.storage.redaction import hide
-from nlu.storage.temporary import Temporary, causes
+from nlu.config.errors import Temporary, UserError, causes
+from nlu.config.redaction import hide
 
 OF_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 # Some libraries raise no OSError, so only their text identifies the fault.

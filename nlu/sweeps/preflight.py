@@ -19,10 +19,10 @@ from nlu.config.entry.app import prepare
 from nlu.config.errors import UserError
 from nlu.config.keys import facts_of
 from nlu.config.members import is_composite, metrics_of, own_name
+from nlu.config.redaction import without_secrets
 from nlu.config.resolving import resolve, without_hydra
 from nlu.config.schema import flat, has_effect
 from nlu.config.stopping import STOPPED
-from nlu.storage.redaction import without_secrets
 from nlu.sweeps.space import Space, overrides_of, written
 
 MAX_COMBINATIONS = 500

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlu.config.errors import UserError
-from nlu.storage.redaction import credential_problems
+from nlu.config.redaction import credential_problems
 from nlu.sweeps import faults
 from nlu.sweeps.faults import KEY, StorageUnavailable, reason_of
 

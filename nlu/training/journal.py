@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from nlu.config.redaction import without_secrets
 from nlu.config.schema import flat, has_effect
 from nlu.config.stopping import Stopped
 from nlu.runs import summary
 from nlu.runs.folder import is_repeat_or_job
 from nlu.runs.records import INSPECT, INSPECT_COLUMNS, SCALAR_COLUMNS, SCALARS, Cell, Table
 from nlu.runs.state import State, Window
-from nlu.storage.redaction import without_secrets
 from nlu.tracking.guarded import Guarded
 from nlu.tracking.nothing import Nothing
 from nlu.tracking.tracker import (

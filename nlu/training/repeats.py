@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from nlu.config import stopping
 from nlu.config.schema import Run
+from nlu.metrics.repeats import OUT_OF_FOLD, join_folds, summarise
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, say_finished, write_config
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
-from nlu.sweeps.repeats import OUT_OF_FOLD, join_folds, summarise
 from nlu.training.memory import release
 from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks

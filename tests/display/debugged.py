@@ -6,7 +6,7 @@ from functools import partial
 
 from nlu.config import stopping
 from nlu.display.progress import Progress
-from nlu.launching.local import in_processes, spread
+from nlu.training.processes import in_processes, spread
 from nlu.training.ranks import process_group
 
 

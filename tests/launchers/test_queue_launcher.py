@@ -20,11 +20,11 @@ from omegaconf import OmegaConf
 from nlu.config.choices import EVALUATE, conf_dir
 from nlu.config.compose import Loader
 from nlu.config.errors import UserError
+from nlu.jobs import local as local_queue
 from nlu.jobs import main as jobs_main
-from nlu.launching import local_queue
-from nlu.launching.listing import follow, latest, listed
-from nlu.launching.queue import Job
-from nlu.launching.submissions import Submissions, new_tokens
+from nlu.jobs.listing import follow, latest, listed
+from nlu.jobs.queue import Job
+from nlu.jobs.submissions import Submissions, new_tokens
 from nlu.reports.runs import read_overrides
 from tests.training.in_process import MODEL, PLAIN, command, sets, tensors, train
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
@@ -255,7 +255,7 @@ def test_a_job_that_a_signal_meets_before_its_run_begins_returns_its_status(monk
     from hydra.core.singleton import Singleton
     from hydra_plugins.queue_launcher import _job
 
-    from nlu.launching.submitit_jobs import to_plain
+    from nlu.jobs.submitit_jobs import to_plain
 
     def composed(*_, **__):
         signal.raise_signal(signal.Signals[name])

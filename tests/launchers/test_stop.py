@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nlu.config import stopping
-from nlu.launching import waiting
+from nlu.jobs import waiting
 
 
 class Slots:

@@ -15,10 +15,10 @@ from typing import Any
 
 from nlu.config.errors import UserError
 from nlu.config.schema import Run
-from nlu.launching.local import launch
 from nlu.runs import folder as run_folder
 from nlu.runs.predictions import kept_sets, predictions_of
 from nlu.training import single
+from nlu.training.processes import launch
 from tests.training.in_process import composed
 
 NAMED_POINTS = ("rename", "replace", "rmdir")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nlu.launching import slurm
-from nlu.launching.queue import JobState
-from nlu.launching.slurm_folders import SUBMITTED
+from nlu.jobs import slurm
+from nlu.jobs.queue import JobState
+from nlu.jobs.slurm_folders import SUBMITTED
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import (
     ask,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nlu.launching.slurm_folders import SUBMITTED
+from nlu.jobs.slurm_folders import SUBMITTED
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.slow import STEP_S
 from tests.slurm.works import PATIENCE_S, ask, jobs_cancelled

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nlu.launching.queue import Ticket
-from nlu.launching.submissions import Submissions
+from nlu.jobs.queue import Ticket
+from nlu.jobs.submissions import Submissions
 from tests.launchers.searches import states
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import PATIENCE_S, ask, kill_process, queue

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nlu.jobs import main as jobs_main
-from nlu.launching.queue import QueueContext
-from nlu.launching.shared import SharedQueue
+from nlu.jobs.queue import QueueContext
+from nlu.jobs.shared import SharedQueue
 from tests.launchers import searches
 from tests.launchers.searches import runs, states
 from tests.slurm.works import PATIENCE_S, ask

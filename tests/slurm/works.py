@@ -13,9 +13,9 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 
-from nlu.launching.queue import Job, JobState, Look, QueueContext, Ticket
-from nlu.launching.slurm import SlurmQueue
-from nlu.launching.submitit_jobs import beat_file
+from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket
+from nlu.jobs.slurm import SlurmQueue
+from nlu.jobs.submitit_jobs import beat_file
 
 PATIENCE_S = 120.0
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from nlu.config.addresses import parse_reference
 from nlu.config.errors import UserError
 from nlu.storage.cache import Entry, cache_dir, file_digest, staging_folder
 from nlu.storage.files import read_digest
-from nlu.storage.places import parse_reference
 
 
 def test_the_cache_lies_in_the_home_folder_unless_the_environment_names_another(monkeypatch, tmp_path):

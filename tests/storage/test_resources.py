@@ -10,6 +10,7 @@ from typing import Any
 import boto3
 import pytest
 
+from nlu.config.addresses import Reference
 from nlu.config.choices import node_of
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text
@@ -17,7 +18,7 @@ from nlu.data.reader import BadRow
 from nlu.data.readers import read_rows
 from nlu.runs.logs import HidingFormatter
 from nlu.storage import resources
-from nlu.storage.places import Reference, parse_place
+from nlu.storage.places import parse_place
 from nlu.storage.resources import MODEL_FILES, NO_MODEL_FILES, fetch
 from tests.buckets import Server
 

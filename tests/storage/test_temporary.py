@@ -5,10 +5,10 @@ import errno
 import pytest
 from botocore.exceptions import ClientError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError
 
-from nlu.config.errors import UserError
+from nlu.config.errors import UserError, is_temporary
 from nlu.storage.bucket import CredentialsUnavailable, Denied, Unreachable, refusal
 from nlu.storage.ledger import MirrorUnavailable, TakenOver
-from nlu.storage.temporary import Pauses, is_temporary
+from nlu.storage.temporary import Pauses
 from nlu.sweeps.faults import StorageUnavailable, machine_fault
 
 

@@ -25,9 +25,9 @@ from nlu.config.entry.flags import short_form
 from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
 from nlu.config.schema import Run
 from nlu.config.stopping import EXIT_INTERRUPTED
-from nlu.launching.local import launch
 from nlu.runs.records import read_rows
 from nlu.train import main
+from nlu.training.processes import launch
 from tests.composing import composed as composed_by_parts
 from tests.composing import prepared
 from tests.put_back import process_put_back

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nlu.launching.local import in_processes
 from nlu.sweeps.faults import ProcessLost
+from nlu.training.processes import in_processes
 from tests.training.hanging import work
 
 REPOSITORY = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nlu.metrics.repeats import join_folds
 from nlu.runs.predictions import Predictions, predictions_of
-from nlu.sweeps.repeats import join_folds
 from nlu.training.repeats import RunningMean, repeats_of
 from tests import warm
 from tests.training.in_process import composed, train

@@ -30,6 +30,7 @@ class GridSweeper(Sweeper):
 
         from nlu.config.entry.grid import run_grid
         from nlu.config.errors import UserError
+        from nlu.jobs.queue import check_without_launch
 
         assert self.hydra_context is not None and self.config is not None and self.launcher is not None
         if self.max_batch_size is not None and self.max_batch_size < 1:
@@ -45,4 +46,6 @@ class GridSweeper(Sweeper):
         given = [*(f"{key}={value}" for key, value in self.params.items()), *arguments]
         # glob(*) asks the loader for the choices of a group.
         overrides = OverridesParser.create(self.hydra_context.config_loader).parse_overrides(given)
-        return run_grid(overrides, self.hydra_context, self.config, self.launcher, self.max_batch_size)
+        return run_grid(
+            overrides, self.hydra_context, self.config, self.launcher, self.max_batch_size, check_without_launch
+        )

@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.words import counted
-from nlu.launching.waiting import give_up
+from nlu.jobs.waiting import give_up
 from nlu.storage.temporary import Pauses
 from nlu.sweeps.channel import COMPLETE, FAILED, worked_s
 from nlu.sweeps.goals import is_infeasible

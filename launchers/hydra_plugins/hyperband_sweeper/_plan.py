@@ -15,9 +15,9 @@ from optuna.samplers import BaseSampler, RandomSampler
 
 from nlu.config.compose import Jobs
 from nlu.config.entry.app import prepare
-from nlu.config.entry.grid import check_without_launch
 from nlu.config.errors import UserError
 from nlu.config.resolving import without_hydra
+from nlu.jobs.queue import check_without_launch
 from nlu.sweeps import preflight, resources
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.goals import GOALS

@@ -9,12 +9,12 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 
+from nlu.config.addresses import address_problems
 from nlu.config.checks.reading import read_override
 from nlu.config.checks.values import show
 from nlu.config.entry.grid import run_dir_problems
 from nlu.config.nearest import hint
 from nlu.config.targets import TARGET
-from nlu.storage.places import address_problems
 from nlu.sweeps import keeping, resources
 from nlu.sweeps.space import grid_problems, space_of
 from nlu.sweeps.storage import journal_of, storage_url, url_problems

@@ -27,8 +27,8 @@ from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.submitted import raised_in, refusal_of, was_lost
 from nlu.config.words import counted
-from nlu.launching import waiting
-from nlu.launching.queue import JobRefused
+from nlu.jobs import waiting
+from nlu.jobs.queue import JobRefused
 from nlu.runs.provenance import usable_cores
 from nlu.sweeps.faults import last_line
 
@@ -216,7 +216,7 @@ class Slots:
             with stopping.at_once():
                 self._ended.put(self._launched(launcher, number, launch, own))
             return
-        # The context identifies the search (nlu.launching.waiting).
+        # The context identifies the search (nlu.jobs.waiting).
         context, self._unwanted[number] = contextvars.copy_context(), threading.Event()
         context.run(waiting.unwanted.set, self._unwanted[number])
         work = partial(context.run, self._launch_apart, launcher, number, launch, own)

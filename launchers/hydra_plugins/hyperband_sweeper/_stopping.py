@@ -8,7 +8,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from nlu.config.errors import UserError
-from nlu.launching.listing import cancel_job
+from nlu.jobs.listing import cancel_job
 from nlu.sweeps.channel import PRUNED, worked_s
 from nlu.sweeps.steps import PART_ENDS, value_at_end
 

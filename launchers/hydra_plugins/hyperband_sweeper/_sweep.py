@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from optuna.exceptions import ExperimentalWarning
 
 from nlu.config import stopping
-from nlu.launching import waiting
+from nlu.jobs import waiting
 from nlu.sweeps.lease import Lease
 
 from ._failures import FailuresEndSearch

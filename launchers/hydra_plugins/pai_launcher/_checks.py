@@ -5,12 +5,12 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 
-from nlu.config.checks.addresses import of_jobs, texts_of
+from nlu.config.addresses import address_problems, is_object
 from nlu.config.inference import STANDARD
 from nlu.config.resolving import MISSING
 from nlu.config.scoring import scored_sets
-from nlu.launching.queue import Job, QueueContext
-from nlu.storage.places import address_problems, is_object
+from nlu.jobs.queue import Job, QueueContext
+from nlu.storage.required import of_jobs, texts_of
 from nlu.storage.tables import is_table
 
 from ._code import CodePackage

@@ -19,8 +19,8 @@ from pathlib import Path
 import nlu
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
-from nlu.launching.submissions import project_folder
-from nlu.storage.redaction import is_secret_file
+from nlu.config.redaction import is_secret_file
+from nlu.jobs.submissions import project_folder
 
 from ._command import ENTRY
 

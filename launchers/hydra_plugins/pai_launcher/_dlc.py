@@ -6,7 +6,7 @@ A job carries the token of its submission as a tag, and the service lists jobs b
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nlu.launching.queue import Job, JobState, Look, QueueContext
+from nlu.jobs.queue import Job, JobState, Look, QueueContext
 
 from ._code import CodePackage
 from ._command import shell_command

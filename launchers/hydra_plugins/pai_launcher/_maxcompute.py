@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 from xml.etree import ElementTree
 
-from nlu.launching.queue import Job, JobState, Look, QueueContext
+from nlu.jobs.queue import Job, JobState, Look, QueueContext
 from nlu.storage.tables import client_of, is_table
 
 from . import _odpscmd as odpscmd

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from nlu.config.checks.reading import quoted
-from nlu.config.errors import UserError
-from nlu.launching.queue import Job, JobRefused, JobState, Look, QueueContext, Ticket
-from nlu.launching.submissions import Submissions
+from nlu.config.errors import UserError, is_temporary
+from nlu.jobs.queue import Job, JobRefused, JobState, Look, QueueContext, Ticket
+from nlu.jobs.submissions import Submissions
 from nlu.runs.mirror import bring_back
 from nlu.storage.bucket import Unreachable
 from nlu.storage.ledger import Ledger
 from nlu.storage.objects import ObjectStore
-from nlu.storage.temporary import is_temporary, retried
+from nlu.storage.temporary import retried
 
 from ._checks import config_dirs, problems_of_jobs
 from ._code import CodePackage, packed
@@ -91,7 +91,7 @@ class PaiQueue(ABC):
 
     @abstractmethod
     def look(self, ids: Sequence[str]) -> dict[str, Look]:
-        """See `nlu.launching.queue.Queue`."""
+        """See `nlu.jobs.queue.Queue`."""
 
     def _output(self, id: str, lines: int) -> list[str]:
         """Return the last lines of the output of a job, if the service shows it."""
@@ -114,7 +114,7 @@ class PaiQueue(ABC):
         """Return ServiceAway or RequestRefused for an error of the SDK."""
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """See `nlu.launching.queue.Checking`."""
+        """See `nlu.jobs.queue.Checking`."""
         settings, module = self._settings, self._context.module
         if module != MODULE and module not in OUTPUT_OF:
             raise UserError(f"{module} cannot be submitted to PAI; submit one of {', '.join((MODULE, *OUTPUT_OF))}")
@@ -143,7 +143,7 @@ class PaiQueue(ABC):
         return not continues and Ledger(ObjectStore(mirror, KEY)).newest() is not None
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
-        """See `nlu.launching.queue.Queue`. The launcher has called `check` before."""
+        """See `nlu.jobs.queue.Queue`. The launcher has called `check` before."""
         created: dict[str, Job] = {}
         try:
             code = packed()
@@ -170,7 +170,7 @@ class PaiQueue(ABC):
         return Ticket(job, id, self._page(id))
 
     def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
-        """See `nlu.launching.queue.Finding`."""
+        """See `nlu.jobs.queue.Finding`."""
         found = [self._with_token(job.token) for job in jobs]
         return [self._ticket(job, id) if id else None for job, id in zip(jobs, found, strict=True)]
 

@@ -4,10 +4,10 @@ import importlib
 import os
 import re
 
-from nlu.config.errors import UserError
-from nlu.storage.environment import name_of
-from nlu.storage.redaction import HIDDEN, hide
-from nlu.storage.temporary import Pauses, Temporary
+from nlu.config.errors import Temporary, UserError
+from nlu.config.redaction import HIDDEN, hide
+from nlu.config.variables import name_of
+from nlu.storage.temporary import Pauses
 
 ID, SECRET, TOKEN = (name_of("alibaba cloud", role) for role in ("key", "secret", "token"))
 PAUSES_S = Pauses(0.5, 20.0, 6)

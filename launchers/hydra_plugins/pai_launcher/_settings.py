@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
-from nlu.storage.environment import ENDPOINT, PLACE, name_of
-from nlu.storage.places import address_problems
-from nlu.storage.redaction import credential_problems
+from nlu.config.addresses import address_problems
+from nlu.config.redaction import credential_problems
+from nlu.config.variables import ENDPOINT, PLACE, name_of
 
 PREFIX = "hydra.launcher"
 DLC, MAXCOMPUTE = "dlc", "maxcompute"

@@ -14,7 +14,7 @@ from hydra_plugins.queue_launcher import queue_launcher
 from ._settings import PaiSettings
 
 if TYPE_CHECKING:
-    from nlu.launching.queue import Queue, QueueContext
+    from nlu.jobs.queue import Queue, QueueContext
 
 
 @dataclass

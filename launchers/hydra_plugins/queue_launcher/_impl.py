@@ -13,14 +13,15 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from nlu.config.entry.grid import RECORD, current, job_name
-from nlu.config.errors import UserError
+from nlu.config.errors import UserError, is_temporary
 from nlu.config.plugins import find_plugins
+from nlu.config.redaction import command_text
 from nlu.config.resolving import resolve, without_hydra
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
-from nlu.launching.following import Detached, Follower, JobEnd, left_sentence
-from nlu.launching.listing import CombinedQueue
-from nlu.launching.queue import (
+from nlu.jobs.following import Detached, Follower, JobEnd, left_sentence
+from nlu.jobs.listing import CombinedQueue
+from nlu.jobs.queue import (
     Finding,
     Job,
     JobRefused,
@@ -32,10 +33,10 @@ from nlu.launching.queue import (
     open_queue,
     require_valid,
 )
-from nlu.launching.submissions import Submissions, Submitted, add_to_history, kept_settings, new_tokens, without_resume
-from nlu.launching.waiting import announced, pause, when_there_is_room
-from nlu.storage.redaction import command_text
-from nlu.storage.temporary import Pauses, is_temporary
+from nlu.jobs.submissions import Submissions, Submitted, add_to_history, kept_settings, new_tokens, without_resume
+from nlu.jobs.waiting import announced, pause, when_there_is_room
+from nlu.reports.progress import progress_of
+from nlu.storage.temporary import Pauses
 
 from ._job import SubmittedJob, composed
 
@@ -129,7 +130,8 @@ class Launch:
             return []
         names = {ticket.job.token: self._name(ticket.job) for ticket in tickets}
         try:
-            found = Follower(self._followed(tickets), tickets, names, self.folder).run(self._note_end)
+            follower = Follower(self._followed(tickets), tickets, names, self.folder, progress_of)
+            found = follower.run(self._note_end)
         except Detached:
             raise KeyboardInterrupt from None
         return [self._returned(ticket, found[ticket.job.token]) for ticket in tickets]

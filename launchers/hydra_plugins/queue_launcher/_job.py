@@ -15,9 +15,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from nlu.config import stopping
 from nlu.config.compose import Loader
 from nlu.config.entry.grid import current
+from nlu.config.redaction import LAUNCHER_LINES, hide_setting, is_secret_name
 from nlu.config.resolving import as_given
-from nlu.launching.queue import Job
-from nlu.storage.redaction import LAUNCHER_LINES, hide_setting, is_secret_name
+from nlu.jobs.queue import Job
 
 _COPYING = threading.Lock()
 """OmegaConf takes nodes out of their tree while it copies them, and several threads launch trials."""

@@ -1,4 +1,4 @@
-"""The plugins that Hydra finds; heavy imports are in `_impl` and `nlu.launching`."""
+"""The plugins that Hydra finds; heavy imports are in `_impl` and `nlu.jobs`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,11 @@ class QueueLauncher(Launcher):
     """Hands jobs to a queue, keeps a record of them, and follows them to their end.
 
     A package can bring its own launcher: a subclass in hydra_plugins.NAME with a `queue` and a class method
-    `open_queue(context)`, see `nlu.launching.queue.open_queue`.
+    `open_queue(context)`, see `nlu.jobs.queue.open_queue`.
     """
 
     queue = ""
-    """by which `nlu.launching.queue` knows the queue"""
+    """by which `nlu.jobs.queue` knows the queue"""
     keys: Any = None
     """the dataclass of its keys"""
 

@@ -30,6 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nlu.config.addresses import address_problems, is_object
 from nlu.config.checks.mixture import mixture_problems
 from nlu.config.choices import choice_of, defaults_of, target_of, targets_of
 from nlu.config.errors import UserError
@@ -37,11 +38,10 @@ from nlu.config.foreign import key_elsewhere
 from nlu.config.keys import facts_of, schema_of
 from nlu.config.members import is_composite, is_mixture, metrics_of
 from nlu.config.nearest import hint
+from nlu.config.redaction import credential_problems
 from nlu.config.resolving import MISSING
 from nlu.config.targets import TARGET, import_target, is_trusted
 from nlu.config.words import beyond_positions, one_of
-from nlu.storage.places import address_problems, is_object
-from nlu.storage.redaction import credential_problems
 
 
 def cross_problems(config: dict[str, Any]) -> list[str]:

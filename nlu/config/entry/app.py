@@ -47,7 +47,7 @@ from nlu.config.entry.flags import (
 )
 from nlu.config.entry.grid import current_grid, job_name, print_end, status_of
 from nlu.config.entry.guard import Checked, checked, current_config, send, whitelist
-from nlu.config.errors import EXIT_USER_ERROR, UserError, print_error
+from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary, print_error
 from nlu.config.plugins import find_plugins
 from nlu.config.resolving import as_given, resolve, without_hydra
 from nlu.config.submitted import grid_problems, is_submitted
@@ -94,30 +94,39 @@ def _problems(config: DictConfig, schema: str, refused: Collection[str] = ()) ->
     return plain, [text for text in found if not text.startswith((*left_out, *(("data.train",) if of_run else ())))]
 
 
-def run_app(task: Task, config_name: str, schema: str | None = None, config_dir: Path | None = None) -> NoReturn:
+def run_app(
+    task: Task,
+    config_name: str,
+    schema: str | None = None,
+    config_dir: Path | None = None,
+    run_folder: Callable[[str], Path] = Path,
+) -> NoReturn:
     """Compose `config_name` with the command line, run `task` on it and exit.
 
     An integer that `task` returns is the exit code; for the jobs of a --multirun, the largest. A UserError is printed
     without a traceback, and the exit code is 2, or 75 if the error is temporary. In a --multirun the other jobs still
     run; the end of the output says which jobs failed, and where all of them are. `schema` is the dotted name of the
-    dataclass of the top-level keys, by default that of the command; `config_dir` replaces `conf_dir()`.
+    dataclass of the top-level keys, by default that of the command; `config_dir` replaces `conf_dir()`;
+    `run_folder` finds the run of --rerun.
     """
     hide_tracebacks()
     job = _Job(task)
     with stopping.listening():
         try:
-            _run_app(job, config_name, schema or SCHEMAS.get(config_name, RUN), config_dir or conf_dir())
+            _run_app(job, config_name, schema or SCHEMAS.get(config_name, RUN), config_dir or conf_dir(), run_folder)
         except KeyboardInterrupt as error:
             print("; ".join([f"nlu: {stopping.sentence(error)}", *job.continuing()]), file=sys.stderr)
             sys.exit(stopping.exit_code(error))
 
 
-def _run_app(job: "_Job", config_name: str, schema: str, directory: Path) -> NoReturn:
+def _run_app(
+    job: "_Job", config_name: str, schema: str, directory: Path, run_folder: Callable[[str], Path]
+) -> NoReturn:
     find_plugins()
     # A program of a user's own names its dataclass itself.
     trust({"trusted_packages": [schema.partition(".")[0]]})
     try:
-        line = read_command_line(sys.argv[1:])
+        line = read_command_line(sys.argv[1:], run_folder)
         if line.flags.version:
             print(f"nlu {nlu.__version__}, Hydra {hydra_package.__version__}")
             sys.exit(0)
@@ -375,8 +384,6 @@ class _Job:
 
 def _status_after(error: UserError) -> int:
     """Return the exit status after an error; after a temporary one it asks for another start."""
-    from nlu.storage.temporary import is_temporary
-
     return stopping.EXIT_REQUEUE if is_temporary(error) else EXIT_USER_ERROR
 
 

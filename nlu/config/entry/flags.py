@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -22,7 +22,6 @@ from nlu.config.checks.reading import quoted
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
 from nlu.config.foreign import key_elsewhere
-from nlu.storage.places import is_object
 
 HIDDEN = "***"
 """What replaces a secret in a run's file `overrides`."""
@@ -60,13 +59,16 @@ class CommandLine:
         return bool(self.flags.shell_completion)
 
 
-def read_command_line(arguments: Sequence[str]) -> CommandLine:
-    """Return the command line with its files read. Raises UserError if it cannot be read."""
+def read_command_line(arguments: Sequence[str], run_folder: Callable[[str], Path] = Path) -> CommandLine:
+    """Return the command line with its files read; `run_folder` finds the run of --rerun.
+
+    Raises UserError if it cannot be read.
+    """
     # Intermixed: flags and overrides come in any order.
     given = _parser().parse_intermixed_args([OURS.get(text, text) for text in _with_files(arguments)])
     overrides = [quoted(short_form(text)) for text in given.overrides]
     if given.rerun is not None:
-        saved = _parser().parse_intermixed_args(_saved(_run_folder(given.rerun)))
+        saved = _parser().parse_intermixed_args(_saved(run_folder(given.rerun)))
         overrides = _merged([quoted(short_form(text)) for text in saved.overrides], overrides, given.rerun)
         given.config_dir = given.config_dir or saved.config_dir
     if given.config_path is not None and "://" not in given.config_path:
@@ -144,14 +146,6 @@ def _with_files(arguments: Iterable[str]) -> Iterator[str]:
             yield from read_overrides(Path(argument[1:]))
         else:
             yield argument
-
-
-def _run_folder(reference: str) -> Path:
-    if not is_object(reference):
-        return Path(reference)
-    from nlu.storage.copies import records_of
-
-    return records_of(reference, "--rerun")
 
 
 def _saved(run: Path) -> list[str]:

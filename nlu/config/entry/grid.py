@@ -23,11 +23,11 @@ from nlu.config.compose import Jobs
 from nlu.config.console import print_dry_run_of_grid, printing
 from nlu.config.entry.guard import current_config, place_problems
 from nlu.config.errors import UserError
+from nlu.config.redaction import without_secrets
 from nlu.config.resolving import as_given, without_hydra
 from nlu.config.stopping import STOPPED
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
-from nlu.storage.redaction import without_secrets
 
 EXIT_LOST = 1
 """Exit status of a command that lost a job."""
@@ -57,6 +57,7 @@ class Grid:
     """whether a queue has the jobs, or may have them, and runs them without this command"""
 
 
+CheckOfJobs = Callable[[Launcher, Sequence[Sequence[str]], Sequence[Mapping[str, object]]], None]
 _CURRENT: ContextVar[Grid | None] = ContextVar("grid", default=None)
 
 
@@ -77,11 +78,17 @@ def current_grid(check: Check, command: Sequence[str]) -> Iterator[Grid]:
 
 
 def run_grid(
-    overrides: Sequence[Override], context: HydraContext, config: DictConfig, launcher: Launcher, batch_size: int | None
+    overrides: Sequence[Override],
+    context: HydraContext,
+    config: DictConfig,
+    launcher: Launcher,
+    batch_size: int | None,
+    check: CheckOfJobs,
 ) -> list[Sequence[JobReturn]]:
     """Run a job for each combination of values, `batch_size` at a time (None: all), and return the results.
 
-    Raises UserError before anything is written or started if the configuration of any job is invalid.
+    In a dry run `check` is given the launcher, the jobs and their configurations. Raises UserError before anything is
+    written or started if the configuration of any job is invalid.
     """
     grid = _CURRENT.get()
     # A single run records its overrides as given, so they are not rewritten.
@@ -95,7 +102,7 @@ def run_grid(
         if problems := list(_equal_jobs(grid.configs, jobs, given)):
             raise UserError(*problems)
         if all(checked.get("dry_run") for checked in grid.configs):
-            check_without_launch(launcher, jobs, grid.configs)
+            check(launcher, jobs, grid.configs)
             print_dry_run_of_grid([job_name(number, job, grid.swept) for number, job in enumerate(jobs)])
             return []
     batches: list[Sequence[JobReturn]] = []
@@ -110,21 +117,6 @@ def run_grid(
     if grid is not None:
         grid.returned += [job for batch in batches for job in batch]
     return batches
-
-
-def check_without_launch(
-    launcher: Launcher, jobs: Sequence[Sequence[str]], configs: Sequence[Mapping[str, object]]
-) -> None:
-    """Check all that a launch of these jobs would check before it hands them over. Raises UserError with all problems.
-
-    A launcher of nlu has its own `check`. With any other launcher the remote addresses are asked for.
-    """
-    if (check := getattr(launcher, "check", None)) is not None:
-        check(jobs, configs)
-        return
-    from nlu.config.checks.addresses import require_addresses
-
-    require_addresses(dict(enumerate(configs)))
 
 
 @contextmanager

@@ -21,15 +21,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from nlu.config.addresses import is_object
 from nlu.config.checks.reading import sweep_problem
 from nlu.config.checks.values import show
 from nlu.config.compose import Composed
 from nlu.config.foreign import key_elsewhere
 from nlu.config.nearest import hint
+from nlu.config.redaction import credential_problems
 from nlu.config.resolving import as_given
 from nlu.config.types import TARGET
-from nlu.storage.places import is_object
-from nlu.storage.redaction import credential_problems
 
 LONGEST_NAME = 255
 """bytes that the name of a folder may have in Linux's file systems"""

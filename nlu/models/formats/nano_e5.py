@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from nlu.config.addresses import Reference
 from nlu.storage.cache import Entry, file_digest
-from nlu.storage.places import Reference
 
 MAGIC = b"E5S1"
 READER = "1"

@@ -20,6 +20,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from nlu.config.addresses import is_object, parse_reference
 from nlu.config.errors import CheckpointError
 from nlu.config.targets import build
 from nlu.config.words import counted
@@ -32,7 +33,7 @@ from nlu.models.formats.weights_config import MODULES, read_config
 from nlu.models.head import ReadsCheckpoints
 from nlu.models.task_model import TaskModel
 from nlu.storage.objects import backend_of
-from nlu.storage.places import is_object, parse_place, parse_reference
+from nlu.storage.places import parse_place
 from nlu.storage.resources import fetch
 
 log = logging.getLogger(__name__)

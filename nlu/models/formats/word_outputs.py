@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nlu.config.addresses import Reference
 from nlu.config.errors import CheckpointError, UserError
 from nlu.data.arrays import flatten
 from nlu.data.collate import collate
@@ -35,7 +36,6 @@ from nlu.models.formats.pretrained import Pretrained, load_into
 from nlu.models.heads.linear import LinearHead
 from nlu.models.task_model import TaskModel
 from nlu.storage.cache import Entry
-from nlu.storage.places import Reference
 
 DEVIATION = 0.1
 WORDS_AT_ONCE = 512

@@ -28,9 +28,9 @@ from nlu.data.layouts import LAYOUTS, SEPARATOR, Layout
 from nlu.data.reader import Row
 from nlu.data.reading import Reading, fields_of
 from nlu.data.seeds import text_hash
+from nlu.metrics.repeats import HELD_OUT
 from nlu.reports.errors.subject import ErrorSource, has_text
 from nlu.runs.predictions import Record, predictions_of
-from nlu.sweeps.repeats import HELD_OUT
 
 NOWHERE = -1
 GRAM = 3

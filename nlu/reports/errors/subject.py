@@ -16,11 +16,11 @@ from nlu.config.words import path_text
 from nlu.data.layouts import LAYOUTS, Layout
 from nlu.data.tokenizing import Tokenizer, load_tokenizer
 from nlu.metrics.kinds import Kind, kind_of
+from nlu.metrics.repeats import HELD_OUT, OUT_OF_FOLD, JoinedFolds, join_folds
 from nlu.reports.aggregate import TableRow, missing_folds
 from nlu.reports.compare import one_row
 from nlu.reports.runs import RunRecord, saved_config
 from nlu.runs.predictions import Predictions, Record, kept_sets, predictions_of
-from nlu.sweeps.repeats import HELD_OUT, OUT_OF_FOLD, JoinedFolds, join_folds
 
 CHECKPOINTS = ("best-1", "last")
 NO_CUT = 1 << 30

@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "services"))  # where the doubles are
 sys.path.append(str(Path(__file__).parents[3] / "launchers"))  # as `find_plugins` does
 
-from nlu.launching.queue import QueueContext
+from nlu.jobs.queue import QueueContext
 from nlu.storage.objects import ObjectStore
 from nlu.storage.temporary import Pauses
 from tests.launchers.pai.projects import config, git

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from nlu.launching.queue import Job
+from nlu.jobs.queue import Job
 from nlu.runs.mirror import Mirror
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.launching.queue import Job
+from nlu.jobs.queue import Job
 from tests.launchers.pai.projects import config, git, job, kept_run
 
 HERE = r"hydra\.sweeper\.storage is {0}, which is a file of this machine.*set mirror=oss://"

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from hydra_plugins.pai_launcher._requests import ServiceAway
 
-from nlu.config.errors import UserError
-from nlu.launching.queue import Checking, Finding, JobRefused, JobState
-from nlu.launching.submissions import Submissions
-from nlu.storage.temporary import is_temporary
+from nlu.config.errors import UserError, is_temporary
+from nlu.jobs.queue import Checking, Finding, JobRefused, JobState
+from nlu.jobs.submissions import Submissions
 from tests.launchers.pai.projects import job, kept_run
 
 STATUSES = {

@@ -9,7 +9,7 @@ from hydra_plugins.pai_launcher._command import token_in
 from hydra_plugins.pai_launcher._odpscmd import pai_command
 
 from nlu.config.errors import UserError
-from nlu.launching.queue import JobRefused, JobState
+from nlu.jobs.queue import JobRefused, JobState
 from tests.launchers.pai.projects import job
 
 TABLES = ["odps://proj1/tables/a", "odps://proj1/tables/评论 \"'$x/pt=1"]

@@ -10,7 +10,7 @@ pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra p
 from pai_server import PaiServer
 
 from nlu.runs.mirror import Mirror, bring_back
-from nlu.storage import environment
+from nlu.storage import role_keys as environment
 from nlu.storage.bucket import Denied
 from nlu.storage.objects import ObjectStore
 from tests.oss_server import KEY, SECRET, OssServer

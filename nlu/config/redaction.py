@@ -1,0 +1,327 @@
+"""What a secret looks like: in an address, on a command line, in a configuration, as the name of a file or variable.
+
+This is the only file that decides it. A configuration with credentials is refused when it is checked, since it is
+written to run folders, logs and studies; credentials come from the environment. Everything that is written or shown
+still passes through `hide`, `hide_setting` or `without_secrets`, since a library may repeat what it was given.
+(A file named after secrets would count as a file of secrets itself.)
+"""
+
+import fnmatch
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from nlu.config.variables import SECRET_NAMES, name_of
+
+HIDDEN = "***"
+LAUNCHER = "hydra.launcher"
+LAUNCHER_LINES = ("setup", "modules", "additional_parameters", "srun_args")
+"""keys of a launcher that contain shell lines or options of a queue, and therefore possibly secrets"""
+FILE_NAMES = (
+    ".env*", "*.env", "*secret*", "*credential*", "*password*", "*passwd*", "*api_key*", "*apikey*", "*.pem", "*.key",
+    "*.p12", "*.pfx", "*.kdbx", "*.keytab", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc",
+    "_netrc", ".pypirc", ".npmrc", ".pgpass", ".htpasswd", ".git-credentials", "token", "token.txt", "*_token",
+    "*_token.txt", "*_token.json", "odps_config*.ini", "odps.conf", ".ossutilconfig*", ".aws", ".aliyun",
+    ".alibabacloud", ".kaggle", "kaggle.json",
+)  # fmt: skip
+_SECRET_NAME = re.compile(
+    r".*(secret|password|passwd|passphrase|bearer|connection_?string"
+    r"|(api|access|private|account|signing|encryption|ssh|client|auth|app)_?key).*"
+    r"|(.+_)?(token|pwd|jwt)|fsspec_.+_(key|pass)|pass|auth|authorization|cookie|credentials?"
+)
+_SPECIAL_TOKEN = re.compile(
+    r"(.+_)?(pad|mask|unk|unknown|cls|sep|bos|eos|special|start|end|begin|first|last|next|previous|current|new|extra"
+    r"|prompt|query|document|user|system|assistant|image|audio|video|word|per|each|max|min|n|num)_token"
+)
+"""names of a tokenizer's special tokens, and of numbers of tokens"""
+_SHELL_FOLDERS = ("PWD", "OLDPWD")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# Keys of these services have a form by which they are recognized in any text.
+_FORM = re.compile(
+    r"\b(hf_[A-Za-z0-9]{30,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{40,}|glpat-[\w-]{20,}|sk-[\w-]{32,}"
+    r"|xox[abprs]-[\w-]{10,}|(AKIA|ASIA)[0-9A-Z]{16}|LTAI[0-9A-Za-z]{12,26})\b"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?-----END [A-Z ]*PRIVATE KEY-----|.*)",
+    re.DOTALL,
+)
+_NAMED = re.compile(r"(?<![\w.-])(?P<quote>['\"]?)(?P<name>[A-Za-z_][\w.-]{0,127})(?P=quote)(?P<sign>=|\s?:\s?)")
+_VALUE = re.compile(r"(?![{\[(])(\"[^\"\n]*\"|'[^'\n]*'|[^\s'\",;&#)}\]]+)")
+_KEY = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)['\"]?\s*:")
+_AUTHORIZATION = re.compile(
+    r"(?P<before>\b(authorization['\"]?\s*[:=]\s*['\"]?(\w+\s+)?|bearer\s+(?=\S*\d)))"
+    r"(?!\$|bearer\b|basic\b|\*\*\*)[^\s'\",;]{6,}",
+    re.IGNORECASE,
+)
+SHORTEST_VALUE = 8
+"""Shorter values of variables may be ordinary words."""
+_WORD = re.compile("[a-z]{1,15}")
+"""These are ordinary words too, as in PGPASSWORD=postgres; they are hidden only after the name of a secret."""
+_FROM_ELSEWHERE = re.compile(r"\$\{[\w.:]+(,\s*(null|''|\"\")?\s*)?\}")
+"""an interpolation without a value, such as ${oc.env:HF_TOKEN}"""
+_IN_BRACKETS = re.compile(r"\[.*\]|<.*>")
+# The bound keeps the search for a scheme in a long word from taking quadratic time.
+ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<rest>[^\s'\"<>]*)")
+QUERY_VALUE = re.compile(r"(?P<before>[?&;#](?P<key>[^=&;#?]+)=)(?P<value>[^&;#]+)")
+QUERY_KEY = re.compile(r"\w*(passw|token|signature|credential)\w*|key|sig|pw|sas")
+"""names of secrets in the query of an address, besides the usual ones"""
+SECRET_USER_SCHEMES = {"http", "https", "s3", "s3a", "oss", "gs", "gcs"}
+"""schemes without login names: the part before @ is a token or key"""
+REVISION_SCHEMES = {"hf", "pypi"}
+"""schemes in which a revision follows @"""
+PASSWORD_OF_ANY_CHARACTERS = re.compile(r"(?!\[)[^/@:?#]*:(?!\d*(?:[/?#]|$))[^@]*@")
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Return whether a key or variable with this name is secret, in any notation: HF_TOKEN, hf-token, hub.hfToken."""
+    last = name.rpartition(".")[2]
+    if last in _SHELL_FOLDERS:
+        return False
+    plain = _HUMP.sub("_", last).lower().replace("-", "_")
+    return plain in SECRET_NAMES or (
+        _SECRET_NAME.fullmatch(plain) is not None and _SPECIAL_TOKEN.fullmatch(plain) is None
+    )
+
+
+def environment_values() -> list[str]:
+    """Return the values of environment variables that hold secrets, longest first, without ordinary words."""
+    found = {value for name, value in os.environ.items() if is_secret_name(name)}
+    # The longest first: otherwise a value that is a part of another one would leave the rest of that visible.
+    return sorted(
+        (one for one in found if len(one) >= SHORTEST_VALUE and not _WORD.fullmatch(one)), key=len, reverse=True
+    )
+
+
+def found_in(text: str) -> list[str]:
+    """Describe each secret that a text contains by its kind and place, never by its value."""
+    found = []
+    for address in ADDRESS.finditer(text):
+        scheme, rest = address["scheme"].lower(), address["rest"]
+        if _user_length(scheme, rest):
+            found.append("a password or token before @")
+        found += [f"a secret in its query ({pair['key']}=)" for pair in QUERY_VALUE.finditer(rest) if _is_secret(pair)]
+    if _FORM.search(text):
+        found.append("what looks like a key or token")
+    if any(value in text for value in environment_values()):
+        found.append("the value of a variable that holds a secret")
+    return found
+
+
+def found_in_line(line: str) -> list[str]:
+    """Describe each secret in a shell line or queue option, including values assigned to the name of a secret."""
+    assigned = [f"a secret ({name}=)" for name, _, _ in _assigned(line)]
+    assigned += ["a secret (authorization)"] if _AUTHORIZATION.search(line) else []
+    return found_in(line) + assigned
+
+
+def hide(text: str) -> str:
+    """Return a text with *** for each secret, recognized by its address, its form, the name before it or its value."""
+    # Addresses first: a password in one may contain the characters that end a value below.
+    text = ADDRESS.sub(_hidden_address, text)
+    kept, behind = [], 0
+    for _, start, end in _assigned(text):
+        kept += [text[behind:start], HIDDEN]
+        behind = end
+    text = "".join([*kept, text[behind:]])
+    return hide_keys(_AUTHORIZATION.sub(rf"\g<before>{HIDDEN}", text))
+
+
+def hide_keys(text: str) -> str:
+    """Return a text with *** for keys recognized by their form, and for values of variables that hold secrets.
+
+    It is for source code, in which names of secrets precede ordinary expressions.
+    """
+    text = _FORM.sub(HIDDEN, text)
+    for value in environment_values():
+        text = text.replace(value, HIDDEN)
+    return text
+
+
+def hide_setting(argument: str) -> str:
+    """Return an argument of a command with its secrets hidden.
+
+    The whole value of `key=value` is hidden if the key names a secret, if the value is a mapping with such a key, or if
+    it may contain shell lines of a launcher; else as in `hide`.
+    """
+    key, equals, value = argument.partition("=")
+    # These are Hydra's prefixes of an override.
+    name = key.lstrip("+~-")
+    if not equals:
+        return hide(argument)
+    if name == LAUNCHER or (
+        name.startswith(f"{LAUNCHER}.") and not set(re.split(r"[.\[]", name)).isdisjoint(LAUNCHER_LINES)
+    ):
+        return f"{key}={HIDDEN}"
+    if any(map(is_secret_name, re.split(r"[./\[\]@:]", name))) or _maps_secret(value):
+        return f"{key}={HIDDEN}"
+    return hide(argument)
+
+
+def without_secrets(config: object, key: str = "") -> Any:
+    """Return a configuration as plain containers with *** for each secret; overrides as in `hide_setting`.
+
+    Outside Hydra's own keys, values that `credential_problems` accepts stay, since a run reads its config.yaml back.
+    """
+    if isinstance(config, Mapping):
+        # The inner values first: the value of a secret name may be a mapping, all of which is hidden then.
+        hidden = {name: without_secrets(value, f"{key}.{name}" if key else str(name)) for name, value in config.items()}
+        return {
+            name: _all_hidden(value) if is_secret_name(str(name)) or _is_line(key, str(name)) else value
+            for name, value in hidden.items()
+        }
+    if isinstance(config, list | tuple):
+        return [without_secrets(value, f"{key}[{number}]") for number, value in enumerate(config)]
+    if isinstance(config, str):
+        if not key.startswith("hydra."):
+            return hide_keys(ADDRESS.sub(_hidden_address, config))
+        return hide_setting(config) if key.startswith("hydra.overrides.") else hide(config)
+    return config
+
+
+def _is_line(parent: str, name: str) -> bool:
+    return parent == LAUNCHER and name in LAUNCHER_LINES
+
+
+def _all_hidden(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _all_hidden(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_hidden(inner) for inner in value]
+    return value if _is_empty(value) or _is_elsewhere(value) else HIDDEN
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or value == "" or isinstance(value, bool)
+
+
+def _is_elsewhere(value: object) -> bool:
+    return isinstance(value, str) and _FROM_ELSEWHERE.fullmatch(value) is not None
+
+
+def command_text(arguments: Sequence[str]) -> str:
+    """Return a command as one shell line with its secrets hidden; a file of nlu becomes `python -m nlu.MODULE`."""
+    program, *rest = arguments
+    return shlex.join([*_as_typed(program), *map(hide_setting, rest)])
+
+
+def _as_typed(program: str) -> list[str]:
+    package = Path(__file__).parents[1]
+    try:
+        module = Path(program).resolve().relative_to(package).with_suffix("")
+    except ValueError:
+        return [hide_setting(program)]
+    parts = [package.name, *(part for part in module.parts if part != "__main__")]
+    return ["python", "-m", ".".join(parts)]
+
+
+def is_secret_file(name: str) -> bool:
+    """Return whether a file or folder of this name may contain a password, key or token."""
+    return any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in FILE_NAMES)
+
+
+def remedy(address: str) -> str:
+    """Return what to do instead of writing a secret into an address."""
+    if address.lower().startswith(("http://", "https://")):
+        return "fetch the file by hand and give its path, or give an address that needs none"
+    if address.lower().startswith(("postgresql", "mysql", "mariadb")):
+        return f"set it in the environment: {name_of('postgresql', 'secret')}, or a PGPASSFILE or PGSERVICEFILE"
+    if address.lower().startswith("oss://"):
+        return f"set it in the environment ({name_of('oss', 'key')}, {name_of('oss', 'secret')})"
+    if address.lower().startswith(("s3://", "s3a://")):
+        return f"set it in the environment ({name_of('s3', 'key')}, {name_of('s3', 'secret')})"
+    return "set it in the environment of the command, from where jobs and your code read it"
+
+
+def credential_problems(config: object, key: str = "") -> Iterator[str]:
+    """Yield a message, with key, rule and remedy, for each value that contains a secret or has the name of one.
+
+    Values that an interpolation takes from elsewhere are not part of the configuration.
+    """
+    if isinstance(config, Mapping):
+        for name, value in config.items():
+            full_key = f"{key}.{name}" if key else str(name)
+            if is_secret_name(str(name)) and _holds_anything(value):
+                yield (
+                    f"{full_key} is named like a secret, which would end up in config.yaml and in studies; leave it "
+                    "out, and set it in the environment, from where your code reads it"
+                )
+            else:
+                yield from credential_problems(value, full_key)
+    elif isinstance(config, list | tuple):
+        for number, value in enumerate(config):
+            yield from credential_problems(value, f"{key}[{number}]")
+    elif isinstance(config, str) and (found := (found_in_line if key.startswith("hydra.") else found_in)(config)):
+        yield (
+            f"{hide(key)} holds {found[0]}, which would end up in config.yaml, logs and process lists; leave it out, "
+            f"and {remedy(config)}"
+        )
+
+
+def _holds_anything(value: object) -> bool:
+    """Return whether a value under the name of a secret is one. Tokens in brackets, such as [CLS], are not."""
+    if isinstance(value, Mapping):
+        return any(map(_holds_anything, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_anything, value))
+    is_special = isinstance(value, str) and _IN_BRACKETS.fullmatch(value) is not None
+    return not (_is_empty(value) or is_special or _is_elsewhere(value) or value == HIDDEN)
+
+
+def _maps_secret(value: str) -> bool:
+    """Return whether the value of an override is a mapping or list that contains the name of a secret."""
+    if not value.lstrip("'\"").startswith(("{", "[")):
+        return False
+    return any(is_secret_name(one["name"]) for one in _KEY.finditer(value)) or bool(found_in_line(value))
+
+
+def _assigned(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the name of each secret that a text assigns, with the start and end of its value.
+
+    In prose a colon may follow any word, so before a colon only names that are compound, quoted or in a mapping count.
+    """
+    behind = 0
+    for one in _NAMED.finditer(text):
+        name = one["name"]
+        # The value is matched last: matching it after every name would take quadratic time.
+        if one.start() < behind or not is_secret_name(name) or (value := _VALUE.match(text, one.end())) is None:
+            continue
+        plain = value[0].strip("'\"")
+        if not plain or plain in (HIDDEN, "null", "None", "VALUE") or plain.startswith("$"):
+            continue
+        is_assigned = one["sign"] == "=" or one["quote"] or "_" in name or "-" in name
+        if is_assigned or text.rfind("{", 0, one.start()) > text.rfind("}", 0, one.start()):
+            behind = value.end()
+            yield name, value.start(), behind
+
+
+def _hidden_address(address: re.Match[str]) -> str:
+    scheme, rest = address["scheme"], address["rest"]
+    if length := _user_length(scheme.lower(), rest):
+        rest = f"{HIDDEN}@{rest[length:]}"
+    return f"{scheme}://{QUERY_VALUE.sub(_hidden_value, rest)}"
+
+
+def _hidden_value(pair: re.Match[str]) -> str:
+    return pair["before"] + (HIDDEN if _is_secret(pair) else pair["value"])
+
+
+def _user_length(scheme: str, rest: str) -> int:
+    """Return the length of user, password and @ if they contain a secret, else 0."""
+    authority = re.split("[/?#]", rest)[0]
+    user, at, _ = authority.rpartition("@")
+    if at:
+        is_secret = ":" in user or (scheme in SECRET_USER_SCHEMES and user)
+        return len(user) + 1 if is_secret and user != HIDDEN else 0
+    if scheme in REVISION_SCHEMES:
+        return 0
+    # An unquoted password may contain characters that end the authority.
+    match = PASSWORD_OF_ANY_CHARACTERS.match(rest)
+    return match.end() if match else 0
+
+
+def _is_secret(pair: re.Match[str]) -> bool:
+    key = pair["key"].lower().replace("-", "_").replace("%2d", "_")
+    return pair["value"] != HIDDEN and (QUERY_KEY.fullmatch(key) is not None or is_secret_name(pair["key"]))

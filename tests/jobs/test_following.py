@@ -1,0 +1,123 @@
+"""A queue that is away for a while costs those who follow its jobs nothing but time."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hydra.core.utils import JobReturn, JobStatus
+
+from nlu.display.jobs import JobsBoard
+from nlu.jobs import local as local_queue
+from nlu.jobs.following import Detached, Follower, JobEnd
+from nlu.jobs.local import LocalQueue
+from nlu.jobs.queue import Job, JobState, Look, QueueContext
+from nlu.jobs.submissions import new_tokens
+from tests.jobs.jobs import number_of, sleep
+
+
+class AwayAtFirst(LocalQueue):
+    """A queue that does not answer the first questions of a kind."""
+
+    failures = 3
+    ctrl_c = 0
+    """so many looks at the jobs are followed by Ctrl-C"""
+
+    def look(self, ids):
+        if self.ctrl_c:
+            self.ctrl_c -= 1
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().look(ids)
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("connection refused")
+
+    def outcome(self, id):
+        self._fail()
+        return super().outcome(id)
+
+    def log_tail(self, id, lines=1):
+        raise OSError("connection refused")
+
+    def cancel(self, ids):
+        self._fail()
+        super().cancel(ids)
+
+
+@pytest.fixture
+def follow(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+    def ended(work, failures, ctrl_c=0):
+        queue = AwayAtFirst(QueueContext({"timeout_min": 5, "nodes": 1}, tmp_path, work=work))
+        queue.failures, queue.ctrl_c = failures, ctrl_c
+        (token,) = new_tokens(1)
+        tickets = queue.submit([Job(1, str(tmp_path / "1"), (), token)])
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            return Follower(queue, tickets, {token: "job 1"}, tmp_path).run()[token]
+        finally:
+            assert signal.getsignal(signal.SIGINT) is before
+            LocalQueue.cancel(queue, [ticket.id for ticket in tickets])
+
+    return ended
+
+
+def test_the_result_of_a_job_is_requested_until_the_queue_answers(follow, capfd):
+    assert follow(number_of, failures=3).status == 1
+    said = capfd.readouterr().err
+    assert said.count("does not return the results of its jobs (connection refused)") == 1 and "job 1: failed" in said
+
+
+def test_ctrl_c_asks_each_time_and_offers_to_leave_the_jobs(follow, capfd, monkeypatch):
+    monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
+    asked, given = [], iter(["g", "c", "l"])
+    monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: asked.append(question) or next(given))
+    assert follow(sleep, failures=0, ctrl_c=2).word == "cancelled"
+    with pytest.raises(Detached):
+        follow(sleep, failures=0, ctrl_c=1)
+    said = capfd.readouterr().err
+    assert asked == ["1 job has not ended"] * 3 and "cancelling 1 job" in said and "1 job continues; " in said
+
+
+def job_return(status: JobStatus, value: object) -> JobReturn:
+    found = JobReturn(status=status)
+    found.return_value = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "word"),
+    [
+        (JobState.CANCELLED, 0, "cancelled"),
+        (JobState.LOST, None, "lost"),
+        (JobState.LOST, 0, "done"),
+        (JobState.LOST, 2, "failed"),
+        (JobState.DONE, None, "done"),
+        (JobState.FAILED, None, "failed"),
+        (JobState.DONE, 75, "stopped"),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 130), "stopped"),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 1), "failed"),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 0.25), "done"),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, False), "done"),
+        (JobState.FAILED, job_return(JobStatus.FAILED, ValueError("no")), "failed"),
+        (JobState.DONE, job_return(JobStatus.FAILED, 0), "failed"),
+    ],
+)
+def test_a_word_tells_how_a_job_ended(state, outcome, word):
+    assert JobEnd(Look(state), outcome).word == word
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "status"),
+    [
+        (JobState.DONE, None, 0), (JobState.FAILED, None, None), (JobState.LOST, None, None), (JobState.DONE, 7, 7),
+        (JobState.FAILED, 0, 0), (JobState.DONE, True, None), (JobState.DONE, "0", None),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 3), 3), (JobState.DONE, job_return(JobStatus.FAILED, 3), None),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, None), None),
+    ],
+)  # fmt: skip
+def test_the_status_of_a_job_is_what_it_returned(state, outcome, status):
+    assert JobEnd(Look(state), outcome).status == status
