@@ -159,7 +159,7 @@ def _fetch(ended: Sequence[tuple[Path, Submitted]]) -> None:
         raise UserError(f"{queue.name} does not answer: {error}; try again later") from error
 
 
-def follow(folders: Sequence[Path], progress_of: Callable[[Path], JobRow]) -> None:
+def follow(folders: Sequence[Path], progress_of: Callable[[Path], JobRow] = lambda folder: JobRow()) -> None:
     """Follow all jobs of these folders until they have ended. Runs of jobs that ended before are only fetched.
 
     The command that submitted the jobs can still collect them. Raises UserError if nothing was submitted there, and

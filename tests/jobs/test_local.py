@@ -15,7 +15,7 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.jobs import local as local_queue
-from nlu.jobs import main as jobs_main
+from nlu.jobs.__main__ import main as jobs_main
 from nlu.jobs.listing import follow
 from nlu.jobs.local import MACHINE, LocalQueue
 from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket, open_queue

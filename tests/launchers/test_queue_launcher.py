@@ -21,7 +21,7 @@ from nlu.config.choices import EVALUATE, conf_dir
 from nlu.config.compose import Loader
 from nlu.config.errors import UserError
 from nlu.jobs import local as local_queue
-from nlu.jobs import main as jobs_main
+from nlu.jobs.__main__ import main as jobs_main
 from nlu.jobs.listing import follow, latest, listed
 from nlu.jobs.queue import Job
 from nlu.jobs.submissions import Submissions, new_tokens

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.jobs import main as jobs_main
+from nlu.jobs.__main__ import main as jobs_main
 from tests.launchers.searches import LOCAL, outcomes, runs, search, start, states, trials
 
 DRAWN = "lr=interval(0.001,1)"

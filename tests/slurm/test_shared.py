@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nlu.jobs import main as jobs_main
+from nlu.jobs.__main__ import main as jobs_main
 from nlu.jobs.queue import QueueContext
 from nlu.jobs.shared import SharedQueue
 from tests.launchers import searches
