@@ -112,7 +112,7 @@ def test_open_jobs_are_followed_and_ended_ones_are_reported_and_fetched(
     followed: list[Any] = []
 
     class Follower:
-        def __init__(self, queue: Any, tickets: Sequence[Ticket], names: Mapping[str, str], folder: Path):
+        def __init__(self, queue: Any, tickets: Sequence[Ticket], names: Mapping[str, str], folder: Path, _: Any):
             followed.append(([ticket.id for ticket in tickets], dict(names), folder))
 
         def run(self) -> None:

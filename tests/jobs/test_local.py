@@ -208,7 +208,7 @@ def test_the_error_of_a_job_keeps_its_type_and_causes_and_hides_secrets(tmp_path
     found = read_outcome(file)._return_value
     assert last_line(found) == "ValueError: cannot write with https://***@host/a"
     assert "No space left" in str(machine_fault(found))
-    assert any("test_local_queue.py" in note for note in found.__notes__), "where it was raised"
+    assert any("test_local.py" in note for note in found.__notes__), "where it was raised"
 
 
 @pytest.mark.parametrize(("value", "read"), [(np.float32(0.5), 0.5), ([1, {"a": None}], [1, {"a": None}]), (75, 75)])
