@@ -9,7 +9,7 @@ from nlu.config.errors import UserError
 from nlu.config.words import path_text
 from nlu.display.jobs import JobRow
 from nlu.jobs.following import Follower, JobEnd
-from nlu.jobs.queue import Job, JobState, Look, Queue, QueueContext, Ticket, open_queue
+from nlu.jobs.queue import Finding, Job, JobState, Look, Queue, QueueContext, Ticket, open_queue
 from nlu.jobs.submissions import Submissions, Submitted, submissions_below
 
 CUT_OFF = "unknown"
@@ -136,6 +136,44 @@ def listed(found: Sequence[tuple[Path, Submitted]]) -> list[Listed]:
             state = JobEnd(look, statuses[one.ticket.id]).word if look.state.is_final else str(look.state)
             rows.append(Listed(one, folder, state, look.node or "", look.reason or "", look.is_certain))
     return rows
+
+
+def open_jobs(folder: Path) -> dict[int, Submitted]:
+    """Return the jobs of a folder that have not ended, by number: the newest submission of each.
+
+    A job whose submission was cut off is looked for by its token. Each queue is asked once. Raises OSError if a queue
+    does not answer, UserError for a job of which only another machine knows.
+    """
+    record = Submissions(folder)
+    recover(record, [one for one in record.read() if one.ticket is None])
+    found = [one for one in latest([record]) if one[1].ended is None and one[1].ticket is not None]
+    looks = queue_of(found).look([one.ticket.id for _, one in found if one.ticket is not None])
+    return {
+        one.job.number: one for _, one in found if one.ticket is not None and not looks[one.ticket.id].state.is_final
+    }
+
+
+def recover(record: Submissions, cut: Sequence[Submitted]) -> None:
+    """Look for jobs whose submission was cut off, and write down their tickets, or that they were not submitted.
+
+    Raises UserError if their queue cannot find such jobs.
+    """
+    # By their text, since mappings cannot be compared as keys. Each queue is asked once for all of its jobs.
+    for key in dict.fromkeys(f"{one.queue} {one.settings}" for one in cut):
+        own = [one for one in cut if f"{one.queue} {one.settings}" == key]
+        try:
+            queue = open_queue(own[0].queue, QueueContext(own[0].settings, record.folder))
+            assert isinstance(queue, Finding)
+        except (UserError, AssertionError) as error:
+            numbers = ", ".join(str(one.job.number) for one in own)
+            raise UserError(
+                f"the submission of jobs {numbers} in {record.folder} was cut off before {own[0].queue} had answered, "
+                "so it is not known whether it has them; look there, cancel what you find, and "
+                f"python -m nlu.jobs {record.folder} --forget lets the same command submit them again"
+            ) from error
+        tickets = queue.find([one.job for one in own])
+        record.submitted([ticket for ticket in tickets if ticket is not None])
+        record.refused([one.job for one, ticket in zip(own, tickets, strict=True) if ticket is None])
 
 
 def cancel_job(folder: Path, number: int) -> None:

@@ -62,6 +62,11 @@ class Job:
     token: str = ""
     """a name that no other submission has, by which a queue finds a job whose ticket was not written down"""
 
+    def variable(self, name: str) -> str | None:
+        """Return the value that the job's own overrides give to a variable of its environment, such as its GPUs."""
+        key = f"+hydra.job.env_set.{name}="
+        return next((text.removeprefix(key).strip("'") for text in self.overrides if text.startswith(key)), None)
+
 
 @dataclass(frozen=True)
 class Ticket:

@@ -20,7 +20,7 @@ from nlu.config.resolving import resolve, without_hydra
 from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
 from nlu.config.words import counted
 from nlu.jobs.following import Detached, Follower, JobEnd, left_sentence
-from nlu.jobs.listing import CombinedQueue
+from nlu.jobs.listing import CombinedQueue, recover
 from nlu.jobs.queue import (
     Finding,
     Job,
@@ -128,6 +128,15 @@ class Launch:
         if not self.params.get("wait", True) and (count := self._count_open(tickets)):
             print(f"nlu: {left_sentence(count, self.folder)}", file=sys.stderr)
             return []
+        return self._follow(tickets)
+
+    def follow_again(self, before: Submitted) -> list[JobReturn]:
+        """Follow a job of an earlier command to its end; returns what it returned."""
+        assert before.ticket is not None
+        self.queues[before.ticket.id] = self._queue_of(before)
+        return self._follow([before.ticket])
+
+    def _follow(self, tickets: Sequence[Ticket]) -> list[JobReturn]:
         names = {ticket.job.token: self._name(ticket.job) for ticket in tickets}
         try:
             follower = Follower(self._followed(tickets), tickets, names, self.folder, progress_of)
@@ -268,25 +277,7 @@ class Launch:
 
         Raises UserError if their queue cannot find such jobs.
         """
-        cut = [one for one in known if one.ticket is None]
-        if not cut:
-            return known
-        others = cut if not isinstance(self.queue, Finding) else [one for one in cut if one.queue != self.name]
-        if others:
-            numbers = ", ".join(str(one.job.number) for one in others)
-            raise UserError(
-                f"the submission of jobs {numbers} in {self.folder} was cut off before {others[0].queue} had answered, "
-                "so it is not known whether it has them; look there, cancel what you find, and "
-                f"python -m nlu.jobs {self.folder} --forget lets the same command submit them again"
-            )
-        # By their text, since mappings cannot be compared as keys. Each queue is asked once for all of its jobs.
-        for settings in dict.fromkeys(str(one.settings) for one in cut):
-            own = [one for one in cut if str(one.settings) == settings]
-            queue = self._queue_of(own[0])
-            assert isinstance(queue, Finding)
-            tickets = queue.find([one.job for one in own])
-            self.submissions.submitted([ticket for ticket in tickets if ticket is not None])
-            self.submissions.refused([one.job for one, ticket in zip(own, tickets, strict=True) if ticket is None])
+        recover(self.submissions, [one for one in known if one.ticket is None])
         return self.submissions.read()
 
     @staticmethod

@@ -11,6 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from . import config as config
 
 if TYPE_CHECKING:
+    from nlu.jobs.submissions import Submitted
+
     from ._impl import Launch
 
 
@@ -44,6 +46,13 @@ class QueueLauncher(Launcher):
         With `wait=false` it returns an empty list. Raises JobRefused if the queue takes none of them.
         """
         return self._launch(job_overrides, initial_job_idx).run()
+
+    def attach(self, job: "Submitted") -> Sequence[JobReturn]:
+        """Follow a job that an earlier command submitted into the folder (`nlu.jobs.listing.open_jobs`).
+
+        Returns what `launch` would for it.
+        """
+        return self._launch([job.job.overrides], job.job.number).follow_again(job)
 
     def check(self, job_overrides: Sequence[Sequence[str]], configs: Sequence[Mapping[str, Any]]) -> None:
         """Check jobs, given with their configurations, as `launch` does before it hands them over.
