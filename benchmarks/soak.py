@@ -104,7 +104,7 @@ class Soak:
     def search(self) -> list[str]:
         return [
             *self.train("trainer.max_duration=20st"), "--multirun", "hydra/sweeper=hyperband",
-            "hydra/sweeper/sampler=random", "hydra/launcher=submitit_local", "hydra.sweeper.n_trials=100000",
+            "hydra/sweeper/sampler=random", "hydra/launcher=local", "hydra.sweeper.n_trials=100000",
             "hydra.sweeper.n_jobs=2", f"hydra.sweep.dir={self.folder}/search",
             "optimizer.lr=tag(log,interval(1e-4,1e-2))",
         ]  # fmt: skip

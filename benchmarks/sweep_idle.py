@@ -71,10 +71,10 @@ def main() -> None:
     parser.add_argument("--means", type=float, nargs="*", default=[2.0, 20.0], help="mean length of a trial in s")
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--slots", type=int, default=4)
-    parser.add_argument("--launcher", choices=("submitit_local", "slurm"), default="submitit_local")
+    parser.add_argument("--launcher", choices=("local", "slurm"), default="local")
     arguments = parser.parse_args()
     # The stock sweeper waits for a batch with every launcher, and is compared on the one that it was written for.
-    sweepers = SWEEPERS if arguments.launcher == "submitit_local" else SWEEPERS[:1]
+    sweepers = SWEEPERS if arguments.launcher == "local" else SWEEPERS[:1]
     trials, slots = arguments.trials, arguments.slots
     print(f"{trials} trials, {slots} slots\n\nmean s  sweeper    idle   idle or starting  wall s  least wall s")
     for mean_s in arguments.means:

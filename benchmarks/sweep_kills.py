@@ -4,7 +4,7 @@
     python benchmarks/sweep_kills.py --kills 20 --pruner freeze_thaw
     python benchmarks/sweep_kills.py --kills 10 --storage postgresql://postgres@HOST/optuna        # or s3://bucket/folder
 
-Each cycle begins a sweep of real runs (a tiny BERT, submitit_local, two at a time) in a fresh folder, sends SIGKILL
+Each cycle begins a sweep of real runs (a tiny BERT, local, two at a time) in a fresh folder, sends SIGKILL
 after a random time to the sweep itself, to its jobs (one, or all), or to both, runs the same command again, and so on.
 In the end exactly n_trials are finished, each number once, and each trial's parameters, reports, table of evaluations
 and value, and so the best one, are those of the unbroken sweep: the sampler is random and seeded, nothing is pruned. A
@@ -51,7 +51,7 @@ def command(data: Path, folder: Path, storage: str | None, pruner: str) -> list[
     )  # fmt: skip
     return [
         sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random",
-        "hydra/launcher=submitit_local", f"hydra.sweeper.pruner={pruner}", f"hydra.sweeper.n_trials={trials}",
+        "hydra/launcher=local", f"hydra.sweeper.pruner={pruner}", f"hydra.sweeper.n_trials={trials}",
         f"hydra.sweeper.n_jobs={jobs}", *budget, f"hydra.sweep.dir={folder}",
         *([f"hydra.sweeper.storage={storage}"] if storage else []),
         *overrides(data), f"trainer.max_duration={STEPS}st", f"trainer.eval_interval={EVAL_STEPS}st",

@@ -6,7 +6,7 @@
 Plain runs and sweeps of one trial alternate, all by the same settings (a tiny BERT, every step recorded). A plain run's
 time begins when its process is started; a trial's, when the sweeper asks the sampler for it. Both end when the first
 step stands in train.tsv. The basic launcher runs the trial in the sweep's own process, where everything is imported
-already; submitit_local starts two interpreters for it, one of which waits.
+already; local starts two interpreters for it, one of which waits.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tiny_run import overrides, write_data
 
-LAUNCHERS = ("basic", "submitit_local")
+LAUNCHERS = ("basic", "local")
 POLL_S = 0.005
 LIMIT_S = 300
 

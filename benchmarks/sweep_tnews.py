@@ -62,7 +62,7 @@ def search(data: Path, folder: Path, model: str, method: str, seed: int, jobs: i
         limits = [f"hydra.sweeper.n_trials={2 * TRIALS}", f"hydra.sweeper.max_examples={examples}ex"]
     command = [
         sys.executable, "-m", "nlu.train", "--multirun", "hydra/sweeper=hyperband", *OPTIONS[method], *limits,
-        "hydra/launcher=submitit_local", f"hydra.sweeper.n_jobs={jobs}", f"hydra.sweeper.sampler.seed={seed}",
+        "hydra/launcher=local", f"hydra.sweeper.n_jobs={jobs}", f"hydra.sweeper.sampler.seed={seed}",
         f"hydra.sweep.dir={folder}", f"model={model}", "data=tnews", f"data.train={data}/train.tsv",
         f"data.dev={data}/dev.tsv", "data.urls={}", "precision=auto", f"trainer.max_duration={epochs}ep",
         f"trainer.eval_interval={interval}", "trainer.save_interval=0", *space,

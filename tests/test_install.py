@@ -145,4 +145,4 @@ def test_an_editable_install_is_found_in_the_folder_that_contains_the_clone(tmp_
     # Programs of others find the plugins too.
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     assert "hyperband" in said("program.py", "--info", "plugins").lower()
-    assert said("program.py", "hydra/launcher=submitit_local").endswith("ran submitit_local\n")
+    assert said("program.py", "hydra/launcher=local").endswith("ran local\n")

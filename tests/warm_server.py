@@ -33,7 +33,7 @@ LATE = (
 WARMING = (
     ("model=bert_tiny", "optimizer.lr=1e-3", "data=files", "data.train=/a/b.tsv", "data.fields={text: 0, label: 1}"),
     (
-        "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random", "hydra/launcher=submitit_local",
+        "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random", "hydra/launcher=local",
         "hydra.sweeper.pruner={name: median}", "hydra.sweep.dir=/a/b",
     ),
 )  # fmt: skip

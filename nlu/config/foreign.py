@@ -92,6 +92,13 @@ classes -> - | nlu.train task.chosen_classes=["1"] makes a run whose scores coun
 max_loss fractions eval_rows -> fraction=0.3 | without fraction and heads, nlu.prune prints a table of shares
 fixed_length -> - | python -m onnxruntime.tools.make_dynamic_shape_fixed fixes the shape of an export
 hydra.sweeper.until_plateau -> hydra.sweeper.max_hours=8 | or hydra.sweeper.max_examples; the same command continues
+hydra.launcher.gpus_per_node -> hydra.launcher.gpus
+hydra.launcher.cpus_per_task -> hydra.launcher.cpus | a key of hydra/launcher=slurm; jobs of local may use all cores
+hydra.launcher.mem_gb -> hydra.launcher.memory_gb | a key of hydra/launcher=slurm; jobs of local may use all memory
+hydra.launcher.comment hydra.launcher.gres -> 'hydra.launcher.additional_parameters={NAME: VALUE}' | options of sbatch
+hydra.launcher.nodes hydra.launcher.tasks_per_node -> hydra/launcher=slurm | a job of local is one process here
+hydra.launcher.stderr_to_stdout -> - | standard output and standard error of a job are two files
+hydra.launcher.wait -> hydra/launcher=local | or slurm, pai; launchers of other packages wait for their jobs
 hydra.launcher.before -> - | nlu.train prepares its data itself, and nlu.preprocess can be submitted first
 hydra.launcher.after -> - | submit the next command with run=MIRROR, the mirror of the run: nlu.export, nlu.evaluate
 hydra.launcher.python -> - | a job of hydra/launcher=pai runs the python3 on the PATH of hydra.launcher.image

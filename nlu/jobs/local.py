@@ -42,8 +42,8 @@ CANCEL_AGAIN_S, CANCEL_WAIT_S = 0.5, 30.0
 """A job that is just starting ignores SIGTERM, so it is repeated; a job that does not end in time is killed."""
 TIMEOUT_MIN = 60
 """limit of a job if hydra.launcher.timeout_min is null"""
-OURS = ("submitit_folder", "wait")
-"""keys of hydra.launcher that submitit does not know"""
+OURS = ("submitit_folder", "wait", "gpus")
+"""keys of hydra.launcher that submitit does not get"""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MACHINE = "machine.json"
 """the file in the folder of a token: the machine of its process, its boot, and the number of the job"""
@@ -99,7 +99,7 @@ class LocalQueue:
         detach_jobs()
         # Before the start: after a kill in between, the file tells which machine may have the process.
         write_json(self._folder / job.token / MACHINE, {**_here(), "number": job.number})
-        started = executor.submit(WithHeartbeat(WithGpus(self._work, known.get("gpus_per_node"))), job)
+        started = executor.submit(WithHeartbeat(WithGpus(self._work, self._settings.get("gpus"))), job)
         self._started[str(started.job_id)] = started
         return self._ticket(job, socket.gethostname(), str(started.job_id))
 

@@ -14,7 +14,7 @@ COMMANDS = {
     "prune": (prune.main, ("fraction=0.5", "out={folder}/out")),
     "evaluate": (evaluate.main, ("data.test={rows}", "out={folder}/out")),
 }
-LAUNCHERS = ("basic", "slurm", "submitit_local")
+LAUNCHERS = ("basic", "slurm", "local")
 
 
 @pytest.fixture

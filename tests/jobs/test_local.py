@@ -64,7 +64,7 @@ def test_a_job_sees_the_gpus_of_its_command_or_the_first_of_them(tmp_path, impor
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    watched = queue(tmp_path, visible_gpus, **({} if count is None else {"gpus_per_node": count}))
+    watched = queue(tmp_path, visible_gpus, **({} if count is None else {"gpus": count}))
     (ticket,) = watched.submit(jobs(1))
     until_ended(watched, [ticket.id])
     assert read_outcome(next(tmp_path.glob(".submitit/*/*/*_result.pkl"))) == seen

@@ -37,7 +37,7 @@ CANCEL = "cancel"
 """python -m nlu.jobs FOLDER --cancel"""
 TIME_IS_UP = "SIGUSR2"
 """what submitit sends, after which it starts the job again"""
-LOCAL = "hydra/launcher=submitit_local"
+LOCAL = "hydra/launcher=local"
 
 
 class Case(NamedTuple):

@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = [str(Path(__file__).with_name("program.py"))]
 SEARCH = ("--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.direction=maximize", "hydra/sweeper/sampler=random")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "HYDRA_FULL_ERROR": "1"}
-LOCAL = ("hydra/launcher=submitit_local", "hydra.sweeper.n_jobs=2")
+LOCAL = ("hydra/launcher=local", "hydra.sweeper.n_jobs=2")
 
 
 def start(folder: Path, *overrides: str, program: list[str] = PROGRAM, **options: Any) -> warm.Process:

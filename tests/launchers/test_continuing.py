@@ -31,7 +31,7 @@ def unbroken(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "launcher", [pytest.param((), id="here"), pytest.param(LOCAL, id="submitit_local", marks=pytest.mark.thorough)]
+    "launcher", [pytest.param((), id="here"), pytest.param(LOCAL, id="local", marks=pytest.mark.thorough)]
 )
 def test_a_killed_search_continues_under_the_same_numbers(tmp_path, unbroken, launcher):
     folder = tmp_path / "s"

@@ -10,7 +10,7 @@ from tests.training.runs import QUICK, TINY, files, run, weights
 DEVICE = "cuda"
 pytestmark = pytest.mark.gpu
 SEARCH = (
-    "--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.pruner=freeze_thaw", "hydra/launcher=submitit_local",
+    "--multirun", "hydra/sweeper=hyperband", "hydra.sweeper.pruner=freeze_thaw", "hydra/launcher=local",
     "hydra.sweeper.n_trials=2", "hydra.sweeper.max_examples=160ex", "hydra.sweeper.keep=all",
     "optimizer.lr=tag(log,interval(1e-4,1e-1))",
 )  # fmt: skip

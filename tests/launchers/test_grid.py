@@ -15,7 +15,7 @@ def grid(folder, *overrides: str, status: int = 0) -> str:
     "launcher",
     [
         pytest.param((), id="here"),
-        pytest.param(("hydra/launcher=submitit_local",), id="submitit_local", marks=pytest.mark.thorough),
+        pytest.param(("hydra/launcher=local",), id="local", marks=pytest.mark.thorough),
     ],
 )
 def test_refused_jobs_are_counted_at_the_end_and_the_report_is_named(tmp_path, launcher):

@@ -95,7 +95,7 @@ def test_variables_that_jobs_inherit_are_neither_printed_nor_in_files_of_a_grid(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", SECRET)
     monkeypatch.setenv("Some_Service_Password", f"{SECRET}-too")
-    given = ("hydra.job.env_copy=[HF_TOKEN]", "hydra/launcher=submitit_local")
+    given = ("hydra.job.env_copy=[HF_TOKEN]", "hydra/launcher=local")
     command(*sets(project), *SMALL, *KINDS["grid"], *given, "+hydra.job.env_set.SEEN='${oc.env:HF_TOKEN}'")
     said = capfd.readouterr()
     assert "2 of 2 jobs left a run" in said.out and SECRET not in said.out + said.err

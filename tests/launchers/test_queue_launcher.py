@@ -29,7 +29,7 @@ from nlu.reports.runs import read_overrides
 from tests.training.in_process import MODEL, PLAIN, command, sets, tensors, train
 from tests.training.runs import REPOSITORY, SAME_THREADS, run
 
-LOCAL = "hydra/launcher=submitit_local"
+LOCAL = "hydra/launcher=local"
 LEFT = "hydra.launcher.wait=false"
 SMALL = (*MODEL, *PLAIN, "trainer.max_duration=4st", "trainer.eval_interval=2st")
 LONG = "trainer.max_duration=100000st"
@@ -87,7 +87,7 @@ def test_a_run_that_its_job_would_refuse_is_refused_before_submission(project, c
     command(*own, "optimizer.lr=-1", status=2)
     assert capfd.readouterr().err.startswith("nlu: error: optimizer.lr is -1 but must be a number > 0")
     command(*own, "hydra.launcher.nodes=2", "hydra.run.dir=new", status=2)
-    assert "submitit cannot start jobs here" in capfd.readouterr().err
+    assert "write hydra/launcher=slurm; a job of local is one process here" in capfd.readouterr().err
     command("--multirun", *own, "seed=1,2", "hydra.sweeper.max_batch_size=1", LEFT, status=2)
     assert "hydra.launcher.wait is false, but a batch of" in capfd.readouterr().err
     assert submitted(project / "new") == [] and not (project / "outputs").exists()

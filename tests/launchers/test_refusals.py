@@ -34,7 +34,7 @@ WRONG = [
     ([LR, "hydra.sweeper.n_trails=3"], "hydra/sweeper=hyperband has no such key; nearest: hydra.sweeper.n_trials"),
     ([LR, "hydra.sweeper.min_resource=3"], "write 3st (steps), 3ep (epochs) or 3ex (examples)"),
     (
-        [LR, "hydra/launcher=submitit_local", "hydra.launcher.wait=false"],
+        [LR, "hydra/launcher=local", "hydra.launcher.wait=false"],
         "a search draws its next trials from the results",
     ),
     ([LR, 'hydra.sweeper.storage="sqlite:///x.db"', "hydra.sweeper.n_jobs=2"], "sqlite locks up"),

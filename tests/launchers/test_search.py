@@ -131,19 +131,19 @@ def test_a_search_ends_after_its_hours_with_what_it_has(tmp_path):
         ("4,5", ("gpus_per_trial=1", "trainer.devices=choice(1,2)"), "trainer.devices is 2, but hydra.sweeper.gpus_"),
         ("", ("gpus_per_trial=1",), "gpus_per_trial is 1, but this machine shows no GPU; leave it out"),
         ("4,5", ("gpus_per_trial=0",), "hydra.sweeper.gpus_per_trial is 0 but must be >= 1"),
-        ("4,5", ("gpus_per_trial=1", "hydra/launcher=basic"), "but only hydra/launcher=submitit_local divides GPUs"),
+        ("4,5", ("gpus_per_trial=1", "hydra/launcher=basic"), "but only hydra/launcher=local divides GPUs"),
     ]),
 )  # fmt: skip
 def test_gpus_for_each_trial_that_cannot_be_given_are_refused_first(tmp_path, monkeypatch, visible, overrides, said):
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", visible)
     first, *more = overrides
-    told = search(tmp_path / "s", DRAWN, "hydra/launcher=submitit_local", f"hydra.sweeper.{first}", *more, status=1)
+    told = search(tmp_path / "s", DRAWN, "hydra/launcher=local", f"hydra.sweeper.{first}", *more, status=1)
     assert said in told and "started" not in told and not (tmp_path / "s").exists()
 
 
 def test_a_local_trial_that_needs_too_many_gpus_is_refused_before_the_first_trial(tmp_path, monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,5")
-    drawn = ("hydra/launcher=submitit_local", "trainer.devices=choice(1,3)")
+    drawn = ("hydra/launcher=local", "trainer.devices=choice(1,3)")
     said = search(tmp_path / "s", *drawn, status=1)
     assert "trainer.devices is 3, but a trial on this machine can have 2 GPUs only; set trainer.devices to <= 2" in said
     assert "started" not in said and not (tmp_path / "s").exists()

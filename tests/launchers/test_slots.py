@@ -9,7 +9,7 @@ from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import HydraContext
 
-LOCAL = "hydra/launcher=submitit_local"
+LOCAL = "hydra/launcher=local"
 TIMEOUT = "hydra.launcher.timeout_min"
 
 

@@ -23,7 +23,7 @@ TRIALS, STEPS = 5, 4
 def command(folder: Path, storage_url: str, study_name: str) -> list[str]:
     return [
         sys.executable, str(PROGRAM), "--multirun", "hydra/sweeper=hyperband", "hydra/sweeper/sampler=random",
-        "hydra/launcher=submitit_local", f"hydra.sweeper.n_trials={TRIALS}", "hydra.sweeper.n_jobs=2",
+        "hydra/launcher=local", f"hydra.sweeper.n_trials={TRIALS}", "hydra.sweeper.n_jobs=2",
         "hydra.sweeper.pruner=none", f"hydra.sweeper.storage={storage_url}", f"hydra.sweeper.study_name={study_name}",
         f"hydra.sweep.dir={folder}", "lr=interval(0.0,1.0)", f"steps={STEPS}", "step_s=0.2",
     ]  # fmt: skip

@@ -76,7 +76,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, *search, "optimizer.lr=interval(1e-4,1e-3)")
     (several,) = (command for _, command in COMMANDS if "data=mixture" in command and "questions" in command)
     run(folder, *made_small(several, folder)[1:], "hydra.run.dir=outputs/several")
-    grid = ("--multirun", "hydra/launcher=submitit_local", "hydra.sweep.dir=outputs/grid", "seed=1,2")
+    grid = ("--multirun", "hydra/launcher=local", "hydra.sweep.dir=outputs/grid", "seed=1,2")
     run(folder, "model=bert_tiny", *small, *RUN, *SHORT, *grid)
     run(folder, "run=outputs/mine", "format=huggingface", "out=exported", module="nlu.export")
     return folder

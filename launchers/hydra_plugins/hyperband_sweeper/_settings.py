@@ -90,7 +90,7 @@ class SearchSettings:
                 )
         if self._gpus_per_trial is not None and not self._is_local:
             found.append(
-                f"{GPUS} is {self._gpus_per_trial}, but only hydra/launcher=submitit_local divides GPUs among trials; "
+                f"{GPUS} is {self._gpus_per_trial}, but only hydra/launcher=local divides GPUs among trials; "
                 "leave it out, and set those of a job by hydra.launcher"
             )
         if not self.is_run and self.settings["keep"] in (keeping.RUNGS, keeping.ONLY_BEST):

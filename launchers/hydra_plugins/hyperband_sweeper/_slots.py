@@ -32,8 +32,6 @@ from nlu.jobs.queue import JobRefused
 from nlu.runs.provenance import usable_cores
 from nlu.sweeps.faults import last_line
 
-SUBMITIT = "hydra_plugins.hydra_submitit_launcher."
-"""launchers of another package that can be called from several threads"""
 LOCAL = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
 REMEDY = "; correct what hydra.launcher sets"
 NO_TIMEOUT_MIN = 60 * 24 * 60
@@ -162,7 +160,7 @@ class Slots:
         # OmegaConf detaches nodes from their tree while it copies them, so other threads must not read this copy.
         self._config, self._context, self._task = config.copy(), context, task
         self.target = str(config.hydra.launcher._target_)
-        self.is_threaded = self.target.startswith(SUBMITIT) or self.target in queue_launchers()
+        self.is_threaded = self.target in queue_launchers()
         self.gpus = Gpus(visible_gpus() if self.is_local else [])
         self._least_gpus = least_gpus
         self.count = self.gpus.at_once(least_gpus, wanted) if self.is_threaded else 1
@@ -188,7 +186,7 @@ class Slots:
         why = "runs jobs in this process" if self.target == BASIC else "may not be called from several threads"
         return (
             f"hydra.sweeper.n_jobs is {wanted}, but {name} {why}, so trials run one at a time; "
-            "hydra/launcher=submitit_local runs them side by side"
+            "hydra/launcher=local runs them side by side"
         )
 
     def next_ended(self, wait_s: float = 0.0) -> Ended | None:

@@ -23,7 +23,7 @@ class HyperbandSweeperConf:
     n_jobs: int = 1
     """Trials in flight."""
     gpus_per_trial: int | None = None
-    """GPUs of a trial of hydra/launcher=submitit_local; null = its trainer.devices"""
+    """GPUs of a trial of hydra/launcher=local; null = its trainer.devices"""
     direction: str | None = None
     """maximize | minimize; null = what the metric asks for"""
     objectives: list[Any] | None = None

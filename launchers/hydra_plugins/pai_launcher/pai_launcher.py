@@ -33,7 +33,6 @@ class PaiLauncher(queue_launcher.QueueLauncher):
     """Jobs on Alibaba Cloud's PAI: DLC, or PAI commands of MaxCompute."""
 
     queue = "pai"
-    keys = PaiLauncherConf
 
     @classmethod
     def open_queue(cls, context: QueueContext) -> Queue:

@@ -1,4 +1,4 @@
-"""Types and defaults of the launchers' keys. Hydra imports this at every start, so it imports little.
+"""Types and defaults of the keys of hydra/launcher=local and slurm. Hydra imports this at every start.
 
 The commands of nlu read conf/hydra/launcher/*.yaml, which explain the keys and take their types from
 `hydra/launcher/types`. Other programs that find this plugin have the same choices with the same defaults.
@@ -8,33 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from hydra_plugins.hydra_submitit_launcher.config import SlurmQueueConf
-
-LAUNCHERS = "hydra_plugins.queue_launcher.queue_launcher"
 
 
 @dataclass
 class LocalLauncherConf:
-    """Processes of this machine, started by submitit."""
+    """Processes of this machine. A null leaves a key to the command."""
 
-    _target_: str = f"{LAUNCHERS}.LocalLauncher"
+    _target_: str = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
+    gpus: int | None = None
     timeout_min: int | None = None
-    gpus_per_node: int | None = None
-    cpus_per_task: int | None = None
-    tasks_per_node: int | None = 1
-    mem_gb: int | None = None
-    nodes: int = 1
     name: str = "${hydra.job.name}"
-    stderr_to_stdout: bool = False
     submitit_folder: str = "${hydra.sweep.dir}/.submitit/%j"
-    wait: bool = True
-
-
-@dataclass
-class SubmititSlurmLauncherConf(SlurmQueueConf):
-    """Slurm with the keys of submitit's own plugin."""
-
-    _target_: str = f"{LAUNCHERS}.SlurmLauncher"
     wait: bool = True
 
 
@@ -42,7 +26,7 @@ class SubmititSlurmLauncherConf(SlurmQueueConf):
 class SlurmLauncherConf:
     """Jobs of Slurm, a grid as one array. A null leaves a key to the cluster's own default."""
 
-    _target_: str = f"{LAUNCHERS}.SlurmLauncher"
+    _target_: str = "hydra_plugins.queue_launcher.queue_launcher.SlurmLauncher"
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -70,17 +54,6 @@ class SlurmLauncherConf:
     wait: bool = True
 
 
-def register() -> None:
-    """Register the choices of hydra/launcher; two of them replace those of submitit's plugin."""
-    store = ConfigStore.instance()
-    nodes = {
-        "submitit_local": LocalLauncherConf,
-        "submitit_slurm": SubmititSlurmLauncherConf,
-        "slurm": SlurmLauncherConf,
-    }
-    for name, node in nodes.items():
-        for group in ("hydra/launcher", "hydra/launcher/types"):
-            store.store(group=group, name=name, node=node(), provider="queue_launcher", replace=True)
-
-
-register()
+for group in ("hydra/launcher", "hydra/launcher/types"):
+    ConfigStore.instance().store(group=group, name="local", node=LocalLauncherConf(), provider="queue_launcher")
+    ConfigStore.instance().store(group=group, name="slurm", node=SlurmLauncherConf(), provider="queue_launcher")

@@ -19,31 +19,24 @@ if TYPE_CHECKING:
 class QueueLauncher(Launcher):
     """Hands jobs to a queue, keeps a record of them, and follows them to their end.
 
-    A package can bring its own launcher: a subclass in hydra_plugins.NAME with a `queue` and a class method
-    `open_queue(context)`, see `nlu.jobs.queue.open_queue`.
+    A package can bring its own launcher: a subclass in hydra_plugins.NAME, see `nlu.jobs.queue.open_queue`.
     """
 
     queue = ""
-    """by which `nlu.jobs.queue` knows the queue"""
-    keys: Any = None
-    """the dataclass of its keys"""
 
     def __init__(self, **params: Any) -> None:
         self.params = {
             key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
             for key, value in params.items()
         }
-        self.config: DictConfig | None = None
-        self.task_function: TaskFunction | None = None
-        self.hydra_context: HydraContext | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+        self.config, self.hydra_context, self.task_function = config, hydra_context, task_function
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs; returns what each returned, in order. A cancelled or lost job returns an error that says so.
+        """Run the jobs; return what each returned, an error for a cancelled or lost one; nothing with `wait=false`.
 
-        With `wait=false` it returns an empty list. Raises JobRefused if the queue takes none of them.
+        Raises JobRefused if the queue takes none of them.
         """
         return self._launch(job_overrides, initial_job_idx).run()
 
@@ -55,31 +48,23 @@ class QueueLauncher(Launcher):
         return self._launch([job.job.overrides], job.job.number).follow_again(job)
 
     def check(self, job_overrides: Sequence[Sequence[str]], configs: Sequence[Mapping[str, Any]]) -> None:
-        """Check jobs, given with their configurations, as `launch` does before it hands them over.
-
-        Raises UserError with everything that is wrong.
-        """
+        """Raise UserError with all that is wrong with jobs, given with their configurations, as `launch` does."""
         launch = self._launch(job_overrides, 0)
         launch.require(launch.jobs, dict(enumerate(configs)))
 
-    def _launch(self, job_overrides: Sequence[Sequence[str]], first: int) -> "Launch":
+    def _launch(self, overrides: Sequence[Sequence[str]], first: int) -> "Launch":
         from ._impl import Launch
 
-        assert self.config is not None and self.hydra_context is not None and self.task_function is not None
-        return Launch(
-            self.queue, self.params, job_overrides, first, self.config, self.hydra_context, self.task_function
-        )
+        return Launch(self.queue, self.params, overrides, first, self.config, self.hydra_context, self.task_function)
 
 
 class LocalLauncher(QueueLauncher):
     """Processes of this machine, by submitit."""
 
     queue = "local"
-    keys = config.LocalLauncherConf
 
 
 class SlurmLauncher(QueueLauncher):
     """Jobs of Slurm, by submitit."""
 
     queue = "slurm"
-    keys = config.SlurmLauncherConf

@@ -98,9 +98,9 @@ def test_a_folder_with_too_long_a_name_is_refused_before_the_first_job(train):
     code, told = train("--multirun", "seed=1,2", subdir, f"note={'x' * 250}")
     assert code == 2 and "hydra.sweep.subdir makes a name of 2" in told and "exclude_keys=[KEY]" in told
     assert list(Path().iterdir()) == []
-    code, told = train(f"hydra.run.dir=run/{'x' * 256}", "hydra/launcher=submitit_local")
+    code, told = train(f"hydra.run.dir=run/{'x' * 256}", "hydra/launcher=local")
     assert code == 2 and "hydra.run.dir makes a name of 256 bytes, but" in told
-    code, told = train("--multirun", "seed=1,2", f"hydra.sweep.dir=runs/{'x' * 256}", "hydra/launcher=submitit_local")
+    code, told = train("--multirun", "seed=1,2", f"hydra.sweep.dir=runs/{'x' * 256}", "hydra/launcher=local")
     assert code == 2 and "hydra.sweep.dir makes a name of 256 bytes, but" in told
     code, told = train(f"hydra.run.dir={'/'.join(['x' * 250] * 20)}")
     assert code == 2 and "is too long; give a shorter name" in told and "Traceback" not in told
@@ -128,14 +128,14 @@ def test_a_search_without_multirun_is_refused_instead_of_being_one_run(train):
 
 
 def test_a_launcher_also_accepts_one_run_but_neither_a_search_nor_several_values(train):
-    code, told = train("hydra/launcher=submitit_local", "hydra/sweeper=hyperband")
+    code, told = train("hydra/launcher=local", "hydra/sweeper=hyperband")
     assert code == 2 and "hydra/sweeper is hyperband, but without --multirun the command is one run" in told
-    code, told = train("hydra/launcher=submitit_local", "seed=1,2")
+    code, told = train("hydra/launcher=local", "seed=1,2")
     assert code == 2 and "seed=1,2: several values need --multirun" in told
     assert list(Path().iterdir()) == []
     assert train("hydra/launcher=basic", "hydra.run.dir=run")[0] == 0
     # What only shows the configuration submits nothing.
-    assert train("hydra/launcher=submitit_local", "dry_run=true", "hydra.run.dir=shown") == (0, "ran 1\n")
+    assert train("hydra/launcher=local", "dry_run=true", "hydra.run.dir=shown") == (0, "ran 1\n")
 
 
 def test_a_foreign_class_in_hydras_keys_is_refused_without_an_import(train, mine: Path):
