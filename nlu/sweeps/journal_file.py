@@ -29,6 +29,10 @@ class KernelLock:
         # Optuna shares one lock among threads, but each thread must release its own file.
         self._held = threading.local()
 
+    def __reduce__(self) -> tuple[type["KernelLock"], tuple[str]]:
+        # A copy, such as that of another process, holds nothing.
+        return KernelLock, (self._path,)
+
     def acquire(self) -> bool:
         with ExitStack() as held:
             held.enter_context(hold_lock(f"{self._path}.flock", wait_s=math.inf, what=self._path))

@@ -3,12 +3,16 @@
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
+from hydra_plugins.hyperband_sweeper._keeping import FILE, Keeper
+from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from nlu.storage.objects import ObjectStore
+from nlu.sweeps.goals import NO_GOALS
 from tests.launchers import test_runs
 from tests.launchers.searches import states, study
 from tests.launchers.test_runs import search
@@ -63,3 +67,17 @@ def test_the_mirrors_of_trials_lose_the_same_also_if_the_search_continues_elsewh
         assert {(key[0], key[2]) for key in keys} == {(str(best), "best-1")}
         shutil.rmtree(folder)
         search(folder, *options)
+
+
+def test_a_search_goes_on_where_the_note_of_a_removal_cannot_be_written(tmp_path):
+    (tmp_path / "0" / "checkpoints").mkdir(parents=True)
+    (tmp_path / FILE).mkdir()
+    plan = SimpleNamespace(
+        folder=tmp_path, settings={"keep": "best"}, is_run=True, mirror=None, direction="maximize", goals=NO_GOALS
+    )
+    said = []
+    keeper = Keeper(plan, lambda text, style: said.append(text))
+    ended = FrozenTrial(0, TrialState.FAIL, None, None, None, {}, {}, {}, {}, {}, 0)
+    keeper.update([ended])
+    assert len(said) == 1 and "of trial 0" in said[0] and FILE in said[0]
+    assert not (tmp_path / "0" / "checkpoints").exists()

@@ -1,6 +1,7 @@
 """A journal file stays readable and unlocked after any writer is killed."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -74,3 +75,15 @@ def test_several_writers_lose_nothing(tmp_path):
         process.communicate()
         assert process.returncode == 0
     assert [trial.number for trial in load(path).trials] == list(range(60))
+
+
+def test_a_journal_passes_to_another_process_also_while_its_lock_is_held(tmp_path):
+    path = tmp_path / "journal.log"
+    storage = JournalStorage(journal_file(str(path)))
+    optuna.create_study(study_name="s", storage=storage).ask()
+    lock = storage._backend._lock
+    lock.acquire()
+    sent = pickle.dumps(storage)
+    lock.release()
+    optuna.load_study(study_name="s", storage=pickle.loads(sent)).ask()
+    assert [trial.number for trial in load(path).trials] == [0, 1]

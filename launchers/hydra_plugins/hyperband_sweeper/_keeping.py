@@ -41,9 +41,9 @@ class Keeper:
             if self._freed.get(str(number)) == left or time.monotonic() < self._away_until_s:
                 continue
             if self._free(number, keeps_best):
-                # Only now: after a kill amid the removal, it is repeated.
                 self._freed[str(number)] = left
-                self._note()
+                # Only now: after a kill amid the removal, it is repeated.
+                self._note(number)
 
     def end(self, trials: Sequence[FrozenTrial]) -> None:
         """Remove what is left at the end, also of runs that were fetched from their mirrors after their removal."""
@@ -76,7 +76,9 @@ class Keeper:
 
     def _complain(self, number: int, error: Exception) -> None:
         if not self._has_complained:
-            self._say(f"checkpoints of trial {number} stay for now: {error}", style="yellow")
+            self._say(
+                f"checkpoints of trial {number} stay for now, or their removal is not noted: {error}", style="yellow"
+            )
             self._has_complained = True
 
     def _free_here(self, number: int, keeps_best: bool) -> bool:
@@ -86,5 +88,8 @@ class Keeper:
             return False
         return True
 
-    def _note(self) -> None:
-        write_json(self._path, {"freed": self._freed})
+    def _note(self, number: int) -> None:
+        try:
+            write_json(self._path, {"freed": self._freed})
+        except OSError as error:
+            self._complain(number, error)
