@@ -1,9 +1,13 @@
-"""Compressed files, unpacked into the cache, so that whoever reads them meets plain ones."""
+"""Compressed files, unpacked into the cache, so that whoever reads them meets plain ones; archives, unpacked safely."""
 
 import logging
 import lzma
 import shutil
+import tarfile
 import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,19 +33,41 @@ def unpacked(path: Path) -> Path:
 
     def write(folder: Path) -> Path:
         copy = folder / plain_name(path.name)
-        try:
-            with _opened(path) as source, open(copy, "wb") as file:
-                shutil.copyfileobj(source, file, 1 << 20)
-        except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile) as error:
-            # An error with a number is one of the disk.
-            if getattr(error, "errno", None) is not None:
-                raise
-            raise DataError(f"{shown} cannot be unpacked ({error}); give it whole, or unpacked") from None
+        with _damage(shown), _opened(path) as source, open(copy, "wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
         return copy
 
     copy = entry.find() or entry.fill(Reference(shown, "", None, "file"), write, action="unpacking")
     show_as(copy, shown)
     return copy
+
+
+def unpack(archive: Path, folder: Path, source: str) -> None:
+    """Unpack a zip or tar archive into a folder, and nothing outside of it; `source` names the archive in errors.
+
+    Raises DataError for a damaged archive, and for a tar archive with a link, path or device that leads elsewhere.
+    """
+    with _damage(source):
+        # The content decides, since the suffix may be wrong.
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as opened:
+                opened.extractall(folder)
+        else:
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder, filter="data")
+
+
+@contextmanager
+def _damage(source: str) -> Iterator[None]:
+    """Raise DataError if the content of a file is the fault."""
+    try:
+        yield
+    # zipfile raises RuntimeError for a member with a password.
+    except (OSError, EOFError, RuntimeError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
+        # An error with a number is one of the disk.
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise DataError(f"{source} cannot be unpacked ({error}); give it whole, or unpacked") from None
 
 
 def _opened(path: Path) -> IO[bytes] | Any:

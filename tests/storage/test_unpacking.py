@@ -2,15 +2,18 @@
 
 import bz2
 import gzip
+import io
 import lzma
+import tarfile
 import zipfile
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
 from nlu.config.errors import DataError
 from nlu.config.words import with_origins
-from nlu.storage.unpacking import unpacked
+from nlu.storage.unpacking import unpack, unpacked
 
 CONTENT = "one\nzwei\n三\n".encode() * 1000
 
@@ -62,3 +65,34 @@ def test_an_archive_of_several_files_is_refused_with_their_number(tmp_path, cach
     zipped(tmp_path / "a.zip", {"a.csv": CONTENT, "b.csv": CONTENT})
     with pytest.raises(DataError, match=r"a\.zip holds 2 files, not one; unpack it"):
         unpacked(tmp_path / "a.zip")
+
+
+def tarred(path, files):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+@pytest.mark.parametrize(("make", "name"), [(zipped, "a.zip"), (tarred, "a.tar.gz")])
+def test_an_archive_is_unpacked_within_its_folder_or_refused(make, name, tmp_path):
+    make(tmp_path / name, {"./a/x": b"x", "b": CONTENT})
+    unpack(tmp_path / name, tmp_path / "out", "weights")
+    assert (tmp_path / "out/a/x").read_bytes() == b"x" and (tmp_path / "out/b").read_bytes() == CONTENT
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:100])
+    with pytest.raises(DataError, match="weights cannot be unpacked"):
+        unpack(tmp_path / name, tmp_path / "cut", "weights")
+    make(tmp_path / name, {"deep/../../evil.txt": b"evil"})
+    with suppress(DataError):
+        unpack(tmp_path / name, tmp_path / "inner" / "out", "weights")
+    assert not [path for path in tmp_path.rglob("evil.txt") if tmp_path / "inner" / "out" not in path.parents]
+
+
+def test_a_link_out_of_an_archive_is_refused(tmp_path):
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        link = tarfile.TarInfo("passwords")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    with pytest.raises(DataError, match="weights cannot be unpacked"):
+        unpack(tmp_path / "a.tar.gz", tmp_path / "out", "weights")
