@@ -21,7 +21,7 @@ from nlu.config.errors import DataError, UserError
 from nlu.config.variables import ENDPOINT, KEY, PLACE, SECRET, TOKEN, name_of
 from nlu.storage.backend import download_progress
 from nlu.storage.cache import Entry
-from nlu.storage.role_keys import ROLE_URI, RoleKeys, has_role
+from nlu.storage.role_keys import has_role, role_keys
 
 VARIABLES = (name_of("alibaba cloud", KEY), name_of("alibaba cloud", SECRET), name_of("maxcompute", ENDPOINT))
 TUNNEL = name_of("maxcompute", PLACE)
@@ -91,7 +91,7 @@ def client_of(project: str, endpoint: str, **more: str) -> Any:
 
     id, secret, token = (os.environ.get(name_of("alibaba cloud", role)) for role in (KEY, SECRET, TOKEN))
     if has_role(VARIABLES[0]):
-        account = CredentialProviderAccount(RoleKeys(os.environ[ROLE_URI]))
+        account = CredentialProviderAccount(role_keys())
     else:
         account = StsAccount(id, secret, token) if token else CloudAccount(id, secret)
     return ODPS(account=account, project=project, endpoint=endpoint, **more)
