@@ -42,7 +42,7 @@ class Reference:
 def parse_reference(text: str, what: str) -> Reference:
     """Parse a reference. Raises UserError if it is empty, contains a secret or has a sha256 without 64 hex digits."""
     if found := found_in(text):
-        raise UserError(f"{what} {hide(text)} holds {found[0]}; leave it out, and {remedy(text)}")
+        raise UserError(f"{what} {hide(text)} holds {found}; leave it out, and {remedy(text)}")
     location, mark, digest = text.partition("#sha256=")
     if not location.strip():
         raise UserError(f"the reference {text!r} of the {what} is empty; set a path or a URL")

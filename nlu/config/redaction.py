@@ -15,30 +15,24 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nlu.config.variables import SECRET_NAMES, name_of
+from nlu.config.variables import KEY, SECRET, SECRET_NAMES, VARIABLES
 
 HIDDEN = "***"
 LAUNCHER = "hydra.launcher"
 LAUNCHER_LINES = ("setup", "modules", "additional_parameters", "srun_args")
 """keys of a launcher that contain shell lines or options of a queue, and therefore possibly secrets"""
 FILE_NAMES = (
-    ".env*", "*.env", "*secret*", "*credential*", "*password*", "*passwd*", "*api_key*", "*apikey*", "*.pem", "*.key",
-    "*.p12", "*.pfx", "*.kdbx", "*.keytab", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc",
-    "_netrc", ".pypirc", ".npmrc", ".pgpass", ".htpasswd", ".git-credentials", "token", "token.txt", "*_token",
-    "*_token.txt", "*_token.json", "odps_config*.ini", "odps.conf", ".ossutilconfig*", ".aws", ".aliyun",
-    ".alibabacloud", ".kaggle", "kaggle.json",
+    ".env*", "*.env", "*secret*", "*credential*", "*password*", "*api_key*", "*.pem", "*.key", "*.p12", "id_rsa*",
+    "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", ".pypirc", ".npmrc", ".pgpass", "token", "token.txt", "*_token",
+    "*_token.txt", "odps_config*.ini", ".ossutilconfig*", ".aws", ".aliyun", ".alibabacloud", "kaggle.json",
 )  # fmt: skip
 _SECRET_NAME = re.compile(
     r".*(secret|password|passwd|passphrase|bearer|connection_?string"
     r"|(api|access|private|account|signing|encryption|ssh|client|auth|app)_?key).*"
-    r"|(.+_)?(token|pwd|jwt)|fsspec_.+_(key|pass)|pass|auth|authorization|cookie|credentials?"
+    r"|(.+_)?(token|jwt)|.+_pwd|fsspec_.+_(key|pass)|pass|auth|authorization|cookie|credentials?"
 )
-_SPECIAL_TOKEN = re.compile(
-    r"(.+_)?(pad|mask|unk|unknown|cls|sep|bos|eos|special|start|end|begin|first|last|next|previous|current|new|extra"
-    r"|prompt|query|document|user|system|assistant|image|audio|video|word|per|each|max|min|n|num)_token"
-)
+_SPECIAL_TOKEN = re.compile(r"(.+_)?(pad|mask|unk|cls|sep|bos|eos|special|image|per|max|min|n|num)_token")
 """names of a tokenizer's special tokens, and of numbers of tokens"""
-_SHELL_FOLDERS = ("PWD", "OLDPWD")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Keys of these services have a form by which they are recognized in any text.
 _FORM = re.compile(
@@ -49,7 +43,7 @@ _FORM = re.compile(
 )
 _NAMED = re.compile(r"(?<![\w.-])(?P<quote>['\"]?)(?P<name>[A-Za-z_][\w.-]{0,127})(?P=quote)(?P<sign>=|\s?:\s?)")
 _VALUE = re.compile(r"(?![{\[(])(\"[^\"\n]*\"|'[^'\n]*'|[^\s'\",;&#)}\]]+)")
-_KEY = re.compile(r"(?<![\w.-])(?P<name>[\w.-]+)['\"]?\s*:")
+_KEY = re.compile(r"(?<![\w.-])([\w.-]+)['\"]?\s*:")
 _AUTHORIZATION = re.compile(
     r"(?P<before>\b(authorization['\"]?\s*[:=]\s*['\"]?(\w+\s+)?|bearer\s+(?=\S*\d)))"
     r"(?!\$|bearer\b|basic\b|\*\*\*)[^\s'\",;]{6,}",
@@ -61,60 +55,50 @@ _WORD = re.compile("[a-z]{1,15}")
 """These are ordinary words too, as in PGPASSWORD=postgres; they are hidden only after the name of a secret."""
 _FROM_ELSEWHERE = re.compile(r"\$\{[\w.:]+(,\s*(null|''|\"\")?\s*)?\}")
 """an interpolation without a value, such as ${oc.env:HF_TOKEN}"""
-_IN_BRACKETS = re.compile(r"\[.*\]|<.*>")
 # The bound keeps the search for a scheme in a long word from taking quadratic time.
 ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,31})://(?P<rest>[^\s'\"<>]*)")
 QUERY_VALUE = re.compile(r"(?P<before>[?&;#](?P<key>[^=&;#?]+)=)(?P<value>[^&;#]+)")
-QUERY_KEY = re.compile(r"\w*(passw|token|signature|credential)\w*|key|sig|pw|sas")
+QUERY_KEY = re.compile(r"\w*(passw|token|signature|credential)\w*|key|sig|pw|pwd|sas")
 """names of secrets in the query of an address, besides the usual ones"""
 SECRET_USER_SCHEMES = {"http", "https", "s3", "s3a", "oss", "gs", "gcs"}
 """schemes without login names: the part before @ is a token or key"""
-REVISION_SCHEMES = {"hf", "pypi"}
-"""schemes in which a revision follows @"""
 PASSWORD_OF_ANY_CHARACTERS = re.compile(r"(?!\[)[^/@:?#]*:(?!\d*(?:[/?#]|$))[^@]*@")
 
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Return whether a key or variable with this name is secret, in any notation: HF_TOKEN, hf-token, hub.hfToken."""
-    last = name.rpartition(".")[2]
-    if last in _SHELL_FOLDERS:
-        return False
-    plain = _HUMP.sub("_", last).lower().replace("-", "_")
-    return plain in SECRET_NAMES or (
-        _SECRET_NAME.fullmatch(plain) is not None and _SPECIAL_TOKEN.fullmatch(plain) is None
-    )
+    plain = _HUMP.sub("_", name.rpartition(".")[2]).lower().replace("-", "_")
+    is_secret = _SECRET_NAME.fullmatch(plain) is not None and _SPECIAL_TOKEN.fullmatch(plain) is None
+    return is_secret or plain in SECRET_NAMES
 
 
 def environment_values() -> list[str]:
     """Return the values of environment variables that hold secrets, longest first, without ordinary words."""
-    found = {value for name, value in os.environ.items() if is_secret_name(name)}
+    values = {value for name, value in os.environ.items() if is_secret_name(name)}
+    found = (value for value in values if len(value) >= SHORTEST_VALUE and not _WORD.fullmatch(value))
     # The longest first: otherwise a value that is a part of another one would leave the rest of that visible.
-    return sorted(
-        (one for one in found if len(one) >= SHORTEST_VALUE and not _WORD.fullmatch(one)), key=len, reverse=True
-    )
+    return sorted(found, key=len, reverse=True)
 
 
-def found_in(text: str) -> list[str]:
-    """Describe each secret that a text contains by its kind and place, never by its value."""
-    found = []
+def found_in(text: str, *, is_line: bool = False) -> str:
+    """Describe the first secret in a text by its kind and place, never by its value; empty if there is none.
+
+    In a shell line or queue option, a value that is assigned to the name of a secret counts too.
+    """
     for address in ADDRESS.finditer(text):
-        scheme, rest = address["scheme"].lower(), address["rest"]
-        if _user_length(scheme, rest):
-            found.append("a password or token before @")
-        found += [f"a secret in its query ({pair['key']}=)" for pair in QUERY_VALUE.finditer(rest) if _is_secret(pair)]
+        if _user_length(address["scheme"].lower(), address["rest"]):
+            return "a password or token before @"
+        for pair in filter(_is_secret, QUERY_VALUE.finditer(address["rest"])):
+            return f"a secret in its query ({pair['key']}=)"
+    if is_line and (name := next((name for name, _, _ in _assigned(text)), None)):
+        return f"a secret ({name}=)"
+    if is_line and _AUTHORIZATION.search(text):
+        return "a secret (authorization)"
     if _FORM.search(text):
-        found.append("what looks like a key or token")
-    if any(value in text for value in environment_values()):
-        found.append("the value of a variable that holds a secret")
-    return found
-
-
-def found_in_line(line: str) -> list[str]:
-    """Describe each secret in a shell line or queue option, including values assigned to the name of a secret."""
-    assigned = [f"a secret ({name}=)" for name, _, _ in _assigned(line)]
-    assigned += ["a secret (authorization)"] if _AUTHORIZATION.search(line) else []
-    return found_in(line) + assigned
+        return "what looks like a key or token"
+    is_known = any(value in text for value in environment_values())
+    return "the value of a variable that holds a secret" if is_known else ""
 
 
 def hide(text: str) -> str:
@@ -151,11 +135,10 @@ def hide_setting(argument: str) -> str:
     name = key.lstrip("+~-")
     if not equals:
         return hide(argument)
-    if name == LAUNCHER or (
-        name.startswith(f"{LAUNCHER}.") and not set(re.split(r"[.\[]", name)).isdisjoint(LAUNCHER_LINES)
-    ):
-        return f"{key}={HIDDEN}"
-    if any(map(is_secret_name, re.split(r"[./\[\]@:]", name))) or _maps_secret(value):
+    parts = re.split(r"[./\[\]@:]", name)
+    is_line = name == LAUNCHER or name.startswith(f"{LAUNCHER}.") and not set(parts).isdisjoint(LAUNCHER_LINES)
+    inner = _KEY.findall(value) if value.lstrip("'\"").startswith(("{", "[")) else []
+    if is_line or any(map(is_secret_name, [*parts, *inner])):
         return f"{key}={HIDDEN}"
     return hide(argument)
 
@@ -166,11 +149,11 @@ def without_secrets(config: object, key: str = "") -> Any:
     Outside Hydra's own keys, values that `credential_problems` accepts stay, since a run reads its config.yaml back.
     """
     if isinstance(config, Mapping):
-        # The inner values first: the value of a secret name may be a mapping, all of which is hidden then.
-        hidden = {name: without_secrets(value, f"{key}.{name}" if key else str(name)) for name, value in config.items()}
         return {
-            name: _all_hidden(value) if is_secret_name(str(name)) or _is_line(key, str(name)) else value
-            for name, value in hidden.items()
+            name: HIDDEN
+            if (is_secret_name(str(name)) or key == LAUNCHER and name in LAUNCHER_LINES) and _holds_anything(value)
+            else without_secrets(value, f"{key}.{name}" if key else str(name))
+            for name, value in config.items()
         }
     if isinstance(config, list | tuple):
         return [without_secrets(value, f"{key}[{number}]") for number, value in enumerate(config)]
@@ -181,40 +164,14 @@ def without_secrets(config: object, key: str = "") -> Any:
     return config
 
 
-def _is_line(parent: str, name: str) -> bool:
-    return parent == LAUNCHER and name in LAUNCHER_LINES
-
-
-def _all_hidden(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {name: _all_hidden(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_all_hidden(inner) for inner in value]
-    return value if _is_empty(value) or _is_elsewhere(value) else HIDDEN
-
-
-def _is_empty(value: object) -> bool:
-    return value is None or value == "" or isinstance(value, bool)
-
-
-def _is_elsewhere(value: object) -> bool:
-    return isinstance(value, str) and _FROM_ELSEWHERE.fullmatch(value) is not None
-
-
 def command_text(arguments: Sequence[str]) -> str:
     """Return a command as one shell line with its secrets hidden; a file of nlu becomes `python -m nlu.MODULE`."""
-    program, *rest = arguments
-    return shlex.join([*_as_typed(program), *map(hide_setting, rest)])
-
-
-def _as_typed(program: str) -> list[str]:
-    package = Path(__file__).parents[1]
-    try:
-        module = Path(program).resolve().relative_to(package).with_suffix("")
-    except ValueError:
-        return [hide_setting(program)]
-    parts = [package.name, *(part for part in module.parts if part != "__main__")]
-    return ["python", "-m", ".".join(parts)]
+    start, *rest = map(hide_setting, arguments)
+    path, package = Path(arguments[0]).resolve(), Path(__file__).parents[1]
+    if path.is_relative_to(package):
+        module = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__main__")
+        return shlex.join(["python", "-m", module, *rest])
+    return shlex.join([start, *rest])
 
 
 def is_secret_file(name: str) -> bool:
@@ -224,15 +181,12 @@ def is_secret_file(name: str) -> bool:
 
 def remedy(address: str) -> str:
     """Return what to do instead of writing a secret into an address."""
-    if address.lower().startswith(("http://", "https://")):
+    scheme = re.split("[+:]", address.lower().replace("s3a:", "s3:"))[0]
+    if scheme in ("http", "https"):
         return "fetch the file by hand and give its path, or give an address that needs none"
-    if address.lower().startswith(("postgresql", "mysql", "mariadb")):
-        return f"set it in the environment: {name_of('postgresql', 'secret')}, or a PGPASSFILE or PGSERVICEFILE"
-    if address.lower().startswith("oss://"):
-        return f"set it in the environment ({name_of('oss', 'key')}, {name_of('oss', 'secret')})"
-    if address.lower().startswith(("s3://", "s3a://")):
-        return f"set it in the environment ({name_of('s3', 'key')}, {name_of('s3', 'secret')})"
-    return "set it in the environment of the command, from where jobs and your code read it"
+    names = [one.name for one in VARIABLES if one.service == scheme and one.role in (KEY, SECRET)]
+    which = f" ({', '.join(names)})" if names else ""
+    return f"set it in the environment of the command{which}, from where jobs and your code read it"
 
 
 def credential_problems(config: object, key: str = "") -> Iterator[str]:
@@ -253,28 +207,21 @@ def credential_problems(config: object, key: str = "") -> Iterator[str]:
     elif isinstance(config, list | tuple):
         for number, value in enumerate(config):
             yield from credential_problems(value, f"{key}[{number}]")
-    elif isinstance(config, str) and (found := (found_in_line if key.startswith("hydra.") else found_in)(config)):
+    elif isinstance(config, str) and (found := found_in(config, is_line=key.startswith("hydra."))):
         yield (
-            f"{hide(key)} holds {found[0]}, which would end up in config.yaml, logs and process lists; leave it out, "
+            f"{hide(key)} holds {found}, which would end up in config.yaml, logs and process lists; leave it out, "
             f"and {remedy(config)}"
         )
 
 
 def _holds_anything(value: object) -> bool:
-    """Return whether a value under the name of a secret is one. Tokens in brackets, such as [CLS], are not."""
+    """Return whether a value under the name of a secret is one, and not empty or taken from elsewhere."""
     if isinstance(value, Mapping):
         return any(map(_holds_anything, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_holds_anything, value))
-    is_special = isinstance(value, str) and _IN_BRACKETS.fullmatch(value) is not None
-    return not (_is_empty(value) or is_special or _is_elsewhere(value) or value == HIDDEN)
-
-
-def _maps_secret(value: str) -> bool:
-    """Return whether the value of an override is a mapping or list that contains the name of a secret."""
-    if not value.lstrip("'\"").startswith(("{", "[")):
-        return False
-    return any(is_secret_name(one["name"]) for one in _KEY.finditer(value)) or bool(found_in_line(value))
+    is_elsewhere = isinstance(value, str) and _FROM_ELSEWHERE.fullmatch(value) is not None
+    return not (is_elsewhere or isinstance(value, bool) or value in (None, "", HIDDEN))
 
 
 def _assigned(text: str) -> Iterator[tuple[str, int, int]]:
@@ -315,7 +262,8 @@ def _user_length(scheme: str, rest: str) -> int:
     if at:
         is_secret = ":" in user or (scheme in SECRET_USER_SCHEMES and user)
         return len(user) + 1 if is_secret and user != HIDDEN else 0
-    if scheme in REVISION_SCHEMES:
+    # A revision follows their @.
+    if scheme in ("hf", "pypi"):
         return 0
     # An unquoted password may contain characters that end the authority.
     match = PASSWORD_OF_ANY_CHARACTERS.match(rest)

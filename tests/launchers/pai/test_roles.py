@@ -43,7 +43,7 @@ def in_s(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
 
 
-def test_keys_are_renewed_before_they_expire_and_kept_where_the_platform_does_not_answer(store):
+def test_keys_are_renewed_early_and_kept_where_the_platform_does_not_answer(store):
     oss, platform = store
     platform.role["Expiration"] = in_s(60)
     objects = ObjectStore("oss://bucket/runs", "mirror")
