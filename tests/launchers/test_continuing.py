@@ -80,8 +80,8 @@ def test_a_folder_that_holds_a_search_refuses_a_second_one(tmp_path):
     search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.n_trials=1", "hydra.sweeper.study_name=k2")
     before = sorted(folder.rglob("*"))
     said = search(folder, *ARGUMENTS, "step_s=0", "hydra.sweeper.study_name=k3", status=1)
-    assert f"{folder} holds the search k2; continue it with hydra.sweeper.study_name=k2" in said
-    assert "started" not in said
+    assert f"{folder} holds the search k2 from journal://{folder}/journal.log, not k3 in" in said
+    assert "continue it with hydra.sweeper.study_name=k2" in said and "started" not in said
     elsewhere = ("hydra.sweeper.study_name=k2", f"hydra.sweeper.storage={tmp_path}/other.log")
     said = search(folder, *ARGUMENTS, "step_s=0", *elsewhere, status=1)
     assert f"holds the search k2 from journal://{folder}/journal.log" in said and "started" not in said
@@ -97,6 +97,16 @@ def test_a_search_continues_in_the_folder_that_it_was_moved_to(tmp_path, unbroke
     # Its study keeps the name of the folder in which it began.
     (tmp_path / "moved").rename(tmp_path / "s")
     assert [trial.params["lr"] for trial in trials(tmp_path / "s")] == unbroken[0]
+
+
+def test_a_search_with_its_storage_elsewhere_continues_in_a_moved_folder_and_in_no_other(tmp_path, unbroken):
+    stored = ("step_s=0", f"hydra.sweeper.storage={tmp_path}/elsewhere.log", "hydra.sweeper.study_name=k")
+    search(tmp_path / "s", *ARGUMENTS, *stored, "hydra.sweeper.n_trials=2")
+    (tmp_path / "s").rename(tmp_path / "moved")
+    said = search(tmp_path / "moved", *ARGUMENTS, *stored)
+    assert "continuing: 2 trials finished" in said and "trial 4 finished" in said
+    said = search(tmp_path / "another", *ARGUMENTS, *stored, status=1)
+    assert f"belongs to the sweep folder {tmp_path}/moved, not {tmp_path}/another" in said
 
 
 @pytest.mark.thorough

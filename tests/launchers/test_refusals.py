@@ -88,7 +88,7 @@ ALSO_WRONG = [
     ([LR, "hydra.sweeper.sampler=null"], "hydra.sweeper.sampler is null"),
     ([LR, "hydra.sweeper.pruner={name: median, n_min_trials: 0}", "dry_run=true"], "pruner.n_min_trials is 0 but"),
     ([LR, "hydra.sweeper.reduction_factor=1", "dry_run=true"], "reduction_factor is 1 but must be >= 2"),
-    ([LR, "hydra.sweep.subdir=x"], "the folder of a trial must be found by its number"),
+    ([LR, "hydra.sweep.subdir=trial_${hydra:job.num}"], "but the folder of a trial is its number; leave it out"),
     (["seed=3"], "nothing is drawn"),
     (["+hydra.sweeper.params={scheduler: 'choice(one_cycle,exponentl)'}"], "unknown choice; nearest: exponential"),
     (["model=choice(bert_tiny,textcnn)", "model.heads=choice(1,2)"], "model.heads: unknown key"),

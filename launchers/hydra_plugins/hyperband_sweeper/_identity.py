@@ -1,6 +1,7 @@
 """Whether a study belongs to this search: what identifies it, and what may change when it continues."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from optuna.study import Study
@@ -11,6 +12,7 @@ from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.goals import Goals
 from nlu.sweeps.schedulers.scheduler import PAUSING
 from nlu.sweeps.space import space_differences
+from nlu.sweeps.storage import held_search
 
 SPACE, SHARED, FOLDER = "space", "shared", "folder"
 """user attributes of a study: the space, the values that all trials share, the sweep folder"""
@@ -21,8 +23,8 @@ def refuse_another(
 ) -> None:
     """Raise UserError if the attributes of a study are not those of a search with the attributes `now`."""
     before = study.user_attrs
-    # A journal inside the folder moves with it.
-    if before[FOLDER] != now[FOLDER] and settings["storage"] is not None:
+    # A folder that holds the search may have been moved; then its study is the same one.
+    if before[FOLDER] != now[FOLDER] and held_search(Path(now[FOLDER])) is None:
         raise UserError(
             f"{where} belongs to the sweep folder {before[FOLDER]}, not {now[FOLDER]}; set hydra.sweep.dir to that "
             "folder to continue it, or hydra.sweeper.study_name to another name"

@@ -24,6 +24,8 @@ from ._slots import LOCAL
 
 SAMPLERS = "hydra/sweeper/sampler"
 GPUS = "hydra.sweeper.gpus_per_trial"
+SUBDIRS = ("${hydra:job.num}", "${hydra.job.num}")
+"""what names the folder of a trial, in the words of nlu and of Hydra"""
 FREEZE_THAW = "freeze_thaw"
 """the pruner that draws the trials itself"""
 
@@ -104,10 +106,9 @@ class SearchSettings:
                 "key trial; choose hydra.sweeper.pruner=none"
             )
         sweep: Any = OmegaConf.to_container(self.config.hydra.sweep, resolve=False)
-        subdir = sweep["subdir"]
-        if "hydra:job.num" not in subdir and "hydra.job.num" not in subdir:
+        if sweep["subdir"] not in SUBDIRS:
             found.append(
-                f"hydra.sweep.subdir is {subdir}, but the folder of a trial must be found by its number; leave it out"
+                f"hydra.sweep.subdir is {sweep['subdir']}, but the folder of a trial is its number; leave it out"
             )
         if self.config.hydra.launcher.get("wait") is False:
             found.append(
