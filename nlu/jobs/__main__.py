@@ -201,7 +201,7 @@ def _log(rows: "Sequence[Listed]", number: int, lines: int) -> int:
 
 def _stop(folder: Path, numbers: Sequence[int]) -> int:
     from nlu.config.words import counted, numbered
-    from nlu.jobs.listing import cancel_job
+    from nlu.jobs.listing import cancel_jobs
     from nlu.sweeps.stops import stop_trials
 
     stopped = stop_trials(folder, numbers)
@@ -212,7 +212,7 @@ def _stop(folder: Path, numbers: Sequence[int]) -> int:
     for number in stopped:
         try:
             # Also if no search runs that would do so.
-            cancel_job(folder, number)
+            cancel_jobs(folder, [number])
         except (UserError, OSError) as error:
             print(f"nlu: trial {number}: {error}; its job ends when it reports next", file=sys.stderr)
     if stopped:

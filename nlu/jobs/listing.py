@@ -1,7 +1,7 @@
 """Jobs that an earlier command submitted into a folder: list, follow and cancel them."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,12 +176,12 @@ def recover(record: Submissions, cut: Sequence[Submitted]) -> None:
         record.refused([one.job for one, ticket in zip(own, tickets, strict=True) if ticket is None])
 
 
-def cancel_job(folder: Path, number: int) -> None:
-    """Cancel the newest job of a number that was submitted into a folder, if it has not ended.
+def cancel_jobs(folder: Path, numbers: Collection[int]) -> None:
+    """Cancel the newest job of each of these numbers that was submitted into a folder, if it has not ended.
 
-    Raises UserError if it cannot be cancelled from here, OSError if its queue does not answer.
+    Raises UserError if one cannot be cancelled from here, OSError if its queue does not answer.
     """
-    found = [one for one in latest([Submissions(folder)]) if one[1].job.number == number and one[1].ended is None]
+    found = [one for one in latest([Submissions(folder)]) if one[1].job.number in numbers and one[1].ended is None]
     ids = [one.ticket.id for _, one in found if one.ticket is not None]
     queue_of(found).cancel(ids)
 

@@ -4,10 +4,12 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.launchers.searches import LOCAL, runs, search, start, states, study, trials
+from nlu.jobs.submissions import Submissions
+from tests.launchers.searches import ENVIRONMENT, LOCAL, runs, search, start, states, study, trials
 
 ARGUMENTS = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=5", "step_s=0.2")
 
@@ -51,6 +53,43 @@ def test_a_killed_search_continues_under_the_same_numbers(tmp_path, unbroken, la
         # One that had begun and saved nothing yet begins again.
         assert steps == sorted(set(steps)) or (steps == [0, 0] and not saved[number]), "a step was computed twice"
         assert steps[0] == 0
+
+
+def test_a_search_started_again_follows_the_jobs_that_run_and_starts_no_second_ones(tmp_path):
+    folder = tmp_path / "s"
+    process = start(folder, *ARGUMENTS, *LOCAL)
+    wait_until(lambda: steps_saved(folder) >= 2)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    under_way = [number for number in range(5) if (folder / str(number) / "runs.txt").exists()]
+    said = search(folder, *ARGUMENTS, *LOCAL)
+    assert states(folder) == ["COMPLETE"] * 5
+    assert sorted(one.job.number for one in Submissions(folder).read()) == [0, 1, 2, 3, 4]
+    assert all(runs(folder, number) == [0] for number in under_way), said
+
+
+def test_a_search_started_again_knows_the_gpus_of_jobs_that_run_and_ends_those_jobs(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "CUDA_VISIBLE_DEVICES", "4,7")
+    folder, first = tmp_path / "s", "hydra.sweeper.enqueue=[{step_s:0.1},{step_s:600},{step_s:600}]"
+    arguments = ("step_s=interval(0,1000)", first, "hydra.sweeper.n_trials=3", *LOCAL)
+
+    def jobs(number: int) -> list[list[str]]:
+        """The process, the first step and the GPU of each job of a trial so far."""
+        path = folder / str(number) / "runs.txt"
+        return [line.split()[:3] for line in path.read_text().splitlines()] if path.exists() else []
+
+    process = start(folder, *arguments)
+    wait_until(lambda: jobs(1) and jobs(2))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert [jobs(number)[0][2] for number in range(3)] == ["4", "7", "4"]
+    process = start(folder, *arguments)
+    os.kill(int(jobs(2)[0][0]), signal.SIGKILL)
+    wait_until(lambda: len(jobs(2)) == 2)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert [[gpu for _, _, gpu in jobs(number)] for number in range(3)] == [["4"], ["7"], ["4", "4"]], said
+    assert not [pid for number in range(3) for pid, _, _ in jobs(number) if Path(f"/proc/{pid}").exists()], said
 
 
 @pytest.mark.thorough

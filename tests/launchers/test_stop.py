@@ -1,8 +1,6 @@
 """A search that ends while jobs are under way: what it waits for, what it says of them, what it asks."""
 
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,8 +35,8 @@ def ended(tmp_path, monkeypatch):
     """A function that ends a search with these jobs under way, after a signal or without one; returns its board."""
     from hydra_plugins.hyperband_sweeper import _failures
 
-    monkeypatch.setattr(_failures, "terminated", [], raising=False)
-    monkeypatch.setattr(_failures, "terminate_jobs", lambda: _failures.terminated.append(1))
+    monkeypatch.setattr(_failures, "cancelled", [], raising=False)
+    monkeypatch.setattr(_failures, "cancel_jobs", lambda folder, numbers: _failures.cancelled.append({*numbers}))
 
     def end(slots: Slots, running: set[int], number: int | None = None) -> Board:
         board = Board()
@@ -69,29 +67,7 @@ def test_jobs_of_this_machine_are_told_to_save_their_state_until_all_have_ended(
 
     slots = Slots([5, 2, 8], is_local=True)
     assert ended(slots, {2, 5, 8}).said == ["trials 2, 5, 8 are under way: they save their state and end"]
-    assert len(_failures.terminated) == 3 and slots.ends == []
-
-
-def test_only_jobs_are_terminated_among_the_processes_that_were_started_here():
-    from hydra_plugins.hyperband_sweeper._slots import terminate_jobs
-
-    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
-    job, other = (
-        subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("submitit.local._local", "tensorboard")
-    )
-    try:
-        for process in (job, other):
-            process.stdout.readline()
-        terminate_jobs()
-        assert job.wait(60) == -signal.SIGTERM
-        # It would have got its signal before the job did, or just after.
-        with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(0.2)
-    finally:
-        for process in (job, other):
-            process.kill()
-            process.wait()
-            process.stdout.close()
+    assert _failures.cancelled == [{2, 5, 8}, {2, 8}, {8}] and slots.ends == []
 
 
 def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path, monkeypatch):
@@ -111,7 +87,7 @@ def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path
         folder=tmp_path, settings=settings, n_trials=2, is_run=False, storage=SimpleNamespace(), spec={"name": "none"},
         composed_value=None, space=None, seed=0, centers={}, first=[],
         study=SimpleNamespace(get_trials=lambda deepcopy: [], user_attrs={}),
-        slots=SimpleNamespace(count=1, is_threaded=False),
+        slots=SimpleNamespace(count=1, is_threaded=False, open_jobs=lambda say: {}),
     )  # fmt: skip
     with pytest.raises(SystemExit) as end:
         _impl.Search(plan, lease=SimpleNamespace()).run()

@@ -49,7 +49,7 @@ def tests(arguments: list[str], accounting: bool) -> int:
         arguments = arguments[1:]
     else:
         kind += " and not thorough"
-    places = [FOLDER, FOLDER.parent / "launching/test_contract.py"]
+    places = [FOLDER, FOLDER.parent / "jobs/test_contract.py"]
     return within([sys.executable, "-m", "pytest", "-m", kind, *map(str, places), *arguments], accounting)
 
 

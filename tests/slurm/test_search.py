@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,15 @@ RATES = (1e-3, 2e-3, 3e-3, 4e-3)
 
 def begun(folder: Path) -> None:
     """Wait until every trial has logged some steps."""
-    deadline_s = time.monotonic() + PATIENCE_S
     tables = [folder / str(number) / "train.tsv" for number in range(len(RATES))]
-    while not all(table.exists() and len(table.read_text().splitlines()) > 2 for table in tables):
+    wait_until(lambda: all(table.exists() and len(table.read_text().splitlines()) > 2 for table in tables))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
         assert time.monotonic() < deadline_s, ask("squeue", "--states=all")
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def submitted(folder: Path) -> dict[int, Ticket]:
@@ -71,6 +76,31 @@ def test_a_search_survives_a_cancelled_a_requeued_and_a_lost_job(tmp_path):
         (rate,) = (override for override in overrides if "optimizer.lr=" in override)
         train(*data, rate.lstrip("- "), f"hydra.run.dir={tmp_path}/{number}")
         assert weights(folder / str(number), "best-1") == weights(tmp_path / str(number), "best-1")
+
+
+def test_a_search_started_again_asks_slurm_for_no_second_job_of_any_trial(tmp_path):
+    # A job takes a whole node, so that two of the four wait.
+    data, folder = (*files(tmp_path), *TINY, *LENGTH, "hydra.launcher.cpus=8"), tmp_path / "s"
+    drawn = f"optimizer.lr=choice({','.join(map(str, RATES))})"
+
+    def jobs() -> list[str]:
+        return sorted(ask("squeue", "--noheader", "--format=%i %T").splitlines())
+
+    process = search(folder, *data, drawn)
+    wait_until(lambda: [job.split()[1] for job in jobs()] == ["RUNNING"] * 2 + ["PENDING"] * 2)
+    process.kill()
+    process.communicate()
+    before, process = jobs(), search(folder, *data, drawn)
+    try:
+        wait_until(lambda: (folder / "sweep.log").read_text().count("its job goes on") == 4)
+        during = jobs()
+        said, _ = process.communicate(timeout=4 * PATIENCE_S)
+    finally:
+        process.kill()
+    print("before the kill:", *before, "after the restart:", *during, sep="\n    ")
+    assert process.returncode == 0 and states(folder) == ["COMPLETE"] * len(RATES), said
+    assert {job.split()[0] for job in during} <= {job.split()[0] for job in before}
+    assert sorted(one.job.number for one in Submissions(folder).read()) == [0, 1, 2, 3]
 
 
 @pytest.mark.without_accounting

@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.words import counted
+from nlu.jobs.listing import cancel_jobs
 from nlu.jobs.waiting import give_up
 from nlu.storage.temporary import Pauses
 from nlu.sweeps.channel import COMPLETE, FAILED, worked_s
 from nlu.sweeps.goals import is_infeasible
 
 from ._board import Board
-from ._slots import Slots, terminate_jobs
+from ._slots import Slots
 
 RESTARTS = Pauses(1.0, 60.0, 10)
 """the pauses of a trial whose jobs stop without progress; after the last one it is set aside"""
@@ -261,7 +263,8 @@ def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> Non
     board.say(f"{under_way}: {'it saves its state and ends' if one else 'they save their state and end'}")
     deadline_s = time.monotonic() + WAIT_S
     while left and time.monotonic() < deadline_s:
-        # Repeated, since a job that is just starting does not listen yet.
-        terminate_jobs()
+        # Repeated, since a job may be about to start.
+        with suppress(UserError, OSError):
+            cancel_jobs(folder, left)
         if (last := slots.next_ended(AGAIN_S)) is not None:
             left.discard(last.number)

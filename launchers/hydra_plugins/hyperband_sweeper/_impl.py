@@ -5,6 +5,7 @@ Every decision is stored before it takes effect, so that the search can be kille
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,9 +15,8 @@ from optuna.trial import FrozenTrial, TrialState
 from nlu.config import stopping
 from nlu.config.errors import UserError, print_error
 from nlu.runs.mirror import Mirror
-from nlu.storage.locks import is_locked
 from nlu.sweeps import steps
-from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON, lock_of
+from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON
 from nlu.sweeps.faults import last_line, machine_fault
 from nlu.sweeps.goals import MEASURED, best_of
 from nlu.sweeps.lease import Lease
@@ -61,7 +61,6 @@ class Search:
         """Keep all slots filled until n_trials are finished."""
         trials = self._trials()
         finished = [trial for trial in trials if trial.state in FINISHED]
-        # Trials of an earlier command: each gets a new launch, which finds out whether its job ended or is alive.
         self.waiting = [trial.number for trial in trials if steps.is_waiting(trial)]
         self.asked = len(trials)
         self.idle = Idle(self.plan.slots.count)
@@ -70,6 +69,7 @@ class Search:
             announce(self.board, self.plan, len(finished), len(self.waiting), sum(map(steps.is_paused, trials)))
             self.keeper = Keeper(self.plan, self.board.say)
             self.keeper.update(trials)
+            self._attach(trials)
             try:
                 with self.steps.answering(self._answer):
                     self._loop()
@@ -89,6 +89,20 @@ class Search:
                 self.board.say(line)
             if self.plan.slots.is_threaded:
                 self.board.say(f"idle slots: {self.idle.share:.1%} of the time in which trials remained")
+
+    def _attach(self, trials: Sequence[FrozenTrial]) -> None:
+        """Follow the jobs of an earlier command that still run or wait; only their trials need no new ones."""
+        for number, job in self.plan.slots.open_jobs(self.board.say).items():
+            if number >= len(trials) or trials[number].state in FINISHED:
+                continue
+            attributes, ticket = trials[number].user_attrs, job.ticket
+            assert ticket is not None, "open_jobs returns no others"
+            launch = attributes.get(LAUNCHES, 0)
+            folder = self.plan.folder / str(number)
+            self.running[number] = Running(folder, trials[number], attributes.get(ATTEMPT, 0), launch)
+            self.waiting = [other for other in self.waiting if other != number]
+            self.board.say(f"trial {number}: its job goes on ({job.queue} {ticket.id})")
+            self.plan.slots.attach(number, launch, job)
 
     def _end_jobs(self) -> None:
         end_jobs(self.plan.slots, set(self.running), self.plan.folder, self.board)
@@ -178,13 +192,6 @@ class Search:
         self.idle.changed(len(self.running), self._remaining())
         begun = "continues" if frozen.last_step is not None or attempt else "started"
         self.board.say(f"trial {number} {begun}: {parameters(values)}")
-        if is_locked(lock_of(self.plan.folder / str(number))):
-            # Such as one that outlived a search that was killed. If it asks for a decision, it gets one.
-            end = "pauses or ends" if self.steps.pauses else "ends"
-            self.board.say(
-                f"trial {number}: an earlier job of it still runs; its next job waits for that, until it {end} the "
-                "trial at the latest"
-            )
         self.plan.slots.launch(number, launch, self.plan.overrides(number, attempt, launch, values), need)
         self.steps.require_answered()
         return True

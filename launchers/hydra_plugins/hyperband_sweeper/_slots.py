@@ -3,14 +3,13 @@
 Trials on this machine divide its GPUs among them.
 """
 
-import contextlib
 import contextvars
 import logging
 import os
 import queue
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,14 +27,20 @@ from nlu.config.errors import UserError
 from nlu.config.submitted import raised_in, refusal_of, was_lost
 from nlu.config.words import counted
 from nlu.jobs import waiting
+from nlu.jobs.listing import open_jobs
 from nlu.jobs.queue import JobRefused
+from nlu.jobs.submissions import Submitted
 from nlu.runs.provenance import usable_cores
+from nlu.storage.temporary import Pauses
 from nlu.sweeps.faults import last_line
 
 LOCAL = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
 REMEDY = "; correct what hydra.launcher sets"
 NO_TIMEOUT_MIN = 60 * 24 * 60
 """the limit of a local job if the key is not set: a trial may take longer than the hour that submitit allows"""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+AGAIN_S = Pauses(1.0, 60.0)
+"""the pauses after which a queue that does not answer is asked again for jobs of an earlier command"""
 BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 
 
@@ -92,6 +97,12 @@ class Gpus:
         self._taken[number], self._free = self._free[:gpus], self._free[gpus:]
         return ",".join(self._taken[number])
 
+    def hold(self, number: int, names: Sequence[str]) -> None:
+        """Take the GPUs that the job of a trial was given by an earlier command."""
+        self._taken[number] = [name for name in names if name in self._free]
+        for name in self._taken[number]:
+            self._free.remove(name)
+
     def give_back(self, number: int) -> None:
         """Free the GPUs of a trial. They keep the order of the machine, so that neighbors are used together."""
         self._free = sorted(self._free + self._taken.pop(number, []), key=self._order.index)
@@ -99,7 +110,7 @@ class Gpus:
 
 def visible_gpus() -> list[str]:
     """Return the names of the GPUs that CUDA would see, without importing torch."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = os.environ.get(VISIBLE)
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
     # The driver lists its devices here, so neither torch nor a program of the vendor is needed.
@@ -204,6 +215,31 @@ class Slots:
     def launch(self, number: int, launch: int, overrides: Sequence[str], need: Need = Need()) -> None:  # noqa: B008
         """Start the job of a trial, for which GPUs must be free. `next_ended` returns how it ended."""
         own = [*overrides, *self._share_of_machine(number, need)]
+        self._run(number, launch, lambda launcher: launcher.launch([own], initial_job_idx=number))
+
+    def open_jobs(self, say: Callable[[str], None]) -> dict[int, Submitted]:
+        """Return the jobs of trials that an earlier command submitted and that have not ended, by trial.
+
+        Waits while their queue does not answer; `say` then gets the reason.
+        """
+        if self.target not in queue_launchers():
+            return {}
+        for number, pause_s in enumerate(AGAIN_S):
+            try:
+                return open_jobs(Path(self._config.hydra.sweep.dir))
+            except OSError as error:
+                if number == 0:
+                    say(f"the search waits, since it is not known which of its jobs still run: {error}")
+                if not waiting.pause(pause_s):
+                    break
+        return {}
+
+    def attach(self, number: int, launch: int, job: Submitted) -> None:
+        """Wait for a job of `open_jobs` as for one that was launched now; the GPUs that it was given are taken."""
+        self.gpus.hold(number, (job.job.variable(VISIBLE) or "").split(","))
+        self._run(number, launch, lambda launcher: launcher.attach(job))
+
+    def _run(self, number: int, launch: int, call: Callable[[Any], Sequence[JobReturn]]) -> None:
         try:
             launcher = self._launcher()
         except Exception as error:
@@ -212,19 +248,21 @@ class Slots:
         if not self.is_threaded:
             # A run in this process handles signals itself; other code of the job is interrupted.
             with stopping.at_once():
-                self._ended.put(self._launched(launcher, number, launch, own))
+                self._ended.put(self._launched(launcher, number, launch, call))
             return
         # The context identifies the search (nlu.jobs.waiting).
         context, self._unwanted[number] = contextvars.copy_context(), threading.Event()
         context.run(waiting.unwanted.set, self._unwanted[number])
-        work = partial(context.run, self._launch_apart, launcher, number, launch, own)
+        work = partial(context.run, self._launch_apart, launcher, number, launch, call)
         threading.Thread(target=work, name=f"trial-{number}", daemon=True).start()
 
-    def _launch_apart(self, launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> None:
+    def _launch_apart(
+        self, launcher: Launcher, number: int, launch: int, call: Callable[[Any], Sequence[JobReturn]]
+    ) -> None:
         # Only the search handles Ctrl-C, and ends its jobs itself. Processes that start here inherit the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            ended = self._launched(launcher, number, launch, overrides)
+            ended = self._launched(launcher, number, launch, call)
         except BaseException as error:
             # SystemExit would end only this thread, without a message, and the search would wait for it forever.
             ended = Ended(number, launch, None, error)
@@ -240,10 +278,11 @@ class Slots:
         self.gpus.give_back(number)
 
     @staticmethod
-    def _launched(launcher: Launcher, number: int, launch: int, overrides: Sequence[str]) -> Ended:
+    def _launched(
+        launcher: Launcher, number: int, launch: int, call: Callable[[Any], Sequence[JobReturn]]
+    ) -> Ended:
         try:
-            results = launcher.launch([list(overrides)], initial_job_idx=number)
-            return Ended(number, launch, results[0], None)
+            return Ended(number, launch, call(launcher)[0], None)
         except Exception as error:
             return Ended(number, launch, None, error)
 
@@ -268,7 +307,7 @@ class Slots:
             # Each process would otherwise start as many threads as there are cores.
             shares["OMP_NUM_THREADS"] = str(max(1, usable_cores() // (self.count * need.processes)))
         if (devices := self.gpus.take(number, need.gpus)) is not None:
-            shares["CUDA_VISIBLE_DEVICES"] = devices
+            shares[VISIBLE] = devices
         # Through the job's own configuration, since submitit starts it with the environment of this process.
         return [f"+hydra.job.env_set.{name}='{value}'" for name, value in shares.items()]
 
@@ -282,17 +321,3 @@ def queue_launchers() -> set[str]:
 def quiet_launchers() -> None:
     """Hide the line that a launcher logs for each job: the search prints its own."""
     logging.getLogger(BASIC.rpartition(".")[0]).setLevel(logging.WARNING)
-
-
-def terminate_jobs() -> None:
-    """Send SIGTERM to the processes that submitit started from this one; they pass it on to their jobs."""
-    children = Path(f"/proc/{os.getpid()}/task")
-    for listing in children.glob("*/children"):
-        found: list[str] = []
-        # The thread may have ended, and its file with it.
-        with contextlib.suppress(OSError):
-            found = listing.read_text().split()
-        for child in found:
-            with contextlib.suppress(OSError):
-                if b"submitit" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    os.kill(int(child), signal.SIGTERM)

@@ -8,7 +8,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from nlu.config.errors import UserError
-from nlu.jobs.listing import cancel_job
+from nlu.jobs.listing import cancel_jobs
 from nlu.sweeps.channel import PRUNED, worked_s
 from nlu.sweeps.steps import PART_ENDS, value_at_end
 
@@ -31,7 +31,7 @@ class Canceller:
             self._tried_s[number] = now_s
             # Otherwise the job ends by itself when it reports next, and it is cancelled again later.
             with suppress(UserError, OSError):
-                cancel_job(self._folder, number)
+                cancel_jobs(self._folder, [number])
         return is_first
 
 
