@@ -138,7 +138,7 @@ def test_a_search_continues_in_the_folder_that_it_was_moved_to(tmp_path, unbroke
     assert [trial.params["lr"] for trial in trials(tmp_path / "s")] == unbroken[0]
 
 
-def test_a_search_with_its_storage_elsewhere_continues_in_a_moved_folder_and_in_no_other(tmp_path, unbroken):
+def test_a_search_with_its_storage_elsewhere_continues_in_a_moved_folder_only(tmp_path, unbroken):
     stored = ("step_s=0", f"hydra.sweeper.storage={tmp_path}/elsewhere.log", "hydra.sweeper.study_name=k")
     search(tmp_path / "s", *ARGUMENTS, *stored, "hydra.sweeper.n_trials=2")
     (tmp_path / "s").rename(tmp_path / "moved")

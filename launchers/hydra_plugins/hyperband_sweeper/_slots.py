@@ -222,7 +222,7 @@ class Slots:
 
         Waits while their queue does not answer; `say` then gets the reason.
         """
-        if self.target not in queue_launchers():
+        if not self.is_threaded:
             return {}
         for number, pause_s in enumerate(AGAIN_S):
             try:
@@ -278,9 +278,7 @@ class Slots:
         self.gpus.give_back(number)
 
     @staticmethod
-    def _launched(
-        launcher: Launcher, number: int, launch: int, call: Callable[[Any], Sequence[JobReturn]]
-    ) -> Ended:
+    def _launched(launcher: Launcher, number: int, launch: int, call: Callable[[Any], Sequence[JobReturn]]) -> Ended:
         try:
             return Ended(number, launch, call(launcher)[0], None)
         except Exception as error:
