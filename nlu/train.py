@@ -89,9 +89,23 @@ def run(composed: DictConfig, run_dir: Path) -> int:
         from nlu.training.processes import launch
 
         return launch(Run.of(config, choices_of(hydra)), run_dir, command_line(hydra))
+    except Exception as error:
+        if hydra.mode == RunMode.MULTIRUN and composed.get("trial") is None:
+            keep_reason_of_job(run_dir, error)
+        raise
     finally:
         if made_by_hydra and run_dir.is_dir() and not any(run_dir.iterdir()):
             run_dir.rmdir()
+
+
+def keep_reason_of_job(run_dir: Path, error: Exception) -> None:
+    """Write why a job of a grid failed before its run began into its folder, where nlu.report finds it."""
+    from nlu.config.placement import placement
+    from nlu.runs.folder import has_begun
+    from nlu.runs.logs import record_end
+
+    if placement().is_first and not has_begun(run_dir):
+        record_end(run_dir, error)
 
 
 def mirror_of_job(mirror: str | None, run_dir: Path, hydra: DictConfig) -> str | None:

@@ -9,8 +9,9 @@ from nlu.diagnosis.check import Check, broken, warning
 from nlu.inference.evaluation import changed_commit, changed_versions
 from nlu.inference.locate import Located
 from nlu.inference.trained import scores_at
-from nlu.reports.runs import LOG, RunRecord, is_run
+from nlu.reports.runs import RunRecord, is_run
 from nlu.runs.checkpoint import read_order
+from nlu.runs.logs import LOG
 from nlu.runs.provenance import code_changes, starts_of
 from nlu.storage.files import read_json
 from nlu.training.ranks import Ranks
@@ -24,8 +25,8 @@ AGAIN = "train it again with this version to be sure"
 def ending(run: RunRecord) -> Check:
     """Report how the run ended. The score of a run that has not ended may still change."""
     if run.state == "failed":
-        return broken("state", f"failed: {run.error}", "correct that, then run its command with resume=auto")
-    if run.state in ("running", "unfinished"):
+        return broken("state", f"failed: {run.reason}", "correct that, then run its command with resume=auto")
+    if run.state in ("running", "stopped", "unfinished"):
         remedy = "wait for its end" if run.state == "running" else "run its command again with resume=auto"
         return warning("state", f"{run.state}, so its best checkpoint may be replaced", remedy)
     return Check("state", f"{run.state}, {run.examples or 0:,} examples seen")

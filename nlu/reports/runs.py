@@ -19,13 +19,14 @@ from nlu.config.keys import facts_of
 from nlu.config.members import own_name
 from nlu.config.schema import flat
 from nlu.config.targets import TARGET
+from nlu.runs.logs import LOG, End, end_of
 from nlu.runs.records import Cell, read_rows
 from nlu.storage.locks import is_locked
 
-State = Literal["complete", "pruned", "running", "failed", "unfinished"]
-STATES: tuple[State, ...] = ("complete", "pruned", "running", "failed", "unfinished")
-"""the best first"""
-CONFIG, RESULT, LOCK, LOG = "config.yaml", "result.json", ".lock", "log.txt"
+State = Literal["complete", "pruned", "running", "stopped", "failed", "unfinished"]
+STATES: tuple[State, ...] = ("complete", "pruned", "running", "stopped", "failed", "unfinished")
+"""the best first; an unfinished run was killed, so its log has no reason"""
+CONFIG, RESULT, LOCK = "config.yaml", "result.json", ".lock"
 TRAIN, VALID = "train.tsv", "valid.tsv"
 TRAIN_COLUMNS, VALID_COLUMNS = ("examples", "examples_per_s"), ("step", "examples", "set", "metric", "value")
 """the columns that reports read"""
@@ -34,7 +35,6 @@ INNER = frozenset({"checkpoints", "plots", "predictions"})
 CHILD = re.compile(r"(seed-\d+)?-?(fold-\d+)?")
 """names of the parts of a run with folds or seeds"""
 RUN_KEYS = frozenset({"task", "model", "data", "trainer"})
-LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\S+ (?P<level>[A-Z]+) (?P<message>.*)")
 Metrics = dict[str, dict[str, float | None]]
 
 
@@ -58,8 +58,8 @@ class RunRecord:
     examples: int | None = None
     """seen so far"""
     examples_per_s: float | None = None
-    error: str | None = None
-    """the last error of a failed run"""
+    reason: str | None = None
+    """why a failed or stopped run ended"""
     no_checkpoint: str | None = None
     """why a finished run kept no best checkpoint"""
 
@@ -118,8 +118,8 @@ def find_runs(folders: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
             try:
                 if is_run(path):
                     found[resolved] = read_run(path)
-                elif error := last_error(path):
-                    unread.append(f"{path} failed before it began: {error}")
+                elif (end := _end_of(path)) and end.state == "failed":
+                    unread.append(f"{path} failed before it began: {end.reason}")
             except DataError as error:
                 unread += error.problems
             except OSError as error:
@@ -150,8 +150,18 @@ def _job_folders(folder: Path, unread: list[str]) -> Iterator[Path]:
                 has_parts = True
             if not has_parts:
                 yield path
+            elif sentence := _end_between_parts(path):
+                unread.append(sentence)
         elif LOG in files:
             yield path
+
+
+def _end_between_parts(run_dir: Path) -> str | None:
+    """Return how a run ended of which all parts that have begun are complete, as a sentence; None for any other."""
+    if is_locked(run_dir / LOCK) or not all((path / RESULT).is_file() for path in parts(run_dir)):
+        return None
+    end = None if (run_dir / RESULT).is_file() else _end_of(run_dir)
+    return f"{run_dir} {end.state}: {end.reason}" if end else None
 
 
 def parts(run_dir: Path) -> list[Path]:
@@ -211,8 +221,8 @@ def read_run(folder: Path) -> RunRecord:
             examples_per_s=result.get("examples_per_s"),
             no_checkpoint=best.get("no_checkpoint"),
         )
-    state, error = _open_state(folder)
-    return RunRecord(**known, state=state, error=error, **_progress(folder, config))
+    state, reason = _open_state(folder)
+    return RunRecord(**known, state=state, reason=reason, **_progress(folder, config))
 
 
 def _are_values(metrics: object) -> bool:
@@ -318,29 +328,18 @@ def _with_whole(folder: Path) -> list[Path]:
 
 
 def _open_state(folder: Path) -> tuple[State, str | None]:
-    """Return the state of a run without a result: running if a process holds it, failed if its log ends in an error."""
+    """Return the state of a run without a result: running if a process holds it, else as its log ends."""
     # The lock ends with its process, so a run that was killed does not count as running.
     if any(is_locked(path / LOCK) for path in _with_whole(folder)):
         return "running", None
-    error = next((error for path in _with_whole(folder) if (error := last_error(path))), None)
-    return ("failed", error) if error else ("unfinished", None)
+    end = next((end for path in _with_whole(folder) if (end := _end_of(path))), None)
+    return (end.state, end.reason) if end else ("unfinished", None)
 
 
-def last_error(folder: Path) -> str | None:
-    """Return the error with which the log of a job ends, of a traceback only the last line; None without an error.
-
-    Raises DataError if the log cannot be read.
-    """
-    log = folder / LOG
-    with _named(log):
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    records = [(place, match) for place, line in enumerate(lines) if (match := LOG_LINE.fullmatch(line))]
-    # An error in the middle of a log was survived; only the last line tells how the job ended.
-    if not records or records[-1][1]["level"] not in ("ERROR", "CRITICAL"):
-        return None
-    place, record = records[-1]
-    last = next((line.strip() for line in reversed(lines[place:]) if line.strip()), "")
-    return last if record["message"].startswith("Traceback") else record["message"]
+def _end_of(folder: Path) -> End | None:
+    """Return how a job ended. Raises DataError if its log cannot be read."""
+    with _named(folder / LOG):
+        return end_of(folder)
 
 
 def _progress(folder: Path, config: dict[str, Any]) -> dict[str, Any]:

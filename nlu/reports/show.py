@@ -13,7 +13,7 @@ from nlu.display.tables import Column, count_text, fitted, metric_text, print_ta
 from nlu.metrics.repeats import OUT_OF_FOLD
 from nlu.reports.aggregate import Spread, TableRow, missing_folds
 from nlu.reports.columns import KeyColumns, differing_columns
-from nlu.reports.runs import RunRecord, parts
+from nlu.reports.runs import RunRecord, State, parts
 from nlu.runs.predictions import write_predictions
 from nlu.storage.copies import place_text
 from nlu.storage.files import plain
@@ -92,10 +92,12 @@ def _print_notes(rows: Sequence[TableRow], columns: KeyColumns) -> None:
             f"without a best checkpoint (trainer.save, trainer.save_above): {len(without)} of {len(runs)} runs",
             style="dim",
         )
-    for row in rows:
-        for run in row.runs:
-            if run.error:
-                print_table(f"failed: {path_text(run.folder)}: {run.error}", style="red")
+    ended: dict[tuple[State, str], list[Path]] = {}
+    for run in runs:
+        if run.reason:
+            ended.setdefault((run.state, run.reason), []).append(run.folder)
+    for (state, reason), folders in ended.items():
+        print_table(f"{state}: {folders_of(folders)}: {reason}", style="red" if state == "failed" else "dim")
 
 
 def _states(row: TableRow) -> str:
@@ -169,7 +171,7 @@ def _fields(spread: Spread | None) -> dict[str, float | None] | None:
 
 
 def _run_fields(run: RunRecord) -> dict[str, object]:
-    names = ("folder", "state", "seed", "fold", "metrics", "best_step", "examples", "examples_per_s", "error")
+    names = ("folder", "state", "seed", "fold", "metrics", "best_step", "examples", "examples_per_s", "reason")
     return {name: getattr(run, name) for name in names} | ({"note": run.note} if run.note else {})
 
 

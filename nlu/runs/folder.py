@@ -136,6 +136,11 @@ def checkpoint_to_continue(run_dir: Path, config: dict[str, Any]) -> Path | None
     return find_last(run_dir)
 
 
+def has_begun(run_dir: Path) -> bool:
+    """Return whether a folder holds more than what a run leaves that ends before it begins, or a folder of others."""
+    return run_dir.is_dir() and not all(_is_before_begin(run_dir / name) for name in _contents(run_dir))
+
+
 def _is_before_begin(path: Path) -> bool:
     if _is_repeat(path):
         return all(_is_before_begin(path / name) for name in _contents(path))

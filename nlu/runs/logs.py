@@ -1,14 +1,17 @@
 """Where the log of a run goes: one file per process, and the console for the first process.
 
-Only one process prints, and a second call does not duplicate handlers, so that the console stays readable.
+Only one process prints, and a second call does not duplicate handlers, so that the console stays readable. The last
+record of a run that is not complete says why it ended.
 """
 
 import logging
+import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
+from dataclasses import dataclass
 from logging.handlers import MemoryHandler
 from pathlib import Path
+from typing import Literal
 
 from nlu.config.console import traceback_of
 from nlu.config.errors import UserError
@@ -19,6 +22,12 @@ from nlu.display.progress import console, on_terminal
 LOGGER_NAMES = ("nlu", "py.warnings")
 HANDLER_PREFIX = "nlu:"
 EARLY_RECORDS = 10_000
+LOG = "log.txt"
+STOPPED = logging.INFO + 1
+"""the level of the record that says how a run that has stopped continues"""
+logging.addLevelName(STOPPED, "STOPPED")
+RECORD = re.compile(r"\d{4}-\d\d-\d\dT\S+ (?P<level>[A-Z]+) (?P<message>.*)")
+"""the first line of a record"""
 
 
 class HidingFormatter(logging.Formatter):
@@ -31,12 +40,15 @@ class HidingFormatter(logging.Formatter):
         return hide(with_origins(super().format(record)))
 
 
+IN_FILE = HidingFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z")
+
+
 class LineFormatter(HidingFormatter):
     """Formats the message only, with the level before it if it is above INFO."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record).rstrip()
-        return text if record.levelno <= logging.INFO else f"{record.levelname.lower()}: {text}"
+        return text if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {text}"
 
 
 class SharedConsoleHandler(logging.Handler):
@@ -81,20 +93,53 @@ def begin(run_dir: Path, rank: int, *, standalone: bool) -> None:
     set_up(None if standalone else run_dir, rank, on_console=standalone)
 
 
-@contextmanager
-def failures_kept() -> Iterator[None]:
-    """Write the traceback of an error of the block to the log file, unless it is the user's; the console has it
-    anyway."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        record = logging.LogRecord("nlu", logging.ERROR, "", 0, "%s", (traceback_of(error).rstrip(),), None)
-        for handler in logging.getLogger("nlu").handlers:
-            if isinstance(handler, logging.FileHandler):
-                handler.handle(record)
-        raise
+@dataclass(frozen=True)
+class End:
+    """How a run ended that is not complete."""
+
+    state: Literal["failed", "stopped"]
+    """a run that stopped continues, as after a signal"""
+    reason: str
+
+
+def end_of(run_dir: Path, rank: int = 0) -> End | None:
+    """Return the end that the last record of a log tells, of a traceback only its last line; None without one.
+
+    Raises OSError if the log cannot be read.
+    """
+    log = run_dir / _file_name(rank)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    # An error in the middle of a log was survived; only the last record tells how the run ended.
+    last = next((place for place in reversed(range(len(lines))) if RECORD.fullmatch(lines[place])), None)
+    record = RECORD.fullmatch(lines[last]) if last is not None else None
+    if record is None or record["level"] not in ("ERROR", "CRITICAL", "STOPPED"):
+        return None
+    reason = _reason("\n".join([record["message"], *lines[last:][1:]]))
+    return End("stopped" if record["level"] == "STOPPED" else "failed", reason)
+
+
+def record_end(run_dir: Path, end: Exception | str, rank: int = 0, *, level: int = logging.ERROR) -> None:
+    """Append why a run ended to its log, unless the log ends with that already. The console has it anyway.
+
+    `end` is an error or a sentence. A log that cannot be written, as on a full disk, stays as it is.
+    """
+    if isinstance(end, UserError):
+        text = " ".join("; ".join(end.sentences).splitlines())
+    else:
+        text = (end if isinstance(end, str) else traceback_of(end)).rstrip()
+    line = IN_FILE.format(logging.LogRecord("nlu", level, "", 0, "%s", (text,), None))
+    with suppress(OSError):
+        known = end_of(run_dir, rank)
+        if known is not None and known.reason == _reason(line.split(" ", 2)[2]):
+            return
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with open(run_dir / _file_name(rank), "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
+def _reason(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 def tear_down() -> None:
@@ -136,7 +181,10 @@ def _handlers(
 
 def _file_handler(run_dir: Path, rank: int) -> logging.Handler:
     run_dir.mkdir(parents=True, exist_ok=True)
-    name = "log.txt" if rank == 0 else f"log.rank{rank}.txt"
-    handler = logging.FileHandler(run_dir / name, mode="a", encoding="utf-8")
-    handler.setFormatter(HidingFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z"))
+    handler = logging.FileHandler(run_dir / _file_name(rank), mode="a", encoding="utf-8")
+    handler.setFormatter(IN_FILE)
     return handler
+
+
+def _file_name(rank: int) -> str:
+    return LOG if rank == 0 else f"log.rank{rank}.txt"

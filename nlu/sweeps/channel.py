@@ -25,11 +25,12 @@ from nlu.config import stopping
 from nlu.config.errors import EXIT_USER_ERROR, UserError, is_temporary
 from nlu.config.placement import placement
 from nlu.config.submitted import is_submitted, time_signal
+from nlu.runs.logs import LOG, record_end
 from nlu.storage.heartbeat import elapsed_s
 from nlu.storage.ledger import TakenOver
 from nlu.storage.locks import hold_lock
 from nlu.sweeps.brackets import PRUNER
-from nlu.sweeps.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault, record_failure
+from nlu.sweeps.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
 from nlu.sweeps.goals import MEASURED, QUANTITIES, Goals, quantities_of
 from nlu.sweeps.steps import ASKS, PART_ENDS, PART_VALUES, asks, is_answered, is_paused, is_stopped, until_of
 from nlu.sweeps.storage import open_storage
@@ -402,18 +403,16 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
         if placement().world_size > 1 and lost_a_peer(error):
             # The node of the other process failed, or that process writes the outcome. This one writes none, so that
             # the job can start again.
-            record_failure(run_dir, error)
+            record_end(run_dir, UserError(str(error)))
             raise
         if fault := machine_fault(error):
             log.error("%s; the trial will start again", fault)
-            # The log may be on the disk that is full.
-            with suppress(OSError):
-                record_failure(run_dir, error)
+            record_end(run_dir, error)
             trial.give_back(fault)
             return stopping.EXIT_REQUEUE
         # The log first: the outcome, which other machines read, names it.
-        file = record_failure(run_dir, error)
-        trial.finish(FAILED, run_dir, error=last_line(error), log_file=file)
+        record_end(run_dir, error)
+        trial.finish(FAILED, run_dir, error=last_line(error), log_file=run_dir / LOG)
         if isinstance(error, UserError):
             return EXIT_USER_ERROR
         raise
@@ -422,7 +421,7 @@ def _run(trial: TrialChannel, run_dir: Path, run: Callable[[], int]) -> int:
             trial.stopped(f"it was sent {number.name}")
         return status
     if status:
-        trial.finish(FAILED, run_dir, error=f"a process of it ended with status {status}", log_file=run_dir / "log.txt")
+        trial.finish(FAILED, run_dir, error=f"a process of it ended with status {status}", log_file=run_dir / LOG)
         return status
     # If another job has taken the trial over, its end may not be in the storage, nor its result here.
     if not trial.is_over and (run_dir / "result.json").is_file():
@@ -443,7 +442,7 @@ def _finish_with_result(trial: TrialChannel, run_dir: Path) -> None:
     if value is None or not math.isfinite(value):
         lacking = [f"{result['best']['metric']} is {value}"]
     if lacking:
-        trial.finish(FAILED, run_dir, error=", ".join(lacking), log_file=run_dir / "log.txt")
+        trial.finish(FAILED, run_dir, error=", ".join(lacking), log_file=run_dir / LOG)
         return
     state, sd = PRUNED if result["pruned"] else COMPLETE, result["best"].get("sd")
     trial.finish(state, run_dir, value=value, examples=result["examples"], sd=sd, measured=measured)

@@ -1,15 +1,12 @@
 """Faults that would have ended a trial with any values: of a machine, of another process, of a storage.
 
-And how any failure of a trial is written down.
+And how any failure of a trial is said on one line.
 """
 
 from __future__ import annotations
 
 import errno
 import re
-import time
-import traceback
-from pathlib import Path
 
 from nlu.config.errors import Temporary, UserError, causes
 from nlu.config.redaction import hide
@@ -83,16 +80,6 @@ def reason_of(error: BaseException) -> str:
     cause = error.__cause__ or error
     reason = str(getattr(cause, "orig", None) or cause).strip() or type(cause).__name__
     return reason.splitlines()[0]
-
-
-def record_failure(run_dir: Path, error: BaseException) -> Path:
-    """Append an error with its traceback to the log of a run; returns the file."""
-    text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception(error))
-    file = run_dir / "log.txt"
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with open(file, "a", encoding="utf-8") as stream:
-        stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} ERROR {hide(text.rstrip())}\n")
-    return file
 
 
 def last_line(error: BaseException) -> str:

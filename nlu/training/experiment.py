@@ -30,20 +30,20 @@ def run_experiment(config: Run, run_dir: Path, overrides: list[str]) -> int:
     """
     with stopping.listening():
         try:
-            with logs.failures_kept():
+            try:
                 status = _run(config, run_dir, overrides)
-        except stopping.Stopped as stopped:
-            status = stopping.exit_code(stopped)
-        except RuntimeError as error:
-            if not stopping.received() or not lost_a_peer(error):
-                raise
-            # The other ranks were asked to stop too, and one of them has ended.
-            status = stopping.exit_code()
+            except stopping.Stopped as stopped:
+                status = stopping.exit_code(stopped)
+            except RuntimeError as error:
+                if not stopping.received() or not lost_a_peer(error):
+                    raise
+                # The other ranks were asked to stop too, and one of them has ended.
+                status = stopping.exit_code()
+            if status:
+                log.log(logs.STOPPED, "%s", how_to_continue(config, run_dir))
         finally:
             if not config.is_standalone:
                 logs.tear_down()
-        if status:
-            _say_how_to_continue(run_dir, config.trainer.save)
     return status
 
 
@@ -56,14 +56,16 @@ def choose_kernels(device: torch.device) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def _say_how_to_continue(run_dir: Path, is_saved: bool) -> None:
+def how_to_continue(config: Run, run_dir: Path) -> str:
+    """Return why the run stopped, and what continues it, as a sentence."""
     # Without a signal, its trial was paused.
     name = stopping.sentence() if stopping.received() else "paused by the search"
-    if (run_dir / CONFIG).is_file():
-        how = "continues" if is_saved else "starts again at step 0, since trainer.save is false"
-        log.info("%s; the command with hydra.run.dir=%s resume=auto %s", name, run_dir, how)
-    else:
-        log.info("%s before the run had begun; the same command begins it", name)
+    if not config.is_standalone:
+        return f"{name}; the search continues it"
+    if not (run_dir / CONFIG).is_file():
+        return f"{name} before the run had begun; the same command begins it"
+    how = "continues" if config.trainer.save else "starts again at step 0, since trainer.save is false"
+    return f"{name}; the command with hydra.run.dir={run_dir} resume=auto {how}"
 
 
 def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
@@ -93,7 +95,8 @@ def _run(config: Run, run_dir: Path, overrides: list[str]) -> int:
     if status or not ranks.is_first:
         return status
     if not (run_dir / "result.json").is_file():
-        log.info(
+        log.log(
+            logs.STOPPED,
             "unfinished; the command with hydra.run.dir=%s resume=auto continues, without trainer.stop_after or with a "
             "later one than %s",
             run_dir,

@@ -35,10 +35,13 @@ from nlu.config.errors import EXIT_USER_ERROR, UserError
 from nlu.config.parent import end_with
 from nlu.config.placement import Placement, placement
 from nlu.config.schema import Run
+from nlu.runs import logs
+from nlu.runs.folder import CONFIG
+from nlu.runs.takeover import LOCK
 from nlu.storage.heartbeat import identity_of
-from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock
+from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock, is_locked
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
-from nlu.training.experiment import run_experiment
+from nlu.training.experiment import how_to_continue, run_experiment
 
 LOST_PEER_S = 30.0
 """how long a worker that lost another one waits, so that the error of that one is reported"""
@@ -53,11 +56,19 @@ MEETINGS, MEETING_LOCK = "nlu-meeting", ".lock"
 
 Work = Callable[[], int]
 """what each process calls; returns the exit status. It can be pickled: an importable function with its arguments"""
+Keep = Callable[[Exception | str | None], None]
 
 
 def launch(config: Run, run_dir: Path, overrides: list[str]) -> int:
     """Train a run and return the exit status. Raises the UserError of a worker."""
-    return spread(partial(run_experiment, config, run_dir, overrides), config.trainer.devices)
+
+    def keep(end: Exception | str | None) -> None:
+        # The run may not have begun, and another command may hold its folder by now.
+        if (run_dir / CONFIG).is_file() and not is_locked(run_dir / LOCK):
+            level = logs.STOPPED if end is None else logging.ERROR
+            logs.record_end(run_dir, end or how_to_continue(config, run_dir), level=level)
+
+    return spread(partial(run_experiment, config, run_dir, overrides), config.trainer.devices, keep)
 
 
 def count_of(devices: int | Literal["auto"], device: str) -> int:
@@ -74,12 +85,16 @@ def count_of(devices: int | Literal["auto"], device: str) -> int:
     return max(1, torch.cuda.device_count()) if device != "cpu" else 1
 
 
-def spread(work: Work, devices: int) -> int:
-    """Do the work here, or in a process for each device, and return the exit status; raises as `launch` does."""
+def spread(work: Work, devices: int, keep: Keep = lambda end: None) -> int:
+    """Do the work here, or in a process for each device, and return the exit status; raises as `launch` does.
+
+    `keep` gets the reason of an early end that the process of rank 0 could not keep: the error of another one, or None
+    if all were asked to stop.
+    """
     # cuBLAS is deterministic only with a fixed workspace, and reads this variable once.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     workers = placement().workers(devices)
-    return _work_together(work, workers, None) if workers else work()
+    return _work_together(work, workers, None, keep) if workers else work()
 
 
 def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
@@ -91,10 +106,10 @@ def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
     return _work_together(work, workers, limit_s)
 
 
-def _work_together(work: Work, workers: list[Placement], limit_s: float | None) -> int:
+def _work_together(work: Work, workers: list[Placement], limit_s: float | None, keep: Keep = lambda end: None) -> int:
     # The workers of one node meet at a file: another process may bind a port that was free before they do.
     with meeting_folder() as folder:
-        return _Workers(work, workers, limit_s, f"file://{folder}/store").wait()
+        return _Workers(work, workers, limit_s, f"file://{folder}/store").wait(keep)
 
 
 @contextmanager
@@ -120,6 +135,9 @@ class _Workers:
         self._is_asked = self._is_killed = False
         self._is_ended = False
         """whether this process has ended the others after one of them"""
+        self._is_known = False
+        self._cause: Exception | str | None = None
+        """why the first process ended that failed; None if that was rank 0, which has kept it, or is not known"""
         # A fork would copy threads' locks and CUDA's state, which do not work in a child.
         context = multiprocessing.get_context("spawn")
         self._processes: list[BaseProcess] = []
@@ -152,12 +170,23 @@ class _Workers:
         # Otherwise this process would keep the pipe open, and never read the end of a worker that dies.
         theirs.close()
 
-    def wait(self) -> int:
+    def wait(self, keep: Keep) -> int:
         with stopping.passed_on(self._pass_on):
             # A signal that came in this moment was passed on already.
             if (number := stopping.received()) is not None and not self._is_asked:
                 self._pass_on(number)
-            return self._wait()
+            try:
+                return self._wait()
+            finally:
+                if 0 in self._ranks:
+                    self._keep_reason(keep)
+
+    def _keep_reason(self, keep: Keep) -> None:
+        first = self._processes[self._ranks.index(0)]
+        if self._cause is not None and not stopping.received():
+            keep(self._cause)
+        elif stopping.received() and first.exitcode is not None and first.exitcode < 0:
+            keep(None)
 
     def _wait(self) -> int:
         sentinels = {process.sentinel: number for number, process in enumerate(self._processes)}
@@ -184,6 +213,7 @@ class _Workers:
                         stopping.tell_saved()
                         continue
                     number = reports.pop(ready)
+                    self._note_cause(number, report.cause if isinstance(report, _Failure) else report)
                     if isinstance(report, _Failure):
                         self._print(report, number, is_first=not failed)
                         failed.append(number)
@@ -232,12 +262,20 @@ class _Workers:
         sys.stderr.write(failure.trace)
         sys.stderr.flush()
 
+    def _note_cause(self, number: int, cause: Exception | str | None) -> None:
+        # One that lost another process is not the cause.
+        if cause is not None and not isinstance(cause, ProcessLost) and not self._is_known:
+            self._is_known = True
+            self._cause = cause if self._ranks[number] else None
+
     def _say_killed(self, number: int, by: int) -> None:
-        """Print that a worker was ended by a signal, which nobody else reports."""
+        """Print and keep that a worker was ended by a signal, which nobody else reports."""
         process = f"process {self._processes[number].pid}"
         who = f"rank {self._ranks[number]} ({process})" if len(self._ranks) > 1 else process
         why = ", as when the machine runs out of memory" if by == signal.SIGKILL else ""
-        _say(f"error: {who} was ended by {signal.Signals(by).name}{why}; a run continues with resume=auto")
+        said = f"{who} was ended by {signal.Signals(by).name}{why}; a run continues with resume=auto"
+        self._is_known, self._cause = True, said
+        _say(f"error: {said}")
 
     def _pass_on(self, number: int) -> None:
         if self._is_asked and number == signal.SIGINT:
@@ -274,6 +312,10 @@ class _Failure:
     """the error on one line"""
     error: Exception | None
     """what the command needs to know of it, to tell a full disk or a lost process from a bug"""
+
+    @property
+    def cause(self) -> Exception | str:
+        return self.error if isinstance(self.error, ProcessLost) else self.trace
 
 
 def _say(line: str) -> None:

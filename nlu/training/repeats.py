@@ -9,7 +9,7 @@ import logging
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from nlu.runs import logs
 from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, say_finished, write_config
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
+from nlu.training.ending import reason_kept
 from nlu.training.memory import release
 from nlu.training.parts import Trial
 from nlu.training.ranks import Ranks
@@ -137,7 +138,7 @@ def run_repeats(
     trained to the end of this stage, and the joint result is written once all are finished.
     """
     mean = RunningMean(trial) if config.trial is not None else None
-    with hold(run_dir) if ranks.is_first else nullcontext():
+    with hold(run_dir) if ranks.is_first else nullcontext(), ExitStack() as known:
         # Called for its checks: the folder must be empty or belong to this command. A repeat finds its own checkpoint.
         ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         if ranks.from_first((run_dir / "result.json").is_file()):
@@ -146,6 +147,7 @@ def run_repeats(
                     keep_note(folder, config.note)
             say_finished(run_dir, f"runs in {run_dir} are", config.data)
             return 0
+        known.enter_context(reason_kept(run_dir, ranks))
         begun = False
 
         def begin() -> None:
@@ -172,10 +174,11 @@ def run_repeats(
                 before_training=begin,
                 after_save=after_save,
             )
+            if begun:
+                # `run_single` has directed the log to the folder of the repeat.
+                logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
             if status:
                 return status
-            # `run_single` has directed the log to the folder of the repeat.
-            logs.set_up(run_dir, ranks.rank, on_console=config.is_standalone)
             if not ranks.from_first((run_dir / repeat.name / "result.json").is_file()):
                 # The end of its stage; that of the others comes at the same place.
                 is_unfinished = True

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import torch
@@ -35,6 +35,7 @@ from nlu.storage.settle import mark_whole
 from nlu.training import batch_search
 from nlu.training.best import scored_again
 from nlu.training.build import build_run
+from nlu.training.ending import reason_kept
 from nlu.training.loop import train
 from nlu.training.memory import REMEDY, is_out_of_memory
 from nlu.training.nonfinite import AboveMaxLoss, NonFinite
@@ -68,7 +69,7 @@ def run_single(
     shown = Progress(enabled=ranks.is_first, on_console=config.is_standalone)
     # Held until the end, so that a second command for the same folder is refused instead of mixing its files with
     # these.
-    with hold(run_dir) if ranks.is_first else nullcontext(), shown as progress:
+    with hold(run_dir) if ranks.is_first else nullcontext(), shown as progress, ExitStack() as known:
         checkpoint = ranks.from_first(checkpoint_to_continue(run_dir, config.to_config()) if ranks.is_first else None)
         # Without a checkpoint too: a finished run may have kept none.
         if (run_dir / RESULT).is_file():
@@ -77,6 +78,8 @@ def run_single(
                 keep_note(run_dir, config.note)
             say_finished(run_dir, f"run in {run_dir} is", config.data)
             return 0
+        # Only from here on is it known that the folder is that of this run.
+        known.enter_context(reason_kept(run_dir, ranks))
         # Nothing was written so far: a mistake of the user leaves the folder as it was.
         run = build_run(config, run_dir, ranks, progress, checkpoint, trial, after_save)
         # From here on, a signal must save the state.
@@ -95,11 +98,12 @@ def run_single(
                 raise
         if stopped:
             saved = "state saved" if config.trainer.save else "nothing saved (trainer.save=false)"
-            log.info("stopped after step %d, %s", run.state.step, saved)
+            log.log(logs.STOPPED, "stopped after step %d, %s", run.state.step, saved)
             run.journal.end("stopped")
             return stopping.exit_code()
         if not run.is_complete:
-            log.info(
+            log.log(
+                logs.STOPPED,
                 "stopped after step %s of %s, as trainer.stop_after=%s asks; state saved",
                 f"{run.state.step:,}",
                 f"{run.due.total_steps:,}",

@@ -18,7 +18,7 @@ from nlu.config.redaction import (
     without_secrets,
 )
 from nlu.runs import logs
-from nlu.sweeps.faults import last_line, record_failure
+from nlu.sweeps.faults import last_line
 from tests.composing import composed_at_once
 
 WITH_SECRETS = {
@@ -101,7 +101,7 @@ def test_neither_the_log_nor_the_study_gets_what_an_error_of_others_repeats(tmp_
             raise OSError("https://bucket/a?X-Amz-Signature=geheim")
         except OSError as error:
             logging.getLogger("nlu").exception("it broke")
-            record_failure(tmp_path, error)
+            logs.record_end(tmp_path, error)
             assert last_line(error) == "OSError: https://bucket/a?X-Amz-Signature=***"
     finally:
         logs.tear_down()

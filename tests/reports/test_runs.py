@@ -40,7 +40,7 @@ def test_a_run_whose_log_ends_with_a_traceback_failed_with_its_last_line(tmp_pat
     folder = begin_run(tmp_path / "a")
     (folder / "log.txt").write_text(FAILURE)
     run = read_run(folder)
-    assert (run.state, run.error) == ("failed", "ValueError: boom")
+    assert (run.state, run.reason) == ("failed", "ValueError: boom")
     with open(folder / "log.txt", "a") as log:
         log.write("2026-01-01T00:01:00+0000 INFO continued\n")
     assert read_run(folder).state == "unfinished"

@@ -8,6 +8,7 @@ from pathlib import Path
 PREAMBLE = """
 import logging, sys, warnings
 from pathlib import Path
+from nlu.config.errors import UserError
 from nlu.runs import logs
 folder = Path(sys.argv[1])
 log = logging.getLogger("nlu")
@@ -67,15 +68,37 @@ def test_an_ordinary_run_keeps_its_messages_until_its_folder_is_known(tmp_path):
     assert [line.split()[-1] for line in (tmp_path / "deep/run/log.txt").read_text().splitlines()] == ["early", "late"]
 
 
-def test_the_traceback_of_a_rank_is_in_its_own_log_only(tmp_path):
+def test_the_end_of_a_rank_is_in_its_own_log_once_without_a_secret(tmp_path):
     code = """
-logs.set_up(folder, 1)
-try:
-    with logs.failures_kept():
-        raise ValueError("odd")
-except ValueError:
-    pass
+for number in (1, 2):
+    try:
+        raise ValueError("odd https://user:hunter2@host/a")
+    except ValueError as error:
+        logs.record_end(folder, error, 1)
+assert logs.end_of(folder) is None
+print(logs.end_of(folder, 1))
 """
     done = run(tmp_path, code)
-    assert (done.stdout, done.stderr) == ("", "")
-    assert re.search(r"ERROR Traceback.*\nValueError: odd\n$", (tmp_path / "log.rank1.txt").read_text(), re.DOTALL)
+    reason = "ValueError: odd https://***@host/a"
+    assert (done.stdout, done.stderr) == (f"End(state='failed', reason={reason!r})\n", "")
+    text = (tmp_path / "log.rank1.txt").read_text()
+    assert re.search(f"ERROR Traceback.*\n{re.escape(reason)}\n$", text, re.DOTALL) and text.count("Traceback") == 1
+
+
+def test_only_the_last_record_tells_an_end(tmp_path):
+    code = """
+logs.set_up(folder, 0, on_console=False)
+logs.record_end(folder, UserError("a", "b", summary="two"))
+logs.record_end(folder, "stopped by SIGTERM", level=logs.STOPPED)
+print(logs.end_of(folder))
+log.info("again")
+print(logs.end_of(folder))
+"""
+    done = run(tmp_path, code)
+    assert done.stdout == "End(state='stopped', reason='stopped by SIGTERM')\nNone\n"
+    assert " ERROR two; a; b\n" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_log_that_cannot_be_written_stays_as_it_is(tmp_path):
+    (tmp_path / "log.txt").mkdir()
+    assert (run(tmp_path, "logs.record_end(folder, 'full')").stderr) == ""
