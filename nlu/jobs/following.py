@@ -45,18 +45,14 @@ class JobEnd:
 
     look: Look
     outcome: object
-    """what it returned: a JobReturn, an exit status or None"""
+    """what it returned: a JobReturn with a value or an error, an exit status, or None"""
 
     @property
     def status(self) -> int | None:
-        """Its exit status; None if it left none or raised an error."""
-        if isinstance(self.outcome, JobReturn):
-            value = self.outcome._return_value if self.outcome.status.name == "COMPLETED" else None
-        else:
-            value = self.outcome
-        if value is None and self.look.state == JobState.DONE and not isinstance(self.outcome, JobReturn):
+        """Its exit status; None if it left none, raised an error, or returned a value as programs of others do."""
+        if self.outcome is None and self.look.state == JobState.DONE:
             return 0
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return self.outcome if isinstance(self.outcome, int) and not isinstance(self.outcome, bool) else None
 
     @property
     def word(self) -> str:
@@ -65,10 +61,8 @@ class JobEnd:
             return str(self.look.state)
         if self.status in STOPPED:
             return "stopped"
-        if isinstance(self.outcome, JobReturn) and self.outcome.status.name == "COMPLETED" and self.status is None:
-            # The program of another package, which returned its score.
-            return "done"
-        return "done" if self.status == 0 else "failed"
+        is_done = self.outcome.status.name == "COMPLETED" if isinstance(self.outcome, JobReturn) else self.status == 0
+        return "done" if is_done else "failed"
 
 
 class StatusCache:

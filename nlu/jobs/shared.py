@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hydra.core.utils import JobStatus
+
 from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.jobs.queue import Job, JobRefused, JobState, Look, Queue, QueueContext, Ticket
@@ -229,7 +231,8 @@ class SharedQueue:
             outcome = self.outcome(id)
             if is_cancelled or outcome is None:
                 return Look(JobState.CANCELLED if is_cancelled else JobState.LOST, reason=end.get("lost"))
-            return Look(JobState.DONE if outcome.status.name == "COMPLETED" else JobState.FAILED)
+            is_done = getattr(outcome, "status", JobStatus.COMPLETED) == JobStatus.COMPLETED
+            return Look(JobState.DONE if is_done else JobState.FAILED)
         if taker is None:
             return Look(JobState.CANCELLED if is_cancelled else JobState.WAITING, reason="for a place in a job")
         if taker == CANCELLED:

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hydra.core.utils import JobStatus
+
 from nlu.config.errors import UserError
 from nlu.config.submitted import refusal_of
 from nlu.jobs.queue import Job, JobRefused, JobState, Look, QueueAway, QueueContext, QueueFull, Ticket
@@ -246,7 +248,9 @@ class SlurmQueue:
     def _result(self, id: str) -> JobState | None:
         if (outcome := self.outcome(id)) is None:
             return None
-        return JobState.DONE if outcome.status.name == "COMPLETED" else JobState.FAILED
+        return (
+            JobState.DONE if getattr(outcome, "status", JobStatus.COMPLETED) == JobStatus.COMPLETED else JobState.FAILED
+        )
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Have the jobs save their state and end. Slurm leaves them KillWait seconds for that."""

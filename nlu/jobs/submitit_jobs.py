@@ -10,7 +10,6 @@ import pickle
 import re
 import socket
 import subprocess
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.config.errors import UserError
 from nlu.config.redaction import hide
-from nlu.config.submitted import JobLost
+from nlu.config.submitted import JobLost, raised_in
 from nlu.jobs.queue import Job
 from nlu.storage.files import write_text
 from nlu.storage.heartbeat import BEAT_S, FILE_SILENCE_S, Heartbeat, Marks
@@ -38,6 +37,9 @@ RANKS = {
     "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
 }  # fmt: skip
 NOT_REQUEUED = "Job not requeued because"
+PLACE = "_remote_traceback"
+"""where Hydra keeps which lines raised an error, as texts and numbers, read in 1.4.0rc3; without it an error comes back
+without them"""
 
 
 class WithHeartbeat:
@@ -203,8 +205,9 @@ def to_plain(returned: object) -> dict[str, object]:
     if not isinstance(returned, JobReturn):
         return {"returned": _plain(returned)}
     if returned.status == JobStatus.COMPLETED:
-        return {"status": returned.status.name, "returned": _plain(returned._return_value)}
-    return {"status": JobStatus.FAILED.name, "raised": _plain_error(returned._return_value)}
+        return {"status": returned.status.name, "value": _plain(raised_in(returned))}
+    place = _plain(getattr(returned, PLACE, None))
+    return {"status": JobStatus.FAILED.name, "raised": _plain_error(raised_in(returned)), "place": place}
 
 
 def _plain_error(error: object) -> dict[str, object]:
@@ -213,7 +216,6 @@ def _plain_error(error: object) -> dict[str, object]:
     found: dict[str, object] = {"kind": type(error).__name__, "text": hide(str(error))}
     if isinstance(error, UserError):
         return found | {"problems": list(error.problems), "summary": error.summary, "remedy": error.remedy}
-    found["traceback"] = hide("".join(traceback.format_exception(error)))
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return found | ({"cause": _plain_error(cause)} if cause is not None else {})
 
@@ -234,7 +236,7 @@ def _plain(value: object) -> object:
 
 
 def read_outcome(file: Path) -> Any:
-    """Return what a job returned, a JobReturn if Hydra ran it; None if it has not returned."""
+    """Return what a job returned: an exit status, or a JobReturn with a value or an error; None before."""
     if not file.exists():
         return None
     try:
@@ -262,12 +264,14 @@ def read_outcome(file: Path) -> Any:
 
 
 def _outcome(value: Mapping[str, Any]) -> Any:
-    if "status" not in value:
+    if "returned" in value:
         return value["returned"]
     if value["status"] != JobStatus.COMPLETED.name:
-        return failed(_error(value["raised"]))
+        found = failed(_error(value["raised"]))
+        setattr(found, PLACE, value.get("place"))
+        return found
     found = JobReturn(status=JobStatus.COMPLETED)
-    found.return_value = value["returned"]
+    found.return_value = value["value"]
     return found
 
 
@@ -276,10 +280,7 @@ def _error(raised: Mapping[str, Any]) -> Exception:
         return UserError(*raised["problems"], summary=raised["summary"], remedy=raised["remedy"])
     kind = JobLost if raised["kind"] == JobLost.__name__ else type(str(raised["kind"]), (JobError,), {})
     error: Exception = kind(raised["text"])
-    if "traceback" in raised:
-        error.add_note(f"raised in the job:\n{raised['traceback']}")
-    if "cause" in raised:
-        error.__cause__ = _error(raised["cause"])
+    error.__cause__ = _error(raised["cause"]) if "cause" in raised else None
     return error
 
 

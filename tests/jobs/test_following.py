@@ -98,9 +98,9 @@ def job_return(status: JobStatus, value: object) -> JobReturn:
         (JobState.DONE, None, "done"),
         (JobState.FAILED, None, "failed"),
         (JobState.DONE, 75, "stopped"),
-        (JobState.DONE, job_return(JobStatus.COMPLETED, 130), "stopped"),
-        (JobState.DONE, job_return(JobStatus.COMPLETED, 1), "failed"),
-        (JobState.DONE, job_return(JobStatus.COMPLETED, 0.25), "done"),
+        (JobState.DONE, 130, "stopped"),
+        (JobState.DONE, 1, "failed"),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 1), "done"),
         (JobState.DONE, job_return(JobStatus.COMPLETED, False), "done"),
         (JobState.FAILED, job_return(JobStatus.FAILED, ValueError("no")), "failed"),
         (JobState.DONE, job_return(JobStatus.FAILED, 0), "failed"),
@@ -115,7 +115,8 @@ def test_a_word_tells_how_a_job_ended(state, outcome, word):
     [
         (JobState.DONE, None, 0), (JobState.FAILED, None, None), (JobState.LOST, None, None), (JobState.DONE, 7, 7),
         (JobState.FAILED, 0, 0), (JobState.DONE, True, None), (JobState.DONE, "0", None),
-        (JobState.DONE, job_return(JobStatus.COMPLETED, 3), 3), (JobState.DONE, job_return(JobStatus.FAILED, 3), None),
+        (JobState.DONE, job_return(JobStatus.COMPLETED, 3), None),
+        (JobState.DONE, job_return(JobStatus.FAILED, 3), None),
         (JobState.DONE, job_return(JobStatus.COMPLETED, None), None),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -202,13 +203,17 @@ def test_the_error_of_a_job_keeps_its_type_and_causes_and_hides_secrets(tmp_path
             raise ValueError("cannot write with https://user:geheim@host/a") from error
     except ValueError as error:
         returned = failed(error)
+        returned._remote_traceback = [(__file__, "writes", 7)]
     file = tmp_path / "57_0_result.pkl"
     file.write_bytes(pickle.dumps(("success", to_plain(returned))))
     assert b"geheim" not in file.read_bytes()
-    found = read_outcome(file)._return_value
+    outcome = read_outcome(file)
+    found = outcome._return_value
     assert last_line(found) == "ValueError: cannot write with https://***@host/a"
     assert "No space left" in str(machine_fault(found))
-    assert any("test_local.py" in note for note in found.__notes__), "where it was raised"
+    with pytest.raises(RuntimeError) as raised:
+        _ = outcome.return_value
+    assert 'test_local.py", line 7, in writes' in "".join(traceback.format_exception(raised.value))
 
 
 @pytest.mark.parametrize(("value", "read"), [(np.float32(0.5), 0.5), ([1, {"a": None}], [1, {"a": None}]), (75, 75)])

@@ -10,14 +10,14 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus, filter_overrides
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from nlu.config.entry.grid import RECORD, current, job_name
 from nlu.config.errors import UserError, is_temporary
 from nlu.config.plugins import find_plugins
 from nlu.config.redaction import command_text
 from nlu.config.resolving import resolve, without_hydra
-from nlu.config.submitted import ElsewhereReturn, JobLost, raised_in
+from nlu.config.submitted import ElsewhereReturn, JobLost
 from nlu.config.words import counted
 from nlu.jobs.following import Detached, Follower, JobEnd, left_sentence
 from nlu.jobs.listing import CombinedQueue, recover
@@ -83,7 +83,9 @@ class Launch:
             Job(first + place, self._folder_of(first + place, one), tuple(one), tokens[place])
             for place, one in enumerate(job_overrides)
         ]
-        work = SubmittedJob(config, context, task, is_single=self.is_single)
+        # Another program returns a value, but its trials a status, by nlu.sweeps.channel.
+        self.is_of_others = grid is None and not self.is_trial
+        work = SubmittedJob(config, context, task, is_single=self.is_single, returns_status=not self.is_of_others)
         module = f"nlu.{config.hydra.job.config_name}"
         dirs = tuple(source.path for source in config.hydra.runtime.config_sources if source.provider == "command-line")
         self.queue: Queue = open_queue(name, QueueContext(self.params, self.folder, module, work, self._composed, dirs))
@@ -339,10 +341,13 @@ class Launch:
             found |= {ticket.job.token: ticket for ticket in tickets if ticket is not None}
 
     def _returned(self, ticket: Ticket, ended: JobEnd) -> JobReturn:
-        job = ticket.job
-        own = ElsewhereReturn(overrides=filter_overrides(job.overrides), number=job.number, folder=job.folder)
-        if isinstance(ended.outcome, JobReturn):
-            own.status, own.return_value = ended.outcome.status, raised_in(ended.outcome)
+        job, found = ticket.job, ended.outcome if isinstance(ended.outcome, JobReturn) else JobReturn()
+        own = ElsewhereReturn(**vars(found), number=job.number, folder=job.folder)
+        own.overrides = filter_overrides(job.overrides)
+        if self.is_of_others:
+            # The commands of nlu read none of these, and to compose a thousand jobs takes minutes.
+            self._configure(own, ticket)
+        if found.status != JobStatus.UNKNOWN:
             return own
         if ended.status is not None:
             own.status = JobStatus.COMPLETED
@@ -354,3 +359,14 @@ class Launch:
         own.status = JobStatus.FAILED
         own.return_value = JobLost(f"{self.queue.name} job {ticket.id} {what}{why}{log}")
         return own
+
+    def _configure(self, own: ElsewhereReturn, ticket: Ticket) -> None:
+        """Fill in what Hydra's launchers return of the configuration of a job, without asking the job for it."""
+        job = ticket.job
+        config = composed(self.config, self.context, job.number, job.overrides, is_single=self.is_single)
+        with read_write(config.hydra), open_dict(config.hydra):
+            config.hydra.job.id, config.hydra.runtime.output_dir = ticket.id.rpartition("/")[2], job.folder
+        own.hydra_cfg, own.cfg, own.task_name = config, config.copy(), str(config.hydra.job.name)
+        with read_write(own.cfg), open_dict(own.cfg):
+            del own.cfg["hydra"]
+        own.working_dir = job.folder if config.hydra.job.chdir else os.getcwd()

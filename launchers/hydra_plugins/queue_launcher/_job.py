@@ -8,7 +8,7 @@ from typing import Any
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
-from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
+from hydra.core.utils import JobReturn, run_job, setup_globals
 from hydra.types import HydraContext, RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
@@ -17,6 +17,7 @@ from nlu.config.compose import Loader
 from nlu.config.entry.grid import current
 from nlu.config.redaction import LAUNCHER_LINES, hide_setting, is_secret_name
 from nlu.config.resolving import as_given
+from nlu.config.submitted import raised_in
 from nlu.jobs.queue import Job
 
 _COPYING = threading.Lock()
@@ -26,13 +27,22 @@ _COPYING = threading.Lock()
 class SubmittedJob:
     """What a process of a job calls: it composes the job as Hydra's launchers do, and runs it. submitit pickles it."""
 
-    def __init__(self, config: DictConfig, context: HydraContext, task: TaskFunction, *, is_single: bool):
+    def __init__(
+        self,
+        config: DictConfig,
+        context: HydraContext,
+        task: TaskFunction,
+        *,
+        is_single: bool = False,
+        returns_status: bool = True,
+    ):
+        """`returns_status`: an integer that the task returns is an exit status; else a value like any other."""
         # Hydra merges the overrides into the files that a used loader keeps, with all that `for_jobs` removes.
         loader: Any = context.config_loader
         of_command = {"schema": loader.schema} if isinstance(loader, Loader) else {}
         unused = type(loader)(loader.get_search_path(), **of_command)
         self.context = HydraContext(config_loader=unused, callbacks=context.callbacks)
-        self.task, self.is_single = task, is_single
+        self.task, self.is_single, self.returns_status = task, is_single, returns_status
         self.command = [hide_setting(argument) for argument in current_command()]
         with _COPYING:
             self.config = for_jobs(config)
@@ -44,7 +54,7 @@ class SubmittedJob:
         if (program := self.singletons["instances"].get(GlobalHydra)) is not None and program.hydra is not None:
             program.hydra.config_loader = unused
 
-    def __call__(self, job: Job) -> JobReturn:
+    def __call__(self, job: Job) -> JobReturn | int:
         import submitit
 
         Singleton.set_state(self.singletons)
@@ -58,7 +68,7 @@ class SubmittedJob:
                 config = composed(self.config, self.context, job.number, job.overrides, is_single=self.is_single)
                 with read_write(config.hydra), open_dict(config.hydra.job):
                     config.hydra.job.id = submitit.JobEnvironment().job_id
-                return run_job(
+                returned = run_job(
                     hydra_context=self.context,
                     task_function=self.task,
                     config=config,
@@ -67,9 +77,9 @@ class SubmittedJob:
                 )
             except stopping.Stopped as stopped:
                 print(f"nlu: {stopping.sentence(stopped)}; the same command continues", file=sys.stderr)
-                returned = JobReturn(status=JobStatus.COMPLETED)
-                returned.return_value = stopping.exit_code(stopped)
-                return returned
+                return stopping.exit_code(stopped)
+        value = raised_in(returned)
+        return value if self.returns_status and type(value) is int else returned
 
     def checkpoint(self, job: Job) -> object:
         """Have submitit start the same job again, which continues from its folder."""

@@ -1,0 +1,82 @@
+"""A good neighbour: `local` passes Hydra's own suites, and the official plugin is what it is without nlu."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra.core.plugins import Plugins
+from hydra.test_utils.launcher_common_tests import IntegrationTestSuite
+from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf, SlurmQueueConf
+from omegaconf import OmegaConf
+
+from tests.launchers.searches import ENVIRONMENT, REPOSITORY, search, states
+from tests.launchers.suites import QUIET, Launchers
+
+PROGRAM = """
+import hydra
+from omegaconf import OmegaConf
+
+def fails(lr):
+    raise KeyError(f"no rate {lr}")
+
+@hydra.main(config_path=None)
+def main(config):
+    return 3 if config.lr > 0 else fails(config.lr)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def plugins() -> None:
+    """Find the plugins before a test that puts back the singletons: Hydra imports each only once."""
+    Plugins.instance()
+
+
+@pytest.mark.parametrize(
+    ("launcher_name", "overrides"),
+    [
+        ("local", ["hydra.launcher.timeout_min=2"]),
+        pytest.param("submitit_local", ["hydra.launcher.timeout_min=2"], marks=pytest.mark.thorough),
+    ],
+)
+class TestLauncher(Launchers):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("task_launcher_cfg", "extra_flags"), [({}, [*QUIET, "hydra/launcher=local", "hydra.launcher.timeout_min=2"])]
+)
+class TestPrograms(IntegrationTestSuite):
+    pass
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(PROGRAM)
+    return subprocess.run(
+        [sys.executable, "program.py", *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize(("name", "keys"), [("submitit_local", LocalQueueConf), ("submitit_slurm", SlurmQueueConf)])
+def test_another_program_gets_the_official_launcher_under_its_name(tmp_path, name, keys):
+    shown = run(tmp_path, f"hydra/launcher={name}", "--cfg", "hydra", "-p", "hydra.launcher")
+    assert yaml.safe_load(shown.stdout) == OmegaConf.to_container(OmegaConf.structured(keys)), shown.stderr
+
+
+def test_an_integer_is_a_value_and_an_error_says_where_it_was_raised(tmp_path):
+    done = run(tmp_path, "-m", "hydra/launcher=local", "hydra.sweep.dir=grid", "+lr=1,-1")
+    assert "job 0: done" in done.stderr and "job 1: failed" in done.stderr and done.returncode == 1
+    assert "line 6, in fails" in done.stderr and "KeyError: 'no rate -1'" in done.stderr
+
+
+def test_a_search_runs_its_trials_one_at_a_time_over_the_official_launcher(tmp_path, monkeypatch):
+    # Only our launchers pass on where a checkout has them.
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", f"{REPOSITORY}:{REPOSITORY}/launchers")
+    official = ("hydra/launcher=submitit_local", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=2")
+    said = search(tmp_path / "s", *official, "lr=interval(0.01,0.02)")
+    assert "so trials run one at a time; hydra/launcher=local runs them side by side" in said
+    assert states(tmp_path / "s") == ["COMPLETE", "COMPLETE"]
