@@ -22,12 +22,13 @@ from pathlib import Path
 from nlu.config.addresses import Reference
 from nlu.config.errors import UserError
 from nlu.storage.files import read_digest, read_json, write_json
-from nlu.storage.locks import Locked, hold_lock
-from nlu.storage.settle import MARKER, settle
+from nlu.storage.locks import hold_lock
+from nlu.storage.settle import MARKER, remove, settle
 
 log = logging.getLogger(__name__)
 
 ABANDONED_AFTER_S = 24 * 3600
+"""the time without a change after which a staging folder is that of a killed process"""
 YOUNG_NS = 2 * 10**9
 """the age up to which a file may change again without another time: clocks of file systems tick in up to 2 s"""
 # The last two: a file is where a folder of the cache should be.
@@ -98,45 +99,18 @@ def staging_folder() -> Iterator[Path]:
         raise UserError(
             f"the cache {cache_dir()} cannot be written: {error.strerror}; set NLU_CACHE to a folder that can"
         ) from error
-    _remove_abandoned(parent)
+    oldest_s = time.time() - ABANDONED_AFTER_S
+    for left in parent.iterdir():
+        # Another process may remove it at the same time.
+        with suppress(OSError):
+            if max(path.stat().st_mtime for path in [left, *left.rglob("*")]) < oldest_s:
+                remove(left)
     folder = parent / secrets.token_hex(8)
-    # The lock is taken first and released last, so that the folder of a living process always has one.
-    with hold_lock(_lock_of(folder), wait_s=math.inf, optional=True):
-        try:
-            folder.mkdir()
-            yield folder
-        finally:
-            _remove_staged(folder)
-
-
-def _lock_of(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.lock")
-
-
-def _remove_staged(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    _lock_of(folder).unlink(missing_ok=True)
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Remove folders of killed processes: old ones without a lock. Locks of other hosts may be invisible here."""
-    oldest = time.time() - ABANDONED_AFTER_S
-    for name in {path.name.removesuffix(".lock") for path in parent.iterdir()}:
-        folder = parent / name
-        # A lock says whether its process lives. Without locks, and for processes of other hosts, only the age says it.
-        if _newest(folder) < oldest:
-            with suppress(Locked, OSError), hold_lock(_lock_of(folder), wait_s=0, optional=True):
-                _remove_staged(folder)
-
-
-def _newest(folder: Path) -> float:
-    """Return when a folder last changed: 0 if it does not exist, infinity if something in it is removed right now."""
-    if not folder.exists():
-        return 0.0
     try:
-        return max(path.stat().st_mtime for path in [folder, *folder.rglob("*")])
-    except FileNotFoundError:
-        return math.inf
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def unwritable(what: str, error: object) -> UserError | None:

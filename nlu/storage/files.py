@@ -90,11 +90,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def plain(value: object) -> object:
-    """Return `value` in the types of JSON: numpy scalars become numbers, nan and inf None, and paths text."""
+    """Return `value` in the types of JSON: numpy scalars become numbers, nan and inf None, all else its text."""
     if value is None or isinstance(value, (bool, str)):
         return value
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
     # Not `int` and `float`: numpy's scalars are registered with these abstract classes.
     if isinstance(value, numbers.Integral):
         return int(value)
@@ -102,8 +100,7 @@ def plain(value: object) -> object:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
-    assert isinstance(value, (list, tuple)), f"{type(value).__name__} cannot be written as JSON"
-    return [plain(entry) for entry in value]
+    return [plain(entry) for entry in value] if isinstance(value, list | tuple) else str(value)
 
 
 def json_text(value: object) -> str:
@@ -111,15 +108,7 @@ def json_text(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, default=str)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+        return json.dumps(plain(value), ensure_ascii=False)
 
 
 def umask() -> int:

@@ -10,16 +10,14 @@ folder synced to the disk, marked COMPLETE, the mark synced, renamed to the fina
 """
 
 import errno
-import glob
 import logging
 import math
 import os
-import secrets
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from nlu.config.errors import UserError
@@ -65,7 +63,7 @@ def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], 
     mark_whole(new, note)
     place.parent.mkdir(parents=True, exist_ok=True)
     lock = place.with_name(f".{place.name}.lock")
-    # Without the lock, a process that found a broken folder could move away the good one of another process.
+    # Without the lock, a process that found a broken folder could remove the good one of another process.
     with hold_lock(lock, wait_s=math.inf, optional=True, what=str(place)):
         try:
             # Asked under the lock: another process may have settled it while this one waited.
@@ -73,15 +71,11 @@ def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], 
                 return False
             if os.path.lexists(place):
                 log.warning("%s is damaged or incomplete; it is made again", place)
-                os.rename(place, place.with_name(f".{place.name}.{secrets.token_hex(8)}.broken"))
+                remove(place)
             os.rename(new, place)
         finally:
             lock.unlink(missing_ok=True)
     sync_folder(place.parent)
-    for broken in place.parent.glob(f".{glob.escape(place.name)}.*.broken"):
-        # It may belong to another user, and only that user can remove it.
-        with suppress(OSError):
-            remove(broken)
     return True
 
 
