@@ -1,1 +1,1 @@
-"""Searches: the trial of a job, storages, spaces, pruners, the lease, the summary."""
+"""Searches: the trial of a job, storages, spaces, pruners, who runs a study, the summary."""

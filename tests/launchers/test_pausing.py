@@ -60,7 +60,7 @@ class World:
         self.alive, self.doubled, self.best = set(), [], -math.inf
 
     def search(self, require=lambda: None) -> None:
-        """Start the search, or continue it, as a new process would; `require` is that of its lease."""
+        """Start the search, or continue it, as a new process would; `require` is that of its holder."""
         url = storage_url(None, self.folder)
         storage = open_storage(url)
         sampler = SeededByTrial(lambda seed: self.sampler(seed=seed), 0)
@@ -268,9 +268,9 @@ def test_an_error_of_the_search_while_a_job_waits_for_it_costs_no_trial(tmp_path
 
     def require():
         if 4 in world.alive:
-            raise UserError("another search has the lease")
+            raise UserError("another search has the study")
 
-    with pytest.raises(UserError, match="another search has the lease"):
+    with pytest.raises(UserError, match="another search has the study"):
         world.search(require)
     assert [trial.state.name for trial in world.trials()] == ["RUNNING"] * 5
     world.search()

@@ -90,5 +90,5 @@ def test_jobs_under_way_are_asked_to_stop_also_where_ctrl_c_comes_twice(tmp_path
         slots=SimpleNamespace(count=1, is_threaded=False, open_jobs=lambda say: {}),
     )  # fmt: skip
     with pytest.raises(SystemExit) as end:
-        _impl.Search(plan, lease=SimpleNamespace()).run()
+        _impl.Search(plan, holder=SimpleNamespace()).run()
     assert end.value.code == 130 and ended == [{1}]

@@ -19,7 +19,7 @@ from nlu.sweeps import steps
 from nlu.sweeps.channel import COMPLETE, FAULT, OUTCOME, PRUNED, REASON
 from nlu.sweeps.faults import last_line, machine_fault
 from nlu.sweeps.goals import MEASURED, best_of
-from nlu.sweeps.lease import Lease
+from nlu.sweeps.holder import Holder
 from nlu.sweeps.optuna_private import write_constraints
 
 from ._board import Board, Idle, announce, ended_line, parameters, when
@@ -43,7 +43,7 @@ class Search:
     """A search from its first trial to its end."""
 
     plan: SearchPlan
-    lease: Lease
+    holder: Holder
     mirror: Mirror | None = None
     running: dict[int, Running] = field(default_factory=dict)
     waiting: list[int] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Search:
 
     def _loop(self) -> None:
         while stopping.received() is None:
-            self.lease.require()
+            self.holder.require()
             self._collect()
             self._fill()
             self.steps.limits.count()
@@ -122,7 +122,7 @@ class Search:
             self.plan.slots.wait(POLL_S.get(self.plan.url.partition("://")[0], POLL_REMOTE_S))
 
     def _answer(self, number: int) -> None:
-        self.lease.require()
+        self.holder.require()
         self.steps.answer(number, self._trials(), self.asked, set(self.running), self.board.say)
 
     def _remaining(self) -> int:
@@ -133,7 +133,7 @@ class Search:
     def _fill(self) -> None:
         slots = self.plan.slots
         while len(self.running) < slots.count and stopping.received() is None and (number := self._next()) is not None:
-            self.lease.require()
+            self.holder.require()
             if not self._start(number):
                 # The GPUs that become free next are for this trial; otherwise smaller trials could always overtake it.
                 self.waiting.insert(0, number)

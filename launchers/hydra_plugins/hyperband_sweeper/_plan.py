@@ -255,7 +255,7 @@ class SearchPlan(SearchSettings):
         }
         self._require_same(self.study, now)
         self.first = now[FIRST]
-        # Written only once this search has the lease; see `settle`.
+        # Written only once this search is the holder of the study; see `settle`.
         self._settled = {key: value for key, value in now.items() if attributes.get(key) != value}
 
     def settle(self) -> None:

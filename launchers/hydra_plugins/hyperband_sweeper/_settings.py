@@ -61,6 +61,8 @@ class SearchSettings:
         """whether the program is nlu.train"""
         self.mirror = _mirror(self.arguments, self.config)
         """the object store that keeps the folder and, unless a storage is set, the journal"""
+        self.take = _given(self.arguments, self.config, "take") is True
+        """whether that store is taken from a search that has not released it"""
         self.url = storage_url(self.settings["storage"] or journal_of(self.mirror), self.folder)
 
     def problems(self) -> list[str]:
@@ -149,9 +151,14 @@ class SearchSettings:
         return self.settings["gpus_per_trial"]
 
 
+def _given(arguments: Sequence[str], config: DictConfig, key: str) -> object:
+    """Return the value that a command gives to a key that is the same in all trials."""
+    written = [read_override(text).value() for text in arguments if text.lstrip("+").startswith(f"{key}=")]
+    return written[-1] if written else OmegaConf.select(config, key)
+
+
 def _mirror(arguments: Sequence[str], config: DictConfig) -> str | None:
     """Return the mirror of the search, which has a folder for each trial."""
-    written = [read_override(text).value() for text in arguments if text.lstrip("+").startswith("mirror=")]
-    mirror = written[-1] if written else OmegaConf.select(config, "mirror")
+    mirror = _given(arguments, config, "mirror")
     # A wrong address is refused with all other problems, when the configuration of the trials is checked.
     return mirror if isinstance(mirror, str) and not address_problems(mirror, "mirror") else None

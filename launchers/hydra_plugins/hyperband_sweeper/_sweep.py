@@ -1,4 +1,4 @@
-"""The beginning of a search: its plan, its folder and its lease."""
+"""The beginning of a search: its plan, its folder and its study."""
 
 import sys
 import warnings
@@ -11,10 +11,10 @@ from optuna.exceptions import ExperimentalWarning
 
 from nlu.config import stopping
 from nlu.jobs import waiting
-from nlu.sweeps.lease import Lease
+from nlu.sweeps.holder import Holder
 
 from ._failures import FailuresEndSearch
-from ._folder import hold, mirrored, require_no_run, tell
+from ._folder import hold, mirrored, require_no_run
 from ._impl import Search
 from ._plan import SearchPlan
 from ._slots import quiet_launchers
@@ -39,16 +39,16 @@ def _sweep(
     warnings.simplefilter("ignore", ExperimentalWarning)
     quiet_launchers()
     plan = SearchPlan(settings, arguments, context, task, config)
-    # Before the lock and the lease, which would leave files in the folder of a run.
+    # Before the lock, which would leave files in the folder of a run.
     require_no_run(plan.folder)
     with mirrored(plan.mirror, plan.folder) as mirror, hold(plan.folder) as place:
         plan.prepare()
-        with Lease(plan.storage, plan.name, place, tell) as lease:
-            # Only with the lease: two searches that begin at the same moment must not mix what identifies them.
+        with Holder(plan.storage, plan.name, place, take=plan.take) as holder:
+            # Only as the holder: two searches that begin at the same moment must not mix what identifies them.
             plan.settle()
             if mirror is not None:
                 mirror.saved()
-            search = Search(plan, lease, mirror)
+            search = Search(plan, holder, mirror)
             try:
                 search.run()
             except FailuresEndSearch:

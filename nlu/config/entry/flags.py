@@ -33,7 +33,7 @@ _VALUES = {"--cfg": "-c", "--package": "-p", "--config-path": "-cp", "--config-n
 _INFO = ("all", "aliases", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 SHORT = {"folds": "folds.count", "input": "input.path"}
 """Groups that may be written for one of their keys."""
-OURS = {"--interactive": "interactive=true"}
+OURS = {"--interactive": "interactive=true", "--take": "take=true"}
 """Flags that stand for a key."""
 FLAGS = frozenset((*_SWITCHES, *_VALUES, "--info"))
 """The long names of Hydra's flags."""
