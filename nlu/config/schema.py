@@ -114,7 +114,7 @@ class Folds:
 
 
 WITHOUT_EFFECT = (
-    "resume", "dry_run", "trial", "choices", "tracker", "mirror", "stores", "note", "trainer.stop_after",
+    "resume", "dry_run", "trial", "choices", "tracker", "mirror", "take", "stores", "note", "trainer.stop_after",
     "inspect", "plugins", "trainer.detect_anomaly", "trainer.timeout_min",
 )  # fmt: skip
 """Keys that do not change what a run computes, so comparisons of runs leave them out."""
@@ -141,6 +141,9 @@ class Run:
     mirror: str | None = None
     """Folder of a bucket, s3://BUCKET/FOLDER or oss://..., that keeps a copy of the run, sent after each save:
     docs/mirrors.md; null = none."""
+    take: bool = False
+    """Continue the run of the mirror although its last process has not released it, and keep that process out; written
+    short --take."""
     stores: str | None = None
     """Folder of a bucket, s3://BUCKET/FOLDER or oss://..., with data stores that machines share: docs/paths.md; null =
     each builds its own."""

@@ -37,7 +37,7 @@ SNAPSHOT_TEXT_SUFFIXES = frozenset({".txt", ".json"})
 """packed only up to MAX_TEXT_BYTES; larger ones are data"""
 CHECKOUT_FILES = ("setup.cfg", "Makefile", "README.md")
 RUN_FOLDER_FILE = "provenance.json"
-DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|resume|dry_run)")
+DROPPED_OVERRIDE = re.compile(r"[+~]*(hydra\.run\.dir|hydra\.sweep(\..*)?|resume|take|dry_run)")
 
 
 def write_provenance(
@@ -59,7 +59,8 @@ def write_provenance(
 def write_overrides(run_dir: Path, overrides: Iterable[str]) -> Path:
     """Write the file `overrides`, one quoted override per line, for `xargs -a overrides python -m nlu.train`.
 
-    The location of the run (hydra.run.dir, hydra.sweep), resume and dry_run are omitted. A secret value becomes ***.
+    The location of the run (hydra.run.dir, hydra.sweep), resume, take and dry_run are omitted.
+    A secret value becomes ***.
     """
     kept = [override for override in overrides if not DROPPED_OVERRIDE.fullmatch(override.partition("=")[0])]
     path = run_dir / "overrides"

@@ -1,9 +1,8 @@
 """Which search runs a study: also two hosts that share its storage, but no folder, must not run one together.
 
 Within a folder the lock of the kernel keeps two searches apart (`_folder.hold`). In the study a search writes its name,
-and at its end that it is over. Another search begins if the former one is over, or known to be dead: it had the folder
-that this one has locked, or `nlu.storage.writers` knows it. Otherwise it is refused, until the user says that the
-former one is gone.
+and at its end that it is over. Another search begins if the former one is over, or if `nlu.storage.writers` knows that
+it is. Otherwise it is refused, until the user says that the former one is gone.
 
 Storages lack compare-and-set, so of two searches that begin at the same moment both may write their names. The one
 whose name was replaced finds that out before it acts again, at most `CHECKED_FOR_S` seconds later, and ends. So does a
@@ -28,7 +27,7 @@ from nlu.sweeps.faults import StorageUnavailable
 log = logging.getLogger(__name__)
 
 HOLDER = "lease"
-"""user attribute of a study: who runs it, or ran it last, with the `place` of its folder"""
+"""user attribute of a study: who runs it, or ran it last"""
 OVER = "lease_over"
 """user attribute of a study: the id of the last holder that ended"""
 CHECKED_FOR_S = 5.0
@@ -38,14 +37,13 @@ CHECKED_FOR_S = 5.0
 class Holder:
     """The right to run a study, a context.
 
-    `place` names the folder that this process has locked. With `take` the study is taken also from a search that may be
-    alive, which then ends.
+    With `take` the study is taken also from a search that may be alive, which then ends.
     """
 
-    def __init__(self, storage: BaseStorage, study: str, place: str, *, take: bool = False):
+    def __init__(self, storage: BaseStorage, study: str, *, take: bool = False):
         self._storage, self._name, self._take = storage, study, take
         self._study_id = storage.get_study_id_from_name(study)
-        self._own = {**own_writer(), "place": place}
+        self._own = own_writer()
         # A search of the version before recognizes the holder by this key, and ends.
         self._own["holder"] = self._own["id"]
         self._asked_s = -math.inf
@@ -54,7 +52,7 @@ class Holder:
         """Become the holder. Raises UserError if another search may be running the study."""
         there = self._there()
         over = self._storage.get_study_user_attrs(self._study_id).get(OVER)
-        if there and not (self._take or there["holder"] == over or self._may_follow(there)):
+        if there and not (self._take or there["holder"] == over or may_follow(self._own, there)):
             raise self._refusal(there)
         # Written and then read: of two searches that write at the same moment, the first one finds the second.
         self._storage.set_study_user_attr(self._study_id, HOLDER, self._own)
@@ -83,9 +81,6 @@ class Holder:
 
     def _there(self) -> Mapping[str, Any]:
         return self._storage.get_study_user_attrs(self._study_id).get(HOLDER) or {}
-
-    def _may_follow(self, there: Mapping[str, Any]) -> bool:
-        return there["place"] == self._own["place"] or may_follow(self._own, there)
 
     def _refusal(self, there: Mapping[str, Any]) -> UserError:
         # The version before called the number of the process otherwise.

@@ -43,7 +43,7 @@ STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING
 """our words for optuna's states"""
 ATTRIBUTE = "folder"
 """user attribute of a study: the folder of its search"""
-NOT_KEPT = ("trial", "resume", "dry_run", "mirror", "note", "hydra")
+NOT_KEPT = ("trial", "resume", "dry_run", "mirror", "take", "note", "hydra")
 """keys of the run, not of the experiment"""
 
 

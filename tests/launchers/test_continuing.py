@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from nlu.jobs.submissions import Submissions
+from nlu.sweeps.holder import HOLDER
+from nlu.sweeps.storage import HELD
 from tests.launchers.searches import ENVIRONMENT, LOCAL, runs, search, start, states, study, trials
 
 ARGUMENTS = ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=5", "step_s=0.2")
@@ -146,6 +148,19 @@ def test_a_search_with_its_storage_elsewhere_continues_in_a_moved_folder_only(tm
     assert "continuing: 2 trials finished" in said and "trial 4 finished" in said
     said = search(tmp_path / "another", *ARGUMENTS, *stored, status=1)
     assert f"belongs to the sweep folder {tmp_path}/moved, not {tmp_path}/another" in said
+
+
+def test_a_study_of_another_host_is_taken_with_its_folder_or_by_take(tmp_path):
+    folder, few = tmp_path / "s", ("lr=interval(0.001,1)", "hydra.sweeper.n_trials=1")
+    search(folder, *few)
+    there = {"holder": "x", "host": "elsewhere", "pid": 7, "job": None, "start": "y"}
+    study(folder).set_user_attr(HOLDER, there)
+    search(folder, *few)
+    study(folder).set_user_attr(HOLDER, there)
+    (folder / HELD).unlink()
+    assert "the study s is run by process 7 on elsewhere" in search(folder, *few, status=1)
+    search(folder, *few, "+take=true")
+    assert study(folder).user_attrs[HOLDER] != there and (folder / HELD).is_file()
 
 
 @pytest.mark.thorough

@@ -17,7 +17,7 @@ OTHER = """
 import sys
 from nlu.sweeps.holder import Holder
 from nlu.sweeps.storage import open_storage
-with Holder(open_storage(sys.argv[1]), "s", "its folder"):
+with Holder(open_storage(sys.argv[1]), "s"):
     print("holds it", flush=True)
     sys.stdin.read()
 """
@@ -25,9 +25,9 @@ with Holder(open_storage(sys.argv[1]), "s", "its folder"):
 
 @pytest.fixture
 def hold(tmp_path: Path) -> Callable[..., Holder]:
-    """A function that opens the study as a search in a folder would."""
+    """A function that opens the study as a search would."""
     optuna.create_study(study_name="s", storage=open_storage(f"journal://{tmp_path}/journal.log"))
-    return lambda place, **take: Holder(open_storage(f"journal://{tmp_path}/journal.log"), "s", place, **take)
+    return lambda **take: Holder(open_storage(f"journal://{tmp_path}/journal.log"), "s", **take)
 
 
 @pytest.fixture
@@ -44,25 +44,24 @@ def test_a_second_search_from_elsewhere_is_refused_until_the_first_is_over(hold,
     # As on another host, from which nobody sees whether the process lives.
     monkeypatch.setattr("nlu.storage.heartbeat.identity_of", lambda pid: {"pid": pid})
     with pytest.raises(UserError, match=rf"is run by process {other.pid} on .*; if it is gone for good, add --take"):
-        hold("another folder").__enter__()
+        hold().__enter__()
     other.communicate()
-    with hold("another folder") as second:
+    with hold() as second:
         second.require()
 
 
-@pytest.mark.parametrize("place", ["its folder", "another folder"])
-def test_the_study_of_a_killed_search_continues_in_its_folder_and_on_its_machine(hold, other, place):
+def test_the_study_of_a_killed_search_continues_at_once_on_its_machine(hold, other):
     other.kill()
     other.wait()
-    with hold(place) as second:
+    with hold() as second:
         second.require()
 
 
 def test_a_search_that_lives_after_all_finds_out_who_took_its_study_and_ends(hold, monkeypatch):
     monkeypatch.setattr(holder, "CHECKED_FOR_S", 0.0)
-    sleeper = hold("a").__enter__()
+    sleeper = hold().__enter__()
     sleeper.require()
-    with hold("b", take=True) as second:
+    with hold(take=True) as second:
         with pytest.raises(UserError, match="the study s is run by process") as refused:
             sleeper.require()
         sleeper.__exit__(UserError, refused.value, None)
@@ -71,7 +70,7 @@ def test_a_search_that_lives_after_all_finds_out_who_took_its_study_and_ends(hol
 
 def test_of_two_searches_that_begin_at_the_same_moment_one_remains(hold, monkeypatch):
     monkeypatch.setattr(holder, "CHECKED_FOR_S", 0.0)
-    first, second = hold("a", take=True), hold("b", take=True)
+    first, second = hold(take=True), hold(take=True)
     there = first._there
 
     def slowly():

@@ -5,7 +5,6 @@ If the search has a mirror, an object store keeps the folder; the runs of its tr
 
 import contextlib
 import sys
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -24,8 +23,8 @@ ID = "id"
 
 
 @contextlib.contextmanager
-def hold(folder: Path) -> Iterator[str]:
-    """Hold the sweep folder for this process; gives a name that no other folder has, on any host.
+def hold(folder: Path) -> Iterator[None]:
+    """Hold the sweep folder for this process.
 
     Raises UserError if another process sweeps into it.
     """
@@ -38,22 +37,13 @@ def hold(folder: Path) -> Iterator[str]:
                 "choose another hydra.sweep.dir"
             ) from None
         try:
-            yield _name_in(folder / LOCK)
+            yield
         finally:
             if made_here and all(path.name == LOCK or _is_empty(path) for path in folder.iterdir()):
                 # The search was refused before it wrote anything.
                 for path in folder.iterdir():
                     path.unlink()
                 folder.rmdir()
-
-
-def _name_in(lock: Path) -> str:
-    """Return the name in the lock file, which the first holder writes there."""
-    # Under the lock, so that two searches cannot draw two names.
-    if not (name := lock.read_text()):
-        name = uuid.uuid4().hex
-        lock.write_text(name)
-    return name
 
 
 def _is_empty(path: Path) -> bool:

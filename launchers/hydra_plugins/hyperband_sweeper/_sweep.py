@@ -12,6 +12,7 @@ from optuna.exceptions import ExperimentalWarning
 from nlu.config import stopping
 from nlu.jobs import waiting
 from nlu.sweeps.holder import Holder
+from nlu.sweeps.storage import held_search
 
 from ._failures import FailuresEndSearch
 from ._folder import hold, mirrored, require_no_run
@@ -41,9 +42,11 @@ def _sweep(
     plan = SearchPlan(settings, arguments, context, task, config)
     # Before the lock, which would leave files in the folder of a run.
     require_no_run(plan.folder)
-    with mirrored(plan.mirror, plan.folder) as mirror, hold(plan.folder) as place:
+    with mirrored(plan.mirror, plan.folder) as mirror, hold(plan.folder):
         plan.prepare()
-        with Holder(plan.storage, plan.name, place, take=plan.take) as holder:
+        # The search that had this folder before is over, since this one has its lock.
+        had_folder = held_search(plan.folder) is not None
+        with Holder(plan.storage, plan.name, take=plan.take or had_folder) as holder:
             # Only as the holder: two searches that begin at the same moment must not mix what identifies them.
             plan.settle()
             if mirror is not None:
