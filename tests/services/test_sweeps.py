@@ -33,6 +33,11 @@ def open_study(storage_url: str, study_name: str) -> optuna.Study:
     return optuna.load_study(study_name=study_name, storage=open_storage(storage_url))
 
 
+def finished(storage_url: str, study_name: str) -> list[str]:
+    """The trials whose jobs have written their outcome."""
+    return [str(trial.number) for trial in open_study(storage_url, study_name).trials if OUTCOME in trial.user_attrs]
+
+
 def starts_of(folder: Path) -> dict[str, str]:
     """For each trial, a line for every process that took steps for it."""
     return {path.parent.name: path.read_text() for path in folder.glob("*/runs.txt")}
@@ -51,10 +56,8 @@ def test_a_sweep_broken_by_a_kill_is_continued_and_no_finished_trial_begins_agai
     assert sweep.poll() is None, sweep.communicate()[1]
     os.killpg(sweep.pid, signal.SIGKILL)
     sweep.communicate()
-    finished = [
-        str(trial.number) for trial in open_study(storage_url, study_name).trials if OUTCOME in trial.user_attrs
-    ]
-    assert finished
+    ended = finished(storage_url, study_name)
+    assert ended
     before = starts_of(folder)
 
     continued = subprocess.run(arguments, capture_output=True, text=True, check=False)
@@ -67,9 +70,53 @@ def test_a_sweep_broken_by_a_kill_is_continued_and_no_finished_trial_begins_agai
         missing = {100 * step for step in range(1, STEPS + 1)} - set(trial.intermediate_values)
         assert len(missing) <= 1 and max(trial.intermediate_values) == 100 * STEPS
     after = starts_of(folder)
-    assert {name: after[name] for name in finished} == {name: before[name] for name in finished}
+    assert {name: after[name] for name in ended} == {name: before[name] for name in ended}
 
     secrets = [os.environ["PGPASSWORD"], os.environ["AWS_SECRET_ACCESS_KEY"]]
     texts = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     texts += [continued.stdout.encode(), continued.stderr.encode()]
     assert not any(secret.encode() in text for secret in secrets for text in texts)
+
+
+def test_two_hosts_that_share_a_study_and_no_folder_never_run_it_together(
+    tmp_path: Path, postgresql_url: str, study_name: str
+) -> None:
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    disks = [tmp_path / "disk-1", tmp_path / "disk-2"]
+
+    def on_host(disk: Path, *more: str) -> subprocess.Popen[str]:
+        """Start the same command where the same path is the folder of another disk."""
+        disk.mkdir(exist_ok=True)
+        mount = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$1"; shift; exec "$@"', str(disk), str(folder)]
+        ours = [*mount, *command(folder, postgresql_url, study_name), *more]
+        return subprocess.Popen(ours, stderr=subprocess.PIPE, text=True)
+
+    def begun(disk: Path) -> dict[str, str]:
+        return {name: starts.split()[0] for name, starts in starts_of(disk).items()}
+
+    first = on_host(disks[0])
+    while first.poll() is None and len(begun(disks[0])) < 2:
+        time.sleep(0.05)
+    suspended = [first.pid, *map(int, begun(disks[0]).values())]
+    for process in suspended:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        there, ended = begun(disks[0]), finished(postgresql_url, study_name)
+        refused = on_host(disks[1]).communicate(timeout=120)[1]
+        assert f"is run by process {first.pid} on" in refused and "add --take" in refused and not begun(disks[1])
+        second = on_host(disks[1], "+take=true")
+        taken = second.communicate(timeout=300)[1]
+    finally:
+        for process in suspended:
+            os.kill(process, signal.SIGCONT)
+    said = first.communicate(timeout=120)[1]
+    assert second.returncode == 0, taken
+    assert first.returncode == 1 and f"is run by process {second.pid} on" in said, said
+    study = open_study(postgresql_url, study_name)
+    assert [(trial.number, trial.state.name) for trial in study.trials] == [(n, "COMPLETE") for n in range(TRIALS)]
+    for trial in study.trials:
+        assert trial.value == pytest.approx(1 - abs(trial.user_attrs["values"]["lr"] - 0.01))
+    assert begun(disks[0]) == there, "the first one began another trial when it woke up"
+    once = {str(number): 1 for number in range(TRIALS) if str(number) not in ended}
+    assert {name: starts.count("\n") for name, starts in starts_of(disks[1]).items()} == once
