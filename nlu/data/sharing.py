@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from nlu.config.errors import DataError
-from nlu.storage.backend import download_progress
-from nlu.storage.bucket import Unreachable
 from nlu.storage.cache import staging_folder
 from nlu.storage.files import inside, read_digest
 from nlu.storage.objects import ObjectStore
+from nlu.storage.progress import download_progress
+from nlu.storage.refusals import Unreachable
 from nlu.storage.settle import MARKER, settle
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from typing import BinaryIO, Protocol
 from nlu.config.errors import UserError
 from nlu.config.inference import STANDARD
 from nlu.config.words import counted
+from nlu.storage.access import stat
 from nlu.storage.cache import cache_dir, text_digest
 from nlu.storage.files import replacing, sync_folder, write_bytes, write_json
 from nlu.storage.locks import Locked, hold_folder
-from nlu.storage.objects import backend_of
 from nlu.storage.outputs import require_no_object, send_file
 from nlu.storage.places import Place, files_like, is_pattern, parse_place
 from nlu.storage.settle import remove, require_writable
@@ -188,7 +188,7 @@ class ObjectPieces(Pieces):
         self._target, self.shown = place, place.shown
 
     def _exists(self) -> bool:
-        return backend_of(self._target).stat(self._target) is not None
+        return stat(self._target) is not None
 
     def require_place(self) -> None:
         if self._is_marked():

@@ -27,7 +27,6 @@ from nlu.runs.mirrored import (
     RecordedFile,
     Snapshot,
     Version,
-    abort_uploads,
     final_names,
     install,
     mirrors_below,
@@ -35,11 +34,11 @@ from nlu.runs.mirrored import (
     versions,
 )
 from nlu.runs.takeover import CHECKPOINTS
-from nlu.storage.backend import download_progress
-from nlu.storage.bucket import Unreachable
 from nlu.storage.files import read_json, write_json
 from nlu.storage.ledger import FOLDER, SAVE, Ledger, MirrorUnavailable, TakenOver
 from nlu.storage.objects import ObjectStore
+from nlu.storage.progress import download_progress
+from nlu.storage.refusals import Unreachable
 from nlu.storage.settle import remove
 from nlu.storage.temporary import Pauses
 
@@ -128,7 +127,6 @@ class Mirror:
                     self._fetch(there)
                 self._saves = [there["id"]]
                 self._kept = dict(there["fixed"])
-            abort_uploads(self.store, there.get("loose", ()))
         # Also after a signal: with a claim that is not released, the next process would have to wait for its heartbeat
         # to stop.
         except BaseException:

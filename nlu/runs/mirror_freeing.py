@@ -6,10 +6,10 @@ from pathlib import PurePosixPath
 
 from nlu.runs.freeing import BEST, CHECKPOINTS
 from nlu.runs.mirrored import mirrors_below
-from nlu.storage.bucket import Unreachable
 from nlu.storage.heartbeat import has_ended
 from nlu.storage.ledger import RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
+from nlu.storage.refusals import Unreachable
 
 log = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from typing import Any, TypedDict
 from nlu.config.errors import UserError
 from nlu.runs.checkpoint import arrange_best, best_of, held_steps
 from nlu.runs.takeover import CHECKPOINTS
-from nlu.storage.backend import Advance
 from nlu.storage.files import inside, sync_folder
 from nlu.storage.ledger import FOLDER
 from nlu.storage.objects import ObjectStore
 from nlu.storage.parts import WHOLE_BYTES
+from nlu.storage.progress import Advance
 from nlu.storage.settle import MARKER, find_whole, mark_whole, remove, swap
 from nlu.storage.transfer import in_threads
 
@@ -259,19 +259,3 @@ def install(folder: Path, incoming: Path) -> None:
 def mirrors_below(keys: Iterable[str]) -> tuple[str, ...]:
     """Return the folders of other mirrors among the keys of one."""
     return tuple({f"{key.partition(LEDGER)[0]}/" for key in keys if LEDGER in key})
-
-
-def abort_uploads(store: ObjectStore, loose: Iterable[str]) -> None:
-    """Abort unfinished uploads of previous holders of a mirror, of checkpoints and of files that its record names.
-
-    They stay if the permission is missing or the service does not respond. Mirrors below this one are not touched.
-    """
-    try:
-        uploads = [one for one in store.others_uploads() if CHECKPOINTS in one[0].split("/") or one[0] in loose]
-        # A mirror below claims its folder before it uploads, so this listing contains every mirror with uploads.
-        below = mirrors_below(store.list()) if uploads else ()
-        for key, upload in uploads:
-            if not key.startswith(below):
-                store.abort(upload)
-    except (UserError, OSError) as error:
-        log.debug("unfinished uploads below %s stay: %s", store.shown, error)

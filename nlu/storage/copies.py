@@ -18,14 +18,15 @@ from typing import Any
 from nlu.config.addresses import is_object
 from nlu.config.errors import DataError, UserError
 from nlu.config.words import path_text, show_as
-from nlu.storage.backend import FileInfo
-from nlu.storage.bucket import Changed
+from nlu.storage.access import FileInfo, stat
+from nlu.storage.access import files as files_of
 from nlu.storage.cache import cache_dir, text_digest, unwritable
 from nlu.storage.files import inside, read_json, write_json
 from nlu.storage.ledger import FOLDER, Ledger
 from nlu.storage.locks import hold_lock
-from nlu.storage.objects import ObjectStore, backend_of
+from nlu.storage.objects import ObjectStore
 from nlu.storage.places import Place, parse_place
+from nlu.storage.refusals import Changed
 from nlu.storage.settle import remove
 from nlu.storage.temporary import Pauses
 from nlu.storage.transfer import AT_ONCE, Item, run_copies
@@ -83,7 +84,7 @@ def records_of(reference: str | Path, what: str) -> Path:
     if not is_object(reference):
         return Path(reference)
     place = parse_place(str(reference), what)
-    info = backend_of(place).stat(place)
+    info = stat(place)
     if info is None:
         raise DataError(f"{what} is {place.shown}, which does not exist; correct it")
     if not info.is_folder:
@@ -196,8 +197,7 @@ def _local(path: Path) -> Place:
 
 def _originals(place: Place) -> Originals:
     """List the files of a copy of a folder. Raises Changed if a run continued meanwhile."""
-    backend = backend_of(place)
-    files = backend.files(place)
+    files = files_of(place)
     records: dict[str, list[str]] = {}
     for name in files:
         if FOLDER in name.split("/")[:-1]:
@@ -214,7 +214,7 @@ def _originals(place: Place) -> Originals:
         mirrors = dict(zip(records, pool.map(newest, records), strict=True))
     if mirrors:
         # List again, since files that were listed before the records were read may be gone.
-        files = backend.files(place)
+        files = files_of(place)
     found = {
         name: Original(place.within(name), file, None)
         for name, file in files.items()

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nlu.config.errors import Temporary, UserError
-from nlu.storage.bucket import Unreachable
 from nlu.storage.heartbeat import BEAT_S, SILENCE_S, Heartbeat, elapsed_s, falls_silent, has_ended, identity_of
 from nlu.storage.objects import ObjectStore
+from nlu.storage.refusals import Unreachable
 from nlu.storage.temporary import Pauses, retried
 
 FOLDER = ".ledger"

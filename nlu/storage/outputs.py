@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nlu.config.errors import UserError
-from nlu.storage.backend import download_progress, no_progress
-from nlu.storage.objects import writable_backend_of
+from nlu.storage import access, parts
+from nlu.storage.access import require_writable, stat, try_writing
 from nlu.storage.places import Place, parse_place
+from nlu.storage.progress import download_progress
 from nlu.storage.settle import new_folder, require_new
 from nlu.storage.transfer import disk_errors, plan_copy, remove_all, run_copies
 
@@ -29,7 +30,7 @@ def require_free(out: str | Path, key: str) -> None:
         require_new(Path(out), key)
     else:
         _require_absent(place, key, may_have_begun=True)
-        writable_backend_of(place).try_writing(place)
+        try_writing(place)
 
 
 @contextmanager
@@ -99,16 +100,16 @@ def require_no_object(place: Place, key: str) -> None:
         raise UserError(f"{key} is {place.shown}, a folder; name a file in it")
     _require_absent(place, key)
     parent = Place(place.scheme, place.bucket, place.path.rpartition("/")[0])
-    writable_backend_of(place).try_writing(parent)
+    try_writing(parent)
 
 
 def _require_absent(place: Place, key: str, *, may_have_begun: bool = False) -> None:
     """Raise UserError if something exists at a place in a bucket, except an interrupted folder if that is allowed."""
     if place.is_root:
         raise UserError(f"{key} is {place.shown}, a whole bucket; name a folder in it")
-    backend = writable_backend_of(place)
-    info = backend.stat(place)
-    if info is not None and not (may_have_begun and info.is_folder and backend.stat(place.within(BEGUN))):
+    require_writable(place)
+    info = stat(place)
+    if info is not None and not (may_have_begun and info.is_folder and stat(place.within(BEGUN))):
         raise UserError(f"{key} is {place.shown}, which exists; nothing was written; choose another, or remove it")
 
 
@@ -116,18 +117,15 @@ def send_file(path: Path, place: Place) -> None:
     """Upload a local file to a bucket; parts of an interrupted upload are kept for the next try."""
     log.info("sending %s, %.1f MB", place.shown, path.stat().st_size / 1e6)
     with disk_errors(place), download_progress(place.name, path.stat().st_size) as advance:
-        writable_backend_of(place).put(path, place, advance)
+        parts.put(path, place, advance)
 
 
 def _send_folder(made: Path, place: Place, last: str) -> None:
-    backend = writable_backend_of(place)
     plan = plan_copy(Place("", "", str(made)), place, recursive=True, extra=True)
-    (made / BEGUN).touch()
-    backend.put(made / BEGUN, place.within(BEGUN), no_progress)
-    (made / BEGUN).unlink()
+    access.write(place.within(BEGUN), b"")
     # What an earlier, interrupted command left. The mark stays until the end.
     remove_all(place, [extra for extra in plan.extra if extra.name != BEGUN])
     at_end = place.within(last)
     run_copies([item for item in plan.copied if item.target != at_end], place.shown)
     run_copies([item for item in plan.copied if item.target == at_end], place.shown)
-    backend.remove(place.within(BEGUN))
+    access.delete(place.within(BEGUN))

@@ -1,26 +1,29 @@
 """Large files in parts, in both directions: an interrupted transfer continues with the parts that have arrived.
 
-The bucket keeps the parts of an unfinished upload. A download keeps its bytes beside the target in `.NAME.DIGEST.part`;
-DIGEST identifies the version of the source, so parts of different versions are never mixed.
+A bucket of S3 keeps the parts of an unfinished upload; for OSS, oss2 notes them on this machine. A download keeps its
+bytes beside the target in `.NAME.DIGEST.part`; DIGEST identifies the version of the source, so parts of different
+versions are never mixed.
 """
 
 import hashlib
-import logging
 import os
-import time
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Unpack
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.backend import Advance, Backend, FileInfo
-from nlu.storage.bucket import Bucket, Changed, Upload, UploadPart
-from nlu.storage.files import read_digest, sync_file, sync_folder
+from nlu.storage import access
+from nlu.storage.access import Asking, FileInfo
+from nlu.storage.cache import cache_dir
+from nlu.storage.files import read_digest, replacing, sync_file, sync_folder
+from nlu.storage.filesystems import filesystem_of
 from nlu.storage.locks import Locked, hold_lock
 from nlu.storage.places import Place
-
-log = logging.getLogger(__name__)
+from nlu.storage.progress import Advance
+from nlu.storage.refusals import Changed, Refused, asked
 
 MIB = 1 << 20
 PART_BYTES = 16 * MIB
@@ -28,10 +31,6 @@ WHOLE_BYTES = 2 * PART_BYTES
 """a smaller file is written in one request"""
 MAX_PARTS = 9000
 THREADS = 4
-IDLE_S = 12 * 3600.0
-"""after this time without a new part an upload counts as abandoned; the service charges for its parts"""
-OTHERS_PART_BYTES = (5 * MIB, 8 * MIB, 50 * MIB, 100 * MIB)
-"""part sizes of other programs: boto3, the AWS command line, s3fs"""
 
 
 def part_bytes_of(size: int) -> int:
@@ -39,116 +38,124 @@ def part_bytes_of(size: int) -> int:
     return max(PART_BYTES, -(-size // MAX_PARTS // MIB) * MIB)
 
 
-def put_in_parts(bucket: Bucket, path: Path, key: str, advance: Advance, own: set[str] | None = None) -> None:
-    """Upload a large file, continuing an unfinished upload of the same key if there is one.
+def put(path: Path, place: Place, advance: Advance, **asking: Unpack[Asking]) -> None:
+    """Write a local file to a place, complete or not at all; an interrupted upload of a large file is continued."""
+    access.require_writable(place)
+    size = path.stat().st_size
+    if place.is_local:
+        with open(path, "rb") as source, replacing(place.path) as target:
+            while chunk := source.read(MIB):
+                target.write(chunk)
+                advance(len(chunk))
+        # The copy keeps the time of modification, by which the next transfer recognizes it. A kill before this line
+        # costs only one more copy.
+        shutil.copystat(path, place.path)
+    elif size < WHOLE_BYTES:
+        access.write(place, path.read_bytes(), **asking)
+        advance(size)
+    elif place.scheme == "oss":
+        _put_by_oss(path, place, advance, asking)
+    else:
+        _put_in_parts(path, place, advance, asking)
 
-    With `own`, only uploads whose names are in it are continued, since others belong to other writers; the name of a
-    new upload is added to it. Raises DataError if another process ended the upload, and what the methods of `Bucket`
-    raise.
+
+def _put_by_oss(path: Path, place: Place, advance: Advance, asking: Asking) -> None:
+    import oss2
+
+    bucket, sent = filesystem_of(place)[0].bucket(place.bucket), 0
+
+    def progress(so_far: int, size: int | None) -> None:
+        nonlocal sent
+        advance(so_far - sent)
+        sent = so_far
+
+    def verb() -> None:
+        oss2.resumable_upload(
+            bucket, place.path, str(path), store=oss2.ResumableStore(str(cache_dir()), "uploads"),
+            multipart_threshold=WHOLE_BYTES, part_size=part_bytes_of(path.stat().st_size), num_threads=THREADS,
+            progress_callback=progress,
+        )  # fmt: skip
+
+    asked(place, "written", verb, **asking)
+
+
+def _put_in_parts(path: Path, place: Place, advance: Advance, asking: Asking) -> None:
+    """Upload a large file to S3, continuing the newest unfinished upload of this key.
+
+    S3 joins parts by the etags that this process gives, so the parts of two writers never form one object: the later
+    writer is refused, and begins an upload of its own.
     """
-    # Nothing of this process can be continued then, which saves a request.
-    begun = [] if own is not None and not own else bucket.uploads(key)
-    # The newest first; None at the end begins a new one.
-    for upload in (*(name for name in reversed(begun) if own is None or name in own), None):
-        with suppress(FileNotFoundError):  # another process has completed or aborted it
-            name = upload or bucket.begin(key)
-            if own is not None:
-                own.add(name)
-            arrived = {part.number: part for part in bucket.parts(key, name)} if upload else {}
-            _complete(bucket, path, key, name, arrived, advance)
-            _abort_idle(bucket, key)
+    filesystem, _ = filesystem_of(place)
+
+    def call(method: str, **options: Any) -> Any:
+        return asked(place, "written", lambda: filesystem.call_s3(method, Bucket=place.bucket, **options), **asking)
+
+    with suppress(FileNotFoundError, Refused):  # another process has ended it, or it may not be continued
+        begun = call("list_multipart_uploads", Prefix=place.path).get("Uploads", [])
+        exact = [each for each in begun if each["Key"] == place.path]
+        if exact:
+            named = {"Key": place.path, "UploadId": max(exact, key=lambda each: each["Initiated"])["UploadId"]}
+            # The answer has 1,000 parts at most; others are sent again.
+            there = call("list_parts", **named).get("Parts", [])
+            _send_parts(path, place, named, {part["PartNumber"]: part["ETag"] for part in there}, call, advance)
             return
-    raise DataError(f"{bucket.scheme}://{bucket.name}/{key}: its upload was ended by another process; try again")
-
-
-def idle_uploads(bucket: Bucket, prefix: str) -> Iterator[Upload]:
-    """Yield the abandoned uploads of keys with this prefix: no part has arrived for IDLE_S seconds."""
-    oldest_s = time.time() - IDLE_S
-    for upload in bucket.uploads_below(prefix):
-        if upload.begun_s < oldest_s:
-            with suppress(FileNotFoundError):  # it ended meanwhile
-                if all(part.arrived_s < oldest_s for part in bucket.parts(upload.key, upload.name)):
-                    yield upload
-
-
-def _abort_idle(bucket: Bucket, key: str) -> None:
-    """Abort the abandoned uploads of an object that was just written; they stay if the permission is missing."""
+    named = {"Key": place.path, "UploadId": call("create_multipart_upload", Key=place.path)["UploadId"]}
     try:
-        for upload in [upload for upload in idle_uploads(bucket, key) if upload.key == key]:
-            log.info("%s://%s/%s: an abandoned upload is aborted", bucket.scheme, bucket.name, key)
-            bucket.abort(upload)
-    except (UserError, OSError) as error:
-        log.debug("%s", error)
+        _send_parts(path, place, named, {}, call, advance)
+    except FileNotFoundError as error:
+        raise DataError(f"{place.shown}: its upload was ended by another process; try again") from error
 
 
-def _complete(
-    bucket: Bucket, path: Path, key: str, upload: str, arrived: dict[int, UploadPart], advance: Advance
+def _send_parts(
+    path: Path, place: Place, named: dict[str, str], there: dict[int, str], call: Callable[..., Any], advance: Advance
 ) -> None:
     size = path.stat().st_size
     width = part_bytes_of(size)
 
-    def put(number: int) -> UploadPart:
+    def send(number: int) -> str:
         with open(path, "rb") as file:
             file.seek((number - 1) * width)
             content = file.read(width)
-        # S3 and OSS use the MD5 of a part as its etag. If encryption changes the etag, the part is only sent again.
-        part = arrived.get(number)
-        if part is None or part.etag.lower() != hashlib.md5(content, usedforsecurity=False).hexdigest():
-            part = bucket.put_part(key, upload, number, content)
+        # S3 uses the MD5 of a part as its etag. If encryption changes the etag, the part is only sent again.
+        etag = f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
+        if there.get(number) != etag:
+            etag = call("upload_part", PartNumber=number, Body=content, **named)["ETag"]
         advance(len(content))
-        return part
+        return etag
 
     with ThreadPoolExecutor(THREADS) as pool:
-        parts = list(pool.map(put, range(1, -(-size // width) + 1)))
+        etags = list(pool.map(send, range(1, -(-size // width) + 1)))
+    parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, start=1)]
     try:
-        bucket.complete(key, upload, parts)
+        call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **named)
     except FileNotFoundError:
-        # The response to an earlier try may have been lost.
-        info = bucket.head(key)
-        # An upload that is gone was completed or aborted: only the object itself tells which.
-        if info is None or not _has_content(bucket, key, info, path, sum(part.size for part in parts)):
+        # The answer to an earlier try may have been lost: then the object is there.
+        info = access.stat(place)
+        if info is None or info.etag != joined_etag([bytes.fromhex(etag.strip('"')) for etag in etags]):
             raise
 
 
-def _has_content(bucket: Bucket, key: str, info: FileInfo, path: Path, size: int) -> bool:
-    """Return whether an object has the first `size` bytes of a file, by its etag or else by reading it."""
-    if info.size != size:
-        return False
-    if info.etag and is_content(path, info.etag):
-        return True
-    with open(path, "rb") as file:
-        for start in range(0, size, PART_BYTES):
-            stop = min(start + PART_BYTES, size)
-            if bucket.get(key, (start, stop), info.etag) != file.read(stop - start):
-                return False
-    return True
+def joined_etag(digests: Sequence[bytes]) -> str:
+    """Return the etag that S3 gives to an object of parts with these MD5 digests."""
+    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
 
 
 def is_content(path: Path, etag: str) -> bool | None:
     """Return whether a local file has the content of an etag; None if the etag does not tell."""
-    digest, dash, count = etag.lower().partition("-")
+    digest, dash, _ = etag.lower().partition("-")
     if len(digest) != 32 or set(digest) - set("0123456789abcdef"):
         return None
-    if not dash:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "md5").hexdigest() == digest
-    size = path.stat().st_size
-    for width in (part_bytes_of(size), *OTHERS_PART_BYTES):
-        if count.isdecimal() and -(-size // width) == int(count) and multipart_etag(path, width) == etag.lower():
-            return True
-    return None
-
-
-def multipart_etag(path: Path, width: int) -> str:
-    """Return the etag that S3 gives to a file that is uploaded in parts of `width` bytes."""
     with open(path, "rb") as file:
-        digests = [hashlib.md5(part, usedforsecurity=False).digest() for part in iter(lambda: file.read(width), b"")]
-    return f"{hashlib.md5(b''.join(digests), usedforsecurity=False).hexdigest()}-{len(digests)}"
+        if not dash:
+            return hashlib.file_digest(file, "md5").hexdigest() == digest
+        width = part_bytes_of(path.stat().st_size)
+        parts = iter(lambda: file.read(width), b"")
+        # Other programs upload in other parts.
+        own = joined_etag([hashlib.md5(part, usedforsecurity=False).digest() for part in parts])
+        return True if own == etag.lower() else None
 
 
-def fetch_into(
-    backend: Backend, place: Place, info: FileInfo, target: Path, advance: Advance, *, hashed: bool = False
-) -> str | None:
+def fetch_into(place: Place, info: FileInfo, target: Path, advance: Advance, *, hashed: bool = False) -> str | None:
     """Download the file that `info` describes to a local path, atomically, continuing an interrupted download.
 
     With `hashed` returns its sha256, computed during the download. Raises Changed if the source changes meanwhile,
@@ -159,7 +166,7 @@ def fetch_into(
     part = target.with_name(f".{target.name}.{version}.part")
     try:
         with hold_lock(part, wait_s=0, optional=True):
-            digest = _fill(backend, place, info, part, advance, hashed)
+            digest = _fill(place, info, part, advance, hashed)
             # Before the rename: a file under its final name has its final time.
             if info.modified_s is not None:
                 os.utime(part, (info.modified_s, info.modified_s))
@@ -170,11 +177,10 @@ def fetch_into(
     return digest
 
 
-def _fill(backend: Backend, place: Place, info: FileInfo, part: Path, advance: Advance, hashed: bool) -> str | None:
+def _fill(place: Place, info: FileInfo, part: Path, advance: Advance, hashed: bool) -> str | None:
     if info.size is None:
-        backend.read_whole(place, part)
+        access.download(place, part, advance)
         sync_file(part)
-        advance(part.stat().st_size)
         return read_digest(part) if hashed else None
     size, digest = info.size, hashlib.sha256()
     # The lock has created the file. Its length says which bytes have arrived, so parts are written in order.
@@ -182,10 +188,9 @@ def _fill(backend: Backend, place: Place, info: FileInfo, part: Path, advance: A
         # A longer file cannot be of this version.
         begun = min(file.seek(0, os.SEEK_END), size)
         file.truncate(begun)
-        if hashed:
-            file.seek(0)
-            while chunk := file.read(PART_BYTES):
-                digest.update(chunk)
+        file.seek(0)
+        while hashed and (chunk := file.read(PART_BYTES)):
+            digest.update(chunk)
         file.seek(begun)
         advance(begun)
         starts = iter(range(begun, size, PART_BYTES))
@@ -193,7 +198,7 @@ def _fill(backend: Backend, place: Place, info: FileInfo, part: Path, advance: A
         while True:
             # At most this many parts are in memory.
             while len(waiting) < THREADS and (start := next(starts, None)) is not None:
-                waiting.append(pool.submit(backend.read, place, start, min(start + PART_BYTES, size), info))
+                waiting.append(pool.submit(access.read, place, start, min(start + PART_BYTES, size), info))
             if not waiting:
                 break
             try:
@@ -211,5 +216,5 @@ def _fill(backend: Backend, place: Place, info: FileInfo, part: Path, advance: A
         # The file is kept, and only emptied, because it holds the lock.
         part.write_bytes(b"")
         advance(-size)
-        return _fill(backend, place, info, part, advance, hashed)
+        return _fill(place, info, part, advance, hashed)
     return digest.hexdigest() if hashed else None

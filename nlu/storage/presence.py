@@ -4,15 +4,12 @@ Each address is asked for once, several at a time and within a time limit, mostl
 written or fetched.
 """
 
-import http.client
 import logging
 import os
 import re
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,13 +19,12 @@ from queue import Empty, SimpleQueue
 from nlu.config.addresses import OBJECTS, parse_reference
 from nlu.config.errors import DataError, UserError
 from nlu.config.variables import ENDPOINT, name_of
-from nlu.storage.bucket import Unreachable
-from nlu.storage.buckets import open_bucket
-from nlu.storage.objects import BucketBackend
+from nlu.storage.access import files, stat
+from nlu.storage.filesystems import filesystem_of
 from nlu.storage.outputs import BEGUN
 from nlu.storage.places import DATASETS, Place, parse_place
+from nlu.storage.refusals import Unreachable
 from nlu.storage.resources import HUB_TIMEOUT_S, MODEL, addresses_like, first_line, is_like, split_pattern
-from nlu.storage.web import GONE, NOT_FOUND, TRANSIENT_STATUS, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +75,7 @@ def ask(questions: Iterable[Question], limit_s: float | None = None) -> dict[Que
     for scheme in sorted({address.partition("://")[0].lower() for address, _ in asked} & {*OBJECTS, "s3a"}):
         try:
             # Drivers are opened here: the first connection is made once, and not by several threads.
-            open_bucket(scheme.removesuffix("a"), "any")
+            filesystem_of(Place(scheme.removesuffix("a"), "any", ""))
         except UserError as error:
             log.debug("%s cannot be opened: %s", scheme, error)
     waiting: SimpleQueue[Question] = SimpleQueue()
@@ -130,7 +126,9 @@ def _answered(one: Question) -> Answer:
             return _written(place)
         if place.scheme in OBJECTS:
             return _in_bucket(place)
-        return _on_hub(address) if place.scheme == "hf" else _on_web(address.partition("#sha256=")[0])
+        if place.scheme == "hf":
+            return _on_hub(address)
+        return Answer(State.ABSENT if stat(place, delays_s=()) is None else State.THERE)
     except Unreachable as error:
         return Answer(State.UNKNOWN, _reason(error))
     except UserError as error:
@@ -141,64 +139,30 @@ def _answered(one: Question) -> Answer:
 
 def _in_bucket(place: Place) -> Answer:
     """Ask for an object, else for objects below it, else for the run of which it names a checkpoint."""
-    bucket = open_bucket(place.scheme, place.bucket, delays_s=())
-    backend = BucketBackend(bucket)
-    if backend.stat(place) is not None:
+    if stat(place, delays_s=()) is not None:
         return Answer(State.THERE)
     folder, _, name = place.path.rpartition("/")
     if has_magic(place.path):
         above, patterns = split_pattern(place.path)
-        start = f"{above}/" if above else ""
-        is_there = any(is_like(key.removeprefix(start).split("/"), patterns) for key, _ in bucket.entries(start))
+        found = files(Place(place.scheme, place.bucket, above), delays_s=())
+        is_there = any(is_like(name.split("/"), patterns) for name in found)
     else:
         run = Place(place.scheme, place.bucket, folder)
-        is_there = bool(_CHECKPOINT.fullmatch(name)) and backend.stat(run) is not None
+        is_there = bool(_CHECKPOINT.fullmatch(name)) and stat(run, delays_s=()) is not None
     return Answer(State.THERE if is_there else State.ABSENT)
 
 
 def _written(place: Place) -> Answer:
-    backend = BucketBackend(open_bucket(place.scheme, place.bucket, delays_s=()))
-    try:
-        next(backend.bucket.entries(f"{place.path}/", nested=False), None)
-    except FileNotFoundError:
+    if stat(Place(place.scheme, place.bucket, "", names_folder=True), delays_s=()) is None:
         return Answer(State.ABSENT)
-    info = backend.stat(place)
-    is_begun = info is not None and info.is_folder and backend.stat(place.within(BEGUN)) is not None
+    info = stat(place, delays_s=())
+    is_begun = info is not None and info.is_folder and stat(place.within(BEGUN), delays_s=()) is not None
     return Answer(State.FREE if info is None or is_begun else State.THERE)
 
 
 def _reason(error: UserError) -> str:
     """Return what is behind "X cannot be read: " in an error."""
     return re.sub(r"^\S+ cannot be \w+: ", "", error.problems[0])
-
-
-def _on_web(url: str) -> Answer:
-    status = _status(urllib.request.Request(url, headers={"User-Agent": "nlu"}, method="HEAD"))
-    if status in NO_HEAD:
-        status = _status(urllib.request.Request(url, headers={"User-Agent": "nlu", "Range": "bytes=0-0"}))
-    match status:
-        case int() if status < 400 or status == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return Answer(State.THERE)
-        case int() if status in (NOT_FOUND, GONE):
-            return Answer(State.ABSENT, f"the server answers {status}")
-        case int() if status in (401, 403):
-            return Answer(State.DENIED, f"the server answers {status} {http.client.responses[status]}; correct the URL")
-        case int() if status in TRANSIENT_STATUS or status >= 500:
-            return Answer(State.UNKNOWN, f"the server answers {status}")
-        case int():
-            return Answer(State.DENIED, f"the server answers {status}; correct the URL")
-    return Answer(State.UNKNOWN, str(status))
-
-
-def _status(request: urllib.request.Request) -> int | str:
-    """Return the status of an answer, or the reason why none came."""
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        return error.code
-    except (http.client.HTTPException, OSError, ValueError) as error:
-        return reason_of(error)
 
 
 def _on_hub(address: str) -> Answer:

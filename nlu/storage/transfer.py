@@ -1,13 +1,10 @@
-"""Copies, moves, synchronizes, removes and reads files on any two backends, file by file.
+"""Copies, synchronizes, removes and reads files at any two places, file by file.
 
 A file is skipped if the same one is at the target already, so an interrupted transfer continues where it stopped.
 Within a folder the file COMPLETE, which tells readers that a folder is whole, is written last and removed first.
 """
 
-import hashlib
-import math
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,13 +13,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.backend import Advance, FileInfo, download_progress, no_progress
-from nlu.storage.bucket import Bucket, Upload
-from nlu.storage.cache import cache_dir, staging_folder, text_digest
-from nlu.storage.locks import hold_folder
-from nlu.storage.objects import BucketBackend, backend_of, writable_backend_of
-from nlu.storage.parts import PART_BYTES, WHOLE_BYTES, fetch_into, idle_uploads, is_content
+from nlu.storage import access
+from nlu.storage.access import FileInfo, files, stat
+from nlu.storage.cache import staging_folder
+from nlu.storage.parts import PART_BYTES, WHOLE_BYTES, fetch_into, is_content, put
 from nlu.storage.places import READ_ONLY, Place, refuse_root
+from nlu.storage.progress import Advance, download_progress, no_progress
 from nlu.storage.settle import MARKER, remove
 
 AT_ONCE = 8
@@ -66,7 +62,7 @@ def _total(items: Iterable[Item]) -> int | None:
 
 def existing(place: Place) -> FileInfo:
     """Return what is known of a place. Raises DataError if nothing exists there."""
-    info = backend_of(place).stat(place)
+    info = stat(place)
     if info is None:
         raise DataError(f"{place.shown} does not exist; correct the path")
     return info
@@ -79,12 +75,11 @@ def plan_copy(source: Place, target: Place, *, recursive: bool, extra: bool = Fa
     does not exist, UserError for a folder without `recursive` and for a target that is a file instead of a folder.
     """
     info = existing(source)
-    backend = backend_of(target)
-    there = backend.stat(target)
+    there = stat(target)
     if not info.is_folder:
         if target.names_folder or there and there.is_folder:
             target = target.within(source.name)
-            there = backend.stat(target)
+            there = stat(target)
             if there and there.is_folder:
                 raise UserError(f"{target.shown} is a folder where a file is to be written; name another target")
         return _compared([Item(source, info, target, there)], [])
@@ -93,17 +88,17 @@ def plan_copy(source: Place, target: Place, *, recursive: bool, extra: bool = Fa
     # As cp does: a target with a slash at its end is the folder into which the source is put.
     if target.names_folder and not extra and not source.is_root:
         target = target.within(source.name)
-        there = backend.stat(target)
+        there = stat(target)
     if there and not there.is_folder:
         raise UserError(f"{target.shown} is a file, but a folder is copied; name another target")
     refuse_root(target, "overwritten by a folder")
     if (source.scheme, source.bucket) == (target.scheme, target.bucket):
         if f"{target.path}/".startswith(f"{source.path}/"):
             raise UserError(f"{target.shown} is {source.shown}, or in it; name a target elsewhere")
-    present = backend.files(target) if there else {}
-    files = backend_of(source).files(source)
-    items = [Item(source.within(name), file, target.within(name), present.get(name)) for name, file in files.items()]
-    return _compared(items, [target.within(name) for name in present if extra and name not in files])
+    present = files(target) if there else {}
+    found = files(source)
+    items = [Item(source.within(name), file, target.within(name), present.get(name)) for name, file in found.items()]
+    return _compared(items, [target.within(name) for name in present if extra and name not in found])
 
 
 def _compared(items: list[Item], extra: list[Place]) -> TransferPlan:
@@ -157,74 +152,29 @@ def run_copies(items: list[Item], title: str) -> None:
 
 
 def copy_file(item: Item, advance: Advance = no_progress) -> None:
-    """Copy one file. Raises DataError if a backend fails, UserError if a disk refuses."""
+    """Copy one file. Raises DataError if a service fails, UserError if a disk refuses."""
     source, target = item.source, item.target
+    access.require_writable(target)
     with disk_errors(target):
-        reader, writer = backend_of(source), writable_backend_of(target)
         if source.is_local:
-            writer.put(Path(source.path), target, advance)
+            put(Path(source.path), target, advance)
         elif target.is_local:
             path = Path(target.path)
-            digest = fetch_into(reader, source, item.info, path, advance, hashed=item.sha256 is not None)
+            digest = fetch_into(source, item.info, path, advance, hashed=item.sha256 is not None)
             if item.sha256 is not None and digest != item.sha256:
                 # The next command would take it for a finished copy.
                 path.unlink()
                 raise DataError(
                     f"{source.shown} is damaged: its sha256 is {digest}, not {item.sha256}; restore that object"
                 )
-        # Within one service the data do not pass through this machine.
-        elif (
-            source.scheme == target.scheme
-            and isinstance(writer, BucketBackend)
-            and writer.bucket.can_copy(source.bucket, item.info.size)
-        ):
-            writer.bucket.copy(source.bucket, source.path, target.path)
+        elif access.copies_itself(source, target, item.info.size):
+            access.copy(source, target)
             advance(item.info.size or 0)
         else:
-            # By a file in the cache, so that an interrupted copy does not fetch its first half again.
-            folder = cache_dir() / "transfers" / text_digest(source.shown)
-            # Another copy of the same source would otherwise lose its file when this one removes the folder.
-            with hold_folder(folder, ".lock", wait_s=math.inf, optional=True, what=source.shown):
-                fetch_into(reader, source, item.info, folder / source.name, no_progress)
-                writer.put(folder / source.name, target, advance)
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def plan_move(source: Place, target: Place, *, recursive: bool) -> TransferPlan:
-    """Plan a move, as `plan_copy` does. Raises UserError also if the source is read-only or is the target."""
-    refuse_root(source, "moved")
-    if source.scheme in READ_ONLY:
-        raise UserError(f"{source.shown} is read-only; copy it instead")
-    plan = plan_copy(source, target, recursive=recursive)
-    for item in (*plan.copied, *plan.same):
-        if _is_itself(item):
-            # The file would count as its own copy, and then be removed.
-            raise UserError(f"{item.target.shown} is {item.source.shown} itself; name another target")
-    return plan
-
-
-def _is_itself(item: Item) -> bool:
-    source, target = item.source, item.target
-    if source.is_local and target.is_local:
-        return os.path.exists(target.path) and os.path.samefile(source.path, target.path)
-    return (source.scheme, source.bucket, source.path) == (target.scheme, target.bucket, target.path)
-
-
-def run_move(source: Place, plan: TransferPlan, title: str) -> None:
-    """Copy all files, verify that each one exists, and only then remove the source. Raises what `copy_file` raises."""
-
-    def verify(item: Item) -> None:
-        there = backend_of(item.target).stat(item.target)
-        if there is None or there.size != item.info.size:
-            raise DataError(
-                f"{item.target.shown} is not as it was written; nothing was removed from {item.source.shown}"
-            )
-
-    run_copies(plan.copied, title)
-    # Files that were there before are verified too, since their source is removed.
-    items = [*plan.copied, *plan.same]
-    in_threads(verify, items)
-    remove_all(source, [item.source for item in items])
+            # Through this machine, since no service copies from another one.
+            with staging_folder() as folder:
+                fetch_into(source, item.info, folder / source.name, no_progress)
+                put(folder / source.name, target, advance)
 
 
 def plan_remove(place: Place, *, recursive: bool) -> list[Place]:
@@ -239,42 +189,30 @@ def plan_remove(place: Place, *, recursive: bool) -> list[Place]:
     if not recursive:
         raise UserError(f"{place.shown} is a folder; give --recursive to remove all that is in it")
     # The mark is removed first, so that no reader takes the rest of a folder for a whole one.
-    names = sorted(backend_of(place).files(place), key=lambda name: Path(name).name != MARKER)
+    names = sorted(files(place), key=lambda name: Path(name).name != MARKER)
     return [place.within(name) for name in names]
 
 
-def remove_all(place: Place, files: list[Place]) -> None:
+def remove_all(place: Place, gone: list[Place]) -> None:
     """Remove files of a place, marks first, and then the empty folders that are left of it."""
-    backend = writable_backend_of(place)
     with disk_errors(place):
         for is_marker in (True, False):
-            in_threads(backend.remove, [file for file in files if (file.name == MARKER) == is_marker])
-        if isinstance(backend, BucketBackend):
-            backend.remove_folder_marks(place)
-        else:
+            in_threads(access.delete, [file for file in gone if (file.name == MARKER) == is_marker])
+        if place.is_local:
             for folder, _, _ in os.walk(place.path, topdown=False):
                 if not os.listdir(folder):
                     os.rmdir(folder)
+        else:
+            in_threads(access.delete, access.folder_marks(place))
 
 
-def run_remove(place: Place, files: list[Place]) -> None:
+def run_remove(place: Place, gone: list[Place]) -> None:
     """Remove the files that `plan_remove` returned; on a disk, the folder with everything in it."""
     if not place.is_local:
-        remove_all(place, files)
+        remove_all(place, gone)
         return
     with disk_errors(place):
         remove(Path(place.path))
-
-
-def idle_uploads_of(place: Place) -> tuple[Bucket, list[Upload]]:
-    """Return the abandoned uploads to a place or below it, and their bucket. Raises UserError for a local place."""
-    refuse_root(place, "searched for unfinished uploads")
-    backend = writable_backend_of(place)
-    if not isinstance(backend, BucketBackend):
-        raise UserError(f"{place.shown} is on a disk, but --uploads is for s3:// and oss://; leave it out")
-    below = f"{place.path}/"
-    found = [one for one in idle_uploads(backend.bucket, place.path) if f"{one.key}/".startswith(below)]
-    return backend.bucket, found
 
 
 def chunks_of(place: Place) -> Iterator[bytes]:
@@ -282,32 +220,15 @@ def chunks_of(place: Place) -> Iterator[bytes]:
     info = existing(place)
     if info.is_folder:
         raise UserError(f"{place.shown} is a folder; name a file")
-    backend = backend_of(place)
     with disk_errors(place):
         if info.size is None:
             with staging_folder() as folder:
-                backend.read_whole(place, folder / "whole")
+                access.download(place, folder / "whole", no_progress)
                 with open(folder / "whole", "rb") as file:
                     yield from iter(lambda: file.read(PART_BYTES), b"")
         else:
             for start in range(0, info.size, PART_BYTES):
-                yield backend.read(place, start, min(start + PART_BYTES, info.size), info)
-
-
-def md5_of(place: Place) -> str:
-    """Return the MD5 of a file in hex, computed from its bytes."""
-    digest = hashlib.md5(usedforsecurity=False)
-    for chunk in chunks_of(place):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def size_of(place: Place) -> int:
-    """Return the bytes of a file, or of all files below a folder."""
-    info = existing(place)
-    if info.is_folder:
-        return sum(file.size or 0 for file in backend_of(place).files(place).values())
-    return sum(map(len, chunks_of(place))) if info.size is None else info.size
+                yield access.read(place, start, min(start + PART_BYTES, info.size), info)
 
 
 def in_threads(action: Callable[[T], None], values: Iterable[T]) -> None:

@@ -26,8 +26,8 @@ import uuid
 from optuna.storages.journal import BaseJournalBackend
 
 from nlu.config.errors import UserError
-from nlu.storage.bucket import Denied, Unreachable
 from nlu.storage.objects import ObjectStore
+from nlu.storage.refusals import Denied, Unreachable
 from nlu.storage.temporary import Pauses
 from nlu.sweeps.faults import StorageUnavailable
 

@@ -15,7 +15,7 @@ from nlu.data.plan import plan_of
 from nlu.data.prepare import prepare
 from nlu.data.sharing import SharedStores
 from nlu.data.tokenizing import WordPiece
-from nlu.storage.bucket import Unreachable
+from nlu.storage.refusals import Unreachable
 
 TARGET = "nlu.data.targets.Classes"
 

@@ -16,9 +16,7 @@ from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from nlu.runs import mirror as mirrors
 from nlu.runs.mirror import Mirror, bring_back
-from nlu.runs.mirrored import abort_uploads, versions
-from nlu.storage.bucket import Bucket
-from nlu.storage.buckets import open_bucket
+from nlu.runs.mirrored import versions
 from nlu.storage.ledger import Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
 from tests.buckets import Server
@@ -149,7 +147,7 @@ def test_training_continues_while_the_store_is_unreachable(
     run: Run, tmp_path: Path, s3: Server, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(mirrors, "PAUSE_S", 0.05)
-    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
     saves = []
     saved = Mirror.saved
 
@@ -256,25 +254,11 @@ def test_a_run_whose_mirror_was_taken_over_ends_and_changes_nothing_there(
     assert "result.json" not in objects(url) and not (tmp_path / "here/result.json").exists()
 
 
-@pytest.fixture
-def bucket(url: str) -> Bucket:
-    return open_bucket("s3", url.removeprefix("s3://").removesuffix("/run"))
-
-
-def test_uploads_of_earlier_processes_are_aborted_and_those_of_others_are_not(url: str, bucket: Bucket) -> None:
-    for key in ("checkpoints/last-3/model", "predictions/test.jsonl"):
-        bucket.begin(f"run/{key}")
-    kept = {bucket.begin("run/notes"), bucket.begin("run/5/checkpoints/last-3/model")}
-    bucket.put("run/5/.ledger/0000000001.json", b"{}")
-    abort_uploads(ObjectStore(url, "mirror"), ["predictions/test.jsonl"])
-    assert {upload.name for upload in bucket.uploads_below("run/")} == kept
-
-
 def test_a_store_that_is_unreachable_at_the_start_is_reported_before_any_write(
     run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
     with pytest.raises(UserError, match=f"AWS_ENDPOINT_URL.*or leave out mirror={url}"):
         run(tmp_path / "here")
     assert not (tmp_path / "here").exists()

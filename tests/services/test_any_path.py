@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from test_conditional_put import adopt
 
 from nlu import io
-from nlu.storage.objects import backend_of
+from nlu.storage.access import files
 from nlu.storage.places import parse_place
 from tests.inference.runs import predict, trained
 from tests.oss_server import BUCKET, OssServer
@@ -51,8 +51,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(url: str) -> list[str]:
-    place = parse_place(url)
-    return list(backend_of(place).files(place))
+    return list(files(parse_place(url)))
 
 
 def fetched(url: str, folder: Path) -> Path:
@@ -127,7 +126,7 @@ def test_a_run_in_a_store_predicts_into_the_store(stored: Stored, tmp_path: Path
 def test_predicting_continues_after_the_store_was_away(
     stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", (0.01,))
     arguments = (f"run={stored.local}/run", f"input={stored.local}/dev.jsonl", f"output={stored.url}/away/p.jsonl")
     is_away = False
 

@@ -82,6 +82,6 @@ def test_without_the_shared_store_the_data_are_built_here(
     keys: tuple[str, ...], machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
     built, said = machines[0].preprocess(*keys)
     assert built and "and is built" in said and "is not shared" in said

@@ -10,10 +10,10 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.storage import ledger
-from nlu.storage.backend import FileInfo
-from nlu.storage.bucket import Unreachable
+from nlu.storage.access import FileInfo
 from nlu.storage.ledger import CLAIM, KEPT, RELEASE, SAVE, Ledger, TakenOver
 from nlu.storage.objects import ObjectStore
+from nlu.storage.refusals import Unreachable
 from nlu.storage.temporary import Pauses
 from tests.buckets import Server
 
@@ -72,8 +72,11 @@ def newest_of(url: str, listing: type[ObjectStore] = ObjectStore) -> Any:
     return record.content["state"]
 
 
+PUT_NEW = ObjectStore.put_new
+
+
 def _carried_out_and_not_answered(self: ObjectStore, key: str, content: bytes) -> bool:
-    self._bucket.put_new(self._key(key), content)
+    PUT_NEW(self, key, content)
     raise Unreachable("the answer is lost")
 
 

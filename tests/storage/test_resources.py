@@ -119,7 +119,7 @@ def test_a_missing_object_is_reported(bucket):
 
 def test_a_truncated_object_is_refused_and_leaves_no_files(bucket, cached_files, monkeypatch):
     bucket.put_object(Key="a.bin", Body=b"abcdef")
-    monkeypatch.setattr(resources, "fetch_into", lambda store, place, found, path, advance: path.write_bytes(b"abc"))
+    monkeypatch.setattr(resources, "fetch_into", lambda place, found, path, advance: path.write_bytes(b"abc"))
     with pytest.raises(DataError, match=r"a\.bin came with 3 of 6 bytes"):
         fetch(f"s3://{bucket.name}/a.bin")
     assert cached_files() == []
@@ -140,7 +140,7 @@ def test_without_the_server_the_version_fetched_last_is_used_with_a_warning(buck
     bucket.put_object(Key="a.txt", Body=b"abc")
     path = fetch(f"s3://{bucket.name}/a.txt")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
     assert fetch(f"s3://{bucket.name}/a.txt") == path
     assert "cannot be asked" in caplog.text
     with pytest.raises(DataError, match=r"never\.txt cannot be read.*check AWS_ENDPOINT_URL"):

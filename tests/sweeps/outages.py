@@ -110,7 +110,7 @@ def object_store(monkeypatch: pytest.MonkeyPatch, bucket: str) -> Iterator[tuple
     from nlu.sweeps import object_journal
 
     monkeypatch.setattr(object_journal, "RETRY_DELAYS_S", (0.05,))
-    monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
     monkeypatch.setattr(object_journal, "REQUEST_DELAYS_S", ())
     with ObjectStore() as store:
         for name, value in {

@@ -13,8 +13,8 @@ from hydra_plugins.hyperband_sweeper._stopping import outcome_of
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
-from nlu.storage.bucket import CredentialsUnavailable, Denied, Unreachable
 from nlu.storage.ledger import MirrorUnavailable
+from nlu.storage.refusals import CredentialsUnavailable, Denied, Unreachable
 from nlu.sweeps import channel
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.channel import COMPLETE, DECISION, FAILED, FAULT, OUTCOME, Superseded, TrialChannel, run_trial

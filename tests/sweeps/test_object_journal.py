@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.storage.bucket import Denied, Unreachable
+from nlu.storage.refusals import Denied, Unreachable
 from nlu.sweeps import object_journal
 from nlu.sweeps.faults import StorageUnavailable
 from nlu.sweeps.object_journal import ObjectJournalBackend

@@ -27,9 +27,9 @@ from nlu.config.errors import UserError, is_temporary
 from nlu.jobs.queue import Job, JobRefused, JobState, Look, QueueContext, Ticket
 from nlu.jobs.submissions import Submissions
 from nlu.runs.mirror import bring_back
-from nlu.storage.bucket import Unreachable
 from nlu.storage.ledger import Ledger
 from nlu.storage.objects import ObjectStore
+from nlu.storage.refusals import Unreachable
 from nlu.storage.temporary import retried
 
 from ._checks import config_dirs, problems_of_jobs

@@ -153,7 +153,7 @@ def region_endpoint(settings: PaiSettings) -> str:
 def store_environment(settings: PaiSettings) -> dict[str, str]:
     """Return the variables by which jobs find the store and tables, without secrets."""
     # Hydra imports this module at every start.
-    from nlu.storage.buckets import ENDPOINT_OF_ALL, OWN_ENDPOINTS, own_endpoints
+    from nlu.storage.filesystems import ENDPOINT_OF_ALL, OWN_ENDPOINTS, own_endpoints
 
     found = {}
     if settings.oss_folder and settings.oss_folder.startswith("oss://"):

@@ -32,7 +32,7 @@ from nlu.models.formats.tensorflow import find_checkpoint, read_checkpoint
 from nlu.models.formats.weights_config import MODULES, read_config
 from nlu.models.head import ReadsCheckpoints
 from nlu.models.task_model import TaskModel
-from nlu.storage.objects import backend_of
+from nlu.storage.access import stat
 from nlu.storage.places import parse_place
 from nlu.storage.resources import fetch
 
@@ -228,7 +228,7 @@ def run_part(reference: str) -> str:
             continue
         if is_object(run):
             place = parse_place(f"{run}/checkpoints/{name}", "model.pretrained")
-            is_run = backend_of(place).stat(place) is not None
+            is_run = stat(place) is not None
         else:
             is_run = (Path(run).expanduser() / "checkpoints").is_dir()
         if is_run:

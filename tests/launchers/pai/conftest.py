@@ -60,7 +60,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     # It reads the environment once, when it is imported.
     monkeypatch.setitem(conf, "oss", {"key": KEY, "secret": SECRET})
     with OssServer() as server:
-        monkeypatch.setattr("nlu.storage.bucket.RETRY_DELAYS_S", ())
+        monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         yield ObjectStore(STORE, "hydra.launcher.oss_folder")

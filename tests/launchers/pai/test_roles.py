@@ -10,8 +10,8 @@ from pai_server import PaiServer
 
 from nlu.runs.mirror import Mirror, bring_back
 from nlu.storage import role_keys as environment
-from nlu.storage.bucket import Denied
 from nlu.storage.objects import ObjectStore
+from nlu.storage.refusals import Denied
 from tests.oss_server import KEY, SECRET, OssServer
 
 

@@ -1,0 +1,265 @@
+"""Files wherever they are: on this machine, in a bucket of S3 or OSS, and, to be read, on the web.
+
+A folder of a bucket exists while there is an object below it. Writing an object replaces it as a whole: a reader sees
+the previous one or the new one. For remote places, errors are those of `nlu.storage.refusals.asked`, and the keywords
+`called` and `delays_s` are its.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from nlu.config.errors import DataError, UserError
+from nlu.storage.filesystems import endpoint_of, filesystem_of
+from nlu.storage.places import READ_ONLY, Place
+from nlu.storage.refusals import EXISTS_STATUS, Changed, Denied, Refused, asked, status_of
+
+COPIED_MAX_BYTES = 1_000_000_000
+"""the largest object that OSS copies in one request"""
+
+
+class Asking(TypedDict, total=False):
+    """How remote places are asked; see `nlu.storage.refusals.asked`."""
+
+    called: str
+    delays_s: Iterable[float] | None
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """What is known of a file or folder without reading it.
+
+    `size` is in bytes, None if ranges of the file cannot be read. `etag` is the service's mark of the content, in its
+    original case. `modified_s` is in seconds since 1970, UTC.
+    """
+
+    is_folder: bool
+    size: int | None = None
+    etag: str | None = None
+    modified_s: float | None = None
+
+
+def stat(place: Place, **asking: Unpack[Asking]) -> FileInfo | None:
+    """Return what is known of a place, None if nothing exists there."""
+    if place.is_local:
+        # The second error says that a part of the path is a file.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return _local_info(Path(place.path))
+        return None
+    filesystem, path = filesystem_of(place)
+    try:
+        found = _info(asked(place, "read", lambda: filesystem.info(path), **asking))
+    except FileNotFoundError:
+        return None
+    except Denied:
+        # The answer to a HEAD lacks a body, so it cannot say which of the credentials is wrong.
+        if place.bucket:
+            asked(place, "read", lambda: filesystem.find(place.bucket, prefix=place.path or "/"), **asking)
+        raise
+    # A name with a slash at its end is that of a folder.
+    return None if place.bucket and place.names_folder and not found.is_folder else found
+
+
+def files(place: Place, **asking: Unpack[Asking]) -> dict[str, FileInfo]:
+    """Return all files below a folder by their path relative to it, sorted.
+
+    Raises UserError for a folder on the web, which does not list them, and DataError for a key that would lead out of
+    the folder.
+    """
+    if place.is_local:
+        # Broken links, sockets and pipes are left out: they lack content, and opening a pipe would wait forever.
+        paths = sorted(Path(top, name) for top, _, names in os.walk(place.path) for name in names)
+        return {path.relative_to(place.path).as_posix(): _local_info(path) for path in paths if path.is_file()}
+    found = {name: info for name, info in _listed(place, True, asking).items() if name[-1:] not in ("", "/")}
+    # A key may hold any character. As a path it must not lead out of the folder that it is copied to.
+    for name in found:
+        if name.startswith("/") or {"..", "."} & set(name.split("/")):
+            raise DataError(f"{place.shown} holds {name!r}, a key outside its folder; it is not safe, remove it")
+    return dict(sorted(found.items()))
+
+
+def folder_marks(place: Place) -> list[Place]:
+    """Return the empty objects that other programs create for folders; their keys end with a slash."""
+    if place.is_local:
+        return []
+    return [
+        place.within(name) if name else Place(place.scheme, place.bucket, f"{place.path}/")
+        for name in _listed(place, True, {})
+        if name[-1:] in ("", "/")
+    ]
+
+
+def children(place: Place, **asking: Unpack[Asking]) -> dict[str, FileInfo]:
+    """Return the files and folders directly in a folder, by name."""
+    if place.is_local:
+        return {name: info for name in sorted(os.listdir(place.path)) if (info := stat(place.within(name)))}
+    return {name: info for name, info in sorted(_listed(place, False, asking).items()) if name}
+
+
+def _listed(place: Place, is_deep: bool, asking: Asking) -> dict[str, FileInfo]:
+    if place.scheme in READ_ONLY:
+        raise UserError(f"{place.shown}: web servers do not list folders; name each file")
+    filesystem, path = filesystem_of(place)
+    # A prefix makes it one listing, without a question whether the folder is a file.
+    start = f"{place.path}/" if place.path else ""
+    ask = (
+        (lambda: filesystem.find(place.bucket, prefix=start, detail=True))
+        if is_deep
+        else (lambda: {entry["name"]: entry for entry in filesystem.ls(path, detail=True)})
+    )
+    found: Mapping[str, Any] = asked(place, "listed", ask, **asking)
+    return {name.removeprefix(f"{place.bucket}/{start}"): _info(entry) for name, entry in found.items()}
+
+
+def read(place: Place, start: int, stop: int, info: FileInfo, **asking: Unpack[Asking]) -> bytes:
+    """Return the bytes `start:stop` of a file. Raises Changed if a bucket has another version than `info`."""
+    if place.is_local:
+        with open(place.path, "rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+    filesystem, path = filesystem_of(place)
+
+    def verb() -> bytes:
+        condition = f'"{info.etag}"' if info.etag and place.bucket else None
+        if place.scheme == "s3":
+            content = _s3_range(filesystem, place, start, stop, {"IfMatch": condition} if condition else {})
+        else:
+            headers = {"headers": {"If-Match": condition}} if condition else {}
+            content = filesystem.cat_file(path, start, stop, **headers)
+        if place.scheme in READ_ONLY and len(content) > stop - start:
+            # The size was given when the server was asked, so it read in ranges then.
+            raise Changed(f"{place.shown} changed while it was read; try again")
+        if len(content) != stop - start:
+            raise ConnectionError(f"{len(content)} of {stop - start} bytes came")
+        return content
+
+    return asked(place, "read", verb, **asking)
+
+
+def _s3_range(filesystem: Any, place: Place, start: int, stop: int, condition: Mapping[str, str]) -> bytes:
+    """Read a range on condition, which `cat_file` of s3fs does not know."""
+    from fsspec.asyn import sync
+
+    # Both ends of an HTTP range are included.
+    span = f"bytes={start}-{stop - 1}"
+    answer = filesystem.call_s3("get_object", Bucket=place.bucket, Key=place.path, Range=span, **condition)
+    try:
+        # `call_s3` returns once the headers are there. The body belongs to the event loop of s3fs, and is read there.
+        return sync(filesystem.loop, answer["Body"].read)
+    finally:
+        answer["Body"].close()
+
+
+def read_all(place: Place, **asking: Unpack[Asking]) -> bytes:
+    """Return the content of a remote file in one request. Raises FileNotFoundError if it does not exist."""
+    filesystem, path = filesystem_of(place)
+    return asked(place, "read", lambda: filesystem.cat_file(path), **asking)
+
+
+def download(place: Place, path: Path, advance: Callable[[int], None]) -> None:
+    """Write a remote file to a local path in one request, from its beginning; there it may be a part after an error."""
+    from fsspec.callbacks import Callback
+
+    class Advancing(Callback):
+        def relative_update(self, inc: int = 1) -> None:
+            advance(inc)
+
+    filesystem, remote = filesystem_of(place)
+    asked(place, "read", lambda: filesystem.get_file(remote, str(path), callback=Advancing()))
+
+
+def write(place: Place, content: bytes, *, is_new: bool = False, **asking: Unpack[Asking]) -> None:
+    """Write an object. With `is_new` the service refuses to overwrite one, if it knows this condition."""
+    filesystem, path = filesystem_of(place)
+    of_oss = {"headers": {"x-oss-forbid-overwrite": "true"}}
+    condition = {} if not is_new else of_oss if place.scheme == "oss" else {"mode": "create"}
+    asked(place, "written", lambda: filesystem.pipe_file(path, content, **condition), **asking)
+
+
+def write_new(place: Place, content: bytes, **asking: Unpack[Asking]) -> bool:
+    """Write an object if none exists at this place; returns whether it was written.
+
+    This is the one condition for two writers. If an answer is lost, the object may exist although this returns False or
+    raises Unreachable: a caller that must know reads the object and recognizes it by an id in its content.
+    """
+    try:
+        write(place, content, is_new=True, **asking)
+    except (Changed, Refused) as error:
+        # 412 arrives here as Changed; OSS answers 409 for an existing object.
+        if status_of(error) in EXISTS_STATUS:
+            return False
+        raise
+    return True
+
+
+def copies_itself(source: Place, target: Place, size: int | None) -> bool:
+    """Return whether one service has both places and copies an object of this size without this machine."""
+    if source.scheme != target.scheme or not source.bucket:
+        return False
+    if source.scheme == "s3":
+        return True
+    is_small = size is not None and size < COPIED_MAX_BYTES
+    # ossfs takes an object of another bucket through this machine.
+    return source.bucket == target.bucket and is_small and endpoint_of(source.bucket) == endpoint_of(target.bucket)
+
+
+def copy(source: Place, target: Place, **asking: Unpack[Asking]) -> None:
+    """Copy an object within a service; an existing one is replaced."""
+    filesystem, path = filesystem_of(source)
+    asked(target, "copied", lambda: filesystem.cp_file(path, filesystem_of(target)[1]), **asking)
+
+
+def delete(place: Place, **asking: Unpack[Asking]) -> None:
+    """Remove a file if it exists."""
+    if place.is_local:
+        Path(place.path).unlink(missing_ok=True)
+        return
+    filesystem, _ = filesystem_of(place)
+
+    def verb() -> None:
+        # `rm_file` of s3fs drops the slash at the end of a folder's mark.
+        if place.scheme == "s3":
+            filesystem.call_s3("delete_object", Bucket=place.bucket, Key=place.path)
+        else:
+            filesystem.rm_file(f"{place.bucket}/{place.path}")
+
+    with suppress(FileNotFoundError):
+        asked(place, "removed", verb, **asking)
+
+
+def require_writable(place: Place) -> None:
+    """Raise UserError if a place cannot be written at all, since it is on the web."""
+    if place.scheme in READ_ONLY:
+        raise UserError(f"{place.shown} is read-only; write to a local path, s3:// or oss://")
+
+
+def try_writing(place: Place) -> None:
+    """Write an object in a folder and remove it again. Raises what that raises."""
+    probe = place.within(f".{secrets.token_hex(8)}.probe")
+    try:
+        write(probe, b"")
+    except FileNotFoundError as error:
+        raise UserError(f"{place.scheme}://{place.bucket} does not exist; create it first") from error
+    delete(probe)
+
+
+def _local_info(path: Path) -> FileInfo:
+    status = path.stat()
+    is_folder = path.is_dir()
+    return FileInfo(is_folder, None if is_folder else status.st_size, None, status.st_mtime)
+
+
+def _info(entry: Mapping[str, Any]) -> FileInfo:
+    if entry["type"] == "directory":
+        return FileInfo(is_folder=True)
+    modified, etag = entry.get("LastModified"), (entry.get("ETag") or "").strip('"')
+    if isinstance(modified, str):
+        modified = parsedate_to_datetime(modified) if modified else None
+    modified_s = modified.timestamp() if isinstance(modified, datetime) else modified
+    return FileInfo(False, entry["size"], etag or None, None if modified_s is None else float(modified_s))

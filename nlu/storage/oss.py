@@ -1,0 +1,71 @@
+"""The file system of OSS: ossfs, with what its version 2025.5 lacks (etags, flat listings, ranges, keys of a role).
+
+Of ossfs, the private `_call_oss`, `_auth` and `_get_bucket` are used (read in 2025.5).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ossfs import OSSFileSystem
+
+from nlu.storage.role_keys import sign_by_role
+
+
+class Oss(OSSFileSystem):
+    """OSS by oss2, with one connection per request and thread. Nothing is cached."""
+
+    def __init__(self, **options: Any):
+        super().__init__(use_listings_cache=False, **options)
+        sign_by_role(self)
+
+    def bucket(self, name: str) -> Any:
+        """Return the bucket as oss2 has it."""
+        return self._get_bucket(name)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Do nothing: there is no cache."""
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        """Return what is known of an object, else of the folder of this name."""
+        bucket, key = self.split_path(path)
+        try:
+            if key:
+                answer = self._call_oss("head_object", key, bucket=bucket)
+                return _file(path, answer.content_length, answer.etag, answer.last_modified)
+        except FileNotFoundError:
+            pass
+        if next(self._entries(bucket, f"{key}/" if key else "", "", 1), None) is None and key:
+            raise FileNotFoundError(path)
+        return {"name": path, "type": "directory", "size": 0}
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+        """Return the files and folders directly in a folder."""
+        bucket, key = self.split_path(path)
+        found = list(self._entries(bucket, f"{key}/" if key else "", "/"))
+        return found if detail else [entry["name"] for entry in found]
+
+    def find(self, path: str, prefix: str = "", detail: bool = False, **options: Any) -> Any:
+        """Return all files of a bucket whose keys begin with a prefix."""
+        bucket, key = self.split_path(path)
+        found = {entry["name"]: entry for entry in self._entries(bucket, f"{key}/{prefix}" if key else prefix, "")}
+        return found if detail else list(found)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        """Return an object or its bytes `start:end`; `options` are those of `oss2.Bucket.get_object`."""
+        bucket, key = self.split_path(path)
+        # Both ends of a range of oss2 are included.
+        span = None if end is None else (start, end - 1)
+        return self._call_oss("get_object", key, bucket=bucket, byte_range=span, **options).read()
+
+    def _entries(self, bucket: str, prefix: str, delimiter: str, page: int = 1000) -> Iterator[dict[str, Any]]:
+        options = {"prefix": prefix, "delimiter": delimiter, "max_keys": page}
+        for entry in self._call_oss("ObjectIteratorV2", bucket=bucket, **options):
+            name = f"{bucket}/{entry.key}"
+            if entry.is_prefix():
+                yield {"name": name.rstrip("/"), "type": "directory", "size": 0}
+            else:
+                yield _file(name, entry.size, entry.etag, entry.last_modified)
+
+
+def _file(name: str, size: int, etag: str, modified_s: int) -> dict[str, Any]:
+    return {"name": name, "type": "file", "size": size, "ETag": etag, "LastModified": modified_s}
