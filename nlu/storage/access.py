@@ -18,7 +18,7 @@ from typing import Any, TypedDict, Unpack
 from nlu.config.errors import DataError, UserError
 from nlu.storage.filesystems import endpoint_of, filesystem_of
 from nlu.storage.places import READ_ONLY, Place
-from nlu.storage.refusals import EXISTS_STATUS, Changed, Denied, Refused, asked, status_of
+from nlu.storage.refusals import EXISTS_STATUS, Changed, Refused, asked, status_of
 
 COPIED_MAX_BYTES = 1_000_000_000
 """the largest object that OSS copies in one request"""
@@ -57,11 +57,6 @@ def stat(place: Place, **asking: Unpack[Asking]) -> FileInfo | None:
         found = _info(asked(place, "read", lambda: filesystem.info(path), **asking))
     except FileNotFoundError:
         return None
-    except Denied:
-        # The answer to a HEAD lacks a body, so it cannot say which of the credentials is wrong.
-        if place.bucket:
-            asked(place, "read", lambda: filesystem.find(place.bucket, prefix=place.path or "/"), **asking)
-        raise
     # A name with a slash at its end is that of a folder.
     return None if place.bucket and place.names_folder and not found.is_folder else found
 
@@ -126,34 +121,14 @@ def read(place: Place, start: int, stop: int, info: FileInfo, **asking: Unpack[A
     filesystem, path = filesystem_of(place)
 
     def verb() -> bytes:
-        condition = f'"{info.etag}"' if info.etag and place.bucket else None
-        if place.scheme == "s3":
-            content = _s3_range(filesystem, place, start, stop, {"IfMatch": condition} if condition else {})
-        else:
-            headers = {"headers": {"If-Match": condition}} if condition else {}
-            content = filesystem.cat_file(path, start, stop, **headers)
-        if place.scheme in READ_ONLY and len(content) > stop - start:
-            # The size was given when the server was asked, so it read in ranges then.
+        content = filesystem.read_range(path, start, stop, info.etag)
+        if len(content) > stop - start:
             raise Changed(f"{place.shown} changed while it was read; try again")
-        if len(content) != stop - start:
+        if len(content) < stop - start:
             raise ConnectionError(f"{len(content)} of {stop - start} bytes came")
         return content
 
     return asked(place, "read", verb, **asking)
-
-
-def _s3_range(filesystem: Any, place: Place, start: int, stop: int, condition: Mapping[str, str]) -> bytes:
-    """Read a range on condition, which `cat_file` of s3fs does not know."""
-    from fsspec.asyn import sync
-
-    # Both ends of an HTTP range are included.
-    span = f"bytes={start}-{stop - 1}"
-    answer = filesystem.call_s3("get_object", Bucket=place.bucket, Key=place.path, Range=span, **condition)
-    try:
-        # `call_s3` returns once the headers are there. The body belongs to the event loop of s3fs, and is read there.
-        return sync(filesystem.loop, answer["Body"].read)
-    finally:
-        answer["Body"].close()
 
 
 def read_all(place: Place, **asking: Unpack[Asking]) -> bytes:
@@ -177,9 +152,8 @@ def download(place: Place, path: Path, advance: Callable[[int], None]) -> None:
 def write(place: Place, content: bytes, *, is_new: bool = False, **asking: Unpack[Asking]) -> None:
     """Write an object. With `is_new` the service refuses to overwrite one, if it knows this condition."""
     filesystem, path = filesystem_of(place)
-    of_oss = {"headers": {"x-oss-forbid-overwrite": "true"}}
-    condition = {} if not is_new else of_oss if place.scheme == "oss" else {"mode": "create"}
-    asked(place, "written", lambda: filesystem.pipe_file(path, content, **condition), **asking)
+    mode = {"mode": "create"} if is_new else {}
+    asked(place, "written", lambda: filesystem.pipe_file(path, content, **mode), **asking)
 
 
 def write_new(place: Place, content: bytes, **asking: Unpack[Asking]) -> bool:
@@ -221,16 +195,9 @@ def delete(place: Place, **asking: Unpack[Asking]) -> None:
         Path(place.path).unlink(missing_ok=True)
         return
     filesystem, _ = filesystem_of(place)
-
-    def verb() -> None:
-        # `rm_file` of s3fs drops the slash at the end of a folder's mark.
-        if place.scheme == "s3":
-            filesystem.call_s3("delete_object", Bucket=place.bucket, Key=place.path)
-        else:
-            filesystem.rm_file(f"{place.bucket}/{place.path}")
-
     with suppress(FileNotFoundError):
-        asked(place, "removed", verb, **asking)
+        # Not the path of `filesystem_of`: the mark of a folder ends with a slash.
+        asked(place, "removed", lambda: filesystem.rm_file(f"{place.bucket}/{place.path}"), **asking)
 
 
 def require_writable(place: Place) -> None:

@@ -70,19 +70,13 @@ def _connected(scheme: str, endpoint: str | None, process: int, settings: tuple[
 
 
 def _s3() -> Any:
-    from s3fs import S3FileSystem
+    from nlu.storage.s3 import S3
 
     config = _oss_options(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
     # `nlu.storage.refusals.asked` retries, so the driver does not, unless the environment says so.
     if "AWS_MAX_ATTEMPTS" not in os.environ:
         config["retries"] = {"total_max_attempts": 1}
-    # With one request at a time, a read is not preceded by a question about the size.
-    filesystem = S3FileSystem(
-        skip_instance_cache=True, use_listings_cache=False, config_kwargs=config, max_concurrency=1
-    )
-    # s3fs has its own loop of retries around botocore's.
-    filesystem.retries = 1
-    return filesystem
+    return S3(skip_instance_cache=True, config_kwargs=config)
 
 
 def _oss(endpoint: str | None) -> Any:

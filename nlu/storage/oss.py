@@ -1,6 +1,6 @@
 """The file system of OSS: ossfs, with what its version 2025.5 lacks (etags, flat listings, ranges, keys of a role).
 
-Of ossfs, the private `_call_oss`, `_auth` and `_get_bucket` are used (read in 2025.5).
+Of ossfs, the private `_call_oss`, `_get_bucket` and `_auth` are used (read in 2025.5).
 """
 
 from collections.abc import Iterator
@@ -18,23 +18,29 @@ class Oss(OSSFileSystem):
         super().__init__(use_listings_cache=False, **options)
         sign_by_role(self)
 
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Do nothing: there is no cache."""
+
     def bucket(self, name: str) -> Any:
         """Return the bucket as oss2 has it."""
         return self._get_bucket(name)
 
-    def invalidate_cache(self, path: str | None = None) -> None:
-        """Do nothing: there is no cache."""
-
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         """Return what is known of an object, else of the folder of this name."""
         bucket, key = self.split_path(path)
+        below = self._entries(bucket, f"{key}/" if key else "", "", page=100)
         try:
             if key:
                 answer = self._call_oss("head_object", key, bucket=bucket)
                 return _file(path, answer.content_length, answer.etag, answer.last_modified)
         except FileNotFoundError:
             pass
-        if next(self._entries(bucket, f"{key}/" if key else "", "", 1), None) is None and key:
+        except OSError:
+            # The answer to a HEAD lacks a body, so it cannot say which of the credentials is wrong.
+            next(below, None)
+            raise
+        # A key with a slash at its end is the mark of an empty folder.
+        if not any(not entry["name"].endswith("/") for entry in below) and key:
             raise FileNotFoundError(path)
         return {"name": path, "type": "directory", "size": 0}
 
@@ -46,16 +52,21 @@ class Oss(OSSFileSystem):
 
     def find(self, path: str, prefix: str = "", detail: bool = False, **options: Any) -> Any:
         """Return all files of a bucket whose keys begin with a prefix."""
-        bucket, key = self.split_path(path)
-        found = {entry["name"]: entry for entry in self._entries(bucket, f"{key}/{prefix}" if key else prefix, "")}
+        found = {entry["name"]: entry for entry in self._entries(self.split_path(path)[0], prefix, "")}
         return found if detail else list(found)
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        """Return an object or its bytes `start:end`; `options` are those of `oss2.Bucket.get_object`."""
+    def read_range(self, path: str, start: int, stop: int, etag: str | None) -> bytes:
+        """Return the bytes `start:stop` of the version of this etag."""
         bucket, key = self.split_path(path)
-        # Both ends of a range of oss2 are included.
-        span = None if end is None else (start, end - 1)
-        return self._call_oss("get_object", key, bucket=bucket, byte_range=span, **options).read()
+        headers = {"If-Match": f'"{etag}"'} if etag else {}
+        # Both ends of a range are included, also in `cat_file` of ossfs.
+        span = (start, stop - 1)
+        return self._call_oss("get_object", key, bucket=bucket, byte_range=span, headers=headers).read()
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        """Write an object; with the mode "create" only if there is none."""
+        headers = {"headers": {"x-oss-forbid-overwrite": "true"}} if mode == "create" else {}
+        super().pipe_file(path, value, **headers, **options)
 
     def _entries(self, bucket: str, prefix: str, delimiter: str, page: int = 1000) -> Iterator[dict[str, Any]]:
         options = {"prefix": prefix, "delimiter": delimiter, "max_keys": page}

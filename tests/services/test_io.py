@@ -1,6 +1,5 @@
 """python -m nlu.io on a real S3 server and on a double of OSS: what is copied, broken off, refused."""
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from test_conditional_put import adopt
 
 from nlu.io import main
 from nlu.storage import parts
-from nlu.storage.objects import backend_of
+from nlu.storage.access import files, stat
 from nlu.storage.places import parse_place
 from tests.folders import contents, write
 from tests.oss_server import BUCKET, OssServer
@@ -40,13 +39,15 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of the least size that S3 allows, so that files of 20 MB have several."""
     monkeypatch.setattr(parts, "PART_BYTES", 5 << 20)
-    monkeypatch.setattr("nlu.storage.objects.WHOLE_BYTES", 10 << 20)
-    monkeypatch.setattr("nlu.storage.parts.PART_BYTES", 5 << 20)
+    monkeypatch.setattr(parts, "WHOLE_BYTES", 10 << 20)
 
 
 def names(url: str) -> list[str]:
-    place = parse_place(url)
-    return list(backend_of(place).files(place))
+    return list(files(parse_place(url)))
+
+
+def is_there(url: str) -> bool:
+    return stat(parse_place(url)) is not None
 
 
 FILES = {"a.txt": b"a", "deep/größe 1.bin": bytes(range(256)) * 40, "deep/empty": b"", "COMPLETE": b"yes"}
@@ -57,7 +58,7 @@ def test_a_folder_is_copied_there_and_back_and_not_copied_twice(
 ) -> None:
     here = write(tmp_path / "here", FILES)
     assert main(["cp", "-r", "--dry", str(here), f"{url}/there"]) == 0
-    assert main(["exists", f"{url}/there"]) == 1
+    assert not is_there(f"{url}/there")
     assert main(["cp", "-r", str(here), f"{url}/there"]) == 0
     assert names(f"{url}/there") == sorted(FILES)
     assert main(["cp", "-r", str(here), f"{url}/there"]) == 0
@@ -66,31 +67,23 @@ def test_a_folder_is_copied_there_and_back_and_not_copied_twice(
     assert contents(tmp_path / "back") == FILES
     assert main(["cp", "-r", f"{url}/there", str(tmp_path / "back")]) == 0
     assert "copied 0 files" in capsys.readouterr().err
-    assert main(["size", f"{url}/there"]) == 0
+    assert main(["du", f"{url}/there"]) == 0
     assert capsys.readouterr().out.split()[0] == str(sum(map(len, FILES.values())))
-    assert main(["md5", f"{url}/there/deep/größe 1.bin"]) == 0
-    assert capsys.readouterr().out.split()[0] == hashlib.md5(FILES["deep/größe 1.bin"]).hexdigest()
     assert main(["ls", f"{url}/there"]) == 0
     assert sorted(capsys.readouterr().out.split()) == ["COMPLETE", "a.txt", "deep/"]
     assert main(["ls", "-l", "-r", f"{url}/there"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
-    assert main(["writable", url]) == 0 and main(["mtime", f"{url}/there/a.txt"]) == 0
-    assert main(["mkdir", f"{url}/folder"]) == 0 and main(["exists", f"{url}/there"]) == 0
 
 
-def test_files_and_folders_move_and_go(url: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_files_are_shown_and_removed(url: str, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     here = write(tmp_path / "here", FILES)
     assert main(["cp", str(here / "a.txt"), f"{url}/x/"]) == 0
-    assert names(url) == ["x/a.txt"]
-    assert main(["mv", f"{url}/x/a.txt", f"{url}/b.txt"]) == 0
-    assert names(url) == ["b.txt"] and main(["cat", f"{url}/b.txt"]) == 0
+    assert names(url) == ["x/a.txt"] and main(["cat", f"{url}/x/a.txt"]) == 0
     assert capsysbinary.readouterr().out == b"a"
-    assert main(["mv", "-r", str(here), f"{url}/moved"]) == 0
-    assert not here.exists() and names(f"{url}/moved") == sorted(FILES)
-    assert main(["mv", "-r", f"{url}/moved", str(here)]) == 0
-    assert contents(here) == FILES and main(["exists", f"{url}/moved"]) == 1
-    assert main(["rm", "--dry", f"{url}/b.txt"]) == 0 and main(["exists", f"{url}/b.txt"]) == 0
-    assert main(["rm", f"{url}/b.txt"]) == 0 and main(["exists", f"{url}/b.txt"]) == 1
+    assert main(["rm", "--dry", f"{url}/x/a.txt"]) == 0 and is_there(f"{url}/x/a.txt")
+    assert main(["rm", f"{url}/x/a.txt"]) == 0 and not is_there(f"{url}/x")
+    assert main(["cp", "-r", str(here), f"{url}/there"]) == 0 and main(["rm", "-r", f"{url}/there"]) == 0
+    assert names(url) == []
 
 
 def test_sync_makes_a_folder_the_same(url: str, tmp_path: Path) -> None:
@@ -112,8 +105,8 @@ def test_sync_makes_a_folder_the_same(url: str, tmp_path: Path) -> None:
 
 
 COPY = [sys.executable, "-c", (
-    "import sys; from nlu.storage import objects, parts; from nlu.io import main\n"
-    "parts.PART_BYTES = 5 << 20; objects.WHOLE_BYTES = 10 << 20\n"
+    "import sys; from nlu.storage import parts; from nlu.io import main\n"
+    "parts.PART_BYTES = 5 << 20; parts.WHOLE_BYTES = 10 << 20\n"
     "parts.THREADS = 1; sys.exit(main(sys.argv[1:]))"
 ), "cp"]  # fmt: skip
 
@@ -146,7 +139,7 @@ def test_a_killed_upload_continues_with_the_parts_that_arrived(
 ) -> None:
     big = write(tmp_path, {"big": os.urandom(31 << 20)}) / "big"
     killed_copy(str(big), f"{s3_url}/big", os.environ["AWS_ENDPOINT_URL"], 4, "PUT")
-    assert main(["exists", f"{s3_url}/big"]) == 1, "half a file is not visible"
+    assert not is_there(f"{s3_url}/big"), "half a file is not visible"
     put: list[str] = []
     with FaultyProxy.before(
         os.environ["AWS_ENDPOINT_URL"], lambda method, path: put.append(path) if method == "PUT" else None
