@@ -52,7 +52,7 @@ settings.load_profile("repeatable")
 
 
 LONGEST = (
-    "launching/test_signals.py", "training/test_signals.py", "test_pages.py", "test_refusals.py",
+    "jobs/test_signals.py", "training/test_signals.py", "test_pages.py", "test_refusals.py",
     "training/test_lost_ranks.py", "launchers/test_search.py", "test_mirror.py", "test_summary.py",
     "launchers/test_goals.py", "test_install.py", "test_batch_independence.py", "launchers/test_runs.py",
     "test_errors.py", "test_kills.py",

@@ -146,3 +146,5 @@ def test_an_editable_install_is_found_in_the_folder_that_contains_the_clone(tmp_
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     assert "hyperband" in said("program.py", "--info", "plugins").lower()
     assert said("program.py", "hydra/launcher=local").endswith("ran local\n")
+    official = said("program.py", "hydra/launcher=submitit_local", "--cfg", "hydra", "-p", "hydra.launcher")
+    assert "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher" in official
