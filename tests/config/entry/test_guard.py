@@ -130,6 +130,8 @@ def test_a_search_without_multirun_is_refused_instead_of_being_one_run(train):
 def test_a_launcher_also_accepts_one_run_but_neither_a_search_nor_several_values(train):
     code, told = train("hydra/launcher=local", "hydra/sweeper=hyperband")
     assert code == 2 and "hydra/sweeper is hyperband, but without --multirun the command is one run" in told
+    code, told = train("hydra/launcher=submitit_local", "hydra.launcher.wait=false")
+    assert code == 2 and "write hydra/launcher=local; or slurm, pai; launchers of other packages wait for" in told
     code, told = train("hydra/launcher=local", "seed=1,2")
     assert code == 2 and "seed=1,2: several values need --multirun" in told
     assert list(Path().iterdir()) == []
