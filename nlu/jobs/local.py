@@ -40,8 +40,8 @@ CANCELLED = "cancelled"
 CONTROLLER = b"submitit.local._local"
 CANCEL_AGAIN_S, CANCEL_WAIT_S = 0.5, 30.0
 """A job that is just starting ignores SIGTERM, so it is repeated; a job that does not end in time is killed."""
-TIMEOUT_MIN = 60
-"""limit of a job if hydra.launcher.timeout_min is null"""
+TIMEOUT_MIN = 60 * 24 * 60
+"""limit of a job if hydra.launcher.timeout_min is null: submitit wants one, and nobody asked for it here"""
 OURS = ("submitit_folder", "wait", "gpus")
 """keys of hydra.launcher that submitit does not get"""
 VISIBLE = "CUDA_VISIBLE_DEVICES"

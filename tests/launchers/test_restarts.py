@@ -63,19 +63,19 @@ def restarts(monkeypatch):
 
 
 def test_a_job_that_vanishes_a_third_time_without_having_got_further_is_given_up(restarts):
-    assert restarts.vanished(1, got_further=False) > 0
-    assert restarts.vanished(1, got_further=False) > 0
-    assert restarts.vanished(1, got_further=False) is None
+    assert restarts.interrupted(1, "lost", got_further=False) > 0
+    assert restarts.interrupted(1, "lost", got_further=False) > 0
+    assert restarts.interrupted(1, "lost", got_further=False) is None
 
 
 def test_a_trial_on_a_repeatedly_failing_machine_is_not_started_again(restarts):
     for _ in range(2):
-        assert restarts.at_fault(1, got_further=False) > 0
-        assert restarts.at_fault(1, got_further=False) > 0
-        assert restarts.at_fault(1, got_further=True) == 0.0
-    assert restarts.at_fault(1, got_further=False) > 0
-    assert restarts.at_fault(1, got_further=False) > 0
-    assert restarts.at_fault(1, got_further=False) is None
+        assert restarts.interrupted(1, "at fault", got_further=False) > 0
+        assert restarts.interrupted(1, "at fault", got_further=False) > 0
+        assert restarts.interrupted(1, "at fault", got_further=True) == 0.0
+    assert restarts.interrupted(1, "at fault", got_further=False) > 0
+    assert restarts.interrupted(1, "at fault", got_further=False) > 0
+    assert restarts.interrupted(1, "at fault", got_further=False) is None
 
 
 def test_a_trial_that_stopped_pauses_longer_and_longer_and_others_need_not_wait(monkeypatch):
@@ -85,15 +85,19 @@ def test_a_trial_that_stopped_pauses_longer_and_longer_and_others_need_not_wait(
     monkeypatch.setattr(_failures, "time", clock)
     monkeypatch.setattr(_failures, "RESTARTS", (5.0, 20.0))
     restarts, waiting = _failures.Restarts(), [1, 2, 1]
-    assert restarts.stopped(1, got_further=False) == 5.0
+
+    def stopped() -> float | None:
+        return restarts.interrupted(1, "stopped", got_further=False)
+
+    assert stopped() == 5.0
     assert restarts.next_due(waiting) == 2 and waiting == [1, 1] and restarts.next_due(waiting) is None
     clock.now_s += 4.9
     assert restarts.next_due(waiting) is None
     clock.now_s += 0.1
     assert restarts.next_due(waiting) == 1 and waiting == [1]
-    assert restarts.stopped(1, got_further=False) == 20.0 and restarts.stopped(1, got_further=False) is None
-    assert restarts.stops[1] == 3
+    assert stopped() == 20.0 and stopped() is None
+    assert restarts.counts[1, "stopped"] == 3
     restarts.progressed(1)
-    assert restarts.stops[1] == 0 and restarts.next_due(waiting) == 1 and restarts.next_due([]) is None
-    assert restarts.stopped(1, got_further=False) == 5.0 and restarts.vanished(1, got_further=True) == 0.0
-    assert restarts.stopped(1, got_further=False) == 5.0
+    assert restarts.counts[1, "stopped"] == 0 and restarts.next_due(waiting) == 1 and restarts.next_due([]) is None
+    assert stopped() == 5.0 and restarts.interrupted(1, "lost", got_further=True) == 0.0
+    assert stopped() == 5.0

@@ -1,4 +1,4 @@
-"""How long a local job may take, and by which folder a search is held: what does not show before it goes wrong."""
+"""How many trials run at a time on this machine, and with which of its GPUs and cores."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import HydraContext
 
 LOCAL = "hydra/launcher=local"
-TIMEOUT = "hydra.launcher.timeout_min"
 
 
 def slots_of(tmp_path: Path, count: int, *overrides: str) -> Any:
@@ -21,14 +20,7 @@ def slots_of(tmp_path: Path, count: int, *overrides: str) -> Any:
         config = compose("mine", [LOCAL, f"hydra.sweep.dir={tmp_path}", *overrides], return_hydra_config=True)
         config.hydra.job.config_name = "mine"
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks(config))
-        slots = Slots(config, context, lambda config: 10 * config.x, count)
-        slots.launcher = slots._launcher()
-        return slots
-
-
-def timeout_min(tmp_path: Path, *overrides: str) -> int:
-    """The time limit that submitit gets for a job of such a search."""
-    return slots_of(tmp_path, 1, *overrides).launcher.params["timeout_min"]
+        return Slots(config, context, lambda config: 10 * config.x, count)
 
 
 def shares(slots: Any, number: int, need: Any) -> dict[str, str]:
@@ -45,7 +37,7 @@ def test_each_of_several_jobs_here_gets_its_share_of_cores_and_separate_gpus(tmp
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5, 6,1")
     monkeypatch.setattr(_slots, "usable_cores", lambda: 16)
-    slots = slots_of(tmp_path, 4, TIMEOUT + "=90")
+    slots = slots_of(tmp_path, 4)
     assert slots.count == 4 and slots.sentence(4) is None
     assert shares(slots, 0, Need(1, 1)) == {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "3"}
     assert shares(slots, 1, Need(2, 2)) == {"OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "5,6"}

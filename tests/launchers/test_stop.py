@@ -8,17 +8,17 @@ import pytest
 
 from nlu.config import stopping
 from nlu.jobs import waiting
+from nlu.jobs.queue import Job, Ticket
+from nlu.jobs.submissions import Submissions
 
 
 class Slots:
     """Jobs of which some end when they are waited for."""
 
-    def __init__(self, ends: list[int], *, is_local: bool = False, is_threaded: bool = True):
-        self.ends, self.is_local, self.is_threaded = ends, is_local, is_threaded
-        self.waits_s: list[float] = []
+    def __init__(self, ends: list[int], *, is_local: bool = False):
+        self.ends, self.is_local = ends, is_local
 
     def next_ended(self, wait_s: float = 0.0) -> Any:
-        self.waits_s.append(wait_s)
         return type("Ended", (), {"number": self.ends.pop(0)}) if self.ends else None
 
 
@@ -54,8 +54,11 @@ def ended(tmp_path, monkeypatch):
 
 def test_jobs_elsewhere_continue_there_and_those_that_wait_for_a_place_give_up(ended, tmp_path):
     remedy = f"; python -m nlu.jobs {tmp_path} --cancel ends such jobs"
+    jobs = [Job(number, str(tmp_path), (), str(number)) for number in (1, 2, 3, 7)]
+    Submissions(tmp_path).begin(jobs, "slurm", {}, "train")
+    Submissions(tmp_path).submitted([Ticket(job, job.token) for job in jobs if job.number != 2])
     assert not waiting.is_over()
-    assert ended(Slots([2]), {1, 2, 3}, signal.SIGTERM).said == [
+    assert ended(Slots([]), {1, 2, 3}, signal.SIGTERM).said == [
         f"trials 1, 3 are under way elsewhere, and continue there{remedy}"
     ]
     assert waiting.is_over()

@@ -15,10 +15,10 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from nlu.config import stopping
 from nlu.config.errors import UserError
 from nlu.config.words import counted
-from nlu.jobs.listing import cancel_jobs
+from nlu.jobs.listing import cancel_jobs, latest
+from nlu.jobs.submissions import Submissions
 from nlu.jobs.waiting import give_up
 from nlu.storage.temporary import Pauses
 from nlu.sweeps.channel import COMPLETE, FAILED, worked_s
@@ -29,13 +29,11 @@ from ._slots import Slots
 
 RESTARTS = Pauses(1.0, 60.0, 10)
 """the pauses of a trial whose jobs stop without progress; after the last one it is set aside"""
-FAULTS_MAX = 3
-"""faults of the machine, in a row without progress, after which a trial is set aside"""
-LOST_MAX = 3
-"""jobs that vanish, in a row without progress, after which a trial fails"""
+STOPPED, AT_FAULT, LOST = "stopped", "at fault", "lost"
+"""how a job is interrupted: it saved its state and stopped, its machine had a fault, or it vanished"""
+MOST = {STOPPED: math.inf, AT_FAULT: 3, LOST: 3}
+"""interruptions in a row without progress after which a trial is set aside, or fails if its jobs vanish"""
 WAIT_S, AGAIN_S = 60.0, 2.0
-REFUSED_S = 15.0
-"""how much later than the first job another one may be refused, if the search ends for that and not by a signal"""
 
 
 class FailuresEndSearch(UserError):
@@ -100,12 +98,8 @@ class Restarts:
     left, those that were set aside start again if any trial has made progress since; otherwise the search ends.
     """
 
-    lost: Counter[int] = field(default_factory=Counter)
-    """how often the job of a trial vanished"""
-    stops: Counter[int] = field(default_factory=Counter)
-    """how often it saved its state and stopped"""
-    faults: Counter[int] = field(default_factory=Counter)
-    """how often its machine had a fault"""
+    counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """how often a trial was interrupted in each way"""
     set_aside: dict[int, str] = field(default_factory=dict)
     """the trials that were set aside, with the reason, a sentence without its subject"""
     _pauses: dict[int, Iterator[float]] = field(default_factory=dict)
@@ -113,17 +107,19 @@ class Restarts:
     _any_progressed: bool = False
     """whether a trial has made progress since the last one was set aside"""
 
-    def stopped(self, number: int, *, got_further: bool) -> float | None:
-        """Count a job that stopped. Returns the pause of its trial in seconds, None if it stopped too often."""
-        return self._counted(self.stops, number, got_further)
-
-    def at_fault(self, number: int, *, got_further: bool) -> float | None:
-        """Count a job whose machine had a fault. Returns as `stopped` does."""
-        return self._counted(self.faults, number, got_further, FAULTS_MAX)
-
-    def vanished(self, number: int, *, got_further: bool) -> float | None:
-        """Count a job that vanished. Returns as `stopped` does."""
-        return self._counted(self.lost, number, got_further, LOST_MAX)
+    def interrupted(self, number: int, way: str, *, got_further: bool) -> float | None:
+        """Count an interruption; returns the pause of the trial in seconds, None after too many without progress."""
+        if got_further:
+            self.progressed(number)
+            return 0.0
+        self.counts[number, way] += 1
+        # One row of pauses for all kinds of interruptions, so that a trial that alternates between them is set aside
+        # too.
+        is_many = self.counts[number, way] >= MOST[way]
+        pause_s = None if is_many else next(self._pauses.setdefault(number, iter(RESTARTS)), None)
+        if pause_s is not None:
+            self._due_s[number] = time.monotonic() + pause_s
+        return pause_s
 
     def progressed(self, number: int) -> None:
         """Reset the counts of a trial that has made progress or has ended."""
@@ -163,20 +159,10 @@ class Restarts:
             remedy=f"correct that, and the same command with hydra.sweep.dir={folder} continues; no trial is lost",
         )
 
-    def _counted(self, counts: Counter[int], number: int, got_further: bool, most: float = math.inf) -> float | None:
-        if got_further:
-            self.progressed(number)
-            return 0.0
-        counts[number] += 1
-        # One row of pauses for all kinds of interruptions, so that a trial that alternates between them is set aside
-        # too.
-        pause_s = next(self._pauses.setdefault(number, iter(RESTARTS)), None) if counts[number] < most else None
-        if pause_s is not None:
-            self._due_s[number] = time.monotonic() + pause_s
-        return pause_s
-
     def _forget(self, number: int) -> None:
-        by_trial: list[dict[int, Any]] = [self.lost, self.stops, self.faults, self.set_aside, self._pauses, self._due_s]
+        for way in MOST:
+            self.counts.pop((number, way), None)
+        by_trial: list[dict[int, Any]] = [self.set_aside, self._pauses, self._due_s]
         for each in by_trial:
             each.pop(number, None)
 
@@ -240,15 +226,11 @@ def saved_mark(folder: Path) -> Mapping[str, int]:
 
 def end_jobs(slots: Slots, running: set[int], folder: Path, board: Board) -> None:
     """Have local jobs save their state and end. Jobs on other machines continue, and are found again."""
-    # A job in this process has ended by now.
-    left = set(running) if slots.is_threaded else set()
     # Threads that wait for room in a queue stop waiting.
     give_up()
-    if not slots.is_local:
-        # A queue that refused one job soon refuses the others too, and their launches end.
-        wait_s = REFUSED_S if stopping.received() is None else AGAIN_S
-        while left and (ended := slots.next_ended(wait_s)) is not None:
-            left.discard(ended.number)
+    # A job in this process has ended by now, and elsewhere only what a queue has taken goes on.
+    taken = {one.job.number for _, one in latest([Submissions(folder)]) if one.ticket is not None}
+    left = set(running) if slots.is_local else running & taken
     if not left:
         return
     one = len(left) == 1

@@ -23,7 +23,18 @@ from nlu.sweeps.holder import Holder
 from nlu.sweeps.optuna_private import write_constraints
 
 from ._board import Board, Idle, announce, ended_line, parameters, when
-from ._failures import LOST_MAX, Failures, FailuresEndSearch, Restarts, Running, end_jobs, none_completed
+from ._failures import (
+    AT_FAULT,
+    LOST,
+    MOST,
+    STOPPED,
+    Failures,
+    FailuresEndSearch,
+    Restarts,
+    Running,
+    end_jobs,
+    none_completed,
+)
 from ._folder import bring_trials_back
 from ._keeping import Keeper
 from ._plan import SearchPlan
@@ -285,9 +296,9 @@ class Search:
         """Start a trial again after a fault of its machine, or set it aside."""
         number = frozen.number
         self.waiting.insert(0, number)
-        pause_s = self.restarts.at_fault(number, got_further=running.got_further(frozen))
+        pause_s = self.restarts.interrupted(number, AT_FAULT, got_further=running.got_further(frozen))
         if pause_s is None:
-            times = self.restarts.faults[number]
+            times = self.restarts.counts[number, AT_FAULT]
             self._set_aside(number, f"met a fault of the machine {times} times in a row: {fault}")
             return
         self.board.say(f"trial {number}: its machine has a fault ({fault}); it continues {when(pause_s)}", style="red")
@@ -328,7 +339,7 @@ class Search:
                 f"{self.plan.slots.target.rpartition('.')[2]} cannot run a single job with "
                 f"hydra.sweep.subdir={ended.number}: {ended.reason}; choose another hydra/launcher"
             )
-        elif self.restarts.vanished(ended.number, got_further=running.got_further(frozen)) is not None:
+        elif self.restarts.interrupted(ended.number, LOST, got_further=running.got_further(frozen)) is not None:
             self.waiting.insert(0, ended.number)
             self.board.say(f"trial {ended.number}: its job is gone ({ended.reason}); it continues from its checkpoint")
         else:
@@ -338,9 +349,9 @@ class Search:
         """Continue a trial whose job stopped, after a pause if it made no progress, or set it aside."""
         number, left = frozen.number, frozen.user_attrs.get(REASON, {})
         reason = left["error"] if left.get("launch") == running.launch else "no reason known"
-        pause_s = self.restarts.stopped(number, got_further=running.got_further(frozen))
+        pause_s = self.restarts.interrupted(number, STOPPED, got_further=running.got_further(frozen))
         if pause_s is None:
-            times = self.restarts.stops[number]
+            times = self.restarts.counts[number, STOPPED]
             self._set_aside(number, f"stopped {times} times in a row without progress: {reason}")
             return
         self.board.say(f"trial {number}: its job stopped ({reason}); it continues {when(pause_s)} from its checkpoint")
@@ -354,7 +365,7 @@ class Search:
             except (TypeError, ValueError):
                 error = f"the job returned {ended.value!r}, but must return a number"
         elif not error:
-            error = f"the job vanished {LOST_MAX} times without progress"
+            error = f"the job vanished {MOST[LOST]} times without progress"
         self._set(ended.number, OUTCOME, running.outcome(frozen, value, error))
         return self._frozen(ended.number)
 

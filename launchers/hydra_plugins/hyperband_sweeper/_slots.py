@@ -20,7 +20,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from hydra_plugins.queue_launcher.queue_launcher import QueueLauncher
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, OmegaConf
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
@@ -36,8 +36,6 @@ from nlu.sweeps.faults import last_line
 
 LOCAL = "hydra_plugins.queue_launcher.queue_launcher.LocalLauncher"
 REMEDY = "; correct what hydra.launcher sets"
-NO_TIMEOUT_MIN = 60 * 24 * 60
-"""the limit of a local job if the key is not set: a trial may take longer than the hour that submitit allows"""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 AGAIN_S = Pauses(1.0, 60.0)
 """the pauses after which a queue that does not answer is asked again for jobs of an earlier command"""
@@ -177,7 +175,6 @@ class Slots:
         self.count = self.gpus.at_once(least_gpus, wanted) if self.is_threaded else 1
         self._ended: queue.Queue[Ended] = queue.Queue()
         self._unwanted: dict[int, threading.Event] = {}
-        self._is_timed = self.is_local and config.hydra.launcher.timeout_min is not None
 
     @property
     def is_local(self) -> bool:
@@ -285,16 +282,9 @@ class Slots:
             return Ended(number, launch, None, error)
 
     def _launcher(self) -> Launcher:
-        config, context, task = self._config.copy(), self._context, self._task
-        if not self.is_local or self._is_timed:
-            return Plugins.instance().instantiate_launcher(config=config, hydra_context=context, task_function=task)
-        own = self._config.copy()
-        with read_write(own.hydra), open_dict(own.hydra):
-            own.hydra.launcher.timeout_min = NO_TIMEOUT_MIN
-        launcher = Plugins.instance().instantiate_launcher(config=own, hydra_context=context, task_function=task)
-        # Hydra refuses a job whose own launcher is not that of the search.
-        launcher.setup(hydra_context=context, task_function=task, config=config)
-        return launcher
+        return Plugins.instance().instantiate_launcher(
+            config=self._config.copy(), hydra_context=self._context, task_function=self._task
+        )
 
     def _share_of_machine(self, number: int, need: Need) -> list[str]:
         """Return the overrides that give a job on this machine its GPUs and its share of the cores."""
