@@ -106,13 +106,10 @@ class Search:
         for number, job in self.plan.slots.open_jobs(self.board.say).items():
             if number >= len(trials) or trials[number].state in FINISHED:
                 continue
-            attributes, ticket = trials[number].user_attrs, job.ticket
-            assert ticket is not None, "open_jobs returns no others"
-            launch = attributes.get(LAUNCHES, 0)
-            folder = self.plan.folder / str(number)
-            self.running[number] = Running(folder, trials[number], attributes.get(ATTEMPT, 0), launch)
+            attempt, launch = (trials[number].user_attrs.get(name, 0) for name in (ATTEMPT, LAUNCHES))
+            self.running[number] = Running(self.plan.folder / str(number), trials[number], attempt, launch)
             self.waiting = [other for other in self.waiting if other != number]
-            self.board.say(f"trial {number}: its job goes on ({job.queue} {ticket.id})")
+            self.board.say(f"trial {number}: its job goes on ({job.queue} {job.ticket.id if job.ticket else ''})")
             self.plan.slots.attach(number, launch, job)
 
     def _end_jobs(self) -> None:

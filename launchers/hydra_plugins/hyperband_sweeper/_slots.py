@@ -237,29 +237,26 @@ class Slots:
         self._run(number, launch, lambda launcher: launcher.attach(job))
 
     def _run(self, number: int, launch: int, call: Callable[[Any], Sequence[JobReturn]]) -> None:
-        try:
-            launcher = self._launcher()
-        except Exception as error:
-            self._ended.put(Ended(number, launch, None, error))
-            return
+        launcher = Plugins.instance().instantiate_launcher(
+            config=self._config.copy(), hydra_context=self._context, task_function=self._task
+        )
+        work = partial(call, launcher)
         if not self.is_threaded:
             # A run in this process handles signals itself; other code of the job is interrupted.
             with stopping.at_once():
-                self._ended.put(self._launched(launcher, number, launch, call))
+                self._ended.put(self._launched(number, launch, work))
             return
         # The context identifies the search (nlu.jobs.waiting).
         context, self._unwanted[number] = contextvars.copy_context(), threading.Event()
         context.run(waiting.unwanted.set, self._unwanted[number])
-        work = partial(context.run, self._launch_apart, launcher, number, launch, call)
-        threading.Thread(target=work, name=f"trial-{number}", daemon=True).start()
+        apart = partial(context.run, self._launch_apart, number, launch, work)
+        threading.Thread(target=apart, name=f"trial-{number}", daemon=True).start()
 
-    def _launch_apart(
-        self, launcher: Launcher, number: int, launch: int, call: Callable[[Any], Sequence[JobReturn]]
-    ) -> None:
+    def _launch_apart(self, number: int, launch: int, work: Callable[[], Sequence[JobReturn]]) -> None:
         # Only the search handles Ctrl-C, and ends its jobs itself. Processes that start here inherit the mask.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            ended = self._launched(launcher, number, launch, call)
+            ended = self._launched(number, launch, work)
         except BaseException as error:
             # SystemExit would end only this thread, without a message, and the search would wait for it forever.
             ended = Ended(number, launch, None, error)
@@ -275,16 +272,11 @@ class Slots:
         self.gpus.give_back(number)
 
     @staticmethod
-    def _launched(launcher: Launcher, number: int, launch: int, call: Callable[[Any], Sequence[JobReturn]]) -> Ended:
+    def _launched(number: int, launch: int, work: Callable[[], Sequence[JobReturn]]) -> Ended:
         try:
-            return Ended(number, launch, call(launcher)[0], None)
+            return Ended(number, launch, work()[0], None)
         except Exception as error:
             return Ended(number, launch, None, error)
-
-    def _launcher(self) -> Launcher:
-        return Plugins.instance().instantiate_launcher(
-            config=self._config.copy(), hydra_context=self._context, task_function=self._task
-        )
 
     def _share_of_machine(self, number: int, need: Need) -> list[str]:
         """Return the overrides that give a job on this machine its GPUs and its share of the cores."""
