@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from nlu.config.addresses import is_object
 from nlu.config.entry.command import Parser, at_least, run_command
 from nlu.config.errors import UserError
 from nlu.config.nearest import hint
@@ -96,16 +97,16 @@ def table(arguments: Sequence[str]) -> int:
     from nlu.reports.selecting import selected
     from nlu.reports.show import as_csv, as_json, print_tables, write_joined
     from nlu.storage.copies import all_records_of
-    from nlu.storage.outputs import output_files
 
+    if is_object(given.join or ""):
+        raise UserError(f"--join is {given.join}; write into a local folder, and copy it by python -m nlu.io cp -r")
     runs, remarks = _runs_in(all_records_of(given.folders, "DIR"))
     tables, left_out = rows_of(selected(runs, given.where), given.metric)
     # Joined for every table: a metric of all held-out rows together is another number than the mean over folds.
     remarks += left_out + [remark for rows in tables for row in rows for remark in join_predictions(row)]
     if given.join:
         rows = [row for table in tables for row in table]
-        with output_files(given.join, "--join") as folder:
-            written = write_joined(folder, rows)
+        written = write_joined(Path(given.join), rows)
         remarks += [f"wrote {given.join.rstrip('/')}/{path.name}" for path in written]
         remarks += [sentence for row in rows for sentence in missing_folds(row)]
     if given.json or given.csv:

@@ -19,8 +19,8 @@ from tokenizers.models import WordPiece
 
 from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
+from nlu.config.resolving import first_line
 from nlu.storage.cache import Entry, file_digest
-from nlu.storage.resources import first_line
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,13 @@ from pathlib import Path
 
 from nlu.config.errors import UserError
 from nlu.storage import access, parts
-from nlu.storage.access import require_writable, stat, try_writing
-from nlu.storage.places import Place, parse_place
+from nlu.storage.access import stat, try_writing
+from nlu.storage.places import BEGUN, Place, parse_place
 from nlu.storage.progress import download_progress
 from nlu.storage.settle import new_folder, require_new
 from nlu.storage.transfer import disk_errors, plan_copy, remove_all, run_copies
 
 log = logging.getLogger(__name__)
-
-BEGUN = ".begun"
 
 
 def require_free(out: str | Path, key: str) -> None:
@@ -69,26 +67,6 @@ def output_file(out: str | Path, key: str) -> Iterator[Path]:
         send_file(Path(folder, place.name), place)
 
 
-@contextmanager
-def output_files(out: str | Path, key: str) -> Iterator[Path]:
-    """Give a folder to write files to, which are added to the folder `out` when the block ends without an error.
-
-    Raises UserError if a file of the same name exists in the bucket; on this machine the caller checks that.
-    """
-    place = parse_place(str(out), key, writes=True)
-    if place.is_local:
-        yield Path(out)
-        return
-    with _temporary_folder() as folder:
-        yield Path(folder)
-        paths = sorted(Path(folder).iterdir())
-        for path in paths:
-            # All names are checked before the first file is sent.
-            require_no_object(place.within(path.name), key)
-        for path in paths:
-            send_file(path, place.within(path.name))
-
-
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     # The result is already in the bucket when the folder is removed.
     return tempfile.TemporaryDirectory(prefix="nlu-out-", ignore_cleanup_errors=True)
@@ -99,15 +77,13 @@ def require_no_object(place: Place, key: str) -> None:
     if place.names_folder and not place.is_root:
         raise UserError(f"{key} is {place.shown}, a folder; name a file in it")
     _require_absent(place, key)
-    parent = Place(place.scheme, place.bucket, place.path.rpartition("/")[0])
-    try_writing(parent)
+    try_writing(Place(place.scheme, place.bucket, place.path.rpartition("/")[0]))
 
 
 def _require_absent(place: Place, key: str, *, may_have_begun: bool = False) -> None:
     """Raise UserError if something exists at a place in a bucket, except an interrupted folder if that is allowed."""
     if place.is_root:
         raise UserError(f"{key} is {place.shown}, a whole bucket; name a folder in it")
-    require_writable(place)
     info = stat(place)
     if info is not None and not (may_have_begun and info.is_folder and stat(place.within(BEGUN))):
         raise UserError(f"{key} is {place.shown}, which exists; nothing was written; choose another, or remove it")

@@ -23,8 +23,8 @@ from nlu.storage.files import read_digest
 READ_ONLY = ("http", "https", "hf", "pypi")
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".xz": "xz", ".zip": "zip"}
 """suffixes of compressed files, and how they are compressed"""
-DATASETS = "hf://datasets/"
-"""begins the address of a data set on the Hugging Face hub"""
+BEGUN = ".begun"
+"""an object in a folder of a bucket until all of its files are there"""
 DEFAULT_DATA_FOLDER = "../shared/data"
 
 

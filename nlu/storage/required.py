@@ -1,21 +1,28 @@
-"""The remote addresses in configurations, asked for before jobs are submitted: s3://, oss://, hf:// and http(s)://."""
+"""The remote addresses in configurations, asked for before jobs are submitted: s3://, oss://, hf:// and http(s)://.
+
+Each is asked for once, several at a time and within a time limit. Nothing is written or fetched.
+"""
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from glob import has_magic
-from typing import TYPE_CHECKING, Any
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from nlu.config.addresses import is_object, parse_reference
 from nlu.config.checks.values import SHORT_FORMS
 from nlu.config.errors import UserError
-from nlu.storage.places import named_file
+from nlu.config.resolving import first_line
+from nlu.storage.places import BEGUN
+from nlu.storage.refusals import Unreachable
+from nlu.storage.resources import addresses_like
 
-if TYPE_CHECKING:
-    from nlu.storage.presence import Answer
-
-OUTPUTS = ("mirror", "stores")
-"""keys with a folder that may exist"""
+LIMIT_S = 20.0
+"""for all addresses together"""
+AT_ONCE = 16
+OUTPUTS = ("mirror", "stores", "out", "output")
+"""keys with a place to write, whose bucket must exist"""
 NEW_OUTPUTS = ("out", "output")
 """keys with a place where nothing may exist"""
 NOT_READ = ("tracker", "trial", "choices", "trusted_packages", "note", "hydra")
@@ -23,29 +30,25 @@ NOT_READ = ("tracker", "trial", "choices", "trusted_packages", "note", "hydra")
 ON_THE_WEB = ("data", "tokenizer", "model", "run", "checkpoint", "resume", "input")
 """groups and keys in which an http(s) address is that of a file; a key of a user's class may name a service"""
 _REMOTE = re.compile(r"(s3a?|oss|hf|https?)://\S+", re.IGNORECASE)
-_SETS = ("train", "dev", "test")
+_CHECKPOINT = re.compile(r"(.+)/(best|last|best-\d+)")
+
+Answer = bool | Exception
+"""whether something is at an address, or why that is unknown"""
 
 
 def require_addresses(configs: Mapping[int, Mapping[str, Any]], *, are_elsewhere: bool = False) -> None:
     """Raise UserError with every address in the configurations of these jobs that does not exist or may not be read.
 
-    Each address is asked for once; see `nlu.storage.presence.ask`. A service that does not answer causes a warning.
-    `are_elsewhere` says that the jobs lack the files and the rights of this machine: then `data.urls` counts also
-    for files that exist here, and a bucket that this machine may not read causes a warning.
+    A service that does not answer causes a warning. `are_elsewhere` says that the jobs have rights of their own: then a
+    bucket that this machine may not read causes a warning too.
     """
-    known = {number: list(addresses_of(config, are_elsewhere)) for number, config in configs.items()}
-    if not any(known.values()):
-        return
-    # It loads the drivers of stores.
-    from nlu.storage.presence import ask
-
-    answers = ask((address, is_output(key)) for found in known.values() for key, address in found)
+    known = {number: list(addresses_of(config)) for number, config in configs.items()}
+    answers = ask(asked for found in known.values() for key, address in found for asked in _questions(key, address))
     problems: dict[str, list[int]] = {}
     warnings: dict[str, None] = {}
     for number, found in known.items():
         for key, address in found:
-            answer = answers[address, is_output(key)]
-            is_problem, text = _verdict(SHORT_FORMS.get(key, key), address, answer, are_elsewhere)
+            is_problem, text = _verdict(key, address, answers, are_elsewhere)
             if is_problem:
                 problems.setdefault(text, []).append(number)
             elif text:
@@ -63,49 +66,14 @@ def of_jobs(numbers: Sequence[int], count: int) -> str:
     return f"job {numbers[0]}: " if len(numbers) == 1 else f"jobs {', '.join(map(str, numbers))}: "
 
 
-def _verdict(key: str, address: str, answer: "Answer", are_elsewhere: bool) -> tuple[bool, str]:
-    """Return whether an answer is a problem, and the message; no message if all is well."""
-    start = f"{key} is {parse_reference(address, key).shown}"
-    why = f" ({answer.said})" if answer.said else ""
-    match answer.state:
-        case "unknown":
-            return False, f"{start}, which this machine cannot reach{why}; it was not checked, and jobs may reach it"
-        case "denied" if are_elsewhere and is_object(address):
-            rights = "jobs have the rights of their role, which must include this"
-            return False, f"{start}, for which this machine has no permission: {answer.said}; {rights}"
-        case "denied":
-            return True, f"{start}, for which there is no permission: {answer.said}"
-        case "absent" if is_output(key):
-            return True, f"{start}, but this bucket does not exist; create it, or correct {key}"
-        case "absent" if is_object(address) and has_magic(address):
-            return True, f"{start}, which no object matches; correct {key}"
-        case "absent":
-            return True, f"{start}, which does not exist{why}; correct {key}"
-        case "there" if key in NEW_OUTPUTS:
-            return True, f"{start}, which exists; choose another, or remove it"
-    return False, ""
-
-
-def is_output(key: str) -> bool:
-    """Return whether a key names a place to write."""
-    return key in (*OUTPUTS, *NEW_OUTPUTS)
-
-
-def addresses_of(config: Mapping[str, Any], are_elsewhere: bool = False) -> Iterator[tuple[str, str]]:
+def addresses_of(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the keys of a configuration that name remote addresses, with these; see `require_addresses`."""
     for key, text in texts_of(config):
         group = key.partition(".")[0]
         if group in NOT_READ or not _REMOTE.fullmatch(text):
             continue
-        if is_object(text) if is_output(key) else group in ON_THE_WEB or not text.lower().startswith("http"):
+        if is_object(text) if key in OUTPUTS else group in ON_THE_WEB or not text.lower().startswith("http"):
             yield key, text
-    data = config.get("data")
-    if isinstance(data, Mapping):
-        yield from _urls("data", data, are_elsewhere)
-        sets = data.get("sets")
-        for name, node in sets.items() if isinstance(sets, Mapping) else ():
-            if isinstance(node, Mapping):
-                yield from _urls(f"data.sets.{name}", node, are_elsewhere)
 
 
 def texts_of(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -121,10 +89,62 @@ def texts_of(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield from texts_of(value, prefix)
 
 
-def _urls(prefix: str, data: Mapping[str, Any], are_elsewhere: bool) -> Iterator[tuple[str, str]]:
-    """Yield the entries of data.urls that a job would fetch: those of the files that it reads and does not see."""
-    urls = data.get("urls")
-    named = {text for name in _SETS for _, text in texts_of(data.get(name), name)}
-    for name, address in urls.items() if isinstance(urls, Mapping) else ():
-        if name in named and _REMOTE.fullmatch(str(address)) and (are_elsewhere or named_file(str(name)) is None):
-            yield f"{prefix}.urls.{name}", str(address)
+def _questions(key: str, address: str) -> list[str]:
+    """Return what to ask for: of an output its bucket, and whether it is there and complete if it must be new."""
+    if key not in OUTPUTS:
+        return [address]
+    bucket = "/".join(address.split("/")[:3])
+    return [bucket, address, f"{address.rstrip('/')}/{BEGUN}"] if key in NEW_OUTPUTS else [bucket]
+
+
+def _verdict(key: str, address: str, answers: Mapping[str, Answer], are_elsewhere: bool) -> tuple[bool, str]:
+    """Return whether the answers are a problem, and the message; no message if all is well."""
+    answer, *others = [answers[one] for one in _questions(key, address)]
+    shown_key = SHORT_FORMS.get(key, key)
+    start = f"{shown_key} is {parse_reference(address, key).shown}"
+    if isinstance(answer, UserError) and not isinstance(answer, Unreachable):
+        # What is behind "X cannot be read: " in an error.
+        reason = re.sub(r"^.*? cannot be \w+: ", "", answer.problems[0])
+        if are_elsewhere and is_object(address):
+            return False, f"{start}, which this machine may not read: {reason}; the role of the jobs must allow it"
+        return True, f"{start}, which cannot be used: {reason}"
+    if isinstance(answer, Exception):
+        return False, f"{start}, which this machine cannot reach ({first_line(answer)}); jobs may reach it"
+    if not answer and key in OUTPUTS:
+        return True, f"{start}, but this bucket does not exist; create it, or correct {shown_key}"
+    if not answer:
+        token = ", or set HF_TOKEN" if address.lower().startswith("hf:") else ""
+        return True, f"{start}, which does not exist; correct {shown_key}{token}"
+    # An output that was interrupted is written again.
+    is_taken = others == [True, False]
+    return is_taken, f"{start}, which exists; choose another, or remove it" if is_taken else ""
+
+
+def ask(addresses: Iterable[str]) -> dict[str, Answer]:
+    """Return the answer for each address; after LIMIT_S it is a TimeoutError."""
+    asked, slots = list(dict.fromkeys(addresses)), threading.BoundedSemaphore(AT_ONCE)
+    answers: dict[str, Answer] = dict.fromkeys(asked, TimeoutError(f"no answer within {LIMIT_S:g} s"))
+
+    def work(address: str) -> None:
+        with slots:
+            answers[address] = _answer(address)
+
+    until_s = time.monotonic() + LIMIT_S
+    # A driver may wait for minutes, which must not delay the end of this process.
+    threads = [threading.Thread(target=work, args=(address,), daemon=True) for address in asked]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until_s - time.monotonic()))
+    return dict(answers)
+
+
+def _answer(address: str) -> Answer:
+    try:
+        if addresses_like(parse_reference(address, "file"), delays_s=()):
+            return True
+        # A checkpoint has another name in the mirror of its run.
+        run = _CHECKPOINT.fullmatch(address)
+        return run is not None and bool(addresses_like(parse_reference(run[1], "file"), delays_s=()))
+    except Exception as error:  # drivers raise their own exceptions; the job reports what they mean
+        return error

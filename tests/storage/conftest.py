@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ class Handler(BaseHTTPRequestHandler):
         content = self.server.files[path]
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{hashlib.md5(content).hexdigest()}"')
         self.end_headers()
         self.wfile.write(content[: len(content) // 2])
         if fault == "stall":

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from nlu.config.errors import DataError
+from nlu.config.errors import DataError, UserError
 from nlu.data.dataset import Files
-from nlu.storage.presence import State, ask
+from nlu.storage.required import ask
 
 NAME = "org/words"
 FILES = {
@@ -31,14 +31,22 @@ class Hub(ThreadingHTTPServer):
         self.revisions = {"main": dict(FILES), "v1": {"data/train-00000.csv": b"text,label\nold,1\n"}}
         self.asked: list[str] = []
 
+    def commit(self, path: str) -> str:
+        """Return the name of the present state of the revision in a path."""
+        revision = next((name for name in self.revisions if f"/{name}/" in path), "main")
+        return hashlib.sha1(repr(self.revisions[revision]).encode()).hexdigest()
+
 
 class Handler(BaseHTTPRequestHandler):
     server: Hub
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
         where = urlsplit(self.path)
         path = unquote(where.path)
-        self.server.asked.append(path)
+        self.server.asked.append(f"{self.command} {path}")
         found = self.found(path, "true" in parse_qs(where.query).get("recursive", []))
         is_known = self.headers.get("Authorization") == "Bearer secret-token"
         code = None if found is not None else "RevisionNotFound" if "/revision/" in path else "EntryNotFound"
@@ -49,8 +57,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("X-Error-Code", code)
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", hashlib.sha1(body).hexdigest())
+        self.send_header("X-Repo-Commit", self.server.commit(path))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command == "GET":
+            self.wfile.write(body)
 
     def found(self, path: str, is_recursive: bool) -> object:
         kind, _, rest = path.removeprefix(f"/api/datasets/{NAME}/").removeprefix(f"/datasets/{NAME}/").partition("/")
@@ -84,6 +95,7 @@ def hub(cache, monkeypatch) -> Iterator[Hub]:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("HF_TOKEN", "secret-token")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache / "hub"))
         yield server
         server.shutdown()
 
@@ -93,7 +105,7 @@ def read(reference: str) -> list[bytes]:
 
 
 def resolved(hub: Hub) -> int:
-    return sum("/resolve/" in path for path in hub.asked)
+    return sum("/resolve/" in path for path in hub.asked if path.startswith("GET"))
 
 
 def test_a_file_is_fetched_once_until_the_hub_has_another_of_its_name(hub):
@@ -117,30 +129,29 @@ def test_without_the_hub_the_file_fetched_last_is_used(hub, monkeypatch, caplog)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert read("/data/train-00000.csv") == [FILES["data/train-00000.csv"]]
     assert "cannot be asked" in caplog.text
-    with pytest.raises(DataError, match=r"data\.train hf://.*cannot be fetched: .*HF_ENDPOINT and HF_TOKEN"):
+    with pytest.raises(DataError, match=r"data\.train hf://.*does not give it.*set HF_ENDPOINT"):
         read("/data/train-00001.csv")
 
 
 @pytest.mark.parametrize(
     ("reference", "said"),
-    [("/data/other.csv", "does not exist in the hub.*HF_TOKEN"), ("/data/other-*.csv", "which no file matches"),
-     ("@v9/data/train-00000.csv", "does not exist"), ("", "folder of the hub, with README.md"),
-     ("/data", "folder of the hub, with .*train-00001.csv.*/\\*.parquet")],
+    [("/data/other.csv", "cannot be fetched.*name a file"), ("/data/other-*.csv", "which no file matches"),
+     ("@v9/data/train-00000.csv", "does not give it"), ("", "must read hf://datasets/ORG/NAME"),
+     ("/data", "cannot be fetched.*/\\*.parquet")],
 )  # fmt: skip
 def test_what_the_hub_does_not_have_is_said_with_what_helps(hub, reference, said):
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(UserError, match=said):
         read(reference)
 
 
 def test_a_wrong_token_is_no_access_and_is_never_shown(hub, monkeypatch, caplog):
     monkeypatch.setenv("HF_TOKEN", "another-token")
-    with pytest.raises(DataError, match="set HF_TOKEN") as error:
+    with pytest.raises(DataError, match="or HF_TOKEN if it is private") as error:
         read("/data/train-00000.csv")
     assert "another-token" not in f"{error.value}{error.value.__cause__}{caplog.text}"
 
 
 def test_files_are_asked_for_before_jobs_are_submitted(hub):
     names = ("/data/train-00000.csv", "/data/train-*.csv", "/data/other.csv", "@v9/data/train-00000.csv")
-    answers = ask((f"hf://datasets/{NAME}{name}", False) for name in names)
-    found = [answers[f"hf://datasets/{NAME}{name}", False].state for name in names]
-    assert found == [State.THERE, State.THERE, State.ABSENT, State.ABSENT]
+    answers = ask(f"hf://datasets/{NAME}{name}" for name in names)
+    assert [answers[f"hf://datasets/{NAME}{name}"] for name in names] == [True, True, False, False]

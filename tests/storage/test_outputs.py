@@ -8,7 +8,7 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.io import main
 from nlu.storage.access import files
-from nlu.storage.outputs import output_files, output_folder, require_free
+from nlu.storage.outputs import output_file, output_folder, require_free
 from nlu.storage.places import parse_place
 from tests.buckets import Server, server
 
@@ -30,11 +30,11 @@ def names(url: str) -> list[str]:
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_an_existing_file_is_never_overwritten(url: str, slash: str) -> None:
-    with output_files(f"{url}{slash}", "--out") as folder:
-        (folder / "a.png").write_text("first")
+    with output_file(f"{url}/a.png", "--out") as path:
+        path.write_text("first")
     with pytest.raises(UserError, match=r"--out is s3://\S+/there/a.png, which exists; nothing was written"):
-        with output_files(f"{url}{slash}", "--out") as folder:
-            (folder / "a.png").write_text("second")
+        with output_file(f"{url}/a.png", "--out") as path:
+            path.write_text("second")
     assert names(url) == ["a.png"]
     with pytest.raises(UserError, match=r"out is s3://\S+/there, which exists; nothing was written"):
         require_free(f"{url}{slash}", "out")

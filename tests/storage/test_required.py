@@ -1,13 +1,18 @@
-"""Which values of a configuration are remote addresses, and what is said of those that are not there."""
+"""Which values of a configuration are remote addresses, and what is said of those that are not there.
 
-from pathlib import Path
+The servers are real ones on this machine, of http, S3 and OSS; nothing is downloaded or written.
+"""
 
+import socket
+import time
+
+import boto3
 import pytest
 
 from nlu.config.errors import UserError
-from nlu.storage import presence
-from nlu.storage.presence import Answer, State
-from nlu.storage.required import addresses_of, require_addresses
+from nlu.storage import required
+from nlu.storage.required import addresses_of, ask, require_addresses
+from tests.buckets import Server
 
 CONFIG = {
     "data": {
@@ -22,29 +27,21 @@ CONFIG = {
 }  # fmt: skip
 
 
-def test_the_addresses_of_files_are_found_by_their_keys(tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here.csv").touch()
-    expected = {
+def test_the_addresses_of_files_are_found_by_their_keys() -> None:
+    assert dict(addresses_of(CONFIG)) == {
         "data.train": "s3://b/a.csv", "data.dev.good": "OSS://b/good.txt", "tokenizer.vocab": "http://x/vocab.txt",
         "model.pretrained": "hf://org/name@main", "method.of.teacher": "s3://b/teacher/best", "run": "s3://b/run",
-        "mirror": "s3://b/runs", "data.urls.far.csv": "https://x/far.csv#sha256=0",
+        "mirror": "s3://b/runs",
     }  # fmt: skip
-    assert dict(addresses_of(CONFIG)) == expected
-    elsewhere = dict(addresses_of(CONFIG, are_elsewhere=True))
-    assert elsewhere == {**expected, "data.urls.here.csv": "https://x/here.csv"}
 
 
 @pytest.fixture
-def answers(monkeypatch) -> dict[str, Answer]:
-    """What services say of each address; anything else is there."""
-    known: dict[str, Answer] = {}
-
-    def ask(questions):
-        return {one: known.get(one[0], Answer(State.THERE)) for one in questions}
-
-    monkeypatch.setattr(presence, "ask", ask)
-    return known
+def bucket(s3: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket with rows, a mirror, and an output of each kind."""
+    url = s3.bucket(monkeypatch)
+    for key in ("rows/a.csv", "rows/part-1.csv", "run/.mirror/0", "taken/a", "begun/.begun", "begun/a", "file"):
+        boto3.client("s3", endpoint_url=s3.address).put_object(Bucket=url.removeprefix("s3://"), Key=key, Body=b"x")
+    return url
 
 
 def problems(configs: dict[int, dict], **options: bool) -> list[str]:
@@ -53,34 +50,71 @@ def problems(configs: dict[int, dict], **options: bool) -> list[str]:
     return raised.value.problems
 
 
-def test_all_problems_of_all_jobs_are_said_together_each_once(answers, capsys):
-    answers |= {
-        "s3://b/no.csv": Answer(State.ABSENT),
-        "s3://b/secret.csv": Answer(State.DENIED, "Forbidden; correct AWS_ACCESS_KEY_ID"),
-        "http://x/away.csv": Answer(State.UNKNOWN, "timed out"),
-        "s3://no/runs": Answer(State.ABSENT),
-    }
-    own = {"data": {"train": "s3://b/no.csv", "dev": "http://x/away.csv"}}
-    configs = {0: own, 1: {**own, "mirror": "s3://no/runs"}, 2: own | {"run": "s3://b/secret.csv"}, 3: own}
-    assert problems(configs) == [
-        "data.train is s3://b/no.csv, which does not exist; correct data.train",
-        "job 1: mirror is s3://no/runs, but this bucket does not exist; create it, or correct mirror",
-        "job 2: run is s3://b/secret.csv, for which there is no permission: Forbidden; correct AWS_ACCESS_KEY_ID",
+def test_objects_folders_patterns_and_runs_are_found_in_a_bucket(bucket: str) -> None:
+    there = ("rows/a.csv", "rows", "rows/", "rows/part-*.csv", "r*/**/*.csv", "run", "run/best", "run/best-2")
+    absent = ("rows/b.csv", "row", "rows/*.tsv", "rows/x/*.csv", "other/best", "other/worst")
+    assert ask(f"{bucket}/{key}" for key in there + absent) == {
+        **{f"{bucket}/{key}": True for key in there}, **{f"{bucket}/{key}": False for key in absent},
+    }  # fmt: skip
+    assert list(ask(["s3://there-is-no-such-bucket/a.csv"]).values()) == [False]
+
+
+def test_all_problems_of_all_jobs_are_said_together_each_once(bucket: str, server, capsys) -> None:
+    server.files["/there.csv"] = b"x"
+    server.faults["/private.csv"] = [403]
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        away = f"http://127.0.0.1:{closed.getsockname()[1]}/away.csv"
+        own = {"data": {"train": f"{bucket}/no.csv", "dev": [away, server.url("/there.csv")]}}
+        configs = {0: own, 1: {**own, "mirror": "s3://no-such-one/runs"}, 2: own | {"run": server.url("/private.csv")}}
+        found = problems({**configs, 3: own})
+    assert found[:2] == [
+        f"data.train is {bucket}/no.csv, which does not exist; correct data.train",
+        "job 1: mirror is s3://no-such-one/runs, but this bucket does not exist; create it, or correct mirror",
     ]
-    said = "http://x/away.csv, which this machine cannot reach (timed out); it was not checked, and jobs may reach it"
-    assert capsys.readouterr().err == f"nlu: warning: data.dev is {said}\n"
+    assert len(found) == 3 and found[2].startswith(
+        f"job 2: run is {server.url('/private.csv')}, which cannot be used: "
+    )
+    assert server.requests == {"/there.csv": 1, "/private.csv": 1}
+    said = capsys.readouterr().err
+    assert (
+        said.startswith(f"nlu: warning: data.dev is {away}, which this machine cannot reach (")
+        and said.count("\n") == 1
+    )
 
 
-def test_a_new_output_must_be_free_but_a_mirror_may_hold_a_run(answers):
-    assert problems({0: {"out": "s3://b/out", "mirror": "s3://b/runs"}}) == [
-        "out is s3://b/out, which exists; choose another, or remove it"
-    ]
+def test_a_new_output_must_be_free_or_begun_but_a_mirror_may_hold_a_run(bucket: str) -> None:
+    for place in ("new", "new/", "begun", "begun/"):
+        require_addresses({0: {"out": f"{bucket}/{place}", "mirror": f"{bucket}/taken"}})
+    for place in ("taken", "taken/", "file"):
+        (problem,) = problems({0: {"out": f"{bucket}/{place}"}})
+        assert problem.endswith(", which exists; choose another, or remove it")
 
 
-def test_jobs_with_rights_of_their_own_may_read_what_this_machine_may_not(answers, capsys):
-    answers["oss://b/a.csv"] = answers["http://x/b.csv"] = Answer(State.DENIED, "Forbidden")
-    config = {0: {"data": {"train": "oss://b/a.csv", "dev": "http://x/b.csv"}}}
-    assert problems(config, are_elsewhere=True) == [
-        "data.dev is http://x/b.csv, for which there is no permission: Forbidden"
-    ]
-    assert "no permission: Forbidden; jobs have the rights of their role" in capsys.readouterr().err
+def test_jobs_with_rights_of_their_own_may_read_what_this_machine_may_not(monkeypatch, capsys) -> None:
+    pytest.importorskip("ossfs")
+    from fsspec.config import conf
+
+    from tests.oss_server import KEY, OssServer
+
+    monkeypatch.setitem(conf, "oss", {"key": KEY, "secret": "wrong"})
+    with OssServer() as server:
+        for name, value in {**server.environment, "FSSPEC_OSS_SECRET": "wrong"}.items():
+            monkeypatch.setenv(name, value)
+        config = {0: {"data": {"train": "oss://bucket/a.csv"}}}
+        (problem,) = problems(config)
+        require_addresses(config, are_elsewhere=True)
+    assert "which cannot be used: " in problem and "correct FSSPEC_OSS_SECRET" in problem
+    assert "the role of the jobs must allow it" in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_answer_in_time_is_unknown_and_delays_no_other(server, monkeypatch) -> None:
+    server.files["/there"] = b"x"
+    monkeypatch.setattr(required, "LIMIT_S", 1.0)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        stalled, began_s = f"http://127.0.0.1:{silent.getsockname()[1]}/a", time.monotonic()
+        answers = ask([stalled, server.url("/there")])
+        assert time.monotonic() - began_s < 10
+    assert answers[server.url("/there")] is True and str(answers[stalled]) == "no answer within 1 s"

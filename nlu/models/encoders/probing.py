@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from nlu.config.errors import CheckpointError, UserError
+from nlu.config.resolving import first_line
 from nlu.models.formats.pretrained import Pretrained
 from nlu.models.formats.sentence_folder import first_module
-from nlu.storage.resources import first_line
 
 MODEL_TYPE = "nlu-huggingface"
 """model_type of a checkpoint, so that transformers does not load it; `inner` has the configuration of the
