@@ -187,13 +187,6 @@ def path_problem(key: str, reference: str) -> str | None:
         return None if files_like(reference) else missing
     if named_file(reference) is not None:
         return None
-    for candidate in (Path(reference).expanduser(), folder / reference):
-        if candidate.is_dir():
-            return f"{subject} is a folder {_content_of(candidate)}; {remedy} a file"
+    if any(path.is_dir() for path in (Path(reference).expanduser(), folder / reference)):
+        return f"{subject} is a folder; {remedy} a file in it"
     return f"{subject} does not exist here or in {folder} (NLU_DATA); {remedy} a file or URL"
-
-
-def _content_of(folder: Path) -> str:
-    names = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    shown = ", ".join([*names[:8], f"and {len(names) - 8} more"] if len(names) > 8 else names)
-    return f"that holds {shown}" if names else "without files"

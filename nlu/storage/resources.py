@@ -65,7 +65,8 @@ def addresses_like(reference: Reference, **asking: Unpack[Asking]) -> list[str]:
     place = parse_place(reference.location, reference.what)
     if stat(place, **asking) is not None:
         return [reference.location]
-    if not has_magic(place.path):
+    # The query of an address of the web is no pattern.
+    if not (place.bucket and has_magic(place.path)):
         return []
     filesystem, pattern = filesystem_of(place)
     entries = asked(place, "listed", lambda: filesystem.glob(pattern, detail=True), **asking)

@@ -33,15 +33,11 @@ def test_a_text_is_compared_with_itself_only_by_a_loss_with_in_batch_negatives(c
     assert "data.fields gives text_a and text_b the same column, 'text'" in found
 
 
-def test_a_folder_as_a_file_is_refused_with_what_it_holds(composer):
+def test_a_folder_as_a_file_is_refused(composer):
     Path("rows").mkdir()
-    for number in range(10):
-        Path("rows", f"{number}.csv").touch()
     found = composer.problems_of(composer.plain("data=files", "data.train=rows", "data.dev=rows"))
-    shown = ", ".join(f"{number}.csv" for number in range(8))
     assert found == [
-        f"data.{name} is 'rows', which is a folder that holds {shown}, and 2 more; set data.{name} to a file"
-        for name in ("train", "dev")
+        f"data.{name} is 'rows', which is a folder; set data.{name} to a file in it" for name in ("train", "dev")
     ]
 
 
