@@ -69,7 +69,7 @@ def native(turns: Turns, *, run: str, path: str, threads: int) -> None:
 
     from nlu.config.inference import Input, Predict
     from nlu.inference.locate import locate
-    from nlu.inference.prediction import predict_file
+    from nlu.inference.prediction import work_of
     from nlu.inference.trained import load_trained
     from nlu.training.ranks import Ranks
 
@@ -79,7 +79,7 @@ def native(turns: Turns, *, run: str, path: str, threads: int) -> None:
     def predict(number: int) -> Path:
         output = folder / f"{number}.csv"
         config = Predict(run=run, input=Input(path=path), output=str(output), batch_size=BATCH_SIZE)
-        predict_file(config, trained, Path(path), ranks)
+        work_of(config, trained, Path(path), ranks).run(ranks)
         return output
 
     measure_turns(turns, predict)

@@ -67,6 +67,14 @@ def test_another_program_gets_the_official_launcher_under_its_name(tmp_path, nam
     assert yaml.safe_load(shown.stdout) == OmegaConf.to_container(OmegaConf.structured(keys)), shown.stderr
 
 
+def test_a_launcher_of_a_program_keeps_its_name(tmp_path):
+    own = f"ConfigStore.instance().store('slurm', {{'_target_': 'mine'}}, group='hydra/launcher')\n{PROGRAM}"
+    (tmp_path / "own.py").write_text(f"from hydra.core.config_store import ConfigStore\n{own}")
+    command = ["own.py", "hydra/launcher=slurm", "--cfg", "hydra", "-p", "hydra.launcher"]
+    shown = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert shown.stdout == "# @package hydra.launcher\n_target_: mine\n" and shown.stderr == ""
+
+
 def test_an_integer_is_a_value_and_an_error_says_where_it_was_raised(tmp_path):
     done = run(tmp_path, "-m", "hydra/launcher=local", "hydra.sweep.dir=grid", "+lr=1,-1")
     assert "job 0: done" in done.stderr and "job 1: failed" in done.stderr and done.returncode == 1

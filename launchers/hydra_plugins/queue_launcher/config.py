@@ -1,9 +1,6 @@
-"""Types and defaults of the keys of hydra/launcher=local and slurm. Hydra imports this at every start.
+"""Keys of hydra/launcher=local and slurm, imported at every start; conf/hydra/launcher/*.yaml explain them."""
 
-The commands of nlu read conf/hydra/launcher/*.yaml, which explain the keys and take their types from
-`hydra/launcher/types`. Other programs that find this plugin have the same choices with the same defaults.
-"""
-
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,5 +52,7 @@ class SlurmLauncherConf:
 
 
 for group in ("hydra/launcher", "hydra/launcher/types"):
-    ConfigStore.instance().store(group=group, name="local", node=LocalLauncherConf(), provider="queue_launcher")
-    ConfigStore.instance().store(group=group, name="slurm", node=SlurmLauncherConf(), provider="queue_launcher")
+    for name, keys in (("local", LocalLauncherConf()), ("slurm", SlurmLauncherConf())):
+        # What a program itself has under such a name stays.
+        with suppress(ValueError):
+            ConfigStore.instance().store(name, keys, group=group, provider="queue_launcher", replace=False)

@@ -17,34 +17,24 @@ if TYPE_CHECKING:
 
 
 class QueueLauncher(Launcher):
-    """Hands jobs to a queue, keeps a record of them, and follows them to their end.
-
-    A package can bring its own launcher: a subclass in hydra_plugins.NAME, see `nlu.jobs.queue.open_queue`.
-    """
+    """Hands jobs to a queue, and follows them; another package may bring its own (`nlu.jobs.queue.open_queue`)."""
 
     queue = ""
 
     def __init__(self, **params: Any) -> None:
         self.params = {
-            key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            for key, value in params.items()
+            key: OmegaConf.to_object(one) if OmegaConf.is_config(one) else one for key, one in params.items()
         }
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.config, self.hydra_context, self.task_function = config, hydra_context, task_function
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs; return what each returned, an error for a cancelled or lost one; nothing with `wait=false`.
-
-        Raises JobRefused if the queue takes none of them.
-        """
+        """Run the jobs; return what each returned, an error if it was lost; without wait nothing. Raises JobRefused."""
         return self._launch(job_overrides, initial_job_idx).run()
 
     def attach(self, job: "Submitted") -> Sequence[JobReturn]:
-        """Follow a job that an earlier command submitted into the folder (`nlu.jobs.listing.open_jobs`).
-
-        Returns what `launch` would for it.
-        """
+        """Follow a job of an earlier command (`nlu.jobs.listing.open_jobs`); return what `launch` would for it."""
         return self._launch([job.job.overrides], job.job.number).follow_again(job)
 
     def check(self, job_overrides: Sequence[Sequence[str]], configs: Sequence[Mapping[str, Any]]) -> None:
