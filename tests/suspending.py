@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ import pytest
 from nlu.config.errors import EXIT_USER_ERROR, UserError
 from tests import warm
 
-BEAT_S, SILENCE_S = 0.05, 0.5
 WAIT_S = 120.0
 """for a condition that comes about in a moment, on a machine with other work"""
 
@@ -42,15 +41,18 @@ class Holder:
 
 
 @contextmanager
-def suspended(role: str, *arguments: object) -> Iterator[Holder]:
-    """Start a holder, and wait until it has stopped itself."""
+def suspended(role: str, *arguments: object) -> Iterator[Holder | None]:
+    """Start a holder, and wait until it has stopped itself; None if it has ended well without that."""
     command = ["-m", "tests.suspending", role, *map(str, arguments)]
     pipe = subprocess.PIPE
     process = warm.start(command, cwd=warm.REPOSITORY, env=os.environ, stdout=pipe, stderr=pipe)
     try:
         deadline_s = time.monotonic() + WAIT_S
         while not is_stopped(process.pid):
-            assert process.poll() is None, f"it ended before it stopped itself: {process.communicate()}"
+            if process.poll() is not None:
+                assert process.wait() == 0, process.communicate()
+                yield None
+                return
             assert time.monotonic() < deadline_s, "it did not stop itself"
             time.sleep(0.005)
         yield Holder(process)
@@ -71,21 +73,25 @@ def stop() -> None:
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
-def stops(owner: Any, name: str, *, after: bool = False, thread: str = "") -> None:
-    """Suspend this process before, or after, a function is called next, by any thread or by one of this name."""
-    real, calls = getattr(owner, name), itertools.count()
+def stops(owner: Any, names: Sequence[str], point: int, *, after: bool, thread: str) -> None:
+    """Suspend this process before, or after, the call with this number of any of these functions by a thread."""
+    calls = itertools.count()
 
-    @functools.wraps(real)
-    def call(*arguments: Any, **named: Any) -> Any:
-        is_point = thread in ("", threading.current_thread().name) and next(calls) == 0
-        if is_point and not after:
-            stop()
-        found = real(*arguments, **named)
-        if is_point and after:
-            stop()
-        return found
+    def stopping_at(real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def call(*arguments: Any, **named: Any) -> Any:
+            is_point = threading.current_thread().name == thread and next(calls) == point
+            if is_point and not after:
+                stop()
+            found = real(*arguments, **named)
+            if is_point and after:
+                stop()
+            return found
 
-    pytest.MonkeyPatch().setattr(owner, name, call)
+        return call
+
+    for name in names:
+        pytest.MonkeyPatch().setattr(owner, name, stopping_at(getattr(owner, name)))
 
 
 def write_state(folder: Path, step: int, text: str) -> None:
@@ -100,19 +106,22 @@ def write_state(folder: Path, step: int, text: str) -> None:
         (folder / name).write_text(text)
 
 
-def mirror(url: str, folder: str, verb: str, after: str) -> None:
-    """Keep a run in a mirror, suspended at a request of its second save."""
+REQUESTS = ("put_file", "put_new", "get", "list", "copy", "delete")
+
+
+def mirror(url: str, folder: str, point: str, when: str, ends: str) -> None:
+    """Keep a run in a mirror, suspended at a request of its second save, with which it ends or not."""
     from nlu.runs import mirror as mirrors
-    from nlu.storage.ledger import Ledger
     from nlu.storage.objects import ObjectStore
 
-    ledger = Ledger(ObjectStore(url, "mirror"), beat_s=BEAT_S, silence_s=SILENCE_S)
-    kept = mirrors.Mirror(url, Path(folder), ledger)
+    kept = mirrors.Mirror(url, Path(folder))
     kept.open(may_hold_a_run=True)
     for step in (1, 2):
         write_state(Path(folder), step, f"the holder's, step {step}")
         if step == 2:
-            stops(ObjectStore, verb, after=after == "after", thread="mirror")
+            if ends == "True":
+                (Path(folder) / "result.json").write_text("{}")
+            stops(ObjectStore, REQUESTS, int(point), after=when == "after", thread="mirror")
         kept.saved()
         while kept._pending is not None or list(kept._outbox.glob("*")):
             time.sleep(0.005)

@@ -1,47 +1,37 @@
-"""Which files of a run folder its mirror keeps, under which keys, and how they are installed again.
-
-    checkpoints/last/NAME            ->  checkpoints/last-STEP/NAME         while the run continues
-    checkpoints/best-1/NAME          ->  checkpoints/best-step-STEP/NAME
-    anything else                    ->  the same
-
-Files from which a run continues are never overwritten: the keys of a state and of the best weights that it names
-contain their step, and they count once a record names them (`nlu.storage.ledger`). All other files are complete at
-every instant, except that tables may have rows after the state, as after a kill of the run itself.
-"""
+"""The files of a run folder that its mirror keeps: linked as they are at a save, and put into a folder again."""
 
 import hashlib
-import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, TypedDict
 
 from nlu.config.errors import UserError
-from nlu.runs.checkpoint import arrange_best, best_of, held_steps
 from nlu.runs.takeover import CHECKPOINTS
-from nlu.storage.files import inside, sync_folder
-from nlu.storage.ledger import FOLDER
+from nlu.storage.files import inside, read_json, sync_file, sync_folder, write_json
 from nlu.storage.objects import ObjectStore
-from nlu.storage.parts import WHOLE_BYTES
-from nlu.storage.progress import Advance
-from nlu.storage.settle import MARKER, find_whole, mark_whole, remove, swap
-from nlu.storage.transfer import in_threads
+from nlu.storage.pointer import Pointers, Stored, fetch
+from nlu.storage.refusals import Unreachable
+from nlu.storage.settle import MARKER, find_whole, is_whole, remove
 
 log = logging.getLogger(__name__)
 
-LEDGER = f"/{FOLDER}/"
 RESULT = "result.json"
-"""of a finished run; sent last"""
+"""of a finished run"""
 NOTE, OUTBOX = ".mirror.json", ".mirror"
 """in the folder: the note about its mirror, and links to files to be sent, which preserve their content"""
 LEFT_OUT = (".lock", ".sweep.lock", ".jobs", ".taken", NOTE, OUTBOX, ".*.tmp", ".submitted", ".submitit", "__pycache__")
-LAST, BEST = "last", "best-step"
+LAST = "last"
 BEGUN = ("config.yaml", "search.json")
 """files that make a folder that of a run or search"""
+KEY = "mirror"
+TRIES = 5
+"""to read a mirror that changes meanwhile"""
+PART_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -50,51 +40,49 @@ class Version:
 
     place: str
     """path within the folder"""
-    key: str
     file: Path
     """a link to the content, or a copy on file systems without links"""
-    size: int
-    """in bytes; a table that grows later is read up to here"""
     identity: tuple[int, int, int]
     """inode, size and time of modification, which change when the file is replaced or written"""
-    is_fixed: bool
-    """whether it is part of a checkpoint, whose key is never reused for other content"""
 
-    def content(self) -> bytes:
-        with open(self.file, "rb") as file:
-            return file.read(self.size)
+    @property
+    def size(self) -> int:
+        """In bytes; a table or log that grows later is read up to here."""
+        return self.identity[1]
 
     def sha256(self) -> str:
+        found = hashlib.sha256()
         with open(self.file, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            while part := file.read(min(PART_BYTES, self.size - file.tell())):
+                found.update(part)
+        return found.hexdigest()
+
+    def whole(self) -> Path:
+        """Return a file with this content only: the link, or a copy of a file that may grow."""
+        if CHECKPOINTS in self.place.split("/"):
+            return self.file
+        copy = self.file.with_name(f"{self.file.name}.whole")
+        with open(self.file, "rb") as file, open(copy, "wb") as to:
+            while part := file.read(min(PART_BYTES, self.size - file.tell())):
+                to.write(part)
+        return copy
 
 
-@dataclass
-class Snapshot:
-    """All files at one moment, and the folder with the links to them."""
+class Note:
+    """The note in a folder about its mirror."""
 
-    files: list[Version]
-    outbox: Path
-    has_ended: bool
-    names: dict[str, str]
-    """the name of each folder of a checkpoint in the run folder, and in the mirror once the run has ended"""
+    def __init__(self, folder: Path, mirror: str):
+        self.path, self.mirror = folder / NOTE, mirror
+        found = read_json(self.path) or {}
+        self.is_there = found.get("mirror") == mirror
+        self.saves: list[str] = found.get("saves", [])
+        """saves that the mirror may have, and that the folder is at or ahead of"""
+        self.brought: str | None = found.get("brought")
+        """the save that was brought back, without the state to continue from"""
 
-
-class FileEntry(TypedDict):
-    """The content of a file of a checkpoint."""
-
-    size: int
-    """in bytes"""
-    sha256: str
-
-
-class RecordedFile(FileEntry):
-    """A file of a checkpoint in a record of the mirror."""
-
-    place: str
-    """path within the folder to which it is fetched"""
-    named: str
-    """path within the run folder, where the best weights are in best-1, best-2, ..."""
+    def write(self, *saves: str | None, **brought: str | None) -> None:
+        self.saves = list(filter(None, saves))
+        write_json(self.path, {"mirror": self.mirror, "saves": self.saves, **brought})
 
 
 def versions(folder: Path, outbox: Path, *, is_search: bool = False) -> list[Version]:
@@ -104,11 +92,10 @@ def versions(folder: Path, outbox: Path, *, is_search: bool = False) -> list[Ver
     folders of its jobs are left out: the jobs write to them at the same time, and mirror them.
     """
     found = []
-    for number, (path, place, key, is_fixed) in enumerate(_files(folder, is_search)):
-        link = outbox / str(number)
-        status = _link(path, link)
+    for number, path in enumerate(_files(folder, is_search)):
+        status = _link(path, link := outbox / str(number))
         identity = (status.st_ino, status.st_size, status.st_mtime_ns)
-        found.append(Version(place, key, link, status.st_size, identity, is_fixed))
+        found.append(Version(path.relative_to(folder).as_posix(), link, identity))
     return found
 
 
@@ -125,93 +112,22 @@ def _link(path: Path, link: Path) -> os.stat_result:
             return os.fstat(file.fileno())
 
 
-def _files(folder: Path, is_search: bool) -> Iterator[tuple[Path, str, str, bool]]:
-    """Yield each file with its path in the folder, its key, and whether it is part of a checkpoint."""
-    for top, checkpoints, names in _walk(folder, is_search):
-        if checkpoints is not None:
-            yield from _of_checkpoints(folder, checkpoints)
-        for name in sorted(names):
-            if not _is_left_out(name) and not Path(top, name).is_symlink():
-                place = Path(top, name).relative_to(folder).as_posix()
-                yield Path(top, name), place, place, False
-
-
-def _walk(folder: Path, is_search: bool) -> Iterator[tuple[Path, Path | None, list[str]]]:
-    """Yield each mirrored folder, the folder of checkpoints in it, and the names of its files.
-
-    Folders of a search's jobs, to which other processes write, are never entered: `find_whole` would rename checkpoints
-    there.
-    """
+def _files(folder: Path, is_search: bool) -> Iterator[Path]:
     for top, folders, names in os.walk(folder):
-        of_jobs = {name for name in folders if name.isdigit()} if is_search and Path(top) == folder else set()
-        folders[:] = sorted(name for name in folders if not _is_left_out(name) and name not in of_jobs)
-        checkpoints = None
-        if CHECKPOINTS in folders:
-            folders.remove(CHECKPOINTS)
-            checkpoints = Path(top, CHECKPOINTS)
-        yield Path(top), checkpoints, names
+        here = Path(top)
+        if here.name == CHECKPOINTS:
+            # After repairing the names that a kill left.
+            find_whole(here / LAST)
+            folders[:] = [path.name for path in here.iterdir() if is_whole(path) and not path.name.startswith(".last")]
+        elif is_search and here == folder:
+            # Never entered: `find_whole` would rename checkpoints there.
+            folders[:] = [name for name in folders if not name.isdigit()]
+        folders[:] = sorted(name for name in folders if not _is_left_out(name))
+        yield from (here / name for name in sorted(names) if not _is_left_out(name) and not (here / name).is_symlink())
 
 
 def _is_left_out(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in LEFT_OUT)
-
-
-def _of_checkpoints(folder: Path, checkpoints: Path) -> Iterator[tuple[Path, str, str, bool]]:
-    start = checkpoints.relative_to(folder).as_posix()
-    held = {f"{BEST}-{step}": path for step, path in held_steps(checkpoints).items()}
-    if (last := find_whole(checkpoints / LAST)) is not None:
-        held[f"{LAST}-{_step_of(last)}"] = last
-    for name, path in sorted(held.items()):
-        place = LAST if path.name == LAST else name
-        # The marker last, since it says that a folder is complete.
-        for file in sorted(path.iterdir(), key=lambda file: (file.name == MARKER, file.name)):
-            yield file, f"{start}/{place}/{file.name}", f"{start}/{name}/{file.name}", True
-    for file in sorted(checkpoints.glob("*.json")):
-        yield file, f"{start}/{file.name}", f"{start}/{file.name}", False
-
-
-def _step_of(last: Path) -> int:
-    return json.loads((last / "state.json").read_text(encoding="utf-8"))["state"]["step"]
-
-
-def final_names(folder: Path, *, is_search: bool = False) -> dict[str, str]:
-    """Return the name in the run folder of each folder of a checkpoint in the mirror of an unfinished run."""
-    found = {}
-    for _, checkpoints, _ in _walk(folder, is_search):
-        if checkpoints is None:
-            continue
-        start = checkpoints.relative_to(folder).as_posix()
-        for step, path in held_steps(checkpoints).items():
-            found[f"{start}/{BEST}-{step}"] = f"{start}/{path.name}"
-        if (last := find_whole(checkpoints / LAST)) is not None:
-            found[f"{start}/{LAST}-{_step_of(last)}"] = f"{start}/{LAST}"
-    return found
-
-
-def receive(store: ObjectStore, content: Mapping[str, Any], incoming: Path, advance: Advance) -> None:
-    """Fetch the files that a record names, each to its path in a folder, several small ones at once.
-
-    Raises UserError if a file is damaged or its path leads out of the folder, FileNotFoundError if it was deleted.
-    """
-    fixed: Mapping[str, Any] = content["fixed"]
-
-    def fetch(key: str) -> None:
-        entry = fixed.get(key)
-        path = inside(incoming, entry["place"] if entry else key, store.shown)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        digest = store.get_file(key, path, advance, hashed=entry is not None)
-        if entry and digest != entry["sha256"]:
-            raise UserError(
-                f"{store.shown}/{key} is damaged: its sha256 is {digest}, not {entry['sha256']}; restore that object, "
-                f"or start a new run with another {store.reference.what}"
-            )
-
-    sizes = {**content["loose"], **{key: entry["size"] for key, entry in fixed.items()}}
-    # A small file takes as long as a round trip, so several are fetched at once.
-    in_threads(fetch, [key for key, size in sizes.items() if size < WHOLE_BYTES])
-    for key, size in sizes.items():
-        if size >= WHOLE_BYTES:
-            fetch(key)
 
 
 def install(folder: Path, incoming: Path) -> None:
@@ -219,43 +135,85 @@ def install(folder: Path, incoming: Path) -> None:
 
     All of them are synced to the disk when this returns, so that they may be noted.
     """
-    configs, changed = [], {folder}
-    for path in sorted(incoming.rglob("*")):
-        place = folder / path.relative_to(incoming)
-        if path.is_dir() or CHECKPOINTS in path.relative_to(incoming).parts:
-            continue
-        place.parent.mkdir(parents=True, exist_ok=True)
-        # Names of new folders are stored in their parents, which are synced too.
-        changed |= {place.parent, *(above for above in place.parents if above.is_relative_to(folder))}
-        if path.name in BEGUN:
-            configs.append((path, place))
-        else:
-            os.replace(path, place)
     for checkpoints in sorted(path for path in incoming.rglob(CHECKPOINTS) if path.is_dir()):
-        target = folder / checkpoints.relative_to(incoming)
-        # The checkpoints of a mirror replace those of the folder as a whole: best ones of another state would not fit.
-        if target.exists():
+        # Those of the mirror replace those of the folder as a whole: best ones of another state would not fit.
+        if (target := folder / checkpoints.relative_to(incoming)).exists():
             remove(target)
-        target.mkdir(parents=True, exist_ok=True)
-        changed |= {target, target.parent}
-        for path in sorted(checkpoints.iterdir()):
-            if path.is_file():
-                os.replace(path, target / path.name)
+    # In a checkpoint the marker last, since it says that the folder is complete.
+    files = sorted((path for path in incoming.rglob("*") if path.is_file()), key=lambda path: path.name == MARKER)
+    for last in (False, True):
+        changed = {folder}
+        for path in [path for path in files if (path.name in BEGUN and CHECKPOINTS not in path.parts) == last]:
+            sync_file(path)
+            place = folder / path.relative_to(incoming)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(path, place)
+            # Names of new folders are stored in their parents, which are synced too.
+            changed |= {above for above in place.parents if above.is_relative_to(folder)}
+        for each in sorted(changed):
+            sync_folder(each)
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether a run or a search has begun in the folder."""
+    return any((folder / name).is_file() for name in BEGUN)
+
+
+def require_own_run(folder: Path, note: Note, remedy: str) -> None:
+    """Raise UserError if the folder holds a run that is not that of the mirror."""
+    if has_begun(folder) and not note.is_there:
+        raise UserError(
+            f"{folder} and {note.mirror} both hold a run, and the one is not the mirror of the other; {remedy}"
+        )
+
+
+def bring(store: ObjectStore, files: Mapping[str, Stored], folder: Path, say: Callable[[str], None]) -> None:
+    """Put the files of a mirror into the folder. After a kill amid it, the note says that they are not all there."""
+    incoming = folder / OUTBOX / "incoming"
+    # Everything in `incoming` is installed, so leftovers of an earlier fetch must go.
+    remove(incoming)
+    say(f"fetching {folder} from {store.shown}, {sum(file.size for file in files.values()) / 1e6:.0f} MB")
+    incoming.mkdir(parents=True)
+    Note(folder, store.shown).write()
+    fetch(store, {inside(incoming, place, store.shown): file for place, file in files.items()})
+    install(folder, incoming)
+    remove(incoming)
+
+
+_BRINGING = [threading.Lock() for _ in range(16)]
+"""so that threads that fetch the same folder take turns, and the second one finds it complete"""
+
+
+def bring_back(url: str, folder: Path, say: Callable[[str], None] = log.info) -> bool:
+    """Fetch a run of another process into a folder, even while it is written; returns whether the mirror holds one.
+
+    `last` is left out, since a command that continues the run fetches it. Raises UserError if the address is wrong or
+    an object is damaged, Unreachable if the service does not respond.
+    """
+    store = ObjectStore(url, KEY)
+    with _BRINGING[hash(str(folder.absolute())) % len(_BRINGING)]:
+        for _ in range(TRIES):
+            there, note = Pointers(store).newest(), Note(folder, store.shown)
+            if there is None or not there.files:
+                return False
+            if there.save in (note.brought, *note.saves):
+                return True
+            require_own_run(folder, note, "move the folder away, then give the same command again")
+            files = {place: file for place, file in there.files.items() if LAST not in place.split("/")}
+            try:
+                bring(store, files, folder, say)
+            except FileNotFoundError:
+                # The run has saved again, and its files were replaced.
                 continue
-            # Their digests were checked, so they are complete.
-            mark_whole(path)
-            swap(path, target / (f".{path.name}" if path.name.startswith(BEST) else path.name))
-        if (last := find_whole(target / LAST)) is not None:
-            # A fold or seed that has ended is not opened again, so its checkpoints get their names here.
-            arrange_best(target, [entry["step"] for entry in best_of(last)])
-    for each in sorted(changed):
-        sync_folder(each)
-    for path, place in configs:
-        os.replace(path, place)
-    for each in {place.parent for _, place in configs}:
-        sync_folder(each)
+            Note(folder, store.shown).write(brought=there.save)
+            return True
+    raise Unreachable(f"{url} changes faster than it can be read; try again later")
 
 
-def mirrors_below(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the folders of other mirrors among the keys of one."""
-    return tuple({f"{key.partition(LEDGER)[0]}/" for key in keys if LEDGER in key})
+def read_mirrored(url: str, place: str) -> bytes:
+    """Return a file of a run from its mirror. Raises FileNotFoundError if the mirror does not have it."""
+    store = ObjectStore(url, KEY)
+    there = Pointers(store).newest()
+    if there is None or place not in there.files:
+        raise FileNotFoundError(f"{store.shown}/{place}")
+    return store.get(there.files[place].key)

@@ -8,4 +8,7 @@ Remote files: `places` (addresses, parsed and checked), `filesystems` (of fsspec
 
 What commands use: `resources` (any reference, fetched), with `hub` and `packages`; `required` (addresses that are asked
 for before jobs are submitted); `transfer` (copy, synchronize, remove); `outputs` (results, here or in a bucket).
+
+Shared by hosts: `pointer` (which files of a mirror count, and who may write), `writers` (whether a former writer is
+over), `copies` (run folders in a bucket, for reading).
 """

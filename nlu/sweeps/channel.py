@@ -27,8 +27,8 @@ from nlu.config.placement import placement
 from nlu.config.submitted import is_submitted, time_signal
 from nlu.runs.logs import LOG, record_end
 from nlu.storage.heartbeat import elapsed_s
-from nlu.storage.ledger import TakenOver
 from nlu.storage.locks import hold_lock
+from nlu.storage.pointer import TakenOver
 from nlu.sweeps.brackets import PRUNER
 from nlu.sweeps.faults import StorageUnavailable, last_line, lost_a_peer, machine_fault
 from nlu.sweeps.goals import MEASURED, QUANTITIES, Goals, quantities_of

@@ -51,7 +51,7 @@ OF_TEACHERS = ("distil", "minilm", "tinybert")
 def test_the_top_level_keys_and_the_groups_are_these(composer):
     config = composer.plain()
     assert set(config) == {
-        "seed", "seeds", "folds", "fold", "resume", "mirror", "stores", "dry_run", "inspect", "note",
+        "seed", "seeds", "folds", "fold", "resume", "mirror", "take", "stores", "dry_run", "inspect", "note",
         "plugins", "trusted_packages", "trial", "loss", "head", "method", "task", "optimizer", "model", "data",
         "tokenizer",
         "scheduler", "precision", "parallel", "adapter", "tracker", "trainer",

@@ -67,7 +67,7 @@ def climb(config: DictConfig, folder: Path) -> float:
         (folder / "died").touch()
         os._exit(9)
     if (folder.parent / "away").exists() or (folder.parent / f"away-{folder.name}").exists():
-        from nlu.storage.ledger import MirrorUnavailable
+        from nlu.storage.pointer import MirrorUnavailable
 
         raise MirrorUnavailable("the mirror is away")
     trial = open_trial(config.trial) if config.trial else None

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.inference.locate import locate
 from nlu.runs import mirror as mirrors
-from nlu.runs.mirror import Mirror, bring_back
-from nlu.runs.mirrored import versions
-from nlu.storage.ledger import Ledger, TakenOver
+from nlu.runs.mirror import Mirror
+from nlu.runs.mirrored import bring_back, versions
 from nlu.storage.objects import ObjectStore
+from nlu.storage.pointer import Pointer, Pointers, Stored, TakenOver
 from tests.buckets import Server
 from tests.disk import Disk, followed
 from tests.few import first
@@ -66,6 +67,19 @@ def objects(url: str) -> dict[str, bytes]:
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     found = boto3.resource("s3").Bucket(bucket).objects.filter(Prefix=f"{prefix}/")
     return {entry.key.removeprefix(f"{prefix}/"): entry.get()["Body"].read() for entry in found}
+
+
+def named(url: str) -> dict[str, str]:
+    """The key of each file that the newest pointer of a mirror names."""
+    newest = Pointers(ObjectStore(url, "mirror")).newest()
+    assert newest is not None
+    return {place: file.key for place, file in newest.files.items()}
+
+
+def damage(url: str, place: str) -> None:
+    content = bytearray(objects(url)[named(url)[place]])
+    content[-1] ^= 1
+    ObjectStore(url, "mirror").put(named(url)[place], bytes(content))
 
 
 class Written(ObjectStore):
@@ -127,7 +141,7 @@ def assert_continues_from(
         place = f"{url}-{number}"
         # The process that wrote this was killed: a claim of a living one is waited for.
         killed = {key: body.replace(b'"started": "', b'"started": "0') for key, body in contents.items()}
-        put_all(place, {key: killed[key] if key.startswith(".ledger/") else contents[key] for key in contents})
+        put_all(place, {key: killed[key] if key.startswith(".pointer/") else contents[key] for key in contents})
         folder = tmp_path / f"from-{number}"
         run(folder, "resume=auto", f"mirror={place}", kept=False)
         assert digests(folder) == whole, f"after change {number}: {list(contents)[-1]}"
@@ -141,6 +155,37 @@ def test_a_kill_at_some_instants_of_sending_loses_nothing(
     instants = written_by(run, tmp_path / "here", monkeypatch)
     chosen = instants[1 :: max(1, len(instants) // count)]
     assert_continues_from(chosen, run, tmp_path, url, digests(tmp_path / "here"))
+
+
+def as_the_version_before_wrote_it(url: str) -> None:
+    """Rewrite a mirror: checkpoints under keys with their step, other files under their paths, and a record."""
+    store, fixed, loose = ObjectStore(url, "mirror"), {}, {}
+    newest = Pointers(store).newest()
+    assert newest is not None
+    for place, file in newest.files.items():
+        if "model" in place or "state.json" in place or "/last/" in place or "/best-" in place:
+            key = place.replace("/last/", "/last-3/").replace("/best-1/", "/best-step-3/")
+            fixed[key] = {"size": file.size, "sha256": file.sha256, "place": place, "named": place}
+        else:
+            key, loose[place] = place, file.size
+        store.put(key, store.get(file.key))
+    for key in [*store.list(".pointer"), *store.list(".saves")]:
+        store.delete(key)
+    content = {"id": newest.save, "fixed": fixed, "loose": loose, "ended": False}
+    record = {"id": "x", "kind": "release", "claim": 1, "holder": {}, "content": content}
+    store.put(".ledger/0000000002.json", json.dumps(record).encode())
+
+
+def test_a_mirror_of_the_version_before_continues_to_the_same_bytes(run: Run, tmp_path: Path, url: str) -> None:
+    run(tmp_path / "whole", kept=False)
+    with killed_in_backward(4):
+        run(tmp_path / "here")
+    as_the_version_before_wrote_it(url)
+    read_early = locate(url).checkpoint / "model.safetensors"
+    assert read_early.read_bytes() == (tmp_path / "here/checkpoints/best-1/model.safetensors").read_bytes()
+    run(tmp_path / "there", "resume=auto")
+    assert digests(tmp_path / "there") == digests(tmp_path / "whole")
+    assert not any("last-3" in key or "best-step" in key or ".saves" in key for key in objects(url))
 
 
 def test_training_continues_while_the_store_is_unreachable(
@@ -211,23 +256,29 @@ def test_a_prefix_that_holds_something_else_is_refused(run: Run, tmp_path: Path,
 def test_a_damaged_object_is_named_and_not_continued(run: Run, tmp_path: Path, url: str) -> None:
     with killed_in_backward(4):
         run(tmp_path / "here")
-    (name,) = (key for key in objects(url) if key.endswith("last-3/model.safetensors"))
-    content = bytearray(objects(url)[name])
-    content[-1] ^= 1
-    ObjectStore(url, "mirror").put(name, bytes(content))
+    damage(url, "checkpoints/last/model.safetensors")
     with pytest.raises(UserError, match="model.safetensors is damaged: its sha256"):
         run(tmp_path / "there", "resume=auto")
 
 
 @pytest.mark.parametrize("place", ["../outside", "/tmp/outside", "a/../../outside"])
-def test_a_record_that_names_a_place_outside_of_the_folder_is_refused(
+def test_a_pointer_that_names_a_place_outside_of_the_folder_is_refused(
     run: Run, tmp_path: Path, url: str, place: str
 ) -> None:
-    document = {"id": "x", "kind": "release", "holder": {}, "content": {"id": "x", "fixed": {}, "loose": {place: 1}}}
-    ObjectStore(url, "mirror").put(".ledger/0000000001.json", json.dumps(document).encode())
+    pointer = Pointer(1, "x", {}, "x", {place: Stored("x", 1, None)}, released=True)
+    ObjectStore(url, "mirror").put(".pointer/0000000001.json", json.dumps(asdict(pointer)).encode())
     with pytest.raises(UserError, match="a path outside its folder"):
         run(tmp_path / "here", "resume=auto")
     assert not (tmp_path / "outside").exists()
+
+
+def overtake(url: str) -> Pointers:
+    """Take a mirror, as a process elsewhere does that is told to."""
+    other = Pointers(ObjectStore(url, "mirror"))
+    while not other.take(other.newest(), force=True):
+        # The run has saved meanwhile.
+        pass
+    return other
 
 
 def test_a_run_whose_mirror_was_taken_over_ends_and_changes_nothing_there(
@@ -238,20 +289,18 @@ def test_a_run_whose_mirror_was_taken_over_ends_and_changes_nothing_there(
     def overtaken(self: Mirror) -> None:
         saves.append(1)
         if len(saves) == 3:
-            while json.loads((tmp_path / "here/.mirror.json").read_text())["saves"] == []:
+            while self._pointers.last is None or not self._pointers.last.files:
                 time.sleep(0.01)
-            other = mirrors.Ledger(ObjectStore(url, "mirror"))
-            other._newest = other.newest()
-            other.append("claim", other._newest.content)
+            overtake(url)
         saved(self)
         # Sending is another thread's work, which a run of this size would outrun.
         while self._thread.is_alive() and self._pending is not None:
             time.sleep(0.01)
 
     monkeypatch.setattr(Mirror, "saved", overtaken)
-    with pytest.raises(TakenOver):
+    with pytest.raises(TakenOver, match=r"is written by process \d+ on .*add --take"):
         run(tmp_path / "here")
-    assert "result.json" not in objects(url) and not (tmp_path / "here/result.json").exists()
+    assert "result.json" not in named(url) and not (tmp_path / "here/result.json").exists()
 
 
 def test_a_store_that_is_unreachable_at_the_start_is_reported_before_any_write(
@@ -264,37 +313,11 @@ def test_a_store_that_is_unreachable_at_the_start_is_reported_before_any_write(
     assert not (tmp_path / "here").exists()
 
 
-def test_a_holder_that_was_overtaken_while_it_slept_writes_over_nothing(
-    run: Run, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with killed_in_backward(4):
-        run(tmp_path / "here")
-    sleeper = Mirror(url, tmp_path / "here")
-    sleeper.open(may_hold_a_run=True)
-    other = mirrors.Ledger(ObjectStore(url, "mirror"))
-    other._newest = other.newest()
-    other.append("claim", other._newest.content)
-    before = objects(url)
-    (tmp_path / "here/train.tsv").write_text("stale")
-    with pytest.raises(TakenOver):
-        sleeper.close()
-    assert {key: body for key, body in objects(url).items() if "beat" not in key} == {
-        key: body for key, body in before.items() if "beat" not in key
-    }
-
-
-def read(reference: str, *names: str) -> dict[str, bytes]:
-    """The weights that a command reads of a run, by the name of the checkpoint."""
-    return {name: (locate(reference, name).checkpoint / "model.safetensors").read_bytes() for name in names}
-
-
-def test_weights_that_are_not_what_the_record_says_are_not_read(run: Run, tmp_path: Path, url: str) -> None:
+def test_weights_that_are_not_what_the_pointer_says_are_not_read(run: Run, tmp_path: Path, url: str) -> None:
     with killed_in_backward(5):
         run(tmp_path / "here")
-    store = ObjectStore(url, "mirror")
-    content = store.get("checkpoints/best-step-3/model.safetensors")
-    store.put("checkpoints/best-step-3/model.safetensors", content[:-1] + b"?")
-    with pytest.raises(UserError, match="best-step-3/model.safetensors is damaged: its sha256"):
+    damage(url, "checkpoints/best-1/model.safetensors")
+    with pytest.raises(UserError, match="best-1/model.safetensors is damaged: its sha256"):
         locate(url)
 
 
@@ -318,32 +341,24 @@ def test_fetched_files_are_synced_before_they_are_noted_and_config_yaml_comes_la
     disk = fetched_from_mirror(tmp_path, url)
     order = [path.relative_to(tmp_path / "there").as_posix() for path in disk.named]
     placed = [place for place in order if not place.startswith((".mirror/", ".mirror.json"))]
-    assert set(placed) == {"predictions/dev.jsonl", "train.tsv", "checkpoints/last", "config.yaml"}
-    assert placed[-1] == "config.yaml" and order[-1] == ".mirror.json"
+    checkpoint = {f"checkpoints/last/{name}" for name in ("COMPLETE", "model.safetensors", "state.json")}
+    assert set(placed) == {"predictions/dev.jsonl", "train.tsv", "config.yaml", *checkpoint}
+    assert placed[-2:] == ["checkpoints/last/COMPLETE", "config.yaml"] and order[-1] == ".mirror.json"
 
 
-def test_the_end_of_a_run_deletes_unnamed_objects_but_none_of_mirrors_below(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_run_leaves_its_files_under_their_paths_and_touches_no_others(tmp_path: Path, url: str) -> None:
     store = ObjectStore(url, "mirror")
     write_state(tmp_path / "here", 3, "weights")
     mirror = Mirror(url, tmp_path / "here")
     mirror.open(may_hold_a_run=False)
-    kept = ("below/.ledger/0000000001.json", "below/checkpoints/last-1/model", "notes/of-checkpoints")
-    for key in ("checkpoints/last-99/model", "fold-1/checkpoints/best-step-9/model", *kept):
+    others = ("below/.pointer/0000000001.json", "below/.saves/x/1/log.txt", "notes/of-checkpoints")
+    for key in (*others, ".saves/killed/7/checkpoints/last/model"):
         store.put(key, b"x")
     (tmp_path / "here/result.json").write_text("{}")
-    done: list[str] = []
-    delete, held = ObjectStore.delete, Ledger.require_held
-    monkeypatch.setattr(ObjectStore, "delete", lambda self, key: done.append(key) or delete(self, key))
-    monkeypatch.setattr(Ledger, "require_held", lambda self: done.append("held") or held(self))
     mirror.close()
-    there = {key for key in objects(url) if not key.startswith(".ledger/")}
     state = {f"checkpoints/last/{name}" for name in ("COMPLETE", "model.safetensors", "state.json")}
-    assert {key for key in there if "checkpoints" in key.split("/")} == {kept[1], *state}
-    assert set(kept) <= there
-    gone = [place for place, key in enumerate(done) if key != "held" and not key.startswith(".ledger/")]
-    assert len(gone) == 2 and all(done[place - 1] == "held" for place in gone)
+    there = {key for key in objects(url) if not key.startswith(".pointer/")}
+    assert there == {*others, *state, "config.yaml", "result.json", "train.tsv"}
 
 
 def test_a_folder_that_was_fetched_is_not_fetched_again_before_the_run_continues(
@@ -360,12 +375,12 @@ def test_a_folder_that_was_fetched_is_not_fetched_again_before_the_run_continues
         assert bring_back(url, tmp_path / "there", said.append)
     assert said == [f"fetching {tmp_path / 'there'} from {url}, 3 MB"]
     note = json.loads((tmp_path / "there/.mirror.json").read_text())
-    newest = Ledger(ObjectStore(url, "mirror")).newest()
-    assert newest is not None and note == {"mirror": url, "saves": [], "brought": newest.content["id"]}
+    newest = Pointers(ObjectStore(url, "mirror")).newest()
+    assert newest is not None and note == {"mirror": url, "saves": [], "brought": newest.save}
     assert not (tmp_path / "there/checkpoints/last").exists(), "the state stays where it is"
-    assert json.loads((tmp_path / "here/.mirror.json").read_text()) == {"mirror": url, "saves": [newest.content["id"]]}
+    assert json.loads((tmp_path / "here/.mirror.json").read_text()) == {"mirror": url, "saves": [newest.save]}
     (tmp_path / "there/.mirror.json").unlink()
-    with pytest.raises(UserError, match="there holds a different run than s3://.*; move it away"):
+    with pytest.raises(UserError, match="there and s3://.* both hold a run.*move the folder away"):
         bring_back(url, tmp_path / "there")
 
 
@@ -379,4 +394,4 @@ def test_folders_called_like_jobs_are_left_out_of_a_search_only_at_its_top(tmp_p
         (False, ["a.tmp", "3/log.txt", "summary/3/x.tsv"]),
     ):
         found = versions(tmp_path, tmp_path / ".mirror" / str(is_search), is_search=is_search)
-        assert [version.place for version in found] == expected and not any(version.is_fixed for version in found)
+        assert [version.place for version in found] == expected

@@ -5,10 +5,10 @@ from unittest import mock
 
 import pytest
 
-from nlu.runs.mirror import bring_back
 from nlu.runs.mirror_freeing import free_mirror
-from nlu.storage.ledger import CLAIM, RELEASE, Ledger
+from nlu.runs.mirrored import bring_back
 from nlu.storage.objects import ObjectStore
+from nlu.storage.pointer import Pointers
 from tests.buckets import Server
 from tests.few import first
 from tests.training.in_process import TINY, composed, sets, start
@@ -32,23 +32,17 @@ def there(url: str) -> dict[str, set[str]]:
     """Return the names of the files in the mirror, by folder below checkpoints; those of the others under ''."""
     found: dict[str, set[str]] = {}
     for key in ObjectStore(url, "mirror").list():
-        if not key.startswith(".ledger/"):
+        if not key.startswith(".pointer/"):
             folder, _, name = key.rpartition("/")
             found.setdefault(folder if folder.startswith("checkpoints/") else "", set()).add(name)
     return found
-
-
-def newest(url: str) -> str:
-    record = Ledger(ObjectStore(url, "mirror")).newest()
-    assert record is not None
-    return record.kind
 
 
 @pytest.mark.thorough
 def test_only_the_named_checkpoints_go_and_the_rest_is_brought_back(url: str, tmp_path: Path) -> None:
     before = there(url)
     assert set(before) == {"", "checkpoints/last", "checkpoints/best-1", "checkpoints/best-2"}
-    assert free_mirror(url, keeps_best=True) and newest(url) == RELEASE
+    assert free_mirror(url, keeps_best=True)
     assert there(url) == {folder: names for folder, names in before.items() if folder != "checkpoints/last"}
     assert bring_back(url, tmp_path / "elsewhere")
     weights = "checkpoints/best-1/model.safetensors"
@@ -69,22 +63,17 @@ def test_a_removal_that_was_killed_is_completed_and_misleads_no_reader(url: str,
             raise Killed
         delete(self, key)
 
-    with mock.patch.object(ObjectStore, "delete", killed), mock.patch.object(Ledger, "release"):
-        with pytest.raises(Killed):
-            free_mirror(url, keeps_best=False)
+    with mock.patch.object(ObjectStore, "delete", killed), pytest.raises(Killed):
+        free_mirror(url, keeps_best=False)
     assert bring_back(url, tmp_path / "elsewhere") and not (tmp_path / "elsewhere" / "checkpoints").exists()
-    # The killed process does not hold the mirror any more.
-    with (
-        mock.patch("nlu.runs.mirror_freeing.has_ended", return_value=True),
-        mock.patch("nlu.storage.ledger.has_ended", return_value=True),
-    ):
-        assert free_mirror(url, keeps_best=False)
+    assert free_mirror(url, keeps_best=False)
     assert there(url) == {"": before[""]}
 
 
 def test_a_mirror_that_a_process_holds_is_left_as_it_is(url: str) -> None:
-    before, ledger = there(url), Ledger(ObjectStore(url, "mirror"))
-    ledger.claim(lambda text: None, ledger.newest())
-    assert not free_mirror(url, keeps_best=False)
-    assert there(url) == before and newest(url) == CLAIM
-    ledger.release()
+    before, holder = there(url), Pointers(ObjectStore(url, "mirror"))
+    holder.writer |= {"host": "elsewhere", "machine": "another"}
+    assert holder.take(holder.newest())
+    assert not free_mirror(url, keeps_best=False) and there(url) == before
+    holder.release()
+    assert free_mirror(url, keeps_best=False)

@@ -2,14 +2,15 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nlu.config.errors import DataError
 from nlu.storage import copies
 from nlu.storage.copies import complete, records_of
-from nlu.storage.ledger import SAVE, Ledger
 from nlu.storage.objects import ObjectStore
+from nlu.storage.pointer import Pointer, Pointers, Stored
 from nlu.storage.temporary import Pauses
 from tests.buckets import Server
 
@@ -29,33 +30,48 @@ class Run:
 
     def __init__(self, url: str):
         self.store = ObjectStore(url, "mirror")
-        self._ledger = Ledger(self.store)
+        self._pointers = Pointers(self.store)
 
     def save(self, step: int) -> None:
-        content = b"weights of step %d" % step
-        key = f"checkpoints/last-{step}/model.safetensors"
-        entry = {
-            "size": len(content),
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "place": WEIGHTS,
-            "named": WEIGHTS,
-        }
-        self.store.put(key, content)
-        self.store.put("log.txt", b"step %d" % step)
-        self._ledger.append(SAVE, {"id": f"save-{step}", "fixed": {key: entry}, "loose": {"log.txt": 6}})
+        files = {}
+        for place, content in ((WEIGHTS, b"weights of step %d" % step), ("log.txt", b"step %d" % step)):
+            key = f".saves/x/{step}/{place}"
+            self.store.put(key, content)
+            files[place] = Stored(key, len(content), hashlib.sha256(content).hexdigest())
+        before = self._pointers.last or Pointer(0, "", {})
+        self._pointers.put(save=f"save-{step}", files=files)
+        self._pointers.clean(before)
 
 
-def test_an_object_that_is_gone_for_good_is_damage(url: str) -> None:
+def test_a_copy_of_a_run_that_goes_on_is_of_one_moment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, get_file, step = Run(url), ObjectStore.get_file, 1
+    run.save(step)
+
+    def overtaken(self: ObjectStore, key: str, path: Path, *given: Any, **named: Any) -> str | None:
+        nonlocal step
+        if step < 6:
+            # Before each of the first reads the run saves again, and deletes what is about to be read.
+            run.save(step := step + 1)
+        return get_file(self, key, path, *given, **named)
+
+    monkeypatch.setattr(ObjectStore, "get_file", overtaken)
+    top = records_of(url, "runs")
+    assert complete(top / "checkpoints/last") == top / "checkpoints/last"
+    assert (top / "log.txt").read_text() == "step 6" and (top / WEIGHTS).read_text() == "weights of step 6"
+    assert sorted(path.name for path in top.iterdir()) == ["checkpoints", "log.txt"]
+
+
+def test_an_object_that_is_gone_for_good_is_named(url: str) -> None:
     run = Run(url)
     run.save(1)
-    run.store.delete("checkpoints/last-1/model.safetensors")
-    with pytest.raises(DataError, match="is damaged: .* names .*last-1/model.safetensors, which does not exist"):
+    run.store.delete(".saves/x/1/log.txt")
+    with pytest.raises(DataError, match=r"lacks a file that it should have .*1/log\.txt.*; restore that object"):
         records_of(url, "runs")
 
 
 def test_changed_files_of_a_copy_are_fetched_again_and_deleted_ones_are_removed(url: str) -> None:
     store = ObjectStore(url, "mirror")
-    for name in ("a/same.txt", "a/changed.txt", "a/gone.txt", "a/checkpoints/w.bin", "a/checkpoints/x.json", ".begun"):
+    for name in ("a/same.txt", "a/changed.txt", "a/gone.txt", "a/checkpoints/w.bin", "a/checkpoints/x.json"):
         store.put(name, b"first")
     top = records_of(url, "runs")
     there = sorted(path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file())

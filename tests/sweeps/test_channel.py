@@ -13,7 +13,7 @@ from hydra_plugins.hyperband_sweeper._stopping import outcome_of
 
 from nlu.config import stopping
 from nlu.config.errors import UserError
-from nlu.storage.ledger import MirrorUnavailable
+from nlu.storage.pointer import MirrorUnavailable
 from nlu.storage.refusals import CredentialsUnavailable, Denied, Unreachable
 from nlu.sweeps import channel
 from nlu.sweeps.brackets import PRUNER

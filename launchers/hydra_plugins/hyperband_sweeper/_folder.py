@@ -12,8 +12,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nlu.config.entry.grid import RECORD
 from nlu.config.errors import UserError
-from nlu.runs.mirror import Mirror, bring_back, closed_at_the_end
-from nlu.runs.mirrored import RESULT
+from nlu.runs.mirror import Mirror, closed_at_the_end
+from nlu.runs.mirrored import RESULT, bring_back
 from nlu.storage.files import write_json
 from nlu.storage.locks import Locked, hold_folder
 from nlu.sweeps.storage import HELD, held_search
@@ -91,7 +91,7 @@ def keep(folder: Path, name: str, url: str, own_id: str) -> None:
 
 
 @contextlib.contextmanager
-def mirrored(url: str | None, folder: Path) -> Iterator[Mirror | None]:
+def mirrored(url: str | None, folder: Path, *, take: bool) -> Iterator[Mirror | None]:
     """Keep the folder of a search in its mirror, if it has one.
 
     Before the block the folder becomes what the mirror holds; after it the mirror holds what the folder does.
@@ -102,7 +102,7 @@ def mirrored(url: str | None, folder: Path) -> Iterator[Mirror | None]:
     mirror = Mirror(url, folder, say=tell, is_search=True)
     # The folder is filled under its lock; the search takes the lock again after that, for its whole duration.
     with hold(folder):
-        mirror.open(may_hold_a_run=True)
+        mirror.open(may_hold_a_run=True, take=take)
     with closed_at_the_end(mirror):
         yield mirror
 

@@ -42,7 +42,7 @@ def _sweep(
     plan = SearchPlan(settings, arguments, context, task, config)
     # Before the lock, which would leave files in the folder of a run.
     require_no_run(plan.folder)
-    with mirrored(plan.mirror, plan.folder) as mirror, hold(plan.folder):
+    with mirrored(plan.mirror, plan.folder, take=plan.take) as mirror, hold(plan.folder):
         plan.prepare()
         # The search that had this folder before is over, since this one has its lock.
         had_folder = held_search(plan.folder) is not None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nlu.jobs.queue import Job, JobState, Look, QueueContext
+from nlu.storage.writers import JOB_VARIABLE
 
 from ._code import CodePackage
 from ._command import shell_command
@@ -104,7 +105,7 @@ class DlcQueue(PaiQueue):
             priority=settings.priority,
             job_max_running_time_minutes=settings.max_minutes or None,
             user_command=shell_command(archive, code.digest, arguments, code.within),
-            envs=store_environment(settings),
+            envs={**store_environment(settings), JOB_VARIABLE: job.token},
             job_specs=self._specs(),
             data_sources=self._data_sources(),
             credential_config=self._credential_config(),

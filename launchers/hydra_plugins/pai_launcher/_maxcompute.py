@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 from nlu.jobs.queue import Job, JobState, Look, QueueContext
 from nlu.storage.tables import client_of, is_table
+from nlu.storage.writers import JOB_VARIABLE
 
 from . import _odpscmd as odpscmd
 from ._code import CodePackage
@@ -115,6 +116,7 @@ class MaxComputeQueue(PaiQueue):
     def parameters_of(self, job: Job, arguments: Sequence[str], code: CodePackage) -> dict[str, str]:
         """Return the parameters of the PAI command: GPUs and cores in hundredths, memory in megabytes."""
         settings = self._settings
+        environment = {**store_environment(settings), JOB_VARIABLE: job.token}
         worker = {
             "gpu": settings.gpus * 100,
             "cpu": round(settings.cpus * 100),
@@ -125,7 +127,7 @@ class MaxComputeQueue(PaiQueue):
             "entryFile": ENTRY,
             "workerCount": str(settings.workers),
             "cluster": json.dumps({"worker": worker}),
-            "userDefinedParameters": parameters(arguments, code.within, store_environment(settings), job.token),
+            "userDefinedParameters": parameters(arguments, code.within, environment, job.token),
         }
         if is_table(output := value_of(job.overrides, "output") or ""):
             found["outputs"] = output

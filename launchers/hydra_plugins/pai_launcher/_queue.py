@@ -26,9 +26,9 @@ from nlu.config.checks.reading import quoted
 from nlu.config.errors import UserError, is_temporary
 from nlu.jobs.queue import Job, JobRefused, JobState, Look, QueueContext, Ticket
 from nlu.jobs.submissions import Submissions
-from nlu.runs.mirror import bring_back
-from nlu.storage.ledger import Ledger
+from nlu.runs.mirrored import bring_back, read_mirrored
 from nlu.storage.objects import ObjectStore
+from nlu.storage.pointer import Pointers
 from nlu.storage.refusals import Unreachable
 from nlu.storage.temporary import retried
 
@@ -140,7 +140,7 @@ class PaiQueue(ABC):
     def _is_taken(job: Job, mirror: str) -> bool:
         """Whether a mirror holds a run that the command does not continue."""
         continues = value_of(job.overrides, "resume") == "auto" or value_of(job.overrides, "trial") is not None
-        return not continues and Ledger(ObjectStore(mirror, KEY)).newest() is not None
+        return not continues and Pointers(ObjectStore(mirror, KEY)).newest() is not None
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         """See `nlu.jobs.queue.Queue`. The launcher has called `check` before."""
@@ -204,7 +204,7 @@ class PaiQueue(ABC):
         if (job := self._run_of(id)) is None:
             return []
         try:
-            content = ObjectStore(self.mirror_of(job), KEY).get("log.txt")
+            content = read_mirrored(self.mirror_of(job), "log.txt")
         except (FileNotFoundError, Unreachable):
             return []
         return content.decode(errors="replace").splitlines()[-lines:]

@@ -15,7 +15,7 @@ import nlu
 from nlu.config.entry import app
 from nlu.config.entry.app import prepare, run_app
 from nlu.config.errors import UserError
-from nlu.storage.ledger import MirrorUnavailable
+from nlu.storage.pointer import MirrorUnavailable
 
 SCHEMA = "shop.schema.Job"
 VALID = ["task=classify", "name=fine"]
