@@ -90,7 +90,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
 
         return launch(Run.of(config, choices_of(hydra)), run_dir, command_line(hydra))
     except Exception as error:
-        if hydra.mode == RunMode.MULTIRUN and composed.get("trial") is None:
+        if (hydra.mode == RunMode.MULTIRUN or is_submitted()) and composed.get("trial") is None:
             keep_reason_of_job(run_dir, error)
         raise
     finally:
@@ -99,7 +99,7 @@ def run(composed: DictConfig, run_dir: Path) -> int:
 
 
 def keep_reason_of_job(run_dir: Path, error: Exception) -> None:
-    """Write why a job of a grid failed before its run began into its folder, where nlu.report finds it."""
+    """Write why a job of a grid or queue failed before its run began into its folder, where nlu.report finds it."""
     from nlu.config.placement import placement
     from nlu.runs.folder import has_begun
     from nlu.runs.logs import record_end

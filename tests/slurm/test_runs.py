@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from nlu.jobs.slurm_folders import SUBMITTED
+from nlu.reports.runs import find_runs, read_run
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.slow import STEP_S
 from tests.slurm.works import PATIENCE_S, ask, jobs_cancelled
@@ -172,8 +173,18 @@ def test_a_job_with_this_event_is_requeued_and_reaches_the_same_bytes(broken, da
 def test_a_cancelled_job_is_reported_and_resume_continues_to_the_same_bytes(broken, data, unbroken):
     folder, _ = broken["scancel"]
     assert "run: stopped" in run(*data, *SLURM, f"hydra.run.dir={folder}", status=75)
+    stopped = read_run(folder)
+    assert stopped.state == "stopped" and (stopped.reason or "").startswith("stopped by SIGTERM; the command with")
     run(*data, *SLURM, f"hydra.run.dir={folder}", "resume=auto")
     assert outcome(folder) == unbroken
+
+
+def test_a_job_that_is_refused_says_why_in_the_log_of_its_folder(data, tmp_path):
+    (tmp_path / "bad.tsv").write_text("no label\n")
+    bad = [f"data.train={tmp_path}/bad.tsv" if one.startswith("data.train=") else one for one in data]
+    run(*bad, *SLURM, f"hydra.run.dir={tmp_path}/run", status=2)
+    runs, (sentence,) = find_runs([tmp_path])
+    assert not runs and sentence.startswith(f"{tmp_path}/run failed before it began: ") and "bad.tsv:1" in sentence
 
 
 @pytest.mark.thorough
