@@ -24,7 +24,7 @@ from nlu.display.canvas import (
     styled,
     thousands,
 )
-from nlu.runs.records import PEAK_COLUMN, TIME_COLUMNS, Cell, read_rows, with_whole_windows
+from nlu.runs.records import PEAK_COLUMN, TIME_COLUMNS, Cell, read_rows
 
 Rows = Sequence[Mapping[str, Cell]]
 Points = tuple[np.ndarray, np.ndarray]
@@ -67,7 +67,6 @@ def figures_of(
 ) -> dict[str, Callable[[], Figure | None]]:
     """Return a function for each figure of a run, which returns None without finite values."""
     train, valid = (read_rows(path) if (path := run_dir / name).exists() else [] for name in ("train.tsv", "valid.tsv"))
-    train = with_whole_windows(train)
     sets = list(dict.fromkeys(str(row["set"]) for row in valid))
     colours = {name: SET_COLOURS[index % len(SET_COLOURS)] for index, name in enumerate(sets)}
     end = max((int(row["examples"] or 0) for row in (*train, *valid)), default=0)

@@ -21,7 +21,7 @@ from nlu.reports.aggregate import TableRow
 from nlu.reports.columns import labels_of
 from nlu.reports.runs import RunRecord, metric_of, task_constants
 from nlu.runs.predictions import Record, kept_sets, predictions_of
-from nlu.runs.records import SCALARS, TRAIN, VALID, Cell, read_rows, with_whole_windows
+from nlu.runs.records import SCALARS, TRAIN, VALID, Cell, read_rows
 from nlu.tracking.tracker import OF_SUMMARY
 
 Across = Literal["examples", "steps", "epochs", "time"]
@@ -120,7 +120,6 @@ def _tables(folder: Path) -> tuple[list[dict[str, Cell]], list[dict[str, Cell]]]
     train, valid, recorded = (
         read_rows(path) if (path := folder / name).is_file() else [] for name in (TRAIN, VALID, SCALARS)
     )
-    train = with_whole_windows(train)
     valid += [{**row, "set": OF_SUMMARY, "metric": row["name"]} for row in recorded]
     elapsed_s, before = 0.0, 0.0
     for row in train:

@@ -19,7 +19,6 @@ from nlu.runs.mirrored import NOTE, OUTBOX
 from nlu.runs.takeover import LOCK, make_own, take, taken_from
 from nlu.storage.files import write_text
 from nlu.storage.locks import Locked, hold_folder
-from nlu.storage.places import files_like, is_pattern, named_file
 from nlu.storage.settle import remove
 
 log = logging.getLogger(__name__)
@@ -206,30 +205,3 @@ def keep_note(run_dir: Path, note: str | None) -> None:
     if note is not None and there.get("note") != note:
         write_config(run_dir, {**there, "note": note})
         log.info("the note of %s is now %r", run_dir, note)
-
-
-def say_finished(run_dir: Path, what: str, data: Mapping[str, Any]) -> None:
-    """Log that `what`, a run or several, is finished, and warn of data files that were written after that.
-
-    Only the times of local files are compared: reading them would take as long as building the data store.
-    """
-    log.info("the %s finished; nothing was done", what)
-    scored_s = (run_dir / "result.json").stat().st_mtime
-    # A mixture has the rows of several.
-    sets = data.get("sets", {"": data}).values()
-    for path in _files([one.get(key) for one in sets for key in ("train", "dev", "test")]):
-        if path.stat().st_mtime > scored_s:
-            log.warning(
-                "%s was written after that: the scores are those of its earlier rows; for its current rows, set "
-                "hydra.run.dir to a new folder",
-                path,
-            )
-
-
-def _files(source: Any) -> list[Path]:
-    """Return the local files that a source of data names: a path or pattern, or a list or mapping of them."""
-    if isinstance(source, str):
-        found = named_file(source)
-        return files_like(source) if is_pattern(source) else [found] if found is not None else []
-    inner = source.values() if isinstance(source, Mapping) else source or ()
-    return [path for each in inner for path in _files(each)]

@@ -16,7 +16,6 @@ import shlex
 import socket
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -212,7 +211,7 @@ def _describe_diff(checkout: Path) -> dict[str, object]:
     plain = ("diff", "--no-ext-diff", "--no-textconv", "--no-renames")
     changed = (_git(checkout, *plain, "--name-only", "-z", "HEAD") or "").split("\0")
     secret = [f":(exclude,top,literal){name}" for name in changed if any(map(is_secret_file, Path(name).parts))]
-    diff = _git(checkout, *plain, "HEAD", "--", ":(top)", *secret, max_bytes=MAX_DIFF_BYTES + 1) or ""
+    diff = _git(checkout, *plain, "HEAD", "--", ":(top)", *secret) or ""
     content = diff.encode(errors="replace")
     if is_cut := len(content) > MAX_DIFF_BYTES:
         # Half a key would not be recognized as a secret, so a diff is cut between two lines.
@@ -220,27 +219,17 @@ def _describe_diff(checkout: Path) -> dict[str, object]:
     return {"diff": hide_keys(diff), "diff_cut": is_cut}
 
 
-def _git(folder: Path, *arguments: str, max_bytes: int = -1) -> str | None:
-    """Return at most `max_bytes` of git's output, None if git is not installed, is too slow or fails."""
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return the output of git, None if git is not installed, is too slow or fails."""
     # A file system monitor would be started for the checkout and would outlive this process.
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments]
     # Without optional locks, `git status` does not write to the index of a checkout in which the user works.
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
-    except OSError:
+        done = subprocess.run(command, capture_output=True, env=environment, timeout=GIT_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    timer = threading.Timer(GIT_TIMEOUT_S, process.kill)
-    with process:
-        assert process.stdout is not None
-        timer.start()
-        output = process.stdout.read(max_bytes)
-        # git is ended as soon as there is enough: the diff of a large checkout may have gigabytes.
-        cut = 0 <= max_bytes <= len(output)
-        if cut:
-            process.kill()
-    timer.cancel()
-    return output.decode(errors="replace") if cut or process.returncode == 0 else None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
 def _xargs_quote(argument: str) -> str:

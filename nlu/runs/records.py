@@ -5,7 +5,7 @@ Rows are only appended: a kill can cut the last line, never an earlier one.
 
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nlu.config.errors import DataError, UserError
@@ -31,8 +31,6 @@ INSPECT_VALUES = ("gradient", "weights", "update")
 """Euclidean norms of a module (docs/troubleshooting.md)"""
 INSPECT_COLUMNS = ("step", "epoch", "examples", "name", *INSPECT_VALUES)
 TRAIN, VALID, SCALARS, INSPECT = "train.tsv", "valid.tsv", "scalars.tsv", "inspect.tsv"
-MEANS = ("loss", "gnorm", "clipped")
-"""columns of train.tsv that are means over the steps since the previous row"""
 TEXT_COLUMNS = frozenset({"set", "metric", "name"})
 """columns that are read as text, so that a set named "2024" or a metric named "inf" keeps its name"""
 
@@ -40,9 +38,8 @@ TEXT_COLUMNS = frozenset({"set", "metric", "name"})
 class Table:
     """An append-only tab-separated file with a header and fixed columns.
 
-    The file and its folder are created if necessary. An existing file keeps its rows, except a cut last line; if it
-    ends with fewer columns, as those of earlier versions do, the further cells stay empty. Raises DataError if it has
-    other columns.
+    The file and its folder are created if necessary. An existing file keeps its rows, except a cut last line. Raises
+    DataError if it has other columns.
     """
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]):
@@ -52,11 +49,6 @@ class Table:
         lines = _complete_lines(self.path)
         if not lines:
             write_text(self.path, self._header())
-        elif (there := lines[0][:-1].split("\t")) == list(self.columns[: len(there)]) and len(there) < len(
-            self.columns
-        ):
-            empty = "\t" * (len(self.columns) - len(there))
-            write_text(self.path, self._header() + "".join(f"{line[:-1]}{empty}\n" for line in lines[1:]))
         elif lines[0] != self._header():
             found = ", ".join(lines[0].split())
             raise DataError(
@@ -160,31 +152,3 @@ def _read_cell(column: str, cell: str) -> Cell:
         except ValueError:
             continue
     return cell
-
-
-def with_whole_windows(train: Sequence[Mapping[str, Cell]]) -> list[dict[str, Cell]]:
-    """Return the rows of train.tsv with a short last window joined to the one before it, weighted by steps;
-    seconds are added.
-
-    Training rarely ends at the end of a window. A mean over only the last few steps would end a curve with a jump.
-    """
-    rows = [dict(row) for row in train]
-    if len(rows) < 3:
-        return rows
-    places = [row.get("step") for row in rows[-3:]]
-    if not all(isinstance(place, int) for place in places):
-        return rows
-    earlier, before, end = (int(place or 0) for place in places)
-    whole, rest = before - earlier, end - before
-    if 0 < 2 * rest < whole:
-        short, last = rows.pop(), rows[-1]
-        for column in MEANS:
-            first, second = last.get(column), short.get(column)
-            if isinstance(first, int | float) and isinstance(second, int | float):
-                short[column] = (whole * first + rest * second) / (whole + rest)
-        for column in COST_COLUMNS:
-            first, second = last.get(column), short.get(column)
-            if isinstance(first, int | float) and isinstance(second, int | float):
-                short[column] = max(first, second) if column == PEAK_COLUMN else first + second
-        rows[-1] = short
-    return rows

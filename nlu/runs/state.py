@@ -52,7 +52,10 @@ class Window:
     def from_json(cls, values: dict[str, Any]) -> Self:
         """Build from the value in `State.to_json`."""
         window = cls(**values)
-        window.recorded = {name: Mean(**each) for name, each in values.get("recorded", {}).items()}
+        for name, each in values.get("recorded", {}).items():
+            # An earlier version saved the sum of those that are not finite by itself.
+            apart = each.get("not_finite")
+            window.recorded[name] = Mean([*each["partials"], *([] if apart is None else [apart])], each["calls"])
         return window
 
     def add_recorded(self, means: dict[str, Mean]) -> None:
@@ -124,11 +127,8 @@ class State:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """Build from the result of `to_json`."""
-        # Earlier versions of this program did not save it.
-        values = {"pieces": 1, **values}
         known = {item.name: values[item.name] for item in fields(cls)}
         known["best"] = [Best(**entry) for entry in known["best"]]
         known["window"] = Window.from_json(known["window"])
-        # Earlier versions saved more of it.
-        known["throughput"] = Throughput(*(known["throughput"][item.name] for item in fields(Throughput)))
+        known["throughput"] = Throughput(**known["throughput"])
         return cls(**known)

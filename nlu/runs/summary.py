@@ -38,49 +38,23 @@ def scalar(name: str, value: "Tensor | float") -> None:
 
 @dataclass
 class Mean:
-    """The mean of numbers, whose sum is exact: Shewchuk, Adaptive Precision Floating-Point Arithmetic, 1997."""
+    """The mean of numbers, which does not depend on their order: a save at a signal divides them elsewhere."""
 
     partials: list[float] = field(default_factory=list)
-    """numbers whose bits do not overlap; their sum is that of all added numbers"""
+    """numbers with the sum of all"""
     calls: int = 0
-    not_finite: float | None = None
-    """the sum of the infinite numbers and NaNs, None if all were finite"""
-
-    def add(self, value: float) -> None:
-        self.calls += 1
-        self._add(value)
 
     def merge(self, other: Self) -> None:
+        self.partials += other.partials
         self.calls += other.calls
-        for value in other.partials:
-            self._add(value)
-        if other.not_finite is not None:
-            self._add(other.not_finite)
-
-    @property
-    def total(self) -> float:
-        return math.fsum(self.partials) if self.not_finite is None else self.not_finite
 
     @property
     def value(self) -> float:
-        return self.total / self.calls if self.not_finite is None else self.not_finite
-
-    def _add(self, value: float) -> None:
-        if not math.isfinite(value):
-            self.not_finite = value if self.not_finite is None else self.not_finite + value
-            return
-        kept = []
-        for partial in self.partials:
-            larger, smaller = (value, partial) if abs(value) >= abs(partial) else (partial, value)
-            value = larger + smaller
-            # The sum overflowed, although all numbers were finite.
-            if math.isinf(value):
-                self.not_finite = value
-                return
-            # The rounding error of the sum, which a float holds exactly.
-            if rest := smaller - (value - larger):
-                kept.append(rest)
-        self.partials = [*kept, value]
+        try:
+            return math.fsum(self.partials) / self.calls
+        # Of infinite numbers of both signs, and above the largest number.
+        except (ValueError, OverflowError):
+            return sum(self.partials) / self.calls
 
 
 class Collector:
@@ -106,7 +80,7 @@ class Collector:
         """Return the means of all recorded values, and forget them."""
         means: dict[str, Mean] = {}
         for name, value in self.recorded:
-            means.setdefault(name, Mean()).add(float(value))
+            means.setdefault(name, Mean()).merge(Mean([float(value)], 1))
         self.recorded.clear()
         return means
 

@@ -1,9 +1,9 @@
 """Starting a run from the state of another run, even while that run is alive and keeps replacing its state.
 
-The state, the weights of its best evaluations and their predictions are copied once, by one rank, to `.taken` in the
-folder of this run; all ranks read that copy. When everything is built, it is renamed to `checkpoints`, after
-config.yaml was written. After a kill before the rename, the same command starts again; after a kill behind it, the run
-continues. The folder of the other run is never changed.
+The state and the weights of its best evaluations are copied once, by one rank, to `.taken` in the folder of this run;
+all ranks read that copy. When everything is built, these weights are scored again, which writes their predictions there
+too, and the copy is renamed to `checkpoints`, after config.yaml was written. After a kill before the rename, the same
+command starts again; after a kill behind it, the run continues. The folder of the other run is never changed.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from nlu.config.addresses import is_object
 from nlu.config.errors import CheckpointError
 from nlu.runs.checkpoint import ORIGIN, SCORE, TAKEN, best_of, damaged
-from nlu.runs.predictions import FOLDER, kept_sets, predictions_of
+from nlu.runs.predictions import FOLDER
 from nlu.storage.copies import complete, records_of
 from nlu.storage.files import read_json, replacing, sync_folder, write_json
 from nlu.storage.locks import is_locked
@@ -25,7 +25,7 @@ LOCK = ".lock"
 """in a run folder; held by the process that writes to it"""
 CHECKPOINTS = "checkpoints"
 AGAIN_S = Pauses(0.25, 1.0, 4)
-"""before a state is read again, since a run saves its best weights, predictions and state one after another"""
+"""before a state is read again, since a run saves its best weights and its state one after another"""
 
 
 def take(reference: str, run_dir: Path) -> Path:
@@ -78,13 +78,6 @@ def taken_from(run_dir: Path) -> str | None:
     return known["path"] if known else None
 
 
-def keep_predictions_of(taken: Path, sets: list[str], step: int | None) -> None:
-    """Remove taken predictions, except for these sets at this step, which is now that of the best evaluation."""
-    for name in kept_sets(taken):
-        if name not in sets or predictions_of(taken, name).header.get("step") != step:
-            predictions_of(taken, name).path.unlink()
-
-
 def make_own(run_dir: Path) -> None:
     """Make the taken checkpoints those of this run, if they are marked complete. It can be repeated after a kill.
 
@@ -97,7 +90,8 @@ def make_own(run_dir: Path) -> None:
         return
     # Before the rename, so that after a kill in between they are copied again.
     for path in (taken / FOLDER).glob("*"):
-        _copy_file(path, run_dir / FOLDER / path.name)
+        with open(path, "rb") as file, replacing(run_dir / FOLDER / path.name) as copy:
+            shutil.copyfileobj(file, copy)
     if (taken / FOLDER).exists():
         remove(taken / FOLDER)
     os.rename(taken, run_dir / CHECKPOINTS)
@@ -120,41 +114,23 @@ def _copy(place: Path, taken: Path) -> bool:
     if not copy_whole(place, taken / "last") or not (taken / "last" / "state.json").is_file():
         return False
     # The state was copied first. What it names is copied afterwards, as far as the other run has not replaced it.
-    steps = _best_steps(taken)
+    steps = set(_best_steps(taken))
     for path in [*place.parent.glob("best-*"), *place.parent.glob(".best-step-*")]:
         step = _step_of(path)
         target = taken / f".best-step-{step}"
         # The other run may give this name to another evaluation at any moment.
         if step in steps and not target.exists() and copy_files(path, target) and _step_of(target) != step:
             remove(target)
-    for name in _evaluated(taken):
-        if name in kept_sets(place.parent.parent):
-            known = predictions_of(place.parent.parent, name).path
-            _copy_file(known, taken / FOLDER / known.name)
-            # The other run may have replaced them meanwhile.
-            if predictions_of(taken, name).header.get("step") != steps[0]:
-                (taken / FOLDER / known.name).unlink()
     return True
 
 
-def _copy_file(source: Path, target: Path) -> None:
-    with open(source, "rb") as file, replacing(target) as copy:
-        shutil.copyfileobj(file, copy)
-
-
 def _is_of_one_moment(taken: Path) -> bool:
-    """Return whether all best evaluations of the state were copied, and the predictions of the first one."""
-    there = [(taken / f".best-step-{step}").is_dir() for step in _best_steps(taken)]
-    return all(there) and set(_evaluated(taken)) <= set(kept_sets(taken))
+    """Return whether all best evaluations of the state were copied."""
+    return all((taken / f".best-step-{step}").is_dir() for step in _best_steps(taken))
 
 
 def _best_steps(taken: Path) -> list[int]:
     return [entry["step"] for entry in best_of(taken / "last")]
-
-
-def _evaluated(taken: Path) -> list[str]:
-    best = best_of(taken / "last")
-    return list(best[0]["metrics"]) if best else []
 
 
 def _step_of(path: Path) -> int | None:

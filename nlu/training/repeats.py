@@ -18,7 +18,7 @@ from nlu.config import stopping
 from nlu.config.schema import Run
 from nlu.metrics.repeats import OUT_OF_FOLD, join_folds, summarise
 from nlu.runs import logs
-from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, say_finished, write_config
+from nlu.runs.folder import CONFIG, checkpoint_to_continue, hold, keep_note, write_config
 from nlu.runs.predictions import write_predictions
 from nlu.storage.files import write_json
 from nlu.training.ending import reason_kept
@@ -145,7 +145,7 @@ def run_repeats(
             for folder in (run_dir, *(run_dir / repeat.name for repeat in repeats)) if ranks.is_first else ():
                 if (folder / CONFIG).is_file():
                     keep_note(folder, config.note)
-            say_finished(run_dir, f"runs in {run_dir} are", config.data)
+            log.info("the runs in %s are finished; nothing was done", run_dir)
             return 0
         known.enter_context(reason_kept(run_dir, ranks))
         begun = False

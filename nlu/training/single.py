@@ -15,7 +15,7 @@ from nlu.data.facts import describe, lines
 from nlu.display.progress import Progress
 from nlu.runs import logs
 from nlu.runs.checkpoint import held_steps, remove_replaced
-from nlu.runs.folder import checkpoint_to_continue, hold, keep_note, say_finished, write_config
+from nlu.runs.folder import checkpoint_to_continue, hold, keep_note, write_config
 from nlu.runs.freeing import RESULT, remove_unkept
 from nlu.runs.provenance import snapshot_code, write_overrides, write_provenance
 from nlu.runs.records import (
@@ -29,7 +29,7 @@ from nlu.runs.records import (
     Table,
 )
 from nlu.runs.state import Throughput, Window
-from nlu.runs.takeover import is_taken, keep_predictions_of, make_own
+from nlu.runs.takeover import is_taken, make_own
 from nlu.storage.files import write_json
 from nlu.storage.settle import mark_whole
 from nlu.training import batch_search
@@ -76,7 +76,7 @@ def run_single(
             if ranks.is_first:
                 remove_unkept(run_dir)
                 keep_note(run_dir, config.note)
-            say_finished(run_dir, f"run in {run_dir} is", config.data)
+            log.info("the run in %s is finished; nothing was done", run_dir)
             return 0
         # Only from here on is it known that the folder is that of this run.
         known.enter_context(reason_kept(run_dir, ranks))
@@ -169,7 +169,6 @@ def take_over(run: Training, checkpoint: Path, config: Run) -> None:
         # state over again.
         taken.judge_anew(state.best)
         taken.save_last(tensors, state, run.order_key)
-        keep_predictions_of(taken.folder, list(run.eval_sets), state.best[0].step if state.best else None)
         mark_whole(taken.folder)
         write_config(run.run_dir, config.to_config())
         make_own(run.run_dir)

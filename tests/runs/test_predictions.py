@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from nlu.config.errors import DataError
-from nlu.runs.predictions import Predictions, kept_sets, predictions_of, write_predictions
-from nlu.runs.takeover import keep_predictions_of
+from nlu.runs.predictions import Predictions, predictions_of, write_predictions
 
 HEADER = {"step": 7, "by_label": [{"label": "bad", "f1": 0.5}, {"label": "good", "f1": 1.0}]}
 
@@ -91,14 +90,3 @@ def test_a_damaged_file_is_refused_with_the_place(tmp_path: Path, text: str, pla
     with pytest.raises(DataError, match=f"dev.jsonl{place} holds no predictions"):
         found = Predictions(tmp_path / "dev.jsonl")
         assert list(found) is None or found.header is None
-
-
-def test_a_copied_state_keeps_only_the_predictions_of_its_best_evaluation(tmp_path: Path) -> None:
-    for name, step in (("dev", 3), ("easy", 5), ("old", 5), ("test", 5)):
-        write_predictions(tmp_path / "predictions" / f"{name}.jsonl", {"step": step}, records(2))
-    keep_predictions_of(tmp_path, ["dev", "easy", "old"], 5)
-    assert kept_sets(tmp_path) == ["easy", "old"]
-    keep_predictions_of(tmp_path, ["dev", "easy"], 5)
-    assert kept_sets(tmp_path) == ["easy"]
-    keep_predictions_of(tmp_path, ["easy"], None)
-    assert kept_sets(tmp_path) == []

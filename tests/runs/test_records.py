@@ -91,17 +91,3 @@ def test_json_holds_plain_values_and_null_for_numbers_it_lacks(tmp_path):
     )
     read = json.loads((tmp_path / "result.json").read_text())
     assert read == {"f1": 0.5, "steps": 3, "loss": None, "at": str(tmp_path)}
-
-
-def test_a_table_with_fewer_columns_at_its_end_gets_the_others_with_empty_cells(tmp_path):
-    path = tmp_path / "train.tsv"
-    fill(path, [1, 2])
-    wider = Table(path, ("step", "loss", "data_s", "peak_mb"))
-    wider.append(step=3, loss=3.0, data_s=0.5, peak_mb=7)
-    assert path.read_text().splitlines() == [
-        "step\tloss\tdata_s\tpeak_mb", f"1\t{1 / 7}\t\t", f"2\t{2 / 7}\t\t", "3\t3.0\t0.5\t7",
-    ]  # fmt: skip
-    wider.truncate_after(2)
-    assert [row["peak_mb"] for row in read_rows(path)] == [None, None]
-    with pytest.raises(DataError, match=r"train.tsv:1 has the columns step, loss, data_s, peak_mb"):
-        fill(path, [])

@@ -25,7 +25,7 @@ def test_a_mean_is_exact_for_every_order_of_its_numbers() -> None:
         rng.shuffle(values)
         parts = [Mean(), Mean(), Mean()]
         for number, value in enumerate(values):
-            parts[number % 3].add(value)
+            parts[number % 3].merge(Mean([value], 1))
         parts[0].merge(parts[1])
         parts[0].merge(Mean(**vars(parts[2])))
         assert (parts[0].value, parts[0].calls) == (exact, 200)
@@ -100,8 +100,8 @@ def test_a_compiled_model_records_each_call_and_is_compiled_once() -> None:
 def test_means_of_parts_that_are_not_finite_are_that_of_the_whole(values: list[float], mean: float) -> None:
     parts = [Mean(), Mean(), Mean()]
     for number, value in enumerate(values):
-        parts[1].add(value)
-        parts[number % 2 * 2].add(value)
+        parts[1].merge(Mean([value], 1))
+        parts[number % 2 * 2].merge(Mean([value], 1))
     parts[0].merge(parts[2])
     for tally in parts[:2]:
         np.testing.assert_equal(tally.value, mean)
@@ -138,9 +138,13 @@ def test_a_window_adds_up_what_steps_and_ranks_give_it() -> None:
     sums, counts = {"loss": 18.0, "none": 0.0}, {"loss": 3, "none": 0}
     window = Window(sums, counts, examples=30, real_tokens=90, steps_s=1.5)
     for count in (1, 2):
-        mean = Mean()
-        mean.add(float(count))
-        window.add_recorded({"gate": mean})
+        window.add_recorded({"gate": Mean([float(count)], 1)})
     assert (window.recorded["gate"].value, window.recorded["gate"].calls) == (1.5, 2)
+    saved = {
+        "gate": {"partials": [1.0], "calls": 3, "not_finite": None},
+        "bad": {"partials": [], "calls": 1, "not_finite": math.inf},
+    }
+    before = Window.from_json({"recorded": saved})
+    assert (before.recorded["gate"].value, before.recorded["bad"].value) == (1 / 3, math.inf)
     assert window.means() == {"loss": 6.0, "none": 0.0}
     assert (window.examples_per_s, window.real_tokens_per_s) == (20.0, 60.0)

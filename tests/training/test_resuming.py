@@ -1,7 +1,6 @@
 """Which differences a continued run may have, which are refused, and the message for each."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -112,21 +111,6 @@ def test_nothing_is_reported_if_nothing_changed(broken: tuple[Path, tuple[str, .
     run_dir, options = broken
     start(composed(*options), run_dir)
     assert warned_of(run_dir) == []
-
-
-def test_a_finished_run_says_which_of_its_files_were_written_since(
-    broken: tuple[Path, tuple[str, ...]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_dir, options = broken
-    start(composed(*options), run_dir)
-    capsys.readouterr()
-    start(composed(*options), run_dir)
-    assert "is finished; nothing was done" in (said := capsys.readouterr().err) and "written after" not in said
-    (changed,) = [path for path in tmp_path.iterdir() if path.name.startswith("dev")]
-    later_s = (run_dir / "result.json").stat().st_mtime + 10
-    os.utime(changed, (later_s, later_s))
-    start(composed(*options), run_dir)
-    assert f"{changed} was written after that: the scores are those of its earlier rows" in capsys.readouterr().err
 
 
 def test_other_training_rows_are_reported_as_rows_and_not_as_another_vocabulary(
