@@ -105,11 +105,8 @@ def hide(text: str) -> str:
     """Return a text with *** for each secret, recognized by its address, its form, the name before it or its value."""
     # Addresses first: a password in one may contain the characters that end a value below.
     text = ADDRESS.sub(_hidden_address, text)
-    kept, behind = [], 0
-    for _, start, end in _assigned(text):
-        kept += [text[behind:start], HIDDEN]
-        behind = end
-    text = "".join([*kept, text[behind:]])
+    for _, start, end in reversed(list(_assigned(text))):
+        text = text[:start] + HIDDEN + text[end:]
     return hide_keys(_AUTHORIZATION.sub(rf"\g<before>{HIDDEN}", text))
 
 

@@ -100,37 +100,38 @@ def _refuse_folder(reference: Reference, is_folder: bool) -> None:
 
 
 def _fetch_remote(reference: Reference) -> Path:
-    """Return the file or folder in a bucket or on the web, fetched again if it has changed.
+    """Return the file or folder in a bucket, fetched again if it has changed, or the file on the web, fetched once.
 
-    If the server does not answer, the version that was fetched last is returned, with a warning. Raises DataError if no
-    version was fetched before.
+    If the service does not answer, the version that was fetched last is returned, with a warning. Raises DataError if
+    no version was fetched before.
     """
-    pinned = None if reference.sha256 is None else Entry.of("files", reference.sha256, reference.name)
-    # Pinned content cannot change, so no server is asked.
-    if pinned is not None and (path := pinned.find()) is not None:
+    place, called = parse_place(reference.location, reference.what), f"{reference.what} {reference.shown}"
+    lasting = None if place.bucket else Entry.of("files", reference.location)
+    if reference.sha256 is not None:
+        lasting = Entry.of("files", reference.sha256, reference.name)
+    # Pinned content cannot change, and machines that compute may not reach the web, so no server is asked.
+    if lasting is not None and (path := lasting.find()) is not None:
         return path
     latest = cache_dir() / "latest" / f"{text_digest(reference.location)}.json"
-    place, called = parse_place(reference.location, reference.what), f"{reference.what} {reference.shown}"
+    known = read_json(latest) if lasting is None else None
     try:
         info = stat(place, called=called)
         found = {} if info is None else files(place, called=called) if info.is_folder else {"": info}
     except Unreachable as error:
-        known = read_json(latest)
-        path = Entry(cache_dir() / known["entry"]).find() if known else None
-        if path is None:
+        last = Entry(cache_dir() / known["entry"]).find() if known else None
+        if last is None:
             raise
-        log.warning("%s cannot be asked (%s); using the version fetched last, %s", reference.shown, error, path)
-        return path
+        log.warning("%s cannot be asked (%s); using the version fetched last, %s", reference.shown, error, last)
+        return last
     if not found:
         raise DataError(f"{called} does not exist; correct the address")
     _refuse_folder(reference, "" not in found)
     # The version is part of the entry's name, so a changed object never meets an old entry.
     version = repr([[name, one.size, one.etag, one.modified_s] for name, one in found.items()])
-    entry = pinned or Entry.of("remote", reference.location, version)
+    entry = lasting or Entry.of("remote", reference.location, version)
     path = entry.find() or entry.fill(reference, lambda folder: _receive(reference, place, found, folder))
-    # For later commands, when the server does not respond.
     note = {"source": reference.shown, "entry": entry.folder.relative_to(cache_dir()).as_posix()}
-    if read_json(latest) != note:
+    if lasting is None and known != note:
         try:
             write_json(latest, note)
         except OSError as error:
