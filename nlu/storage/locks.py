@@ -36,22 +36,19 @@ class NoLocks(UserError):
 
 
 @contextmanager
-def hold_lock(
-    path: str | os.PathLike[str], *, wait_s: float, shared: bool = False, optional: bool = False, what: str = ""
-) -> Iterator[None]:
+def hold_lock(path: str | os.PathLike[str], *, wait_s: float, optional: bool = False, what: str = "") -> Iterator[None]:
     """Hold the lock of the file at `path` while the block runs.
 
-    An exclusive lock excludes all others; the file is created if necessary, but not its folder. A shared lock excludes
-    only exclusive ones; it never creates the file and needs no write permission. The holder of an exclusive lock may
-    remove the file: waiting processes notice and lock the next file at the path.
+    The file is created if necessary, but not its folder. The holder may remove it: waiting processes notice and lock
+    the next file at the path.
 
     Waits for up to `wait_s` seconds (0: not at all, inf: without limit); after a second the log says so, and calls the
-    locked thing `what`. Raises Locked when this time has passed, FileNotFoundError if a file to share does not exist,
-    NoLocks if the file system does not support locks; with `optional` the block then runs without a lock.
+    locked thing `what`. Raises Locked when this time has passed, NoLocks if the file system does not support locks;
+    with `optional` the block then runs without a lock.
     """
     path = Path(path)
     try:
-        descriptor = _taken(path, wait_s, shared, what or str(path))
+        descriptor = _taken(path, wait_s, what or str(path))
     except NoLocks:
         if not optional:
             raise
@@ -84,25 +81,25 @@ def hold_folder(folder: Path, lock: str, *, wait_s: float, optional: bool = Fals
 
 
 def is_locked(path: str | os.PathLike[str]) -> bool:
-    """Return whether a process holds an exclusive lock at `path`. A file that cannot be read counts as unlocked."""
+    """Return whether a process holds the lock at `path`. A file that cannot be read counts as unlocked."""
     try:
-        with hold_lock(path, wait_s=0, shared=True, optional=True):
-            return False
-    except Locked:
-        return True
-    except OSError:
+        # Nothing is created, and a file of another user suffices.
+        with open(path, "rb") as file:
+            return not _lock(file.fileno(), Path(path), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (OSError, NoLocks):
         return False
 
 
-def _taken(path: Path, wait_s: float, shared: bool, what: str) -> int:
+def _taken(path: Path, wait_s: float, what: str) -> int:
     """Return a descriptor of the file at `path` that holds its lock."""
     began_s, is_logged = time.monotonic(), False
     while True:
         # NFS locks exclusively only what is open for writing. The mask of the process applies to 0o666.
-        descriptor = os.open(path, os.O_RDONLY if shared else os.O_CREAT | os.O_RDWR, 0o666)
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
         try:
             # The kernel waits only after the log has said so; it wakes this process as soon as the lock is free.
-            is_ours = _lock(descriptor, shared, path, wait=is_logged and wait_s == math.inf)
+            waits = 0 if is_logged and wait_s == math.inf else fcntl.LOCK_NB
+            is_ours = _lock(descriptor, path, fcntl.LOCK_EX | waits)
             if is_ours and _is_at(descriptor, path):
                 descriptor, taken = -1, descriptor
                 return taken
@@ -122,9 +119,9 @@ def _taken(path: Path, wait_s: float, shared: bool, what: str) -> int:
         time.sleep(min(max(PAUSES_S[0], waited_s / 10), PAUSES_S[1], wait_s - waited_s))
 
 
-def _lock(descriptor: int, shared: bool, path: Path, *, wait: bool) -> bool:
+def _lock(descriptor: int, path: Path, operation: int) -> bool:
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, operation)
     except BlockingIOError:
         return False
     except OSError as error:
