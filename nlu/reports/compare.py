@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,17 +9,13 @@ from nlu.config.errors import UserError
 from nlu.config.schema import has_effect
 from nlu.config.words import counted, listed, path_text, shortened
 from nlu.display.tables import metric_text, numbers, print_table, table_of, texts, value_text
-from nlu.metrics.thresholds import is_setting
-from nlu.reports.aggregate import Spread, TableRow, is_identity, lower_is_better, missing_folds, rows_of, spread_of
-from nlu.reports.flips import Flip, Flips, OtherRows, compare, texts_of
+from nlu.reports.aggregate import Spread, TableRow, is_identity, missing_folds, rows_of, spread_of
+from nlu.reports.flips import Flip, Flips, compare, texts_of
 from nlu.reports.runs import RunRecord, find_runs
-from nlu.reports.significance import LEVEL, Change, changes_of
 from nlu.runs.predictions import kept_sets
 from nlu.storage.files import plain
 
 MAX_TEXT = 100
-BETTER = f"better (p < {LEVEL})"
-"""header of a column"""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """names of the configurations, in the order in which they were given"""
 Values = dict[str, tuple[object, ...]]
@@ -42,8 +37,6 @@ class Difference:
     """by SET/NAME"""
     flips: dict[str, Flips] = field(default_factory=dict)
     """by set"""
-    changes: dict[str, Change] = field(default_factory=dict)
-    """by SET/NAME, for metrics that the bootstrap can test"""
     remarks: list[str] = field(default_factory=list)
     """what was not compared, and why"""
 
@@ -169,22 +162,11 @@ def _compare_predictions(found: Difference, examples: int) -> None:
     shared = shared_sets(pairs)
     if not shared:
         found.remarks.append("predictions: they kept none of the same set")
-    found.changes = tested(pairs, shared)
     for name in shared:
         try:
             found.flips[name] = compare(pairs, name, examples)
         except UserError as error:
             found.remarks += [f"predictions: {problem}" for problem in error.problems]
-
-
-def tested(pairs: Sequence[tuple[RunRecord, RunRecord]], sets: Sequence[str]) -> dict[str, Change]:
-    """Return the changes of metrics by SET/NAME, with p; none for a set in which the runs scored different rows."""
-    found: dict[str, Change] = {}
-    for set_name in sets:
-        # `compare` reads the same files and adds a remark if something is wrong with them.
-        with suppress(OtherRows, UserError):
-            found |= {f"{set_name}/{name}": change for name, change in changes_of(pairs, set_name).items()}
-    return found
 
 
 def shared_sets(pairs: Sequence[tuple[RunRecord, RunRecord]]) -> list[str]:
@@ -239,41 +221,12 @@ def print_values(title: str, values: Values, otherwise: str) -> None:
 
 def _print_metrics(found: Difference) -> None:
     with_sd = any(side and side.sd is not None for pair in found.metrics.values() for side in pair)
-    with_p = bool(found.changes)
-    tests = [*numbers("95 % from", "to", "p"), *texts(BETTER)] * with_p
     sides = numbers("A", *["sd"] * with_sd, "B", *["sd"] * with_sd, "B - A")
-    table = table_of([*texts("metric"), *sides, *tests])
+    table = table_of([*texts("metric"), *sides])
     for name, (first, second) in found.metrics.items():
-        cells = [name, *spread_cells((first, second), with_sd)]
-        difference = second.mean - first.mean if first and second else None
-        cells.append("-" if difference is None else f"{difference:+.4f}")
-        change = found.changes.get(name)
-        # Metrics such as AUC are not sums over examples, so they are not tested, and their cells stay empty.
-        if with_p and change is not None:
-            cells += [*change_cells(change), _better(found, name, change)]
-        table.add_row(*cells, *[""] * (len(table.columns) - len(cells)))
+        difference = f"{second.mean - first.mean:+.4f}" if first and second else "-"
+        table.add_row(name, *spread_cells((first, second), with_sd), difference)
     print_table(table, "")
-    if with_p:
-        # A threshold is a setting of the decision, which is not better or worse.
-        untested = [name for name in found.metrics if name not in found.changes and not is_setting(name)]
-        print_table(
-            "interval and p of B - A by a paired bootstrap over the examples"
-            + (f"; not tested: {', '.join(untested)}" if untested else ""),
-            "",
-        )
-    else:
-        print_table("no predictions of both are kept to test whether a difference is more than chance", "")
-
-
-def _better(found: Difference, name: str, change: Change) -> str:
-    if not change.is_significant or not change.difference:
-        return ""
-    return "B" if (change.difference > 0) != lower_is_better(found.first, name) else "A"
-
-
-def change_cells(change: Change) -> list[str]:
-    """Return the ends of the interval, and p."""
-    return [f"{change.low:+.4f}", f"{change.high:+.4f}", f"{change.p_value:.2g}"]
 
 
 def spread_cells(sides: Sequence[Spread | None], with_sd: bool) -> list[str]:
@@ -342,7 +295,6 @@ def difference_as_json(found: Difference) -> str:
             name: {side: vars(spread) if spread else None for side, spread in zip("ab", pair, strict=True)}
             for name, pair in found.metrics.items()
         },
-        "changes": {name: vars(change) for name, change in found.changes.items()},
         "predictions": {
             name: {
                 "rows": flips.rows,

@@ -9,11 +9,9 @@ from pathlib import Path
 from nlu.config.errors import UserError
 from nlu.config.words import counted
 from nlu.display.tables import numbers, print_table, table_of, texts
-from nlu.reports.aggregate import Spread, TableRow, lower_is_better
+from nlu.reports.aggregate import Spread, TableRow
 from nlu.reports.compare import (
-    BETTER,
     LETTERS,
-    change_cells,
     comparable,
     config_differences,
     metrics_of,
@@ -23,31 +21,15 @@ from nlu.reports.compare import (
     print_values,
     shared_sets,
     spread_cells,
-    tested,
 )
 from nlu.reports.flips import FEW_DISCORDANT, Flips, McNemar, compare, holm
 from nlu.reports.runs import RunRecord
-from nlu.reports.significance import LEVEL, Change
 from nlu.storage.files import plain
 
-
-@dataclass(frozen=True)
-class BootstrapPair:
-    """The result of the paired bootstrap for a metric of two configurations."""
-
-    first: str
-    second: str
-    change: Change
-    holm_p: float
-    """corrected for all pairs of this metric"""
-    lower_is_better: bool
-
-    @property
-    def better(self) -> str:
-        """The letter of the better one; empty if the difference may be chance."""
-        if self.holm_p >= LEVEL or not self.change.difference:
-            return ""
-        return self.second if (self.change.difference > 0) != self.lower_is_better else self.first
+LEVEL = 0.05
+"""p below which one of two is called better"""
+BETTER = f"better (p < {LEVEL})"
+"""header of a column"""
 
 
 @dataclass(frozen=True)
@@ -82,8 +64,6 @@ class Differences:
     remarks: list[str]
     pairs: dict[str, list[McNemarPair]] = field(default_factory=dict)
     """by set"""
-    changes: dict[str, list[BootstrapPair]] = field(default_factory=dict)
-    """by SET/NAME"""
 
 
 def differences_of(folders: Sequence[Path]) -> Differences:
@@ -103,14 +83,9 @@ def differences_of(folders: Sequence[Path]) -> Differences:
     runs, remarks = comparable(rows)
     found = Differences(rows, runs, config_differences(rows), metrics_of(runs), remarks)
     flips: dict[str, dict[tuple[str, str], Flips]] = {}
-    changes: dict[str, dict[tuple[str, str], Change]] = {}
     for (first, a), (second, b) in combinations(zip(LETTERS, rows, strict=False), 2):
         for name, counted_flips in _flips_of(found, f"{first} and {second}", a, b).items():
             flips.setdefault(name, {})[first, second] = counted_flips
-        # Of this pair only: `found.runs` has the seeds and folds that all configurations share, which may be fewer.
-        pairs = pairs_of(a.counted, b.counted)
-        for name, change in tested(pairs, shared_sets(pairs) if pairs else []).items():
-            changes.setdefault(name, {})[first, second] = change
     for name, of_set in sorted(flips.items()):
         # Corrected within a set: each set is one question, with a test for every pair.
         tests = [one.test for one in of_set.values()]
@@ -118,12 +93,6 @@ def differences_of(folders: Sequence[Path]) -> Differences:
         found.pairs[name] = [
             McNemarPair(*letters, one, test, holm_p)
             for (letters, one), test, holm_p in zip(of_set.items(), tests, adjusted, strict=True)
-        ]
-    for name, of_metric in changes.items():
-        adjusted = holm([change.p_value for change in of_metric.values()])
-        found.changes[name] = [
-            BootstrapPair(*letters, change, holm_p, lower_is_better(rows[0], name))
-            for (letters, change), holm_p in zip(of_metric.items(), adjusted, strict=True)
         ]
     return found
 
@@ -159,22 +128,8 @@ def print_differences(found: Differences) -> None:
     print_table(table_of([*texts("metric"), *columns], lines), "")
     for name, pairs in found.pairs.items():
         _print_pairs(name, pairs)
-    deciding = [f"{row.set_name}/{row.metric}" for row in found.rows]
-    for name in dict.fromkeys([*deciding, *(name for name in found.changes if name.startswith("test/"))]):
-        # The deciding metric only; with the tables of all metrics, the important one would be hard to find.
-        if name in found.changes and name.rpartition("/")[2] == deciding[0].rpartition("/")[2]:
-            _print_changes(name, found.changes[name])
     for remark in found.remarks:
         print_table(remark)
-
-
-def _print_changes(name: str, pairs: Sequence[BootstrapPair]) -> None:
-    columns = [*texts("pair"), *numbers("second - first", "95 % from", "to", "p", "p by Holm"), *texts(BETTER)]
-    table = table_of(columns)
-    for pair in pairs:
-        letters, difference = f"{pair.first} {pair.second}", f"{pair.change.difference:+.4f}"
-        table.add_row(letters, difference, *change_cells(pair.change), f"{pair.holm_p:.2g}", pair.better)
-    print_table(f"{name}: paired bootstrap over the examples; --json has the other metrics", table, "")
 
 
 def _print_pairs(set_name: str, pairs: Sequence[McNemarPair]) -> None:
@@ -212,19 +167,6 @@ def differences_as_json(found: Differences) -> str:
             for name, sides in found.metrics.items()
         },
         "mcnemar": {name: [_pair_fields(pair) for pair in pairs] for name, pairs in found.pairs.items()},
-        "bootstrap": {
-            name: [
-                {
-                    "first": pair.first,
-                    "second": pair.second,
-                    **vars(pair.change),
-                    "p_holm": pair.holm_p,
-                    "better": pair.better or None,
-                }
-                for pair in pairs
-            ]
-            for name, pairs in found.changes.items()
-        },
         "remarks": found.remarks,
     }
     return json.dumps(plain(content), indent=2, ensure_ascii=False)

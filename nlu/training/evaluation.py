@@ -254,8 +254,6 @@ def keep_predictions(
         }
         if sampled_rows is not None:
             header["sampled_rows"] = sampled_rows
-        if scores.by_query:
-            header["by_query"] = scores.by_query
         write_predictions(run_dir / "predictions" / f"{name}.jsonl", header, _records(scored, task))
 
 
