@@ -1,17 +1,15 @@
-"""List and cancel jobs that a launcher submitted to a queue; print the history of all submissions.
+"""List and cancel jobs that a launcher submitted to a queue.
 
-python -m nlu.jobs                          jobs of this project that have not ended
+python -m nlu.jobs                          jobs below outputs/ that have not ended
 python -m nlu.jobs outputs/grid             all jobs of a run, a grid or a search: state, node, log
 python -m nlu.jobs outputs/grid --cancel 3 5
                                             cancel two of them; without numbers all that have not ended
 python -m nlu.jobs outputs/search --stop 3  end a trial of a search for good, while the search goes on
 python -m nlu.jobs outputs/grid --log 3     the end of a job's output
-python -m nlu.jobs --history                command, commit, time, id and log of every submission
 """
 
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -22,11 +20,13 @@ from nlu.config.errors import UserError
 if TYPE_CHECKING:
     from nlu.jobs.listing import Listed
     from nlu.jobs.submissions import Submissions
-HISTORY_SHOWN = ("time", "queue", "job", "id", "commit", "changed", "folder", "log", "command")
+OUTPUTS = Path("outputs")
+LINES = 40
+"""lines of --log"""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """List jobs, cancel some, or print the history; returns the exit status."""
+    """List jobs, or cancel some; returns the exit status."""
     parser = Parser(
         prog="python -m nlu.jobs",
         description="Jobs that a launcher handed to a queue (this machine's, Slurm's, PAI's), listed by their folder.",
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         nargs="?",
         type=Path,
         metavar="DIR",
-        help="a run, a grid, a search, or what holds such; default: all jobs of this project that have not ended",
+        help="a run, a grid, a search, or what holds such; default: all jobs below outputs/ that have not ended",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
@@ -47,11 +47,6 @@ def main(arguments: Sequence[str]) -> int:
         help="cancel these jobs; without numbers all of DIR that have not ended",
     )
     action.add_argument("--log", type=at_least(0), metavar="NUMBER", help="print the end of a job's output")
-    action.add_argument(
-        "--history",
-        action="store_true",
-        help="print a line for every job submitted, oldest first; with DIR for those below it",
-    )
     action.add_argument(
         "--forget",
         nargs="*",
@@ -67,7 +62,6 @@ def main(arguments: Sequence[str]) -> int:
         metavar="NUMBER",
         help="end these trials of a search for good: they are never continued, and count as pruned; the search goes on",
     )
-    parser.add_argument("--lines", type=at_least(1), default=40, metavar="N", help="lines of --log; default 40")
     given = parser.parse(arguments)
     for flag in ("cancel", "forget", "stop"):
         for text in [value for value in getattr(given, flag) or () if isinstance(value, str)]:
@@ -77,49 +71,34 @@ def main(arguments: Sequence[str]) -> int:
             # argparse gives all words after --cancel to that flag, so a folder behind it arrives as one of the numbers.
             given.folder = Path(text)
             getattr(given, flag).remove(text)
-    if given.history:
-        return _history(given.folder)
     if given.folder is None and any(value is not None for value in (given.cancel, given.log, given.forget, given.stop)):
         raise UserError("jobs are numbered within a folder; name it: python -m nlu.jobs DIR ...")
+    from nlu.jobs.listing import answered, latest, listed, records_of
+    from nlu.jobs.submissions import submissions_below
+
     if given.stop is not None:
         return _stop(given.folder, given.stop)
-    if given.forget is not None:
-        return _forget(given.folder, given.forget)
-    return _list(given)
-
-
-def _number_or_folder(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
-
-
-def _list(given: Namespace) -> int:
-    from nlu.jobs.listing import latest, listed, records_of
-
-    records = records_of(given.folder) if given.folder is not None else _of_project()
-    rows = listed(latest(records))
-    if given.cancel is not None:
-        return _cancel(rows, given.cancel)
-    if given.log is not None:
-        return _log(rows, given.log, given.lines)
+    records = submissions_below(OUTPUTS) if given.folder is None else records_of(given.folder)
+    if given.forget == []:
+        return _forget_cut_off(records)
+    with answered():
+        rows = listed(latest(records))
+        if given.cancel is not None:
+            return _cancel(_chosen(rows, given.cancel))
+        if given.log is not None:
+            return _log(*_chosen(rows, [given.log]))
+        if given.forget is not None:
+            return _forget(_chosen(rows, given.forget))
     shown = rows if given.folder is not None else [row for row in rows if row.is_open]
     if not shown:
-        print("nlu: no job of this project waits or runs", file=sys.stderr)
+        print("nlu: no job below outputs/ waits or runs; give the folder of others", file=sys.stderr)
         return 0
     _print(shown)
     return 0
 
 
-def _of_project() -> "list[Submissions]":
-    """Return the records that the history of this project names and that are still there."""
-    from nlu.jobs.submissions import FILE, FOLDER, Submissions, read_history
-
-    folders: dict[Path, None] = {}
-    for row in read_history():
-        # A job's own folder is that of the submission or, in a grid, one below it.
-        own = Path(row.get("folder", ""))
-        # A dict keeps the order of the history and each folder once.
-        folders |= {place: None for place in (own, *own.parents) if (place / FOLDER / FILE).is_file()}
-    return [Submissions(folder) for folder in folders]
+def _number_or_folder(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 def _print(rows: "Sequence[Listed]") -> None:
@@ -154,48 +133,42 @@ def _shown(log: str | None) -> str:
     return "-" if log is None else log if "://" in log else path_text(Path(log))
 
 
-def _chosen(rows: "Sequence[Listed]", numbers: Sequence[int]) -> "list[Listed]":
+def _chosen(rows: "Sequence[Listed]", numbers: Sequence[int]) -> "Sequence[Listed]":
+    """Return the jobs with these numbers, without any all jobs."""
     from nlu.config.words import numbered
 
     if absent := sorted(set(numbers) - {row.submitted.job.number for row in rows}):
         known = ", ".join(str(row.submitted.job.number) for row in rows)
         raise UserError(f"unknown {numbered('job', absent)}; known jobs: {known}")
-    found = [row for row in rows if row.submitted.job.number in numbers]
-    if len(found) > len(set(numbers)):
+    found = [row for row in rows if not numbers or row.submitted.job.number in numbers]
+    if numbers and len(found) > len(set(numbers)):
         folders = ", ".join(dict.fromkeys(str(row.folder) for row in found))
         raise UserError(f"several folders have a job of this number; name one of them: {folders}")
     return found
 
 
-def _cancel(rows: "Sequence[Listed]", numbers: Sequence[int]) -> int:
+def _cancel(rows: "Sequence[Listed]") -> int:
     from nlu.config.words import counted
-    from nlu.jobs.listing import queue_of
+    from nlu.jobs.listing import queued
+    from nlu.jobs.queue import cancel
 
-    chosen = [row for row in (_chosen(rows, numbers) if numbers else rows) if row.is_open]
-    if not chosen:
+    if not (chosen := [row for row in rows if row.is_open]):
         print("nlu: none of these jobs waits or runs; nothing was cancelled", file=sys.stderr)
     # Jobs of other machines, which are refused, come last.
     for is_certain in (True, False):
-        own = [row for row in chosen if row.is_certain == is_certain]
-        # Without a ticket, the submission was cut off, and its id is unknown.
-        ids = [row.submitted.ticket.id for row in own if row.submitted.ticket is not None]
-        try:
-            queue_of((row.folder, row.submitted) for row in own).cancel(ids)
-        except OSError as error:
-            raise UserError(f"the queue does not answer: {error}; try again later") from error
-        if own:
-            print(f"cancelled {counted(len(ids), 'job')}: {', '.join(str(row.submitted.job.number) for row in own)}")
+        if own := [row for row in chosen if row.is_certain == is_certain]:
+            cancel(queued((row.folder, row.submitted) for row in own))
+            print(f"cancelled {counted(len(own), 'job')}: {', '.join(str(row.submitted.job.number) for row in own)}")
     return 0
 
 
-def _log(rows: "Sequence[Listed]", number: int, lines: int) -> int:
-    from nlu.jobs.listing import queue_of
+def _log(row: "Listed") -> int:
+    from nlu.jobs.listing import queued
 
-    (row,) = _chosen(rows, [number])
-    if row.submitted.ticket is None:
-        raise UserError(f"the submission of job {number} was cut off, so its log is not known")
-    said = queue_of([(row.folder, row.submitted)]).log_tail(row.submitted.ticket.id, lines)
-    print("\n".join(said) if said else f"job {number} has written nothing yet")
+    if not (jobs := queued([(row.folder, row.submitted)])):
+        raise UserError(f"the submission of job {row.submitted.job.number} was cut off, so its log is not known")
+    said = jobs[0].queue.log_tail(jobs[0].ticket, LINES)
+    print("\n".join(said) if said else f"job {row.submitted.job.number} has written nothing yet")
     return 0
 
 
@@ -220,58 +193,37 @@ def _stop(folder: Path, numbers: Sequence[int]) -> int:
     return 0
 
 
-def _forget(folder: Path, numbers: Sequence[int]) -> int:
+def _forget_cut_off(records: "Sequence[Submissions]") -> int:
+    """Take jobs for not submitted whose submission was cut off: it is recorded before it is sent, its ticket after."""
     from nlu.config.words import counted
-    from nlu.jobs.listing import latest, listed, records_of
-    from nlu.jobs.queue import JobState
-    from nlu.jobs.submissions import Submissions
 
-    records = records_of(folder)
-    count = gone = 0
-    if not numbers:
-        for record in records:
-            # A submission is recorded before it is sent and gets its ticket after it, so one without a ticket was cut
-            # off in between.
-            if cut := [one.job for one in record.read() if one.ticket is None]:
-                record.refused(cut)
-                count += len(cut)
-    else:
-        # Only here is the queue asked: the state of a submitted job decides whether it may be forgotten.
-        rows = _chosen(listed(latest(records)), numbers)
-        if kept := [row for row in rows if row.submitted.ticket is not None and (row.is_certain or not row.is_open)]:
-            raise UserError(
-                f"job {kept[0].submitted.job.number} is {kept[0].state}; only one whose submission was cut off, or "
-                "that another machine had, can be forgotten; nothing was"
-            )
-        for row in rows:
-            record = Submissions(row.folder)
-            if row.submitted.ticket is None:
-                record.refused([row.submitted.job])
-                count += 1
-            else:
-                # Recorded as ended, since a machine that is gone will never report it.
-                record.ended(row.submitted.job.token, JobState.LOST)
-                gone += 1
-    if count or not gone:
-        print(f"{counted(count, 'job')} taken for not submitted")
-    if gone:
-        print(f"{counted(gone, 'job')} of another machine taken for lost")
+    count = 0
+    for record in records:
+        if cut := [one.job for one in record.read() if one.ticket is None]:
+            record.refused(cut)
+            count += len(cut)
+    print(f"{counted(count, 'job')} taken for not submitted")
     return 0
 
 
-def _history(folder: Path | None) -> int:
-    from nlu.config.words import path_text
-    from nlu.display.tables import print_table, table_of
-    from nlu.jobs.submissions import read_history
+def _forget(rows: "Sequence[Listed]") -> int:
+    from nlu.jobs.queue import JobState
+    from nlu.jobs.submissions import Submissions
 
-    rows = read_history(folder)
-    if not rows:
-        below = "" if folder is None else f" into {path_text(folder)}"
-        raise UserError(f"nothing was submitted from this project{below} yet; hydra/launcher=slurm submits a run")
-    table = table_of((name, name == "job") for name in HISTORY_SHOWN)
+    if kept := [row for row in rows if row.submitted.ticket is not None and (row.is_certain or not row.is_open)]:
+        raise UserError(
+            f"job {kept[0].submitted.job.number} is {kept[0].state}; only one whose submission was cut off, or "
+            "that another machine had, can be forgotten; nothing was"
+        )
     for row in rows:
-        table.add_row(*(row.get(name, "") for name in HISTORY_SHOWN))
-    print_table(table)
+        job = row.submitted.job
+        if row.submitted.ticket is None:
+            Submissions(row.folder).refused([job])
+            print(f"job {job.number} taken for not submitted")
+        else:
+            # A machine that is gone will never report it.
+            Submissions(row.folder).ended(job.token, JobState.LOST)
+            print(f"job {job.number} of another machine taken for lost")
     return 0
 
 

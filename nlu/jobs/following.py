@@ -1,8 +1,4 @@
-"""Follow jobs from their submission to their end: on a terminal with a live table, elsewhere with a line an event.
-
-A queue is asked for all jobs of this process at once, since a cluster answers thousands of users. `StatusCache` asks
-every `poll_s` seconds while jobs begin or end, and down to every `slowest_poll_s` while nothing changes.
-"""
+"""Follow jobs from their submission to their end: on a terminal with a live table, elsewhere with a line an event."""
 
 import contextlib
 import math
@@ -15,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import ClassVar
 
 from hydra.core.utils import JobReturn
 
@@ -22,15 +19,12 @@ from nlu.config.errors import UserError
 from nlu.config.stopping import STOPPED, Stopped
 from nlu.config.words import counted, path_text
 from nlu.display.jobs import JobRow, JobsBoard
-from nlu.jobs.queue import JobState, Look, Queue, Ticket
+from nlu.jobs.queue import JobState, Look, QueuedJob, Ticket, cancel, look_at
 
 READ_RUNS_S = 2.0
 """how often the live table reads the tables of running jobs again"""
-SHORTEST_POLL_S = 0.1
-POLL_S = 5.0
-"""the interval for a queue without a `poll_s`"""
-SLOWER = 1.5
-"""the factor by which the interval grows after an answer that brought nothing new"""
+LOOK_S = 0.5
+"""the longest time before Ctrl-C is answered"""
 AWAY_AFTER = 3
 """the number of failed questions in a row after which a message says that the queue does not answer"""
 
@@ -65,93 +59,27 @@ class JobEnd:
         return "done" if is_done else "failed"
 
 
-class StatusCache:
-    """The last known states of the jobs of a queue, shared by several threads that wait for different jobs."""
-
-    _shared: dict[str, "StatusCache"] = {}
-    _sharing = threading.Lock()
-
-    def __init__(self, queue: Queue, say: Callable[[str], None]):
-        self._queue, self._say = queue, say
-        self._lock = threading.Lock()
-        self._wanted: dict[str, Look | None] = {}
-        self._asked_s = -math.inf
-        self._poll_s = self._interval_s = getattr(queue, "poll_s", POLL_S)
-        self._slowest_s = max(self._poll_s, getattr(queue, "slowest_poll_s", self._poll_s))
-        self._failures = 0
-
-    @classmethod
-    def of(cls, queue: Queue, say: Callable[[str], None]) -> "StatusCache":
-        """Return the cache that all jobs of queues of this name share in this process."""
-        if getattr(queue, "poll_s", POLL_S) < 1:
-            # A queue that may be asked so often is cheap to ask, and only knows its own jobs.
-            return cls(queue, say)
-        with cls._sharing:
-            return cls._shared.setdefault(queue.name, cls(queue, say))
-
-    def at(self, ids: Sequence[str]) -> Mapping[str, Look | None]:
-        """Return what the queue last said of these jobs, None for a job of which it has said nothing yet.
-
-        The queue is asked if the interval has passed.
-        """
-        with self._lock:
-            if new := [id for id in ids if id not in self._wanted]:
-                # A new job does not ask at once: a search starts trials one by one, and each would ask for all of them.
-                self._wanted |= dict.fromkeys(new)
-                self._interval_s = self._poll_s
-            if time.monotonic() - self._asked_s >= self._interval_s:
-                self._ask()
-            return {id: self._wanted[id] for id in ids}
-
-    def forget(self, ids: Sequence[str]) -> None:
-        """Stop asking for these jobs."""
-        with self._lock:
-            for id in ids:
-                self._wanted.pop(id, None)
-
-    def _ask(self) -> None:
-        # Jobs that have ended are not asked for again.
-        before = {id: look for id, look in self._wanted.items() if look is None or not look.state.is_final}
-        try:
-            if before:
-                self._wanted |= self._queue.look(list(before))
-            self._failures = 0
-        except OSError as error:
-            self._failures += 1
-            if self._failures == AWAY_AFTER:
-                self._say(f"{self._queue.name} does not answer ({error}); nlu keeps asking for its jobs")
-        is_changed = any(_state(self._wanted[id]) != _state(look) for id, look in before.items())
-        # Something ended or began, so more is likely to happen soon.
-        self._interval_s = self._poll_s if is_changed else min(SLOWER * self._interval_s, self._slowest_s)
-        # Also after a failure, so that a queue that does not answer is not asked more often.
-        self._asked_s = time.monotonic()
-
-
-def _state(look: Look | None) -> object:
-    return None if look is None else look.state
-
-
 class Follower:
     """Follows jobs. `names` has the name of each job for the user, by token; `folder` is that of the submission."""
 
+    _away: ClassVar[set[str]] = set()
+    """the names of queues of which was said that they do not answer"""
+
     def __init__(
         self,
-        queue: Queue,
-        tickets: Sequence[Ticket],
+        jobs: Sequence[QueuedJob],
         names: Mapping[str, str],
         folder: Path,
         progress_of: Callable[[Path], JobRow] = lambda folder: JobRow(),
     ):
-        self._queue, self._tickets, self._names, self._folder = queue, list(tickets), names, folder
+        self._jobs, self._names, self._folder = list(jobs), names, folder
+        self._queue_name = " and ".join(sorted({job.queue.name for job in jobs}))
         self._progress_of = progress_of
         # The trials of a search wait side by side, each in its own thread, and the search prints their events.
         self._is_quiet = threading.current_thread() is not threading.main_thread()
-        # The trials of a search are followed by one thread each, which share the cache; one thread follows a grid.
-        self._cache = StatusCache.of(queue, self._say) if self._is_quiet else StatusCache(queue, self._say)
-        self._shown: dict[str, Look | None] = {}
+        self._shown: dict[str, Look] = {}
         self._ended: dict[str, JobEnd] = {}
-        self._interrupts = 0
-        self._has_said_away = False
+        self._interrupts = self._failures = 0
         self._rows: dict[str, JobRow] = {}
         self._read_s = 0.0
 
@@ -170,73 +98,82 @@ class Follower:
         try:
             return self._run(when_ended)
         except Stopped:
-            if count := len(self._tickets) - len(self._ended):
-                self._say(left_sentence(count, self._folder))
+            if left := self._open_jobs():
+                self._say(left_sentence(len(left), self._folder))
             raise
 
+    def _open_jobs(self) -> list[QueuedJob]:
+        return [job for job in self._jobs if job.ticket.job.token not in self._ended]
+
     def _run(self, when_ended: Callable[[Ticket, JobEnd], None]) -> dict[str, JobEnd]:
-        poll_s = max(SHORTEST_POLL_S, min(1.0, getattr(self._queue, "poll_s", 1.0)))
-        ids = [ticket.id for ticket in self._tickets]
+        poll_s = min((job.queue.poll_s for job in self._jobs), default=0.0)
+        asked_s = -math.inf
         with contextlib.ExitStack() as opened:
             if not self._is_quiet:
-                self._board = opened.enter_context(JobsBoard(len(self._tickets)))
+                self._board = opened.enter_context(JobsBoard(len(self._jobs)))
                 opened.enter_context(self._counting_interrupts())
-            while True:
-                looks = self._cache.at(ids)
-                for ticket in self._tickets:
-                    self._see(ticket, looks[ticket.id], when_ended)
-                if len(self._ended) == len(self._tickets):
-                    break
+            while left := self._open_jobs():
+                if time.monotonic() - asked_s >= poll_s:
+                    self._ask(left, when_ended)
+                    asked_s = time.monotonic()
+                    continue
                 self._draw()
                 if self._interrupts:
                     self._answer_interrupt()
-                time.sleep(poll_s)
-            self._cache.forget(ids)
+                    asked_s = -math.inf
+                time.sleep(min(poll_s, LOOK_S))
         return self._ended
 
-    def _see(self, ticket: Ticket, look: Look | None, when_ended: Callable[[Ticket, JobEnd], None]) -> None:
-        token = ticket.job.token
-        before = self._shown.get(token)
-        if look is None or token in self._ended or look == before:
-            return
-        if look.state.is_final:
+    def _ask(self, jobs: Sequence[QueuedJob], when_ended: Callable[[Ticket, JobEnd], None]) -> None:
+        """Ask for jobs, and see what is new. A queue that does not answer, or not for one of them, is asked again."""
+        failure, looks = None, dict[str, Look]()
+        try:
+            looks = look_at(jobs)
+        except OSError as error:
+            failure = error
+        for job in jobs if looks else ():
             try:
-                # Fetched before the end is shown: a job whose result cannot be read yet is asked for again at the next
-                # look.
-                outcome = self._queue.outcome(ticket.id)
+                self._see(job, looks[job.ticket.job.token], when_ended)
             except OSError as error:
-                self._say_away(error)
-                return
-            end = JobEnd(look, outcome)
+                failure = error
+        if failure is None:
+            self._failures = 0
+            self._away.discard(self._queue_name)
+            return
+        self._failures += 1
+        # Of the threads of a search only one says so.
+        if self._failures == AWAY_AFTER and self._queue_name not in self._away:
+            self._away.add(self._queue_name)
+            self._say(f"{self._queue_name} does not answer ({failure}); nlu keeps asking for its jobs")
+
+    def _see(self, job: QueuedJob, look: Look, when_ended: Callable[[Ticket, JobEnd], None]) -> None:
+        ticket, token = job.ticket, job.ticket.job.token
+        before = self._shown.get(token)
+        if look.state.is_final:
+            # Fetched before the end is shown: a job whose result cannot be read yet is asked for again.
+            end = JobEnd(look, job.queue.outcome(ticket))
             self._shown[token], self._ended[token] = look, end
             when_ended(ticket, end)
             if not self._is_quiet:
-                self._board.say(self._end_line(ticket, end), style=None if end.word == "done" else "red")
+                self._board.say(self._end_line(job, end), style=None if end.word == "done" else "red")
             return
         self._shown[token] = look
         if not self._is_quiet and (before is None or before.state != look.state):
-            self._board.event(self._state_line(ticket, look))
+            self._board.event(self._state_line(job, look))
 
-    def _say_away(self, error: OSError) -> None:
-        """Say once that the result of a job cannot be fetched; the next look tries again."""
-        if not self._has_said_away:
-            self._has_said_away = True
-            self._say(
-                f"{self._queue.name} does not return the results of its jobs ({error}); nlu keeps asking for them"
-            )
-
-    def _last_line(self, ticket: Ticket) -> str:
+    def _last_line(self, job: QueuedJob) -> str:
         # A line for the table is not worth an error.
         with contextlib.suppress(OSError):
-            return " ".join(self._queue.log_tail(ticket.id))
+            return " ".join(job.queue.log_tail(job.ticket))
         return ""
 
-    def _state_line(self, ticket: Ticket, look: Look) -> str:
+    def _state_line(self, job: QueuedJob, look: Look) -> str:
         where = f" on {look.node}" if look.node else ""
         why = f" ({look.reason})" if look.reason else ""
-        return f"{self._names[ticket.job.token]}: {look.state}{where}{why}, {self._queue.name} {ticket.id}"
+        return f"{self._names[job.ticket.job.token]}: {look.state}{where}{why}, {job.queue.name} {job.ticket.id}"
 
-    def _end_line(self, ticket: Ticket, end: JobEnd) -> str:
+    def _end_line(self, job: QueuedJob, end: JobEnd) -> str:
+        ticket = job.ticket
         line = f"{self._names[ticket.job.token]}: {end.word}"
         row = self._progress_of(Path(ticket.job.folder))
         if end.word == "done":
@@ -247,20 +184,20 @@ class Follower:
                 return f"{line}, {row.last_line}{log}"
             return f"{line}, best {row.best}" if row.best else f"{line}{log}"
         is_cancelled = end.look.state == JobState.CANCELLED
-        said = end.look.reason or ("" if is_cancelled else self._last_line(ticket))
+        said = end.look.reason or ("" if is_cancelled else self._last_line(job))
         return f"{line}{f': {said}' if said else ''}{f'; its log: {ticket.log}' if ticket.log else ''}"
 
     def _draw(self) -> None:
         if self._is_quiet or not self._board.is_live:
             return
         if time.monotonic() - self._read_s > READ_RUNS_S:
-            for ticket in self._tickets:
-                look = self._shown.get(ticket.job.token)
-                if look is not None and look.state == JobState.RUNNING:
-                    row = self._progress_of(Path(ticket.job.folder))
-                    self._rows[ticket.job.token] = replace(row, last_line=row.last_line or self._last_line(ticket))
+            for job in self._open_jobs():
+                token, folder = job.ticket.job.token, Path(job.ticket.job.folder)
+                if token in self._shown and self._shown[token].state == JobState.RUNNING:
+                    row = self._progress_of(folder)
+                    self._rows[token] = replace(row, last_line=row.last_line or self._last_line(job))
             self._read_s = time.monotonic()
-        self._board.draw([self._row(ticket) for ticket in self._tickets])
+        self._board.draw([self._row(job.ticket) for job in self._jobs])
 
     def _row(self, ticket: Ticket) -> JobRow:
         token = ticket.job.token
@@ -291,29 +228,23 @@ class Follower:
             signal.signal(signal.SIGINT, before)
 
     def _answer_interrupt(self) -> None:
-        open_tickets = [ticket for ticket in self._tickets if ticket.job.token not in self._ended]
-        has = "has" if len(open_tickets) == 1 else "have"
+        left = self._open_jobs()
+        has = "has" if len(left) == 1 else "have"
         answer = self._board.choose(
-            f"{counted(len(open_tickets), 'job')} {has} not ended",
-            {"c": "cancel them", "l": "leave them", "g": "go on"},
+            f"{counted(len(left), 'job')} {has} not ended", {"c": "cancel them", "l": "leave them", "g": "go on"}
         )
         if answer == "g":
             self._interrupts = 0
         elif answer == "c":
-            self._board.say(f"cancelling {counted(len(open_tickets), 'job')}")
+            self._board.say(f"cancelling {counted(len(left), 'job')}")
             try:
                 # The next Ctrl-C ends this command at once.
-                self._queue.cancel([ticket.id for ticket in open_tickets])
-            except OSError as error:
-                self._board.say(
-                    f"{self._queue.name} does not answer ({error}), so jobs may continue; Ctrl-C asks again"
-                )
-                self._interrupts = 0
-            except UserError as error:
-                self._board.say(f"{error}; Ctrl-C asks again")
+                cancel(left)
+            except (OSError, UserError) as error:
+                self._board.say(f"{error}; jobs may continue; Ctrl-C asks again")
                 self._interrupts = 0
         else:
-            self._board.say(left_sentence(len(open_tickets), self._folder))
+            self._board.say(left_sentence(len(left), self._folder))
             raise Detached
 
 

@@ -6,11 +6,12 @@ or it is lost. The only way to learn that is to look again: an answer may never 
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nlu.config.errors import Temporary, UserError
 from nlu.config.nearest import hint
@@ -18,7 +19,7 @@ from nlu.config.nearest import hint
 if TYPE_CHECKING:
     from hydra.plugins.launcher import Launcher
 
-OWN = {"local": "nlu.jobs.local.LocalQueue", "slurm": "nlu.jobs.shared.slurm_queue"}
+OWN = {"local": "nlu.jobs.local.LocalQueue", "slurm": "nlu.jobs.slurm.SlurmQueue"}
 """the queues of this package by name; any other queue is opened by its launcher"""
 
 
@@ -37,7 +38,7 @@ class JobState(StrEnum):
         return self not in (JobState.WAITING, JobState.RUNNING)
 
 
-class QueueFull(OSError):
+class QueueFull(OSError, Temporary):
     """The queue is full until some jobs have ended. The jobs that it did not take are valid."""
 
 
@@ -61,6 +62,9 @@ class Job:
     """the arguments that compose it, as on the command line"""
     token: str = ""
     """a name that no other submission has, by which a queue finds a job whose ticket was not written down"""
+
+    machine: str = ""
+    """the machine whose process the job becomes, if that is the one that submits it; see `nlu.jobs.local`"""
 
     def variable(self, name: str) -> str | None:
         """Return the value that the job's own overrides give to a variable of its environment, such as its GPUs."""
@@ -91,56 +95,91 @@ class Look:
     """False if the job seems to run, but only another machine could tell"""
 
 
-class Queue(Protocol):
+class Queue(ABC):
     """The queue of a cluster. Every method may raise OSError while the cluster does not answer: ask again.
 
-    One that is `temporary` (`nlu.storage.temporary`), such as QueueAway, lets the trials of a search wait without end.
+    One that is `Temporary`, such as QueueAway, lets the trials of a search wait without end.
     """
 
-    name: str
+    name: ClassVar[str]
+    poll_s: ClassVar[float] = 1.0
+    """how often one who follows a job asks for it"""
+    is_elsewhere: ClassVar[bool] = False
+    """whether jobs run without the files and the rights of this machine"""
 
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Raise UserError with everything that is wrong with jobs; submit and write nothing."""
+        return
+
+    @abstractmethod
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         """Hand over the jobs, in order. Raises JobRefused, after which none of them is in the queue."""
 
-    def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
-        """Return what is known of every one of these jobs; a job that is no longer known is LOST."""
+    @abstractmethod
+    def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
+        """Return the ticket of each job, by its token; None for a job that never reached the queue.
 
-    def cancel(self, ids: Sequence[str]) -> None:
+        A kill in the middle of a submission loses tickets.
+        """
+
+    @abstractmethod
+    def look(self, tickets: Sequence[Ticket]) -> Mapping[str, Look]:
+        """Return what is known of every one of these jobs, by its id; a job that is no longer known is LOST."""
+
+    @abstractmethod
+    def cancel(self, tickets: Sequence[Ticket]) -> None:
         """End jobs that wait or run; jobs that have ended stay as they are.
 
         Raises UserError for jobs that cannot be cancelled from here, after the others were asked to end.
         """
 
-    def log_tail(self, id: str, lines: int = 1) -> list[str]:
+    @abstractmethod
+    def log_tail(self, ticket: Ticket, lines: int = 1) -> list[str]:
         """Return the last lines of the log of a job, an empty list before it began."""
 
-    def outcome(self, id: str) -> object:
+    @abstractmethod
+    def outcome(self, ticket: Ticket, *, fetches: bool = True) -> object:
         """Return what an ended job returned: Hydra's JobReturn, an exit status, or None if that is not known.
 
-        The JobReturn of a job that raised an error has that error as its value.
+        The JobReturn of a job that raised an error has that error as its value. A queue that is elsewhere fetches the
+        run of the job, unless told not to.
         """
 
-    def status(self, id: str) -> object:
-        """Return what `outcome` would return, as far as that is known without fetching the run."""
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job that a queue took, with that queue."""
+
+    queue: Queue
+    ticket: Ticket
 
 
-@runtime_checkable
-class Finding(Protocol):
-    """A queue that finds jobs without their tickets, which a kill in the middle of a submission loses."""
+def _by_queue(jobs: Iterable[QueuedJob]) -> list[tuple[Queue, list[Ticket]]]:
+    found: dict[int, tuple[Queue, list[Ticket]]] = {}
+    for job in jobs:
+        found.setdefault(id(job.queue), (job.queue, []))[1].append(job.ticket)
+    return list(found.values())
 
-    def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
-        """Return the ticket of each job, by its token; None for a job that never reached the queue."""
+
+def look_at(jobs: Iterable[QueuedJob]) -> dict[str, Look]:
+    """Return what their queues say of jobs, by token. Each queue is asked once. Raises OSError."""
+    found: dict[str, Look] = {}
+    for queue, tickets in _by_queue(jobs):
+        looks = queue.look(tickets)
+        found |= {ticket.job.token: looks[ticket.id] for ticket in tickets}
+    return found
 
 
-@runtime_checkable
-class Checking(Protocol):
-    """A queue that checks jobs before they are handed over, by itself and in a dry run."""
-
-    is_elsewhere: bool
-    """whether jobs run without the files and the rights of this machine"""
-
-    def check(self, jobs: Sequence[Job]) -> None:
-        """Raise UserError with everything that is wrong with the jobs; submit and write nothing."""
+def cancel(jobs: Iterable[QueuedJob]) -> None:
+    """Cancel jobs of several queues; raises as `Queue.cancel` does, after every queue was asked."""
+    refused: list[str] = []
+    for queue, tickets in _by_queue(jobs):
+        try:
+            queue.cancel(tickets)
+        except UserError as error:
+            refused += error.sentences
+    if refused:
+        raise UserError(*refused)
 
 
 @dataclass(frozen=True)
@@ -185,14 +224,13 @@ def require_valid(queue: Queue | None, jobs: Sequence[Job], configs: Mapping[int
     from nlu.storage.required import require_addresses
 
     problems: list[str] = []
-    of_queue = queue if isinstance(queue, Checking) else None
     try:
-        require_addresses(configs, are_elsewhere=of_queue is not None and of_queue.is_elsewhere)
+        require_addresses(configs, are_elsewhere=queue is not None and queue.is_elsewhere)
     except UserError as error:
         problems += error.sentences
     try:
-        if of_queue is not None:
-            of_queue.check(jobs)
+        if queue is not None:
+            queue.check(jobs)
     except OSError as error:
         print(f"nlu: warning: not everything was checked: {error}", file=sys.stderr)
     except UserError as error:

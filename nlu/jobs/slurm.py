@@ -2,43 +2,41 @@
 
 The state of a job comes from squeue, which still knows jobs that ended some minutes ago, then from sacct if there is
 accounting. What a job returned lies in its folder. If Slurm says that a job waits or runs, it does, even if it has
-returned before: it was queued again and continues. While Slurm does not answer at all, the heartbeat beside the log of
-each job shows which jobs live.
+returned before: it was queued again and continues. While Slurm does not answer, nothing is known.
 
-The id of a job is Slurm's: `57`, or `57_3` in an array. Its files lie in the folder of its submission, named by the
-token of its first job, so that a cluster that counts from 1 again does not take an old result for a new one. The folder
-exists before the job does: Slurm ends a job at once if it cannot open its log.
+The id of a job is Slurm's: `57`, or `57_3` in an array. Its files lie beside its log, in a folder named by the token of
+the first job of its submission, so that a cluster that counts from 1 again does not take an old result for a new one.
+The folder exists before the job does: Slurm ends a job at once if it cannot open its log.
 """
 
+import math
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hydra.core.utils import JobStatus
+from submitit import SlurmExecutor, SlurmJob
+from submitit.core.utils import DelayedSubmission, FailedJobError
+from submitit.slurm.slurm import SlurmInfoWatcher
 
 from nlu.config.errors import UserError
-from nlu.config.submitted import refusal_of
-from nlu.jobs.queue import Job, JobRefused, JobState, Look, QueueAway, QueueContext, QueueFull, Ticket
-from nlu.jobs.slurm_folders import TOKENS, SubmissionFolders
+from nlu.jobs.queue import Job, JobRefused, JobState, Look, Queue, QueueAway, QueueContext, QueueFull, Ticket
 from nlu.jobs.submitit_jobs import (
-    SILENCE_S,
-    LastBeats,
-    WithHeartbeat,
-    beat_file,
-    detach_jobs,
-    log_files,
-    missed_file,
+    PlainWork,
+    base_folder,
+    environment_of_new_job,
+    files_of,
     read_outcome,
-    result_file,
+    state_of,
     tail,
 )
-from nlu.storage.files import write_json
-from nlu.storage.heartbeat import Marks
+from nlu.storage.files import read_json, write_json
 
 RUNNING = frozenset({"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "SUSPENDED", "STOPPED", "RESIZING"})
 WAITING = frozenset(
@@ -48,21 +46,21 @@ CANCELLED = frozenset({"CANCELLED", "REVOKED"})
 """the states of squeue(1); a job in any other state has ended"""
 GRACE_S = 30.0
 """how long a shared file system may take to show the result of a job that has ended"""
+SHORTEST_POLL_S, SLOWEST_POLL_S = 2, 30
 ANSWER_S = 60.0
 LAST_TASK_S = 600
 """seconds that the other tasks of a job have to end after the first one: they may wait for a task that is gone.
 The time is longer than the five minutes after which Slurm counts a node as down and queues its jobs again."""
 ARRAY_MAX = 1001
 """Slurm's default of MaxArraySize"""
-INIT_KEYS = ("slurm_max_num_timeout", "slurm_python")
-SHARED = frozenset({
-    "name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout",
-})  # fmt: skip
-"""keys that submitit knows for every executor; its other keys are called `slurm_...`"""
-OURS = ("submitit_folder", "wait", "trials_per_job", "modules", "container", "container_mounts", "srun_args", "setup")
-"""keys of hydra.launcher that become other keys, or that submitit does not know"""
-NAMES = {"gpus": "gpus_per_node", "cpus": "cpus_per_task", "memory_gb": "mem_gb"}
-"""submitit's names of our keys"""
+TOKENS, WORK = "tokens.json", "_submitted.pkl"
+"""in the folder of a submission: the tokens of its jobs, in the order of the array; the work of each, after its id"""
+NAMES = {
+    "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint", "exclude": "exclude",
+    "nodes": "nodes", "gpus": "gpus_per_node", "cpus": "cpus_per_task", "timeout_min": "time", "name": "job_name",
+    "tasks_per_node": "ntasks_per_node", "signal_delay_s": "signal_delay_s", "array_parallelism": "array_parallelism",
+}  # fmt: skip
+"""the keys of hydra.launcher that are parameters of submitit, with their names there"""
 LOAD_MODULES = "type module >/dev/null 2>&1 || . /etc/profile"
 """The shell of a job may lack the command, since only login shells read /etc/profile by themselves."""
 _AWAY = re.compile(
@@ -77,24 +75,120 @@ _FULL = re.compile(
 _POLICY, _REASON = "violates accounting/QOS policy", re.compile(r"\b(QOS|Assoc)[A-Z]\w+")
 """that last line, and the name of a limit"""
 _NO_CLUSTER = "Could not establish a configuration source"
-SAYS = "sbatch: error: "
 _UNKNOWN = "Invalid job id"
 
 
-class SlurmQueue:
-    """A `nlu.jobs.queue.Queue` of the cluster to which the commands on the PATH belong."""
+FORGOTTEN = {"State": "", "NodeList": "", "End": "", "Reason": "Slurm does not know it any more"}
+Info = dict[str, str]
+"""What Slurm says of a job. `End` are seconds since 1970 as text, or anything else while it has not ended."""
+
+
+class SqueueWatcher(SlurmInfoWatcher):
+    """Asks for all jobs of this process at once: at most every 2 seconds, and less often for older jobs.
+
+    submitit's own watcher asks only sacct, which many clusters lack. Its private parts were read in 1.5.4.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(SLOWEST_POLL_S)
+        self._asking = threading.Lock()
+        self._error: OSError | None = None
+
+    def register_job(self, job_id: str) -> None:
+        if job_id not in self._registered:
+            checked_s = self._last_status_check
+            super().register_job(job_id)
+            # Hundreds of trials begin one by one, and each would have Slurm asked for all of them.
+            self._last_status_check = checked_s
+
+    def infos(self, job_ids: Sequence[str]) -> dict[str, Info]:
+        """Return what Slurm said of jobs. Raises QueueAway."""
+        for job_id in job_ids:
+            self.register_job(job_id)
+        with self._asking:
+            self.update_if_long_enough("standard")
+            if self._error is None and not self._info_dict.keys() >= set(job_ids):
+                # Other threads register their jobs meanwhile.
+                time.sleep(max(0.0, self._last_status_check + SHORTEST_POLL_S - time.time()))
+                self.update()
+            if self._error is not None:
+                raise QueueAway(str(self._error)) from self._error
+            return {job_id: self._info_dict[job_id] for job_id in job_ids}
+
+    def forget(self, job_ids: Iterable[str]) -> None:
+        """Ask for these jobs no more: they have ended."""
+        self._finished |= set(job_ids)
+
+    def hurry(self) -> None:
+        """Ask at once, and often in the next seconds."""
+        self._start_time, self._last_status_check = time.time(), -math.inf
+
+    def update(self) -> None:
+        """Ask squeue, then sacct for the jobs that squeue does not know."""
+        ids = sorted(self._registered - self._finished)
+        self._error, self._num_calls = None, self._num_calls + 1
+        try:
+            found = _squeue(ids) if ids else {}
+            if unknown := [id for id in ids if id not in found]:
+                # Last, since the accounting is a database that lags behind and may be absent.
+                found |= _sacct(unknown)
+            self._info_dict |= {id: found.get(id, FORGOTTEN) for id in ids}
+        except OSError as error:
+            self._error = error
+        # Also after a failure, so that a controller that does not answer is not asked more often.
+        self._last_status_check = time.time()
+
+
+class QueuedSlurmJob(SlurmJob[Any]):
+    """A job that any command can look at, given its folder and its id."""
+
+    watcher = SqueueWatcher()
+
+
+class ArrayExecutor(SlurmExecutor):
+    """Hands over jobs from wherever this process runs, several as one array."""
+
+    job_class = QueuedSlurmJob
+
+    def _internal_process_submissions(self, delayed_submissions: list[DelayedSubmission]) -> list[Any]:
+        if (count := len(delayed_submissions)) == 1:
+            return super()._internal_process_submissions(delayed_submissions)
+        # As submitit does, which uses an executor and jobs of its own classes for an array.
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files = [self.folder / f"{number}.pkl" for number in range(count)]
+        for submission, file in zip(delayed_submissions, files, strict=True):
+            submission.set_timeout(self.parameters.get("time", 5), self.max_num_timeout)
+            submission.dump(file)
+        self.parameters["map_count"] = count
+        first = self._submit_command(self._submitit_command_str)
+        # The array itself is no job.
+        QueuedSlurmJob.watcher.forget([first.job_id])
+        jobs = [QueuedSlurmJob(self.folder, f"{first.job_id}_{place}") for place in range(count)]
+        for job, file in zip(jobs, files, strict=True):
+            job.paths.move_temporary_file(file, "submitted_pickle")
+        return jobs
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        # Outside of the job of this process. sbatch says everything on its standard output: submitit prints the other.
+        inherited = set(os.environ) - set(environment_of_new_job(os.environ))
+        without = [text for name in sorted(inherited) for text in ("-u", name)]
+        return ["env", *without, "sh", "-c", 'exec sbatch "$1" 2>&1', "sbatch", str(submission_file_path)]
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: bytes | str) -> str:
+        # The text may hold warnings too.
+        said = string.decode() if isinstance(string, bytes) else string
+        return SlurmExecutor._get_job_id_from_submission_command(said[max(0, said.find("Submitted batch job")) :])
+
+
+class SlurmQueue(Queue):
+    """The cluster to which the commands on the PATH belong."""
 
     name = "slurm"
-    poll_s = 2.0
-    slowest_poll_s = 30.0
 
     def __init__(self, context: QueueContext):
         self._settings, self._work = dict(context.settings), context.work
-        folder = self._settings.get("submitit_folder") or f"{context.folder}/.submitit/%j"
-        self._base = Path(os.path.abspath(Path(str(folder).replace("%j", "")).expanduser()))
-        self._folders = SubmissionFolders.below(self._base)
-        self._missed = Marks()
-        self._beats = LastBeats()
+        self._base = base_folder(self._settings, context.folder)
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         """Hand over the jobs, more than one as arrays; see `nlu.jobs.queue.Queue`."""
@@ -104,83 +198,69 @@ class SlurmQueue:
             for start in range(0, len(jobs), largest):
                 tickets += self._submit(jobs[start : start + largest])
         except JobRefused as refusal:
-            ids = [ticket.id for ticket in tickets]
             try:
-                self.cancel(ids)
+                self.cancel(tickets)
             except OSError as error:
+                ids = ", ".join(ticket.id for ticket in tickets)
                 raise JobRefused(
                     *refusal.problems,
-                    f"jobs {', '.join(ids)} were taken before, and could not be cancelled ({error}); scancel ends them",
+                    f"jobs {ids} were taken before, and could not be cancelled ({error}); scancel ends them",
                 ) from refusal
             raise
         return tickets
 
     def _submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         assert self._work is not None, "this queue was opened to look after jobs"
-        executor, work = self._executor(jobs[0].token), WithHeartbeat(self._work)
-        write_json(self._base / jobs[0].token / TOKENS, {"tokens": [job.token for job in jobs]})
-        detach_jobs(_print)
+        executor = self._executor(jobs[0].token)
+        write_json(executor.folder / TOKENS, {"tokens": [job.token for job in jobs]})
         try:
-            with executor.batch():
-                submitted = [executor.submit(work, job) for job in jobs]
-        except Exception as error:
-            if (said := refusal_of(error)) is None:
-                raise
-            if _AWAY.search(said):
-                raise QueueAway(said.removeprefix(SAYS)) from error
-            if limit := self._limit(str(getattr(error.__cause__, "stderr", ""))):
-                # The limit ends with other jobs of this user; jobs that were taken before it stay.
-                raise QueueFull(f"Slurm takes no more jobs now: {limit}") from error
-            self._take_back(jobs[0].token)
-            if _NO_CLUSTER in said:
-                raise JobRefused(
-                    "Slurm's commands are here, but this machine belongs to no cluster: they find no slurm.conf; "
-                    "submit where sinfo answers, let SLURM_CONF name the file, or choose another hydra/launcher"
-                ) from error
-            raise JobRefused(
-                f"Slurm refused the jobs: {said.removeprefix(SAYS)}; correct what hydra.launcher sets"
-            ) from error
-        self._folders.submitted(self._base / jobs[0].token, [str(one.job_id) for one in submitted])
-        return [self._ticket(job, str(one.job_id)) for job, one in zip(jobs, submitted, strict=True)]
+            taken = executor.map_array(PlainWork(self._work), jobs)
+        except FailedJobError as error:
+            raise self._refusal(str(getattr(error.__cause__, "output", None) or error), executor.folder) from error
+        return [self._ticket(job, one.job_id, executor.folder) for job, one in zip(jobs, taken, strict=True)]
 
-    def _limit(self, said: str) -> str | None:
-        """Return the limit, in the words of sbatch, that refused a job for now; None if it was refused for good."""
-        if found := _FULL.search(said):
-            return found[0]
+    def _refusal(self, said: str, folder: Path) -> OSError | JobRefused:
+        """Return the error for what sbatch said when it took no job."""
+        text = "; ".join(line.removeprefix("sbatch: error: ") for line in said.splitlines())
+        if _AWAY.search(said):
+            return QueueAway(text)
+        limit = _FULL.search(said)
         # Some clusters only name the policy. It has taken such jobs before, so their number is too large.
-        is_of_number = _POLICY in said and _REASON.search(said) is None and self._folders.ids()
-        return f"the job {_POLICY}" if is_of_number else None
-
-    def _take_back(self, token: str) -> None:
-        """Remove the files of jobs that were refused."""
-        shutil.rmtree(self._base / token, ignore_errors=True)
+        is_of_number = _POLICY in said and _REASON.search(said) is None and any(self._base.glob(f"*/*{WORK}"))
+        if limit or is_of_number:
+            # The limit ends with other jobs of this user; jobs that were taken before it stay.
+            return QueueFull(f"Slurm takes no more jobs now: {limit[0] if limit else f'the job {_POLICY}'}")
+        shutil.rmtree(folder, ignore_errors=True)
         # Other submissions may have jobs below the same folder.
         with suppress(OSError):
             self._base.rmdir()
+        if _NO_CLUSTER in said:
+            return JobRefused(
+                "Slurm's commands are here, but this machine belongs to no cluster: they find no slurm.conf; "
+                "submit where sinfo answers, let SLURM_CONF name the file, or choose another hydra/launcher"
+            )
+        return JobRefused(f"Slurm refused the jobs: {text}; correct what hydra.launcher sets")
 
-    def _executor(self, token: str) -> Any:
-        from submitit import AutoExecutor
-
-        known = {NAMES.get(key, key): value for key, value in self._settings.items() if key not in OURS}
-        additional = known.get("additional_parameters") or {}
+    def _executor(self, token: str) -> ArrayExecutor:
+        settings = {key: value for key, value in self._settings.items() if value is not None}
+        given = {name: settings[key] for key, name in NAMES.items() if key in settings}
+        additional = settings.get("additional_parameters") or {}
         # A job on a node that fails is queued again and continues from its state, unless the user forbids it.
         if not {"requeue", "no-requeue", "no_requeue"} & set(additional):
             additional = {**additional, "requeue": True}
-        known |= {"additional_parameters": additional, "setup": self._setup(), "srun_args": self._srun_arguments()}
-        given = {key if key in SHARED else f"slurm_{key}": value for key, value in known.items() if value is not None}
-        init = {key: given.pop(key) for key in INIT_KEYS if key in given}
+        if memory_gb := settings.get("memory_gb"):
+            given["mem"] = f"{round(memory_gb * 1024)}MB"
+        init = {key: settings[key] for key in ("max_num_timeout", "python") if key in settings}
         try:
-            executor = AutoExecutor(folder=self._base / token, cluster="slurm", **init)
-            executor.update_parameters(**given)
+            executor = ArrayExecutor(self._base / token, **init)
         except RuntimeError as error:
             raise JobRefused(
                 f"Slurm is not installed here: {error}; run this where srun and sbatch are on the PATH, or choose "
                 "another hydra/launcher"
             ) from error
-        except (TypeError, ValueError, NameError) as error:
-            # The lines after the first one list the valid parameters.
-            said = " ".join(str(error).split())
-            raise JobRefused(f"submitit takes no such job: {said}; correct what hydra.launcher sets") from error
+        executor.update_parameters(
+            **given, additional_parameters=additional, setup=self._setup(), srun_args=self._srun_arguments()
+        )
         return executor
 
     def _setup(self) -> list[str]:
@@ -196,90 +276,70 @@ class SlurmQueue:
             own.append(f"--wait={LAST_TASK_S}")
         return [*own, *given]
 
-    def _ticket(self, job: Job, id: str) -> Ticket:
-        return Ticket(job, id, str(self._log_files(id)[0]))
+    def _ticket(self, job: Job, id: str, folder: Path) -> Ticket:
+        return Ticket(job, id, str(folder / f"{id}_0_log.err"))
 
     def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
-        """Return the ticket of each job that was handed over; see `nlu.jobs.queue.Finding`.
+        """Return the ticket of each job that was handed over; see `nlu.jobs.queue.Queue`.
 
         A job without its work does not count: the command was killed before submitit had written the file. Such a job
         finds nothing to do, and fails after a minute.
         """
-        ids = self._folders.ids()
-        return [self._ticket(job, ids[job.token]) if job.token in ids else None for job in jobs]
+        places: dict[str, tuple[Path, str]] = {}
+        for work in self._base.glob(f"*/*{WORK}"):
+            id, tokens = work.name.removesuffix(WORK), (read_json(work.with_name(TOKENS)) or {}).get("tokens", [])
+            for token in tokens[int(id.partition("_")[2] or 0) :][:1]:
+                places[token] = work.parent, id
+        found = [places.get(job.token) for job in jobs]
+        return [self._ticket(job, at[1], at[0]) if at else None for job, at in zip(jobs, found, strict=True)]
 
-    def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
-        """See `nlu.jobs.queue.Queue`. While Slurm does not answer, the heartbeats of the jobs do."""
-        try:
-            known = _squeue(ids)
-        except OSError as error:
-            return {id: self._look_without_slurm(id, str(error)) for id in ids}
-        if unknown := [id for id in ids if id not in known]:
-            # The accounting is asked last, since it is a database that lags behind and may be absent.
-            known |= _sacct(unknown)
-        return {id: self._look(id, *known.get(id, ("", None, "Slurm does not know it any more"))) for id in ids}
+    def look(self, tickets: Sequence[Ticket]) -> dict[str, Look]:
+        """See `nlu.jobs.queue.Queue`."""
+        watcher = QueuedSlurmJob.watcher
+        infos = watcher.infos([_id(ticket) for ticket in tickets])
+        looks = {ticket.id: self._look(ticket, infos[ticket.id]) for ticket in tickets}
+        watcher.forget(id for id, look in looks.items() if look.state.is_final)
+        return looks
 
-    def _look(self, id: str, state: str, node: str | None, reason: str | None) -> Look:
-        if state in WAITING or state in RUNNING:
-            self._missed.end(missed_file(self._folder(id), id))
-            return Look(JobState.WAITING, None, reason) if state in WAITING else Look(JobState.RUNNING, node)
-        result = self._result(id)
-        # A job that was cancelled after its result was written has ended well.
-        if state in CANCELLED and result is not JobState.DONE:
+    def _look(self, ticket: Ticket, info: Info) -> Look:
+        state, node, reason = info["State"], info["NodeList"] or None, info["Reason"] or None
+        if state in WAITING:
+            return Look(JobState.WAITING, None, reason)
+        if state in RUNNING:
+            return Look(JobState.RUNNING, node)
+        if (outcome := self.outcome(ticket)) is not None:
+            # A job that was cancelled after its result was written has ended well.
+            if (left := state_of(outcome)) is JobState.DONE or state not in CANCELLED:
+                return Look(left, node)
+        if state in CANCELLED:
             return Look(JobState.CANCELLED, node, reason)
-        if result is not None:
-            return Look(result, node)
-        if state in ("", "COMPLETED") and self._missed.still_s(missed_file(self._folder(id), id)) < GRACE_S:
+        # If the clock of the cluster is wrong, this takes more or less time.
+        if state == "COMPLETED" and info["End"].isdigit() and time.time() - int(info["End"]) < GRACE_S:
             return Look(JobState.RUNNING, node, "its result is awaited")
-        why = {"": reason, "COMPLETED": "it ended without a result"}.get(state, state)
-        return Look(JobState.LOST, node, why)
+        return Look(JobState.LOST, node, {"": reason, "COMPLETED": "it ended without a result"}.get(state, state))
 
-    def _look_without_slurm(self, id: str, error: str) -> Look:
-        result, beat = self._result(id), self._beats.last(beat_file(self._folder(id), id))
-        if result is not None:
-            return Look(result)
-        if beat is None:
-            return Look(JobState.WAITING, None, error)
-        node, silence_s = beat
-        if silence_s > SILENCE_S:
-            return Look(JobState.LOST, node, f"no sign of life for {silence_s:.0f} s, and {error}")
-        return Look(JobState.RUNNING, node)
-
-    def _result(self, id: str) -> JobState | None:
-        if (outcome := self.outcome(id)) is None:
-            return None
-        return (
-            JobState.DONE if getattr(outcome, "status", JobStatus.COMPLETED) == JobStatus.COMPLETED else JobState.FAILED
-        )
-
-    def cancel(self, ids: Sequence[str]) -> None:
+    def cancel(self, tickets: Sequence[Ticket]) -> None:
         """Have the jobs save their state and end. Slurm leaves them KillWait seconds for that."""
         # A command line has a maximal length.
-        for start in range(0, len(ids), 100):
-            _ask(["scancel", *ids[start : start + 100]])
+        for start in range(0, len(tickets), 100):
+            _ask(["scancel", *map(_id, tickets[start : start + 100])])
+        # Those who follow the jobs hear of their end soon.
+        QueuedSlurmJob.watcher.hurry()
 
-    def log_tail(self, id: str, lines: int = 1) -> list[str]:
-        return tail(self._log_files(id), lines)
+    def log_tail(self, ticket: Ticket, lines: int = 1) -> list[str]:
+        return tail([files_of(ticket).stderr, files_of(ticket).stdout], lines)
 
-    def outcome(self, id: str) -> Any:
-        return read_outcome(result_file(self._folder(id), id))
-
-    status = outcome
-
-    def _log_files(self, id: str) -> list[Path]:
-        error_file, output_file = log_files(self._folder(id), id)
-        return [output_file] if self._settings.get("stderr_to_stdout") else [error_file, output_file]
-
-    def _folder(self, id: str) -> Path:
-        if not re.fullmatch(r"\d+(_\d+)?", id):
-            raise UserError(f"{id} is not a job of Slurm; its ids are like 57 or 57_3")
-        return self._folders.of(id) or self._base
+    def outcome(self, ticket: Ticket, *, fetches: bool = True) -> object:
+        return read_outcome(files_of(ticket).result_pickle)
 
 
-def _print(text: str, **options: Any) -> None:
-    """Print what sbatch says, unless it may be about something temporary: then it is asked again and again."""
-    if not (_FULL.search(text) or _AWAY.search(text) or (_POLICY in text and _REASON.search(text) is None)):
-        print(text, **options)
+def _id(ticket: Ticket) -> str:
+    if not re.fullmatch(r"\d+(_\d+)?", ticket.id):
+        raise UserError(
+            f"{ticket.id} is not a job of Slurm; its ids are like 57 or 57_3; if an earlier version ran the trial in a "
+            "job with others (trials_per_job), end that by scancel, and begin the search in a new folder"
+        )
+    return ticket.id
 
 
 def _largest_array() -> int:
@@ -292,45 +352,51 @@ def _largest_array() -> int:
     return max(1, int(found[1]) if found else ARRAY_MAX)
 
 
-def _squeue(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]:
-    """Return the state, the nodes and the reason of each job that Slurm's controller knows."""
-    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%N|%r", f"--jobs={_main_ids(ids)}"]
+def _squeue(ids: Sequence[str]) -> dict[str, Info]:
+    """Return what Slurm's controller knows of these jobs."""
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%N|%e|%r"]
     try:
-        answer = _ask(command)
+        answer = _ask([*command, f"--jobs={_main_ids(ids)}"])
     except OSError as error:
         # The answer for a single job that ended long ago; among others squeue leaves such a job out.
         if _UNKNOWN not in str(error):
             raise
         return {}
-    return {
-        id: (state, node or None, None if reason == "None" else reason)
-        for id, state, node, reason in (line.strip().split("|", 3) for line in answer.splitlines())
-    }
+    rows = (line.strip().split("|", 4) for line in answer.splitlines())
+    return {row[0]: _info(row) for row in rows}
 
 
-def _sacct(ids: Sequence[str]) -> dict[str, tuple[str, str | None, str | None]]:
+def _sacct(ids: Sequence[str]) -> dict[str, Info]:
     """Return the same for jobs in the accounting; empty without accounting or an answer of it."""
-    command = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=JobID,State,NodeList,ExitCode"]
+    command = ["sacct", "--noheader", "--allocations", "--parsable2", "--format=JobID,State,NodeList,End,ExitCode"]
     try:
         answer = _ask([*command, f"--jobs={_main_ids(ids)}"])
     except OSError:
         return {}
-    found: dict[str, tuple[str, str | None, str | None]] = {}
+    found = {}
     for line in answer.splitlines():
-        id, state, node, exit_code = line.split("|")
+        id, state, node, ended, exit_code = line.split("|")
         # The state of a cancelled job has more words: "CANCELLED by 1000".
-        found[id] = (state.partition(" ")[0], None if node == "None assigned" else node, f"{state}, exit {exit_code}")
+        found[id] = _info((id, state.partition(" ")[0], node, ended, f"{state}, exit {exit_code}"))
     return found
 
 
-def _main_ids(ids: Sequence[str]) -> str:
+def _info(row: Sequence[str]) -> Info:
+    """Return what a row says, in the words of submitit's own watcher."""
+    unknown = ("None", "None assigned")
+    _, *said = ("" if text in unknown else text for text in row)
+    return dict(zip(FORGOTTEN, said, strict=True))
+
+
+def _main_ids(ids: Iterable[str]) -> str:
     return ",".join(sorted({id.partition("_")[0] for id in ids}))
 
 
 def _ask(command: list[str]) -> str:
-    """Return the output of a command of Slurm. Raises OSError if it cannot answer."""
+    """Return the output of a command of Slurm, with times in seconds. Raises OSError if it cannot answer."""
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, env=environment)
     except subprocess.TimeoutExpired:
         raise OSError(f"{command[0]} does not answer after {ANSWER_S:.0f} s") from None
     if done.returncode:

@@ -1,31 +1,26 @@
-"""Jobs that submitit starts: the work with its heartbeat, the files that a job leaves, and what it returned.
+"""Jobs that submitit starts: their work, the files that a job leaves, and what it returned.
 
 Read in submitit 1.5.4. submitit pickles the result of a job, and unpickling runs code, also that of a stranger who may
 write to the folder. So our jobs return plain data (`to_plain`: texts, numbers, lists, dictionaries), and a file that
 names anything else is not read.
 """
 
-import os
 import pickle
 import re
-import socket
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.config.errors import UserError
 from nlu.config.redaction import hide
 from nlu.config.submitted import JobLost, raised_in
-from nlu.jobs.queue import Job
-from nlu.storage.files import write_text
-from nlu.storage.heartbeat import BEAT_S, FILE_SILENCE_S, Heartbeat, Marks
+from nlu.jobs.queue import Job, JobState, Ticket
 
-SILENCE_S = FILE_SILENCE_S
-"""seconds without a beat after which a job counts as lost, if only its heartbeat can tell"""
+if TYPE_CHECKING:
+    from submitit.core.utils import JobPaths
+
 TAIL_BYTES = 16_384
 OF_SUBMITIT = re.compile(r"submitit (INFO|WARNING) \(")
 """the beginning of submitit's own lines in the log of a job"""
@@ -42,8 +37,8 @@ PLACE = "_remote_traceback"
 without them"""
 
 
-class WithHeartbeat:
-    """What a job on this machine or on Slurm calls: its work, with a heartbeat beside its log while that runs.
+class PlainWork:
+    """What a job on this machine or on Slurm calls: its work, whose result becomes plain data.
 
     submitit pickles it, and hands it to the queue again when the time of a job is up.
     """
@@ -60,10 +55,7 @@ class WithHeartbeat:
         if paths.task_id:
             # The result of an earlier start must not count as that of this one.
             paths.result_pickle.unlink(missing_ok=True)
-            return to_plain(self.work(job))
-        missed_file(paths.folder, str(paths.job_id)).unlink(missing_ok=True)
-        with beating(beat_file(paths.folder, str(paths.job_id))):
-            return to_plain(self.work(job))
+        return to_plain(self.work(job))
 
     def checkpoint(self, job: Job) -> object:
         """Return what is run when the job is started again."""
@@ -72,81 +64,22 @@ class WithHeartbeat:
         return submitit.helpers.DelayedSubmission(self, job)
 
 
-def beat_file(folder: Path, id: str) -> Path:
-    """Return the file beside the log of a job that holds its node and a growing number."""
-    return folder / f"{id}_beat"
+def base_folder(settings: Mapping[str, Any], folder: Path) -> Path:
+    """Return the folder that has a folder for each submission, by hydra.launcher.submitit_folder.
 
-
-def missed_file(folder: Path, id: str) -> Path:
-    """Return the file beside the log of a job whose age says for how long an ended job has had no result."""
-    return folder / f"{id}_missed"
-
-
-@contextmanager
-def beating(file: Path, interval_s: float = BEAT_S) -> Iterator[None]:
-    """Write a new beat at every interval while the block runs."""
-    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    # A job that is started again must not write what the last start wrote.
-    start = f"{node} {os.environ.get('SLURM_RESTART_COUNT', 0)} {os.getpid()}"
-
-    def beat(number: int) -> bool:
-        write_text(file, f"{start} {number}\n")
-        return True
-
-    # A full disk or one that is away does not end the heartbeat: the work itself reports it.
-    heartbeat = Heartbeat(beat, name="beat", interval_s=interval_s)
-    heartbeat.start()
-    try:
-        yield
-    finally:
-        heartbeat.stop(wait=False)
-
-
-class LastBeats:
-    """For how long the beat of each job has stood still, over all commands that have looked at it."""
-
-    def __init__(self) -> None:
-        self._marks = Marks()
-
-    def last(self, file: Path) -> tuple[str, float] | None:
-        """Return the node of a job, and the seconds for which its beat has stood still; None without a beat."""
-        try:
-            still_s = self._marks.still_s(file.with_name(f"{file.name}_seen"), file.read_text)
-            return file.read_text().partition(" ")[0], still_s
-        except OSError:
-            return None
-
-
-class _Subprocess:
-    """Stands for `subprocess` in a module of submitit, and starts processes with other options."""
-
-    def __init__(self, **options: object):
-        self._options = options
-
-    def Popen(self, *arguments: object, env: Mapping[str, str] | None = None, **options: object) -> object:  # noqa: N802
-        """Start a process that does not take itself for a part of the job in which this process runs."""
-        own = environment_of_new_job(os.environ if env is None else env)
-        start: Any = subprocess.Popen
-        return start(*arguments, env=own, **{**options, **self._options})
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(subprocess, name)
-
-
-def detach_jobs(say: Callable[..., None] = print) -> None:
-    """Have submitit start local jobs that outlive this process, and sbatch outside of the job of this process.
-
-    A local job gets its own session, which Ctrl-C and the end of a terminal do not reach, and none of the streams of
-    this process: a pipe stays open until the last process that has it ends. `say` prints what sbatch says in an error.
+    submitit puts ids in place of %j and the like, also within a name: the folder above that belongs to no single job.
     """
-    from submitit.core import utils
-    from submitit.local import local
+    from submitit.core.utils import JobPaths
 
-    silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    local.subprocess = _Subprocess(start_new_session=True, **silent)  # type: ignore[assignment]  # submitit has no hook
-    utils.subprocess = _Subprocess()  # type: ignore[assignment]  # as above
-    # In that module the name hides the built-in function.
-    utils.print = say  # type: ignore[attr-defined]  # as above
+    return JobPaths.get_first_id_independent_folder(settings.get("submitit_folder") or folder / ".submitit")
+
+
+def files_of(ticket: Ticket) -> "JobPaths":
+    """Return the files of a job that submitit started: they lie beside its log."""
+    from submitit.core.utils import JobPaths
+
+    assert ticket.log is not None
+    return JobPaths(Path(ticket.log).parent, job_id=ticket.id.rpartition("/")[2])
 
 
 def environment_of_new_job(environment: Mapping[str, str]) -> dict[str, str]:
@@ -158,16 +91,6 @@ def environment_of_new_job(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name == "SLURM_CONF" or not (name.startswith(PLACED) or name in RANKS)
     }
-
-
-def result_file(folder: Path, number: str) -> Path:
-    """Return the file with the result of the first task of a job; `folder` is the folder of the job."""
-    return folder / f"{number}_0_result.pkl"
-
-
-def log_files(folder: Path, number: str) -> list[Path]:
-    """Return the files with the output of the first task of a job, the one that the run logs to first."""
-    return [folder / f"{number}_0_log.{ending}" for ending in ("err", "out")]
 
 
 def tail(files: list[Path], lines: int) -> list[str]:
@@ -261,6 +184,12 @@ def read_outcome(file: Path) -> Any:
             "or more turns by hydra.launcher.max_num_timeout"
         )
     return failed(error)
+
+
+def state_of(outcome: object) -> JobState:
+    """Return the state of a job that left this outcome."""
+    is_done = not isinstance(outcome, JobReturn) or outcome.status == JobStatus.COMPLETED
+    return JobState.DONE if is_done else JobState.FAILED
 
 
 def _outcome(value: Mapping[str, Any]) -> Any:

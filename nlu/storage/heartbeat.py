@@ -12,13 +12,10 @@ over. A fence on what was held keeps a holder that wakes up from writing (docs/g
 
 import itertools
 import logging
-import math
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
@@ -27,8 +24,6 @@ log = logging.getLogger(__name__)
 BEAT_S = 15.0
 SILENCE_S = 60.0
 """four beats, and longer than the longest pause between requests to an unreachable storage (`nlu.sweeps.patience`)"""
-FILE_SILENCE_S = SILENCE_S + 60.0
-"""for a file on a shared file system, since NFS may show old content for a minute (acregmax)"""
 LOOK_S = 1.0
 """the longest pause between two readings of a process that waits for silence"""
 
@@ -155,56 +150,3 @@ def falls_silent(read: Callable[[], Hashable], silence_s: float = SILENCE_S) -> 
             return False
         if still_s >= silence_s:
             return True
-
-
-class Marks:
-    """Watches that several short commands share, each of which would begin to count at 0.
-
-    The sign that a command has seen is stored in a file, the mark; its age is measured by the clock of its disk. If the
-    file cannot be written, this process counts for itself.
-    """
-
-    def __init__(self, again_s: float = 60.0) -> None:
-        self._again_s = again_s
-        """how often to remove a mark that another command may have created meanwhile"""
-        self._ended_s: dict[Path, float] = {}
-        self._watches: dict[Path, tuple[Watch, float]] = {}
-        """by mark: the watch, and how long the sign had existed at its first reading"""
-
-    def still_s(self, mark: Path, read: Callable[[], str] = str) -> float:
-        """Return for how many seconds a sign has not changed. Raises what `read` raises.
-
-        Without `read` the sign never changes: the result is the seconds since the first call by any command.
-        """
-        if mark not in self._watches:
-            self._ended_s.pop(mark, None)
-            watch, before_s = Watch(read), 0.0
-            with suppress(OSError):
-                before_s = _age_s(mark, str(watch.sign))
-            self._watches[mark] = watch, before_s
-        watch, before_s = self._watches[mark]
-        sign, still_s = watch.sign, watch.still_s()
-        if watch.sign != sign:
-            self._watches[mark] = watch, (before_s := 0.0)
-        return before_s + still_s
-
-    def end(self, mark: Path) -> None:
-        """Begin at 0 the next time, in any command.
-
-        This may be called for every job at every poll: most calls do not access the disk.
-        """
-        self._watches.pop(mark, None)
-        now_s = time.monotonic()
-        if now_s - self._ended_s.get(mark, -math.inf) < self._again_s:
-            return
-        self._ended_s[mark] = now_s
-        with suppress(OSError):
-            mark.unlink()
-
-
-def _age_s(mark: Path, sign: str) -> float:
-    """Return for how many seconds a mark has held this sign, 0 if it is written now. Raises OSError."""
-    if not mark.is_file() or mark.read_text() != sign:
-        mark.write_text(sign)
-    with tempfile.NamedTemporaryFile(dir=mark.parent, prefix=f".{mark.name}.") as now:
-        return os.stat(now.name).st_mtime - mark.stat().st_mtime

@@ -11,7 +11,7 @@ from nlu.display.jobs import JobsBoard
 from nlu.jobs import local as local_queue
 from nlu.jobs.following import Detached, Follower, JobEnd
 from nlu.jobs.local import LocalQueue
-from nlu.jobs.queue import Job, JobState, Look, QueueContext
+from nlu.jobs.queue import Job, JobState, Look, QueueContext, QueuedJob
 from nlu.jobs.submissions import new_tokens
 from tests.jobs.jobs import number_of, sleep
 
@@ -23,27 +23,27 @@ class AwayAtFirst(LocalQueue):
     ctrl_c = 0
     """so many looks at the jobs are followed by Ctrl-C"""
 
-    def look(self, ids):
+    def look(self, tickets):
         if self.ctrl_c:
             self.ctrl_c -= 1
             os.kill(os.getpid(), signal.SIGINT)
-        return super().look(ids)
+        return super().look(tickets)
 
     def _fail(self) -> None:
         if self.failures:
             self.failures -= 1
             raise OSError("connection refused")
 
-    def outcome(self, id):
+    def outcome(self, ticket, *, fetches=True):
         self._fail()
-        return super().outcome(id)
+        return super().outcome(ticket)
 
-    def log_tail(self, id, lines=1):
+    def log_tail(self, ticket, lines=1):
         raise OSError("connection refused")
 
-    def cancel(self, ids):
+    def cancel(self, tickets):
         self._fail()
-        super().cancel(ids)
+        super().cancel(tickets)
 
 
 @pytest.fixture
@@ -51,16 +51,16 @@ def follow(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
     def ended(work, failures, ctrl_c=0):
-        queue = AwayAtFirst(QueueContext({"timeout_min": 5, "nodes": 1}, tmp_path, work=work))
+        queue = AwayAtFirst(QueueContext({"timeout_min": 5}, tmp_path, work=work))
         queue.failures, queue.ctrl_c = failures, ctrl_c
         (token,) = new_tokens(1)
         tickets = queue.submit([Job(1, str(tmp_path / "1"), (), token)])
         before = signal.getsignal(signal.SIGINT)
         try:
-            return Follower(queue, tickets, {token: "job 1"}, tmp_path).run()[token]
+            return Follower([QueuedJob(queue, ticket) for ticket in tickets], {token: "job 1"}, tmp_path).run()[token]
         finally:
             assert signal.getsignal(signal.SIGINT) is before
-            LocalQueue.cancel(queue, [ticket.id for ticket in tickets])
+            LocalQueue.cancel(queue, tickets)
 
     return ended
 
@@ -68,14 +68,15 @@ def follow(tmp_path, monkeypatch):
 def test_the_result_of_a_job_is_requested_until_the_queue_answers(follow, capfd):
     assert follow(number_of, failures=3).status == 1
     said = capfd.readouterr().err
-    assert said.count("does not return the results of its jobs (connection refused)") == 1 and "job 1: failed" in said
+    assert said.count("local does not answer (connection refused); nlu keeps asking for its jobs") == 1
+    assert "job 1: failed" in said
 
 
 def test_ctrl_c_asks_each_time_and_offers_to_leave_the_jobs(follow, capfd, monkeypatch):
     monkeypatch.setattr(local_queue, "CANCEL_WAIT_S", 0.5)
     asked, given = [], iter(["g", "c", "l"])
     monkeypatch.setattr(JobsBoard, "choose", lambda self, question, answers: asked.append(question) or next(given))
-    assert follow(sleep, failures=0, ctrl_c=2).word == "cancelled"
+    assert follow(sleep, failures=0, ctrl_c=2).word == "lost"
     with pytest.raises(Detached):
         follow(sleep, failures=0, ctrl_c=1)
     said = capfd.readouterr().err

@@ -8,8 +8,8 @@ import pytest
 
 from nlu.config.errors import UserError
 from nlu.jobs import listing
-from nlu.jobs.listing import follow, latest, listed, queue_of, records_of
-from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket
+from nlu.jobs.listing import answered, follow, latest, listed, queued, records_of
+from nlu.jobs.queue import Job, JobState, Look, QueueContext, QueuedJob, Ticket
 from nlu.jobs.submissions import Submissions
 
 
@@ -20,33 +20,19 @@ class Fixed:
         self.name, self.place = name, place
         self.looks: dict[str, Look] = {}
         self.outcomes: dict[str, Any] = {}
-        self.cancelled: list[str] = []
-        self.refuses: set[str] = set()
         self.asked: list[str] = []
         self.is_away = False
 
-    def look(self, ids: Sequence[str]) -> Mapping[str, Look]:
+    def look(self, tickets: Sequence[Ticket]) -> Mapping[str, Look]:
         if self.is_away:
             raise OSError("connection refused")
-        self.asked += ids
-        return {id: self.looks.get(id, Look(JobState.RUNNING, f"node of {id}")) for id in ids}
+        self.asked += [ticket.id for ticket in tickets]
+        return {one.id: self.looks.get(one.id, Look(JobState.RUNNING, f"node of {one.id}")) for one in tickets}
 
-    def cancel(self, ids: Sequence[str]) -> None:
-        self.cancelled += [id for id in ids if id not in self.refuses]
-        if refused := [id for id in ids if id in self.refuses]:
-            raise UserError(*(f"{id} cannot be cancelled from here" for id in refused))
-
-    def log_tail(self, id: str, lines: int = 1) -> list[str]:
-        return [f"{self.name} {id} {lines}"]
-
-    def outcome(self, id: str) -> Any:
-        if self.is_away:
-            raise OSError("connection refused")
-        self.asked.append(f"outcome {id}")
-        return self.outcomes.get(id)
-
-    def status(self, id: str) -> Any:
-        return self.outcomes.get(id)
+    def outcome(self, ticket: Ticket, *, fetches: bool = True) -> Any:
+        if fetches:
+            self.asked.append(f"outcome {ticket.id}")
+        return self.outcomes.get(ticket.id)
 
 
 @pytest.fixture
@@ -84,7 +70,7 @@ def test_each_job_is_listed_by_its_newest_submission_and_only_open_ones_are_poll
     assert [(folder.name, one.job.number, one.ticket and one.ticket.id) for folder, one in found] == [
         ("a", 0, "a/0/1"), ("a", 1, "a/1/1"), ("a", 2, "a/2/2"), ("b", 0, "b/0/1"), ("b", 1, None),
     ]  # fmt: skip
-    queue_of(found)
+    queued(found)
     queues[tmp_path / "a"].looks["a/0/1"] = Look(JobState.DONE)
     queues[tmp_path / "a"].outcomes["a/0/1"] = 2
     queues[tmp_path / "a"].looks["a/2/2"] = Look(JobState.WAITING, None, "Priority", is_certain=False)
@@ -101,7 +87,7 @@ def test_each_job_is_listed_by_its_newest_submission_and_only_open_ones_are_poll
         ("slurm", "local"), {"partition": "gpu"}
     )
     queues[tmp_path / "b"].is_away = True
-    with pytest.raises(UserError, match="queue does not answer: connection refused; try again later"):
+    with pytest.raises(UserError, match="does not answer: connection refused; try again later"), answered():
         listed(found)
     assert listed([]) == []
 
@@ -112,8 +98,8 @@ def test_open_jobs_are_followed_and_ended_ones_are_reported_and_fetched(
     followed: list[Any] = []
 
     class Follower:
-        def __init__(self, queue: Any, tickets: Sequence[Ticket], names: Mapping[str, str], folder: Path, _: Any):
-            followed.append(([ticket.id for ticket in tickets], dict(names), folder))
+        def __init__(self, jobs: Sequence[QueuedJob], names: Mapping[str, str], folder: Path, _: Any):
+            followed.append(([job.ticket.id for job in jobs], dict(names), folder))
 
         def run(self) -> None:
             followed.append("run")

@@ -1,5 +1,6 @@
 """Jobs of this machine outlive the command that submitted them, and are found, looked at and cancelled by others."""
 
+import json
 import os
 import pickle
 import shutil
@@ -9,6 +10,7 @@ import sys
 import time
 import traceback
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +19,16 @@ import pytest
 from nlu.config.errors import UserError
 from nlu.jobs import local as local_queue
 from nlu.jobs.__main__ import main as jobs_main
-from nlu.jobs.listing import follow
-from nlu.jobs.local import MACHINE, LocalQueue
+from nlu.jobs.listing import follow, open_jobs
+from nlu.jobs.local import LocalQueue
 from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket, open_queue
 from nlu.jobs.slurm import SlurmQueue
 from nlu.jobs.submissions import Submissions, new_tokens
-from nlu.jobs.submitit_jobs import beat_file, failed, read_outcome, to_plain
-from nlu.storage.files import write_json
+from nlu.jobs.submitit_jobs import failed, read_outcome, to_plain
 from nlu.sweeps.faults import last_line, machine_fault
-from tests.jobs.jobs import visible_gpus
+from tests.jobs.jobs import number_of, visible_gpus
 
-SETTINGS = {"timeout_min": 5, "nodes": 1}
+SETTINGS = {"timeout_min": 5}
 
 
 def queue(folder: Path, work=None, **settings) -> LocalQueue:
@@ -38,10 +39,10 @@ def jobs(count: int) -> list[Job]:
     return [Job(number, f"/{number}", (), token) for number, token in enumerate(new_tokens(count))]
 
 
-def until_ended(watched: LocalQueue, ids: list[str], limit_s: float = 60) -> dict[str, Look]:
+def until_ended(watched: LocalQueue, tickets: list[Ticket], limit_s: float = 60) -> dict[str, Look]:
     deadline_s = time.monotonic() + limit_s
     while True:
-        looks = watched.look(ids)
+        looks = watched.look(tickets)
         if all(look.state.is_final for look in looks.values()):
             return dict(looks)
         assert time.monotonic() < deadline_s, looks
@@ -67,95 +68,98 @@ def test_a_job_sees_the_gpus_of_its_command_or_the_first_of_them(tmp_path, impor
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     watched = queue(tmp_path, visible_gpus, **({} if count is None else {"gpus": count}))
     (ticket,) = watched.submit(jobs(1))
-    until_ended(watched, [ticket.id])
-    assert read_outcome(next(tmp_path.glob(".submitit/*/*/*_result.pkl"))) == seen
+    until_ended(watched, [ticket])
+    assert watched.outcome(ticket) == seen
 
 
 def test_ids_and_queues_that_there_are_not_are_refused(tmp_path):
     with pytest.raises(UserError, match="57 is not a job of this machine"):
-        queue(tmp_path).look(["57"])
+        queue(tmp_path).look([Ticket(jobs(1)[0], "57", "57_0_log.err")])
     with pytest.raises(UserError, match="slrum is not a queue of nlu or of an installed launcher; nearest: slurm"):
         open_queue("slrum", QueueContext({}, tmp_path))
 
 
 ELSEWHERE = """
-import sys
+import json, sys
+from dataclasses import replace
 from pathlib import Path
-from tests.jobs.jobs import inherited, number_of, sleep
-from tests.jobs.test_local import jobs, queue, until_ended
-work = {"number_of": number_of, "sleep": sleep}[sys.argv[2]]
-there = queue(Path(sys.argv[1]), work)
-ids = [ticket.id for ticket in there.submit(jobs(1))]
-if work is number_of:
-    until_ended(there, ids)
-print(*ids, flush=True)
+from nlu.jobs.local import this_machine
+from tests.jobs.jobs import sleep
+from tests.jobs.test_local import jobs, queue
+there = queue(Path(sys.argv[1]), sleep)
+(ticket,) = there.submit([replace(job, machine=this_machine()) for job in jobs(1)])
+print(json.dumps([ticket.id, ticket.log, ticket.job.token, ticket.job.machine]), flush=True)
 sys.stdin.read()
 """
 UNSHARED = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
 
 
 @contextmanager
-def job_elsewhere(folder: Path, work: str):
-    """The id of a job that was submitted on another machine: with a separate host name, processes and /proc."""
+def job_elsewhere(folder: Path):
+    """The ticket of a job that was submitted on another machine: with a separate host name, processes and /proc."""
     probe = [*UNSHARED, "hostname far"]
     if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
         pytest.skip("this user cannot have a machine of another name")
     process = subprocess.Popen(
-        [*UNSHARED, 'hostname far; exec "$@"', "sh", sys.executable, "-c", ELSEWHERE, str(folder), work],
+        [*UNSHARED, 'hostname far; exec "$@"', "sh", sys.executable, "-c", ELSEWHERE, str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        yield process.stdout.readline().strip()
+        id, log, token, machine = json.loads(process.stdout.readline())
+        yield Ticket(Job(0, "/0", (), token, machine), id, log)
     finally:
         process.communicate()
 
 
 def test_a_job_of_another_machine_that_shares_the_folder_is_never_judged_here(tmp_path, importable):
-    with job_elsewhere(tmp_path, "sleep") as id:
-        assert id.startswith("far/")
-        until_s = time.monotonic() + 60
-        while not list((tmp_path / ".submitit").rglob("*_beat")) and time.monotonic() < until_s:
-            time.sleep(0.05)
-        look = queue(tmp_path).look([id])[id]
+    with job_elsewhere(tmp_path) as ticket:
+        assert ticket.id.startswith("far/")
+        look = queue(tmp_path).look([ticket])[ticket.id]
         assert (look.state, look.node, look.is_certain) == (JobState.RUNNING, "far", False)
-        assert look.reason == "it is a process of far, and can only be cancelled there"
+        assert look.reason.startswith("it is a process of far: only far knows whether it is alive, and can cancel it")
         with pytest.raises(UserError, match="job 0 is a process of far, and can only be cancelled there; run .* there"):
-            queue(tmp_path).cancel([id])
-        assert [ticket.id for ticket in queue(tmp_path).find([Job(0, "/0", (), id.split("/")[1])])] == [id]
+            queue(tmp_path).cancel([ticket])
+        assert queue(tmp_path).find([ticket.job]) == [ticket]
 
 
-def of_far(folder: Path, number: int) -> str:
-    """The id of a job that another machine has, or had."""
-    token = new_tokens(1)[0]
-    (folder / ".submitit" / token / "12").mkdir(parents=True)
-    write_json(folder / ".submitit" / token / MACHINE, {"host": "far", "machine": "other pid:[1]", "number": number})
-    return f"far/{token}/12"
+def test_a_job_of_a_machine_that_is_gone_counts_as_running_until_it_is_forgotten(tmp_path, capsys):
+    (job,) = jobs(1)
+    far = replace(job, machine="far other-boot pid:[1]")
+    record = Submissions(tmp_path)
+    record.begin([far], "local", SETTINGS, "train")
+    with pytest.raises(UserError, match="far was about to start job 0 when that was cut off, and only far knows"):
+        open_jobs(tmp_path)
+    record.submitted([Ticket(far, f"far/{job.token}/12", str(tmp_path / ".submitit" / job.token / "12_0_log.err"))])
+    (found,) = open_jobs(tmp_path).values()
+    look = queue(tmp_path).look([found.ticket])[found.ticket.id]
+    assert (look.state, look.node, look.is_certain) == (JobState.RUNNING, "far", False)
+    assert look.reason.endswith(f"where far is gone, run python -m nlu.jobs {tmp_path} --forget 0")
+    assert jobs_main([str(tmp_path), "--forget", "0"]) == 0 and open_jobs(tmp_path) == {}
 
 
-def beat_of(folder: Path, id: str) -> Path:
-    return beat_file(folder / ".submitit" / id.split("/")[1] / "12", "12")
+@pytest.mark.parametrize(
+    ("machine", "is_away"),
+    [
+        ("here b1 pid:[1]", False), ("here b1 pid:[2]", True), ("other b1 pid:[1]", False), ("here b0 pid:[2]", False),
+        ("other b0 pid:[1]", True), ("here", False), ("other", True), ("", False),
+    ],
+)  # fmt: skip
+def test_a_container_is_another_machine_and_a_restarted_one_is_the_same(monkeypatch, machine, is_away):
+    monkeypatch.setattr(local_queue, "this_machine", lambda: "here b1 pid:[1]")
+    assert local_queue.is_elsewhere(machine) is is_away
 
 
-def test_a_job_of_a_machine_that_is_gone_is_lost_once_its_beat_has_stood_still(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_queue, "SILENCE_S", 0.8)
-    id = of_far(tmp_path, 3)
-    look = queue(tmp_path).look([id])[id]
-    assert look.state is JobState.RUNNING and look.reason.endswith(
-        f"where far is gone, run python -m nlu.jobs {tmp_path} --forget 3"
-    )
-    follower = queue(tmp_path)
-    for number in range(20):
-        beat_of(tmp_path, id).write_text(f"far 0 7 {number}\n")
-        # Commands that poll once each, and one that keeps polling.
-        for watching in (queue(tmp_path), follower):
-            assert watching.look([id])[id].state is JobState.RUNNING
-        time.sleep(0.05)
-    time.sleep(1.2)
-    for watching in (queue(tmp_path), follower):
-        look = watching.look([id])[id]
-        assert look.state is JobState.LOST and look.reason.startswith("it has sent no heartbeat on far for ")
-    (tmp_path / ".submitit" / id.split("/")[1] / "12" / "cancelled").touch()
-    assert queue(tmp_path).look([id])[id].state is JobState.CANCELLED
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [("a/.submitit/%j", "a/.submitit"), ("a/50%j/.submitit/%j", "a"), ("a/x_%A_%a/b", "a"), ("a", "a")],
+)
+def test_job_files_lie_above_the_first_folder_that_is_named_by_an_id(tmp_path, importable, given, base):
+    watched = queue(tmp_path, number_of, submitit_folder=str(tmp_path / given))
+    (ticket,) = watched.submit(jobs(1))
+    until_ended(watched, [ticket])
+    assert watched.outcome(ticket) == 0
+    assert Path(ticket.log).parent == tmp_path / base / ticket.job.token
+    assert not list(tmp_path.rglob("*%*"))
 
 
 class Runs:
@@ -168,26 +172,30 @@ class Runs:
         return os.system, (self.command,)
 
 
+def write_program(file: Path, text: str) -> None:
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
 def crafted_folder(folder: Path, name: str, job: Job, file: Path) -> None:
     """Make a folder of a submission, as a stranger may hand it over: its job's result runs a command when loaded."""
     file.parent.mkdir(parents=True)
     file.write_bytes(pickle.dumps(("success", Runs(f"touch {folder}/ran"))))
-    (file.parent.parent / MACHINE if name == "local" else file).touch()
     record = Submissions(folder)
     record.begin([job], name, SETTINGS, "python -m nlu.train")
     id = f"{socket.gethostname()}/{job.token}/57" if name == "local" else "57"
-    record.submitted([Ticket(job, id, None)])
+    record.submitted([Ticket(job, id, str(file.with_name("57_0_log.err")))])
 
 
 @pytest.mark.parametrize("name", ["local", "slurm"])
 def test_nothing_that_lies_in_a_folder_runs_when_its_jobs_are_listed_and_followed(tmp_path, name, monkeypatch, capsys):
     (job,) = jobs(1)
-    base = tmp_path / ".submitit" / job.token
-    file = base / "57/57_0_result.pkl" if name == "local" else base / "57_0_result.pkl"
+    file = tmp_path / ".submitit" / job.token / "57_0_result.pkl"
     crafted_folder(tmp_path, name, job, file)
     if name == "slurm":
-        (base / "57_submitted.pkl").write_bytes(pickle.dumps(Runs(f"touch {tmp_path}/ran")))
-        monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
+        file.with_name("57_submitted.pkl").write_bytes(pickle.dumps(Runs(f"touch {tmp_path}/ran")))
+        write_program(tmp_path / "squeue", "echo '57|COMPLETED|n1|1|None'")
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         assert SlurmQueue(QueueContext({}, tmp_path)).find([job]) == [None]
     assert jobs_main([str(tmp_path)]) == 0
     assert "failed" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from nlu.jobs.queue import Job, QueueContext
 from nlu.jobs.submissions import Submissions, new_tokens
 from tests.jobs.jobs import sleep
 
-SETTINGS = {"timeout_min": 5, "nodes": 1}
+SETTINGS = {"timeout_min": 5}
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalQueu
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setattr("nlu.jobs.local.CANCEL_WAIT_S", 0.5)
     yield (found := LocalQueue(QueueContext(SETTINGS, tmp_path, work=sleep)))
-    found.cancel([one.ticket.id for one in Submissions(tmp_path).read() if one.ticket is not None])
+    found.cancel([one.ticket for one in Submissions(tmp_path).read() if one.ticket is not None])
 
 
 def test_open_jobs_are_found_also_those_whose_submission_was_cut_off(tmp_path: Path, queue: LocalQueue) -> None:
@@ -29,7 +29,7 @@ def test_open_jobs_are_found_also_those_whose_submission_was_cut_off(tmp_path: P
     record.begin(jobs, "local", SETTINGS, "train")
     known, cut, ended = queue.submit(jobs[:3])
     record.submitted([known, ended])
-    queue.cancel([ended.id])
+    queue.cancel([ended])
     found = open_jobs(tmp_path)
     assert [one.ticket for one in found.values()] == [known, cut] and list(found) == [0, 1]
     assert found[1].job.variable("CUDA_VISIBLE_DEVICES") == "1,GPU-2" and found[1].job.variable("OMP") is None

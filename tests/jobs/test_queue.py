@@ -19,8 +19,8 @@ class Far:
     def __init__(self, place):
         self.node = place.settings["node"]
 
-    def look(self, ids):
-        return {id: Look(JobState.RUNNING, self.node) for id in ids}
+    def look(self, tickets):
+        return {ticket.id: Look(JobState.RUNNING, self.node) for ticket in tickets}
 
 
 class FarLauncher(queue_launcher.QueueLauncher):

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from nlu.jobs.__main__ import main as jobs_main
-from nlu.jobs.local import _processes
-from nlu.jobs.submissions import Submissions
+from nlu.jobs.local import processes
+from nlu.jobs.submissions import Submissions, submissions_below
 from tests import warm
 from tests.buckets import Server
 from tests.training.in_process import sets
@@ -54,8 +54,8 @@ JOBS = [
 INSTANTS = {**OF_JOBS, "upload": UPLOAD}
 COMMANDS = [
     Case("run", "1 nlu.jobs.submissions Submissions.submitted", TERM),
-    Case("run", "2 nlu.jobs.following StatusCache.at", INT),
-    Case("grid", "2 nlu.jobs.following StatusCache.at", USR1),
+    Case("run", "2 nlu.jobs.following Follower._ask", INT),
+    Case("grid", "2 nlu.jobs.following Follower._ask", USR1),
     Case("search", "2 hydra_plugins.hyperband_sweeper._impl Search._update_files", TERM),
 ]
 Start = Callable[..., warm.Process]
@@ -113,7 +113,8 @@ def assert_same(folder: Path, expected: dict[str, bytes]) -> None:
     """Assert that a command has come to its end, with these bytes, and left no job."""
     found = outcome(folder)
     assert found.keys() == expected.keys() and [name for name in found if found[name] != expected[name]] == []
-    assert not list(_processes(str(folder)))
+    tokens = [one.job.token for record in submissions_below(folder) for one in record.read()]
+    assert not [process for token in tokens for process in processes(token)]
     assert not [file for file in folder.rglob("*_log.err") if "Traceback" in file.read_text()]
 
 
@@ -136,7 +137,7 @@ def test_a_job_asked_to_stop_in_any_phase_saves_its_state_and_continues(
     continues = case.asked == TIME_IS_UP
     said = end(process, 0 if continues else 130 if case.asked == INT else 75)
     if not continues:
-        assert f": {'cancelled' if case.asked == CANCEL else 'stopped'}" in said, said
+        assert ": stopped" in said, said
         saved = bool(list(folder.rglob("checkpoints/last/COMPLETE")))
         assert saved == (case.phase not in BEFORE_TRAINING)
         end(start(case.kind, folder, LOCAL, *more), 0)

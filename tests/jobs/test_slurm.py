@@ -1,103 +1,124 @@
-"""What is known of Slurm's jobs where Slurm does not answer; tests/slurm asks a real one."""
+"""What Slurm's commands are asked, and what follows from their answers; scripts stand for them here."""
 
 import re
-import threading
-import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from nlu.config.errors import is_temporary
 from nlu.jobs import slurm
-from nlu.jobs.queue import Job, JobRefused, JobState, QueueAway, QueueContext, QueueFull, Ticket
-from nlu.jobs.slurm import SlurmQueue
-from nlu.jobs.slurm_folders import SUBMITTED
-from nlu.jobs.submitit_jobs import beat_file
+from nlu.jobs.queue import Job, JobRefused, JobState, Look, QueueAway, QueueContext, QueueFull, Ticket
+from nlu.jobs.slurm import QueuedSlurmJob, SlurmQueue, SqueueWatcher
 
-ID = "57_3"
+COUNTS = 'n=$(($(cat count 2>/dev/null || echo 56) + 1)); echo $n > count; echo "Submitted batch job $n"'
+FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 
 @pytest.fixture
-def queue(tmp_path, monkeypatch):
-    """A queue of a machine without Slurm's commands."""
+def programs(tmp_path, monkeypatch) -> Callable[..., Path]:
+    """A function that makes Slurm's commands; each writes down its arguments and sbatch its script, in a folder."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+    def make(**texts: str) -> Path:
+        for name, text in {"srun": "", "sbatch": f'cat "$1" >> scripts; {COUNTS}', **texts}.items():
+            (folder / name).write_text(f'#!/bin/sh\ncd {folder}\necho "$@" >> {name}.said\n{text}\n')
+            (folder / name).chmod(0o755)
+        return folder
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch):
+    """As in a command that has asked Slurm nothing yet."""
+    monkeypatch.setattr(QueuedSlurmJob, "watcher", SqueueWatcher())
+
+
+def queue(tmp_path: Path, **settings) -> SlurmQueue:
+    return SlurmQueue(QueueContext(settings, tmp_path, work=print))
+
+
+def jobs(tmp_path: Path, count: int) -> list[Job]:
+    return [Job(number, str(tmp_path / str(number)), (), f"token-{number}") for number in range(count)]
+
+
+def ticket(tmp_path: Path, id: str) -> Ticket:
+    """Return the ticket of a job of an earlier command."""
+    return Ticket(Job(0, str(tmp_path), (), id), id, str(tmp_path / f"{id}_0_log.err"))
+
+
+def test_without_slurms_commands_a_job_is_refused_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "no-programs"))
-    return SlurmQueue(QueueContext({}, tmp_path, work=print))
+    remedy = "Slurm is not installed here: .*run this where srun and sbatch are on the PATH"
+    with pytest.raises(JobRefused, match=remedy):
+        queue(tmp_path).submit(jobs(tmp_path, 1))
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    """Where the files of a job lie that was submitted."""
-    found = tmp_path / ".submitit/token"
-    found.mkdir(parents=True)
-    (found / f"{ID}{SUBMITTED}").touch()
-    return found
+def test_a_refusal_is_reported_even_if_earlier_jobs_cannot_be_cancelled(tmp_path, programs):
+    programs(
+        scontrol="echo 'MaxArraySize = 1'", scancel="echo 'Unable to contact slurm controller' >&2; exit 1",
+        sbatch=f"[ -e count ] && {{ echo 'sbatch: error: no such partition' >&2; exit 1; }}; {COUNTS}",
+    )  # fmt: skip
+    said = "Slurm refused the jobs: no such partition; .*\njobs 57 were taken before, and could not be cancelled"
+    with pytest.raises(JobRefused, match=said):
+        queue(tmp_path).submit(jobs(tmp_path, 2))
 
 
-def test_without_slurms_commands_a_job_is_refused_with_the_remedy(queue, tmp_path):
-    with pytest.raises(
-        JobRefused, match="Slurm is not installed here: .*run this where srun and sbatch are on the PATH"
-    ):
-        queue.submit([Job(0, str(tmp_path), ())])
+@pytest.mark.parametrize(
+    ("answer", "state", "reason"),
+    [
+        ("echo '57_3|PENDING||N/A|Priority'", JobState.WAITING, "Priority"),
+        ("echo '57_3|RUNNING|n1|N/A|None'", JobState.RUNNING, None),
+        ("echo 57_3'|COMPLETED|n1|'$(date +%s)'|None'", JobState.RUNNING, "its result is awaited"),
+        ("echo '57_3|COMPLETED|n1|1|None'", JobState.LOST, "it ended without a result"),
+        ("echo '57_3|CANCELLED|n1|1|None'", JobState.CANCELLED, None),
+        ("echo '57_3|TIMEOUT|n1|1|TimeLimit'", JobState.LOST, "TIMEOUT"),
+        (FORGOTTEN, JobState.LOST, "Slurm does not know it any more"),
+    ],
+)
+def test_each_answer_about_a_job_without_a_result_means_a_state(tmp_path, programs, answer, state, reason):
+    programs(squeue=answer, sacct="exit 1")
+    look = queue(tmp_path).look([ticket(tmp_path, "57_3")])["57_3"]
+    assert (look.state, look.reason) == (state, reason)
 
 
-def test_a_refusal_is_reported_even_if_earlier_jobs_cannot_be_cancelled(queue, tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
-    parts = iter([[Ticket(Job(0, "0", ()), "57")], JobRefused("no such partition")])
-
-    def submit(jobs):
-        if isinstance(part := next(parts), JobRefused):
-            raise part
-        return part
-
-    monkeypatch.setattr(queue, "_submit", submit)
-    with pytest.raises(JobRefused, match="no such partition\njobs 57 were taken before, and could not be cancelled"):
-        queue.submit([Job(number, str(tmp_path), ()) for number in range(2)])
+def test_the_accounting_knows_a_job_that_squeue_has_forgotten(tmp_path, programs):
+    programs(squeue=FORGOTTEN, sacct="echo '57|CANCELLED by 7|n1|1|0:15'")
+    assert queue(tmp_path).look([ticket(tmp_path, "57")])["57"] == Look(
+        JobState.CANCELLED, "n1", "CANCELLED by 7, exit 0:15"
+    )
 
 
-def test_a_job_that_beats_runs_and_one_that_stands_still_is_lost(queue, folder, monkeypatch):
-    monkeypatch.setattr(slurm, "SILENCE_S", 0.2)
-    assert queue.look([ID])[ID].state is JobState.WAITING, "it has not begun"
-    for number in range(20):
-        beat_file(folder, ID).write_text(f"n1 0 7 {number}\n")
-        look = queue.look([ID])[ID]
-        assert (look.state, look.node) == (JobState.RUNNING, "n1")
-        time.sleep(0.02)
-    time.sleep(0.25)
-    look = queue.look([ID])[ID]
-    assert look.state is JobState.LOST and "no sign of life" in str(look.reason)
+def test_a_job_that_was_cancelled_after_it_had_ended_well_is_done(tmp_path, programs):
+    programs(squeue="echo '57|CANCELLED|n1|1|None'")
+    content = ("success", {"status": "COMPLETED", "returned": 3})
+    (tmp_path / "57_0_result.pkl").write_bytes(cloudpickle.dumps(content))
+    assert queue(tmp_path).look([ticket(tmp_path, "57")])["57"].state is JobState.DONE
 
 
-def test_a_job_that_slurm_has_forgotten_is_lost_even_to_commands_that_poll_once(tmp_path, folder, monkeypatch):
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("squeue", "sacct"):
-        (programs / name).write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    monkeypatch.setattr(slurm, "GRACE_S", 0.5)
-
-    def look():
-        return SlurmQueue(QueueContext({}, tmp_path)).look([ID])[ID]
-
-    assert (look().state, look().reason) == (JobState.RUNNING, "its result is awaited")
-    threading.Event().wait(0.6)
-    assert (look().state, look().reason) == (JobState.LOST, "Slurm does not know it any more")
-    # It was queued again, so what was missed before counts no more.
-    (programs / "squeue").write_text(f"#!/bin/sh\necho '{ID}|RUNNING|n1|None'\n")
-    assert look().state is JobState.RUNNING
-    (programs / "squeue").write_text(f"#!/bin/sh\necho '{ID}|COMPLETED|n1|None'\n")
-    assert (look().state, look().reason) == (JobState.RUNNING, "its result is awaited")
-    assert {path.name for path in folder.iterdir()} == {f"{ID}{SUBMITTED}", f"{ID}_missed"}
+def test_while_slurm_does_not_answer_nothing_is_known_of_jobs(tmp_path, programs, monkeypatch):
+    folder = programs(squeue="echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    for _ in range(3):
+        with pytest.raises(QueueAway, match="Unable to contact slurm controller") as raised:
+            queue(tmp_path).look([ticket(tmp_path, "57")])
+        assert is_temporary(raised.value)
+    assert len((folder / "squeue.said").read_text().splitlines()) == 1, "nor is it asked more often"
 
 
-def programs_of(folder, monkeypatch, **texts):
-    """Write the commands of Slurm as these lines of shell."""
-    programs = folder / "programs"
-    programs.mkdir()
-    for name, text in {"srun": "", **texts}.items():
-        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+def test_trials_that_begin_one_by_one_are_asked_for_together(tmp_path, programs, monkeypatch):
+    folder = programs(squeue="for n in 1 2 3 4 5; do echo $n'|RUNNING|n1|N/A|None'; done")
+    monkeypatch.setattr(slurm, "SHORTEST_POLL_S", 0.5)
+    queue(tmp_path).look([ticket(tmp_path, "1")])
+    with ThreadPoolExecutor() as threads:
+        looks = list(threads.map(lambda id: queue(tmp_path).look([ticket(tmp_path, id)])[id], "2345"))
+    assert looks == [Look(JobState.RUNNING, "n1")] * 4
+    asked = (folder / "squeue.said").read_text().splitlines()
+    assert [line.rpartition("=")[2] for line in asked] == ["1", "1,2,3,4,5"]
 
 
 POLICY = "echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)' >&2"
@@ -111,21 +132,17 @@ POLICY = "echo 'sbatch: error: Batch job submission failed: Job violates account
         (POLICY, "the job violates accounting/QOS policy"),
     ],
 )
-def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, monkeypatch, capfd, lines, said):
-    ran = tmp_path / "ran"
-    programs_of(
-        tmp_path, monkeypatch, scancel=f"echo cancelled >> {ran}",
-        sbatch=f"[ -e {ran} ] || {{ touch {ran}; echo Submitted batch job 57; exit 0; }}\n{lines}\nexit 1",
-    )  # fmt: skip
-    monkeypatch.setattr(slurm, "_largest_array", lambda: 1)
-    jobs = [Job(number, str(tmp_path), (), f"token-{number}") for number in range(2)]
-    full = SlurmQueue(QueueContext({}, tmp_path, work=print))
+def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, programs, capfd, lines, said):
+    folder = programs(
+        scontrol="echo 'MaxArraySize = 1'", sbatch=f"[ -e count ] || {{ {COUNTS}; exit 0; }}\n{lines}\nexit 1"
+    )
+    full = queue(tmp_path)
     with pytest.raises(QueueFull, match=f"Slurm takes no more jobs now: {said}"):
-        full.submit(jobs)
-    assert ran.read_text() == "", "nothing was cancelled"
+        full.submit(jobs(tmp_path, 2))
+    assert not (folder / "scancel.said").exists(), "nothing was cancelled"
     # It is asked for again and again, and the search says once that trials wait.
     assert "sbatch: error" not in capfd.readouterr().err
-    first, second = full.find(jobs)
+    first, second = full.find(jobs(tmp_path, 2))
     assert first is not None and first.id == "57" and second is None
 
 
@@ -136,23 +153,45 @@ def test_a_temporary_limit_neither_refuses_nor_cancels_jobs(tmp_path, monkeypatc
         "Slurm controller in standby mode", "Zero Bytes were transmitted or received",
     ],
 )  # fmt: skip
-def test_a_controller_that_is_away_refuses_no_job(tmp_path, monkeypatch, said):
-    programs_of(tmp_path, monkeypatch, sbatch=f"echo 'sbatch: error: Batch job submission failed: {said}' >&2\nexit 1")
-    with pytest.raises(QueueAway, match=re.escape(f"Batch job submission failed: {said}")) as raised:
-        SlurmQueue(QueueContext({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
-    assert is_temporary(raised.value)
+def test_a_controller_that_is_away_refuses_no_job(tmp_path, programs, said):
+    programs(sbatch=f"echo 'sbatch: error: Batch job submission failed: {said}' >&2\nexit 1")
+    with pytest.raises(QueueAway, match=re.escape(f"Batch job submission failed: {said}")):
+        queue(tmp_path).submit(jobs(tmp_path, 1))
 
 
-def test_a_job_that_is_submitted_from_within_another_inherits_what_the_user_set_only(tmp_path, monkeypatch):
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name, text in {"sbatch": f"env > {tmp_path}/inherited; echo Submitted batch job 57", "srun": ""}.items():
-        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_job_submitted_from_within_another_inherits_what_the_user_set_only(tmp_path, programs, monkeypatch, count):
+    folder = programs(scontrol="", sbatch=f"env > inherited; echo 'sbatch: warning: job 99 is old' >&2; {COUNTS}")
     for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "RANK", "MASTER_ADDR", "SLURM_CONF", "SBATCH_ACCOUNT", "HF_HOME"):
         monkeypatch.setenv(name, "7")
-    SlurmQueue(QueueContext({}, tmp_path, work=print)).submit([Job(0, str(tmp_path), (), "token")])
-    names = {line.partition("=")[0] for line in (tmp_path / "inherited").read_text().splitlines()}
+    tickets = queue(tmp_path).submit(jobs(tmp_path, count))
+    assert tickets[0].id == ("57" if count == 1 else "57_0"), "whatever else sbatch says"
+    names = {line.partition("=")[0] for line in (folder / "inherited").read_text().splitlines()}
     assert {"SLURM_CONF", "SBATCH_ACCOUNT", "HF_HOME"} <= names
     assert not names & {"SLURM_JOB_ID", "SLURM_NTASKS", "RANK", "MASTER_ADDR"}
+
+
+def test_a_grid_is_cut_into_arrays_that_slurm_takes(tmp_path, programs):
+    folder = programs(scontrol="echo 'MaxArraySize            = 3'")
+    tickets = queue(tmp_path).submit(jobs(tmp_path, 7))
+    assert [ticket.id for ticket in tickets] == ["57_0", "57_1", "57_2", "58_0", "58_1", "58_2", "59"]
+    assert [ticket.job.number for ticket in tickets] == list(range(7))
+    assert [line for line in (folder / "scripts").read_text().splitlines() if "--array" in line] == [
+        "#SBATCH --array=0-2%3", "#SBATCH --array=0-2%3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "has", "lacks"),
+    [
+        ({}, ["#SBATCH --requeue", f"--wait={slurm.LAST_TASK_S}"], []),
+        ({"additional_parameters": {"no-requeue": True}}, ["#SBATCH --no-requeue"], ["#SBATCH --requeue"]),
+        ({"srun_args": ["--wait=7", "--mpi=none"]}, ["--wait=7 --mpi=none"], [f"--wait={slurm.LAST_TASK_S}"]),
+        ({"container": "i.sqsh"}, ["--container-image=i.sqsh", f"--wait={slurm.LAST_TASK_S}"], []),
+    ],
+)
+def test_a_job_is_requeued_and_its_tasks_end_together_unless_settings_differ(tmp_path, programs, settings, has, lacks):
+    folder = programs()
+    queue(tmp_path, **settings).submit(jobs(tmp_path, 1))
+    script = (folder / "scripts").read_text()
+    assert all(text in script for text in has) and not any(text in script for text in lacks), script

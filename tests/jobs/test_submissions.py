@@ -11,9 +11,7 @@ from nlu.jobs.submissions import (
     FILE,
     FOLDER,
     Submissions,
-    add_to_history,
     new_tokens,
-    read_history,
     without_resume,
 )
 from tests.disk import followed
@@ -83,27 +81,10 @@ def test_no_secret_is_written_down_anywhere(tmp_path, monkeypatch):
     record = Submissions(tmp_path)
     command = command_text(["train", *overrides])
     record.begin([job], "dlc", {"endpoint": "https://me:hunter2@host"}, command)
-    record.submitted([ticket := Ticket(job, "1", None)])
-    add_to_history("dlc", [ticket], command)
-    written = [(tmp_path / place).read_text() for place in (f"{FOLDER}/{FILE}", ".nlu/submissions.tsv")]
-    assert all("hunter2" not in text and "***" in text for text in written)
+    written = (tmp_path / FOLDER / FILE).read_text()
+    assert "hunter2" not in written and "***" in written
     # The same command is known again all the same.
     assert without_resume(record.read()[0].job.overrides) == without_resume([*overrides, "resume=auto"])
-
-
-def test_the_history_has_a_line_for_each_job_with_the_commit_and_is_left_out_of_it(tmp_path, monkeypatch):
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "deep").mkdir()
-    monkeypatch.chdir(tmp_path / "deep")
-    tickets = [Ticket(Job(number, "run", (), str(number)), f"9_{number}", "/log") for number in range(2)]
-    add_to_history("slurm", tickets, command_text(["train", "a='b\nc\td'"]))
-    rows = read_history()
-    assert [(row["job"], row["id"], row["folder"]) for row in rows] == [
-        (str(number), f"9_{number}", f"{tmp_path}/deep/run") for number in range(2)
-    ]
-    assert read_history(tmp_path / "deep/run") == rows == read_history(tmp_path)
-    assert read_history(tmp_path / "deep/r") == []
-    assert "\\n" in rows[0]["command"] and (tmp_path / ".nlu/.gitignore").read_text() == "*\n"
 
 
 def test_two_commands_do_not_submit_into_one_folder_and_nothing_leaves_nothing(tmp_path, monkeypatch):

@@ -1,87 +1,55 @@
-"""Trials wait for room in a queue that is full; one of them asks for all; a search that is stopped waits no more."""
+"""Of the trials that wait for a queue one asks for all; a search that is stopped waits no more."""
 
-import contextvars
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from contextvars import copy_context
 
 import pytest
 
 from nlu.jobs import waiting
-from nlu.jobs.queue import JobRefused, QueueFull
-from nlu.storage.temporary import Pauses
-
-
-class Queue:
-    """Takes as many jobs as there is room for, and counts how often it is asked, and by which threads."""
-
-    def __init__(self, room: int):
-        self.room, self.taken = room, 0
-        self.askers: list[threading.Thread] = []
-        self._lock = threading.Lock()
-
-    def submit(self) -> int:
-        with self._lock:
-            self.askers.append(threading.current_thread())
-            if self.taken >= self.room:
-                raise QueueFull("Slurm takes no more jobs now: QOSMaxSubmitJobPerUserLimit")
-            self.taken += 1
-            return self.taken
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
+def search(monkeypatch):
     monkeypatch.setattr(waiting, "LOOK_S", 0.01)
-    monkeypatch.setattr(waiting, "FULL", Pauses(0.02, 0.02))
     with waiting.of_a_search():
         yield
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
+def start(*works) -> list[threading.Thread]:
+    threads = [threading.Thread(target=copy_context().run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    return threads
 
 
-@pytest.fixture
-def trials():
-    """A function that starts trials in threads; returns their ends, each a ticket or an error."""
-    threads = []
+def test_one_of_the_waiting_trials_asks_at_a_time_and_the_first_says_why(capfd):
+    asking, most, done = [], [], []
 
-    def start(count: int, queue: Queue) -> list:
-        ends: list = []
+    def trial() -> None:
+        with waiting.in_turn("slurm took no job: it is full"):
+            asking.append(1)
+            most.append(len(asking))
+            waiting.pause(0.05)
+            asking.pop()
+            done.append(1)
 
-        def one() -> None:
-            try:
-                ends.append(waiting.when_there_is_room(queue.submit))
-            except JobRefused as refusal:
-                ends.append(refusal)
+    for thread in start(*[trial] * 6):
+        thread.join(60)
+    assert len(done) == 6 and set(most) == {1}
+    assert capfd.readouterr().err.count("slurm took no job: it is full; trials wait") == 1
 
-        for _ in range(count):
-            threads.append(threading.Thread(target=contextvars.copy_context().run, args=(one,)))
-            threads[-1].start()
-        return ends
 
-    yield start
+def test_trials_of_a_search_that_ends_stop_waiting_also_for_their_turn():
+    paused = []
+
+    def trial() -> None:
+        with waiting.in_turn("full"):
+            paused.append(waiting.pause(3000))
+
+    threads = start(*[trial] * 3)
+    time.sleep(0.1)
     waiting.give_up()
     for thread in threads:
         thread.join(60)
-        assert not thread.is_alive()
-
-
-def test_a_full_queue_is_asked_by_one_trial_for_all_and_said_to_be_full_once(trials, capfd):
-    queue = Queue(room=2)
-    ends = trials(6, queue)
-    until(lambda: len(set(queue.askers)) == 6 and len(queue.askers) >= 6 + 5)
-    # Each asks once for itself, in any order, and one of those that wait asks again for all of them.
-    asked = Counter(queue.askers)
-    assert sorted(ends) == [1, 2] and len(asked) == 6 and sum(count > 1 for count in asked.values()) == 1
-    said = capfd.readouterr().err
-    assert said.count("QOSMaxSubmitJobPerUserLimit; trials wait until jobs of yours have left the queue") == 1
-    queue.room = 3
-    until(lambda: len(ends) == 3)
-    queue.room = 6
-    until(lambda: len(ends) == 6)
-    assert sorted(ends) == [1, 2, 3, 4, 5, 6]
+    assert paused == [False] * 3

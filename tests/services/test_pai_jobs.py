@@ -212,7 +212,7 @@ def test_a_job_that_a_signal_meets_saves_its_state_and_continues(
 @pytest.mark.parametrize(("backend", "name"), [("dlc", "SIGTERM"), ("maxcompute", "SIGINT")])
 def test_a_stopped_command_leaves_its_job_and_the_same_command_collects_it(project, server, s3_url, backend, name):
     own = [*on_pai(server, s3_url, backend), "hydra.run.dir=outputs/one"]
-    followed = {"SIGNALLED_AT": f"{name} 2 nlu.jobs.following StatusCache.at"}
+    followed = {"SIGNALLED_AT": f"{name} 2 nlu.jobs.following Follower._ask"}
     said = end(start(project, *own, program=[PROGRAM], **followed), 130 if name == "SIGINT" else 75)
     assert "submitted jobs continue; the same command finds them" in said, said
     assert "1 job of an earlier command found again" in end(start(project, *own))

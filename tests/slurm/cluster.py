@@ -26,6 +26,8 @@ PACKAGES = ["slurm-wlm", "slurmdbd", "munge", "mariadb-server"]
 PROGRAMS = ["slurmctld", "slurmd", "slurmdbd", "sacctmgr", "munged", "mariadbd", "mariadb-install-db"]
 NODES = ("n1", "n2")
 CPUS_OF_A_NODE, GPUS_OF_A_NODE, MEMORY_OF_A_NODE_MB = 8, 2, 8000
+SHARDS_OF_A_NODE = 4
+"""a GPU takes two jobs with --gres=shard:1 each"""
 KILL_WAIT_S = 10
 """how long a job that is asked to go may still run"""
 WITH_JOBS_OR_WITHOUT = ("idle", "mixed", "allocated", "completing")
@@ -64,7 +66,7 @@ ReturnToService=2
 JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-GresTypes=gpu
+GresTypes=gpu,shard
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
@@ -149,13 +151,14 @@ class Cluster:
         ports = free_ports(3 + len(NODES))
         nodes = "\n".join(
             f"NodeName={name} NodeHostname={socket.gethostname().partition('.')[0]} NodeAddr=127.0.0.1 Port={port} "
-            f"CPUs={CPUS_OF_A_NODE} RealMemory={MEMORY_OF_A_NODE_MB} Gres=gpu:{GPUS_OF_A_NODE}"
+            f"CPUs={CPUS_OF_A_NODE} RealMemory={MEMORY_OF_A_NODE_MB} Gres=gpu:{GPUS_OF_A_NODE},shard:{SHARDS_OF_A_NODE}"
             for name, port in zip(NODES, ports[3:], strict=True)
         )
         for number in range(GPUS_OF_A_NODE):
             (self.folder / f"gpu{number}").touch()
         (self.folder / "gres.conf").write_text(
             f"NodeName={','.join(NODES)} Name=gpu File={self.folder}/gpu[0-{GPUS_OF_A_NODE - 1}]\n"
+            f"NodeName={','.join(NODES)} Name=shard Count={SHARDS_OF_A_NODE}\n"
         )
         accounting = "AccountingStorageType=accounting_storage/none"
         if self.accounting:
@@ -261,7 +264,7 @@ def lose_node(name: str, folder: Path | None = None) -> None:
 
 def _of_node(here: set[bytes]) -> set[int]:
     """The processes with these words in their environments, and the daemons of steps whose children they are."""
-    tasks = {pid for pid in _all_processes() if here <= set(_environment(pid))}
+    tasks = {pid for pid in all_processes() if here <= set(environment_of(pid))}
     return tasks | {pid for pid in map(_parent, tasks) if "slurmstepd" in _name(pid)}
 
 
@@ -287,11 +290,11 @@ def _wait_for(ask: list[str], *says: str) -> None:
         time.sleep(POLL_S)
 
 
-def _all_processes() -> Iterator[int]:
+def all_processes() -> Iterator[int]:
     return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
 
-def _environment(pid: int) -> list[bytes]:
+def environment_of(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,7 +1,6 @@
 """Jobs of a real Slurm: handed over, looked at, cancelled, lost."""
 
 import os
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -9,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nlu.jobs import slurm
-from nlu.jobs.queue import JobState
-from nlu.jobs.slurm_folders import SUBMITTED
+from nlu.jobs.queue import JobState, Ticket
+from nlu.jobs.slurm import QueuedSlurmJob
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.works import (
     ask,
@@ -34,16 +33,16 @@ def test_a_job_runs_on_a_node_and_leaves_its_result_and_output(tmp_path):
     assert look.node in ("n1", "n2")
     let_end(ticket)
     until(JobState.DONE, own, ticket)
-    assert own.outcome(ticket.id).return_value == 0
+    assert own.outcome(ticket).return_value == 0
     assert ticket.log and Path(ticket.log).name == f"{ticket.id}_0_log.err"
-    assert own.log_tail(ticket.id) == ["job 0 has waited"]
+    assert own.log_tail(ticket) == ["job 0 has waited"]
 
 
 def test_only_the_cancelled_job_of_an_array_is_cancelled(tmp_path):
     own = queue(tmp_path, wait)
     tickets = own.submit(jobs(tmp_path, 3))
     until(JobState.RUNNING, own, *tickets)
-    own.cancel([tickets[1].id])
+    own.cancel([tickets[1]])
     until(JobState.CANCELLED, own, tickets[1])
     let_end(*tickets)
     until(JobState.DONE, own, tickets[0], tickets[2])
@@ -52,8 +51,8 @@ def test_only_the_cancelled_job_of_an_array_is_cancelled(tmp_path):
 def test_a_waiting_job_says_why_and_can_be_cancelled(tmp_path):
     own = queue(tmp_path, additional_parameters={"hold": True})
     (ticket,) = own.submit(jobs(tmp_path, 1))
-    assert until(JobState.WAITING, own, ticket)[0].reason == "JobHeldUser" and own.log_tail(ticket.id) == []
-    own.cancel([ticket.id])
+    assert until(JobState.WAITING, own, ticket)[0].reason == "JobHeldUser" and own.log_tail(ticket) == []
+    own.cancel([ticket])
     until(JobState.CANCELLED, own, ticket)
 
 
@@ -74,13 +73,24 @@ def test_every_key_reaches_slurm(tmp_path):
     }  # fmt: skip
 
 
+def test_trials_share_the_gpus_and_cores_of_a_node_as_small_jobs_with_a_shard_each(tmp_path):
+    share = queue(tmp_path, wait, cpus=3, additional_parameters={"gres": "shard:1", "nodelist": "n1"})
+    first, second = (share.submit([job])[0] for job in jobs(tmp_path, 2))
+    until(JobState.RUNNING, share, first, second)
+    for ticket in (first, second):
+        held = ask("scontrol", "show", "job", ticket.id, "--details")
+        assert "Nodes=n1" in held and "GRES=shard:1(IDX:0)" in held and "NumCPUs=3" in held, "the first GPU"
+    let_end(first, second)
+    until(JobState.DONE, share, first, second)
+
+
 @pytest.mark.thorough
 def test_a_job_whose_node_goes_down_is_requeued_or_lost_if_that_is_forbidden(tmp_path):
     own = queue(tmp_path, wait, additional_parameters={"nodelist": "n2"})
     fixed = queue(tmp_path / "fixed", wait, additional_parameters={"nodelist": "n2", "no-requeue": True})
     (again,), (gone,) = own.submit(jobs(tmp_path, 1)), fixed.submit(jobs(tmp_path, 1))
     # Before srun has started a job's work, the end of slurmd is a failure of the job.
-    process_of(own, again), process_of(fixed, gone)
+    process_of(again), process_of(gone)
     lose_node("n2")
     try:
         assert until(JobState.LOST, fixed, gone)[0].reason in ("NODE_FAIL", "NODE_FAIL, exit 1:0")
@@ -93,42 +103,36 @@ def test_a_job_whose_node_goes_down_is_requeued_or_lost_if_that_is_forbidden(tmp
 
 
 @pytest.mark.thorough
-def test_while_slurm_does_not_answer_the_beat_tells_who_lives(tmp_path, monkeypatch):
-    own = queue(tmp_path)
-    (ticket,) = own.submit(jobs(tmp_path, 1, seconds=30))
+def test_while_slurm_does_not_answer_nothing_is_known_and_jobs_continue(tmp_path, monkeypatch):
+    own = queue(tmp_path, wait)
+    (ticket,) = own.submit(jobs(tmp_path, 1))
     until(JobState.RUNNING, own, ticket)
-    conf = os.environ["SLURM_CONF"]
-    monkeypatch.setattr(slurm, "ANSWER_S", 1.0)
-    monkeypatch.setattr(slurm, "SILENCE_S", 1.5)
-    away = tmp_path / "slurm.conf"
-    away.write_text(open(conf).read().replace("SlurmctldPort=", "SlurmctldPort=1\n#"))
-    process = process_of(own, ticket)
-    monkeypatch.setenv("SLURM_CONF", str(away))
-    look = own.look([ticket.id])[ticket.id]
-    assert look.state is JobState.RUNNING and look.node in ("n1", "n2")
-    assert own.look(["4711"])["4711"].state is JobState.WAITING
-    os.kill(process, signal.SIGSTOP)
-    own.look([ticket.id])
-    time.sleep(1.6)
-    look = own.look([ticket.id])[ticket.id]
-    assert look.state is JobState.LOST and "no sign of life" in look.reason
-    with pytest.raises(OSError):
-        own.cancel([ticket.id])
+    with monkeypatch.context() as without:
+        conf, away = Path(os.environ["SLURM_CONF"]), tmp_path / "slurm.conf"
+        away.write_text(conf.read_text().replace("SlurmctldPort=", "SlurmctldPort=1\n#"))
+        without.setattr(slurm, "ANSWER_S", 1.0)
+        without.setenv("SLURM_CONF", str(away))
+        QueuedSlurmJob.watcher.hurry()
+        for ask_it in (own.look, own.cancel):
+            with pytest.raises(OSError):
+                ask_it([ticket])
+    let_end(ticket)
+    until(JobState.DONE, own, ticket)
 
 
 @pytest.mark.thorough
 def test_a_job_that_is_queued_again_while_it_ends_is_what_slurm_says_and_ends_again(tmp_path):
     own = queue(tmp_path, wait)
     (ticket,) = own.submit(jobs(tmp_path, 1))
-    process_of(own, ticket)
+    process_of(ticket)
     # The work does not listen to SIGTERM, and ends within KillWait, with its result.
     ask("scontrol", "requeue", ticket.id)
     let_end(ticket)
     deadline_s = time.monotonic() + 30
-    while own.outcome(ticket.id) is None and time.monotonic() < deadline_s:
+    while own.outcome(ticket) is None and time.monotonic() < deadline_s:
         time.sleep(0.2)
-    assert own.outcome(ticket.id).return_value == 0
-    assert own.look([ticket.id])[ticket.id].state in (JobState.WAITING, JobState.RUNNING)
+    assert own.outcome(ticket).return_value == 0
+    assert own.look([ticket])[ticket.id].state in (JobState.WAITING, JobState.RUNNING)
     let_end(ticket, start=1)
     until(JobState.DONE, own, ticket)
     assert detail(ticket, "Restarts") == "1"
@@ -140,8 +144,8 @@ def test_without_accounting_jobs_end_and_are_cancelled_and_lost_all_the_same(tmp
     own = queue(tmp_path, wait)
     tickets = own.submit(jobs(tmp_path, 3))
     until(JobState.RUNNING, own, *tickets)
-    own.cancel([tickets[0].id])
-    kill_process(own, tickets[1])
+    own.cancel([tickets[0]])
+    kill_process(tickets[1])
     until(JobState.CANCELLED, own, tickets[0])
     until(JobState.LOST, own, tickets[1])
     let_end(tickets[2])
@@ -149,13 +153,9 @@ def test_without_accounting_jobs_end_and_are_cancelled_and_lost_all_the_same(tmp
 
 
 @pytest.mark.without_accounting
-def test_without_accounting_a_forgotten_job_is_lost_to_commands_that_do_not_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "GRACE_S", 1.0)
-    id = "987654"
-    assert subprocess.run(["squeue", f"--jobs={id}"], capture_output=True).returncode != 0
-    folder = tmp_path / ".submitit/token"
-    folder.mkdir(parents=True)
-    (folder / f"{id}{SUBMITTED}").touch()
-    assert queue(tmp_path).look([id])[id].state is JobState.RUNNING
-    time.sleep(1.1)
-    assert queue(tmp_path).look([id])[id].state is JobState.LOST
+def test_without_accounting_a_job_that_slurm_has_forgotten_is_lost(tmp_path):
+    gone = Ticket(jobs(tmp_path, 1)[0], "987654", str(tmp_path / "987654_0_log.err"))
+    assert queue(tmp_path).look([gone])[gone.id].state is JobState.LOST
+    (ticket,) = queue(tmp_path, wait).submit(jobs(tmp_path, 1))
+    let_end(ticket)
+    assert until(JobState.DONE, queue(tmp_path), ticket)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nlu.jobs.slurm_folders import SUBMITTED
+from nlu.jobs.slurm import WORK
 from nlu.reports.runs import find_runs, read_run
 from tests.slurm.cluster import begin_node, lose_node
 from tests.slurm.slow import STEP_S
@@ -95,8 +95,8 @@ def submit(folder: Path, *overrides: str) -> str:
 
 
 def job_of(folder: Path) -> str:
-    (file,) = folder.glob(f".submitit/*/*{SUBMITTED}")
-    return file.name.removesuffix(SUBMITTED)
+    (file,) = folder.glob(f".submitit/*/*{WORK}")
+    return file.name.removesuffix(WORK)
 
 
 def has_begun(folder: Path) -> None:

@@ -12,7 +12,7 @@ from nlu.jobs.queue import Ticket
 from nlu.jobs.submissions import Submissions
 from tests.launchers.searches import states
 from tests.slurm.cluster import begin_node, lose_node
-from tests.slurm.works import PATIENCE_S, ask, kill_process, queue
+from tests.slurm.works import PATIENCE_S, ask, kill_process
 from tests.training.in_process import train
 from tests.training.runs import REPOSITORY, TINY, files, weights
 
@@ -109,10 +109,9 @@ def test_without_accounting_a_search_waits_for_no_job_that_is_gone(tmp_path):
     process = search(folder, *data, f"optimizer.lr=choice({','.join(map(str, RATES))})")
     try:
         begun(folder)
-        own = queue(folder)
         tickets = submitted(folder)
         ask("scancel", tickets[0].id)
-        kill_process(own, tickets[1])
+        kill_process(tickets[1])
         said, _ = process.communicate(timeout=4 * PATIENCE_S)
     finally:
         process.kill()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from nlu.jobs.queue import Job, JobState, Look, QueueContext, Ticket
 from nlu.jobs.slurm import SlurmQueue
-from nlu.jobs.submitit_jobs import beat_file
+from nlu.jobs.submitit_jobs import files_of
+from tests.slurm.cluster import all_processes, environment_of
 
 PATIENCE_S = 120.0
 
@@ -75,7 +76,7 @@ def until(state: JobState, queue: SlurmQueue, *tickets: Ticket, patience_s: floa
     """Wait until all the jobs are in this state; fails where one ends in another."""
     deadline_s = time.monotonic() + patience_s
     while True:
-        found = queue.look([ticket.id for ticket in tickets])
+        found = queue.look(tickets)
         looks = [found[ticket.id] for ticket in tickets]
         if all(look.state is state for look in looks):
             return looks
@@ -84,19 +85,31 @@ def until(state: JobState, queue: SlurmQueue, *tickets: Ticket, patience_s: floa
         time.sleep(0.2)
 
 
-def process_of(queue: SlurmQueue, ticket: Ticket) -> int:
+def process_of(ticket: Ticket) -> int:
     """Return the number of the process of a job's first task, as soon as it works."""
-    file = beat_file(queue._folder(ticket.id), ticket.id)
+    files, place = files_of(ticket), ticket.id.partition("_")[2]
+    words = {b"SLURM_PROCID=0", *([f"SLURM_ARRAY_TASK_ID={place}".encode()] if place else [])}
     deadline_s = time.monotonic() + PATIENCE_S
-    while not (file.exists() and len(words := file.read_text().split()) > 2):
+    while not files.stdout.exists() or "Loading pickle" not in files.stdout.read_text():
         assert time.monotonic() < deadline_s, ask("squeue", "--states=all")
         time.sleep(0.1)
-    return int(words[2])
+    started = {
+        pid for pid in all_processes() if words <= set(environment_of(pid)) and is_task_in(pid, str(files.folder))
+    }  # fmt: skip
+    return min(started)
 
 
-def kill_process(queue: SlurmQueue, ticket: Ticket) -> None:
+def is_task_in(pid: int, folder: str) -> bool:
+    """Return whether a process is what submitit has srun start for a job of this folder."""
+    with suppress(OSError):
+        program, *arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        return "python" in program and "submitit.core._submit" in arguments and folder in arguments
+    return False
+
+
+def kill_process(ticket: Ticket) -> None:
     """Kill the first task of a job, as the kernel does where memory is short, as soon as it works."""
-    os.kill(process_of(queue, ticket), signal.SIGKILL)
+    os.kill(process_of(ticket), signal.SIGKILL)
 
 
 def ask(*command: str) -> str:

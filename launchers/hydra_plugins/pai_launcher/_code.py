@@ -20,7 +20,6 @@ import nlu
 from nlu.config.choices import conf_dir
 from nlu.config.errors import UserError
 from nlu.config.redaction import is_secret_file
-from nlu.jobs.submissions import project_folder
 
 from ._command import ENTRY
 
@@ -53,7 +52,8 @@ def packed() -> CodePackage:
 
     Raises UserError as `code_files` does, and for an archive above the limit, with its largest file.
     """
-    top = project_folder()
+    here = Path.cwd()
+    top = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     files = {name: path.read_bytes() for name, path in sorted(code_files(top).items())}
     if untracked := [name for name in _listed(top, "--others") if name.endswith(CODE) and name not in files]:
         shown = f"{', '.join(untracked[:LARGEST_SHOWN])}{' and others' if len(untracked) > LARGEST_SHOWN else ''}"

@@ -52,7 +52,7 @@ class DlcQueue(PaiQueue):
     def _stop(self, id: str) -> None:
         self._asked(f"stopping job {id}", lambda client: client.stop_job(id))
 
-    def look(self, ids: Sequence[str]) -> dict[str, Look]:
+    def _looks(self, ids: Sequence[str]) -> dict[str, Look]:
         found: dict[str, Look] = {}
         for begin in range(0, len(ids), IDS_PER_QUESTION):
             part = ids[begin : begin + IDS_PER_QUESTION]

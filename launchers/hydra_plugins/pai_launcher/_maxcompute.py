@@ -103,7 +103,7 @@ class MaxComputeQueue(PaiQueue):
     def _page(self, id: str) -> str:
         return f"https://maxcompute.console.aliyun.com/{self._settings.region}/job-insights?instanceId={id}"
 
-    def look(self, ids: Sequence[str]) -> dict[str, Look]:
+    def _looks(self, ids: Sequence[str]) -> dict[str, Look]:
         return {id: self._lost_or(self._state_of, id) for id in ids}
 
     def _state_of(self, id: str) -> Look:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeVar
 
 from nlu.config.checks.reading import quoted
 from nlu.config.errors import UserError, is_temporary
-from nlu.jobs.queue import Job, JobRefused, JobState, Look, QueueContext, Ticket
+from nlu.jobs.queue import Job, JobRefused, JobState, Look, Queue, QueueContext, Ticket
 from nlu.jobs.submissions import Submissions
 from nlu.runs.mirrored import bring_back, read_mirrored
 from nlu.storage.objects import ObjectStore
@@ -61,19 +61,17 @@ def open_pai(context: QueueContext) -> PaiQueue:
     return kind(settings, Credentials(), context)
 
 
-class PaiQueue(ABC):
+class PaiQueue(Queue):
     """Jobs of one service, each run with a mirror; results come back into the folders of the submission."""
 
     name: ClassVar[str]
-    poll_s = 5.0
-    slowest_poll_s = 20.0
+    poll_s = 10.0
     is_elsewhere = True
 
     def __init__(self, settings: PaiSettings, keys: Credentials, context: QueueContext):
         self._settings, self._keys, self._context = settings, keys, context
         self._store = ObjectStore(str(settings.oss_folder), KEY)
         self._submissions = Submissions(context.folder)
-        self._jobs: dict[str, Job] = {}
         self._connection: Any = None
         self._is_uploaded = False
 
@@ -90,8 +88,8 @@ class PaiQueue(ABC):
         """Stop a job. Raises RequestRefused, also if it has ended."""
 
     @abstractmethod
-    def look(self, ids: Sequence[str]) -> dict[str, Look]:
-        """See `nlu.jobs.queue.Queue`."""
+    def _looks(self, ids: Sequence[str]) -> dict[str, Look]:
+        """See `nlu.jobs.queue.Queue.look`."""
 
     def _output(self, id: str, lines: int) -> list[str]:
         """Return the last lines of the output of a job, if the service shows it."""
@@ -114,7 +112,7 @@ class PaiQueue(ABC):
         """Return ServiceAway or RequestRefused for an error of the SDK."""
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """See `nlu.jobs.queue.Checking`."""
+        """See `nlu.jobs.queue.Queue`."""
         settings, module = self._settings, self._context.module
         if module != MODULE and module not in OUTPUT_OF:
             raise UserError(f"{module} cannot be submitted to PAI; submit one of {', '.join((MODULE, *OUTPUT_OF))}")
@@ -144,7 +142,7 @@ class PaiQueue(ABC):
 
     def submit(self, jobs: Sequence[Job]) -> list[Ticket]:
         """See `nlu.jobs.queue.Queue`. The launcher has called `check` before."""
-        created: dict[str, Job] = {}
+        created: list[Ticket] = []
         try:
             code = packed()
             if not self._is_uploaded:
@@ -153,24 +151,24 @@ class PaiQueue(ABC):
                 self._upload(code)
                 self._is_uploaded = True
             for job in jobs:
-                created[self._create(job, self.arguments_of(job), code)] = job
+                created.append(self._ticket(job, self._create(job, self.arguments_of(job), code)))
         except Unreachable:
             # A UserError too, but the launcher asks again.
             raise
         except UserError as error:
             try:
-                self.cancel(list(created))
+                self.cancel(created)
             except (UserError, OSError) as left:
-                log.warning("%s may still run jobs %s of this submission: %s", self.name, ", ".join(created), left)
+                ids = ", ".join(ticket.id for ticket in created)
+                log.warning("%s may still run jobs %s of this submission: %s", self.name, ids, left)
             raise JobRefused(*error.problems, summary=error.summary, remedy=error.remedy) from None
-        self._jobs |= created
-        return [self._ticket(job, id) for id, job in created.items()]
+        return created
 
     def _ticket(self, job: Job, id: str) -> Ticket:
         return Ticket(job, id, self._page(id))
 
     def find(self, jobs: Sequence[Job]) -> list[Ticket | None]:
-        """See `nlu.jobs.queue.Finding`."""
+        """See `nlu.jobs.queue.Queue`."""
         found = [self._with_token(job.token) for job in jobs]
         return [self._ticket(job, id) if id else None for job, id in zip(jobs, found, strict=True)]
 
@@ -183,65 +181,56 @@ class PaiQueue(ABC):
                 raise
             return Look(JobState.LOST, reason=f"{self.name} has no such job")
 
-    def cancel(self, ids: Sequence[str]) -> None:
+    def look(self, tickets: Sequence[Ticket]) -> dict[str, Look]:
+        """See `nlu.jobs.queue.Queue`."""
+        return self._looks([ticket.id for ticket in tickets])
+
+    def cancel(self, tickets: Sequence[Ticket]) -> None:
         """Stop jobs. Those that have ended, or are not known, stay as they are."""
         problems = []
-        for id in ids:
+        for ticket in tickets:
             try:
-                self._stop(id)
+                self._stop(ticket.id)
             except RequestRefused as refusal:
                 # The service refuses to stop a job that has ended; any other refusal is an error.
-                if not self.look([id])[id].state.is_final:
+                if not self.look([ticket])[ticket.id].state.is_final:
                     problems += refusal.problems
         if problems:
             raise UserError(*problems)
 
-    def log_tail(self, id: str, lines: int = 1) -> list[str]:
+    def log_tail(self, ticket: Ticket, lines: int = 1) -> list[str]:
         """Return the last lines of the output of the job, or of the log in its mirror."""
         with suppress(UserError):
-            if said := self._output(id, lines):
+            if said := self._output(ticket.id, lines):
                 return said
-        if (job := self._run_of(id)) is None:
+        if not self._has_run(ticket.job):
             return []
         try:
-            content = read_mirrored(self.mirror_of(job), "log.txt")
+            content = read_mirrored(self.mirror_of(ticket.job), "log.txt")
         except (FileNotFoundError, Unreachable):
             return []
         return content.decode(errors="replace").splitlines()[-lines:]
 
-    def outcome(self, id: str) -> int | None:
+    def outcome(self, ticket: Ticket, *, fetches: bool = True) -> int | None:
         """Fetch the run of a job, and return 0 if it has a result.
 
         A run without a result stays in its mirror, from which another job can continue.
         """
-        if (job := self._run_of(id)) is not None:
+        job = ticket.job
+        if self._has_run(job):
             try:
-                bring_back(self.mirror_of(job), Path(job.folder), log.debug)
+                if fetches:
+                    bring_back(self.mirror_of(job), Path(job.folder), log.debug)
+                # The result counts, not the state of the job: a job may fail after its run was complete.
+                if (Path(job.folder) / RESULT).is_file():
+                    return 0
             except (UserError, OSError) as error:
                 log.warning("the run of job %d is not here yet: %s", job.number, error)
-                return self._ended_well(id)
-            # The result counts, not the state of the job: a job may fail after its run was complete.
-            if (Path(job.folder) / RESULT).is_file():
-                return 0
-        return self._ended_well(id)
+        return 0 if self.look([ticket])[ticket.id].state is JobState.DONE else None
 
-    def status(self, id: str) -> int | None:
-        """Return 0 if the job has a result here, or succeeded; fetches no run."""
-        if (job := self._run_of(id)) is not None and (Path(job.folder) / RESULT).is_file():
-            return 0
-        return self._ended_well(id)
-
-    def _ended_well(self, id: str) -> int | None:
-        return 0 if self.look([id])[id].state is JobState.DONE else None
-
-    def _run_of(self, id: str) -> Job | None:
-        """Return the job with this id if it leaves a run, also one that another command submitted into this folder."""
-        if id not in self._jobs:
-            known = [one for one in self._submissions.changed() if one.ticket is not None]
-            self._jobs |= {one.ticket.id: one.job for one in known if one.ticket is not None}
-        job = self._jobs.get(id)
-        has_run = self._context.module == MODULE and job and Path(job.folder).is_relative_to(self._context.folder)
-        return job if has_run else None
+    def _has_run(self, job: Job) -> bool:
+        """Return whether a job leaves a run."""
+        return self._context.module == MODULE and Path(job.folder).is_relative_to(self._context.folder)
 
     def mirror_of(self, job: Job) -> str:
         """Return the mirror of the run of a job: below mirror= of its command, or below OSS_FOLDER/runs."""

@@ -38,7 +38,6 @@ class SlurmLauncherConf:
     signal_delay_s: int = 120
     max_num_timeout: int = 100
     array_parallelism: int = 256
-    trials_per_job: int = 1
     container: str | None = None
     container_mounts: str | None = None
     modules: list[str] = field(default_factory=list)

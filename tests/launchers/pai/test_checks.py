@@ -105,7 +105,7 @@ def test_a_prediction_runs_its_overrides_and_has_no_mirror(opened, server):
     commands = [server.jobs[ticket.id].request["UserCommand"].splitlines()[-1] for ticket in tickets]
     assert commands[1] == f"exec python3 -m nlu.predict {' '.join(PREDICT)} output=oss://b/1.csv"
     server.jobs[tickets[0].id].status, server.jobs[tickets[1].id].status = "Succeeded", "Failed"
-    assert [queue.outcome(ticket.id) for ticket in tickets] == [0, None]
+    assert [queue.outcome(ticket) for ticket in tickets] == [0, None]
 
 
 def test_an_evaluation_of_a_run_reads_only_the_rows_that_the_command_names(opened):

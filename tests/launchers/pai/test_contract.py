@@ -8,8 +8,7 @@ import pytest
 from hydra_plugins.pai_launcher._requests import ServiceAway
 
 from nlu.config.errors import UserError, is_temporary
-from nlu.jobs.queue import Checking, Finding, JobRefused, JobState
-from nlu.jobs.submissions import Submissions
+from nlu.jobs.queue import JobRefused, JobState, Ticket
 from tests.launchers.pai.projects import job, kept_run
 
 STATUSES = {
@@ -43,12 +42,12 @@ def alive(server) -> list[str]:
 
 @every_backend
 def test_jobs_get_a_ticket_each_with_their_page_and_wait(queue, server, backend):
-    assert isinstance(queue, Finding) and isinstance(queue, Checking) and queue.is_elsewhere
+    assert queue.is_elsewhere
     tickets = queue.submit([job(0), job(1)])
     assert [ticket.job for ticket in tickets] == [job(0), job(1)] and [one.id for one in tickets] == list(server.jobs)
     assert all(ticket.id in ticket.log for ticket in tickets)
-    assert {look.state for look in queue.look([ticket.id for ticket in tickets]).values()} == {JobState.WAITING}
-    assert queue.log_tail(tickets[0].id) == [] and queue.outcome(tickets[0].id) is None
+    assert {look.state for look in queue.look(tickets).values()} == {JobState.WAITING}
+    assert queue.log_tail(tickets[0]) == [] and queue.outcome(tickets[0]) is None
 
 
 @both_services
@@ -56,20 +55,21 @@ def test_each_status_means_a_state(queue, server, backend):
     first, second = queue.submit([job(0), job(1)])
     for status, state in STATUSES[backend].items():
         server.jobs[first.id].status = server.jobs[second.id].status = status
-        looks = queue.look([first.id, second.id])
+        looks = queue.look([first, second])
         assert {look.state for look in looks.values()} == {state} and list(looks) == [first.id, second.id], status
-        assert queue.look([second.id])[second.id].state is state, status
+        assert queue.look([second])[second.id].state is state, status
 
 
 @both_services
 def test_cancelled_jobs_stop_ended_ones_stay_and_unknown_ones_are_lost(queue, server, backend):
     first, second = queue.submit([job(0), job(1)])
     server.jobs[second.id].status = "Succeeded"
-    queue.cancel([first.id, second.id, "2026unknown"])
-    assert [look.state for look in queue.look([first.id, second.id, "2026unknown"]).values()] == [
+    unknown = Ticket(job(7), "2026unknown")
+    queue.cancel([first, second, unknown])
+    assert [look.state for look in queue.look([first, second, unknown]).values()] == [
         JobState.CANCELLED, JobState.DONE, JobState.LOST,
     ]  # fmt: skip
-    assert queue.log_tail("2026unknown") == []
+    assert queue.log_tail(unknown) == []
 
 
 @both_services
@@ -83,14 +83,11 @@ def test_another_command_fetches_the_run_and_its_log_from_the_mirror(queue, open
     (ticket,) = queue.submit([job(0)])
     kept_run(queue.mirror_of(job(0)), tmp_path / "elsewhere")
     server.jobs[ticket.id].status = "Failed"
-    record = Submissions(project / "outputs/grid")
-    record.begin([job(0)], "pai", {}, "nlu.train")
-    record.submitted([ticket])
     other = opened(backend)
-    assert other.status(ticket.id) is None, "which fetches nothing"
-    assert other.outcome(ticket.id) == 0, "its result counts although its machine failed"
+    assert other.outcome(ticket, fetches=False) is None, "which fetches nothing"
+    assert other.outcome(ticket) == 0, "its result counts although its machine failed"
     assert json.loads((project / "outputs/grid/0/result.json").read_text()) == {"steps": 6}
-    assert other.log_tail(ticket.id, 1) == ["two"] and other.status(ticket.id) == 0
+    assert other.log_tail(ticket, 1) == ["two"] and other.outcome(ticket, fetches=False) == 0
 
 
 @pytest.mark.parametrize("fault", ["429", "500", "lost", "cut"])
@@ -98,9 +95,9 @@ def test_another_command_fetches_the_run_and_its_log_from_the_mirror(queue, open
 def test_a_question_or_a_stop_is_repeated_until_it_is_answered(queue, server, fault, backend):
     (ticket,) = queue.submit([job(0)])
     for ask in (
-        lambda: queue.look([ticket.id])[ticket.id].state is JobState.WAITING,
+        lambda: queue.look([ticket])[ticket.id].state is JobState.WAITING,
         lambda: queue.find([job(0)]) == [ticket],
-        lambda: queue.cancel([ticket.id]) or server.jobs[ticket.id].status == "Stopped",
+        lambda: queue.cancel([ticket]) or server.jobs[ticket.id].status == "Stopped",
     ):
         times = iter([fault, fault])
         server.fault = lambda method, path, times=times: next(times, None)
@@ -153,7 +150,7 @@ def test_wrong_keys_are_reported_by_their_variables_and_nowhere_shown(
     with pytest.raises(JobRefused) as raised:
         queue.submit([job(0)])
     with pytest.raises(UserError) as of_look:
-        queue.look(["2026x"])
+        queue.look([Ticket(job(0), "2026x")])
     captured = capfd.readouterr()
     said = f"{raised.value}{of_look.value}{caplog.text}{captured.out}{captured.err}{queue.__dict__}"
     assert "ALIBABA_CLOUD_ACCESS_KEY_SECRET" in str(raised.value) and server.jobs == {}

@@ -60,16 +60,16 @@ def test_the_log_is_that_of_the_first_machine(opened, server):
     queue = opened()
     (ticket,) = queue.submit([job(0)])
     server.jobs[ticket.id].log.write_text("".join(f"line {number}\n" for number in range(5)))
-    assert queue.log_tail(ticket.id, 3) == []
+    assert queue.log_tail(ticket, 3) == []
     server.jobs[ticket.id].status = "Running"
-    assert queue.log_tail(ticket.id, 3) == ["line 2", "line 3", "line 4"]
+    assert queue.log_tail(ticket, 3) == ["line 2", "line 3", "line 4"]
 
 
 def test_many_jobs_are_looked_at_with_few_requests(opened, server):
     queue = opened()
-    ids = [ticket.id for ticket in queue.submit([job(number) for number in range(2 * _dlc.IDS_PER_QUESTION + 1)])]
+    tickets = queue.submit([job(number) for number in range(2 * _dlc.IDS_PER_QUESTION + 1)])
     server.requests.clear()
-    assert list(queue.look(ids)) == ids and len(server.requests) == 3
+    assert list(queue.look(tickets)) == [ticket.id for ticket in tickets] and len(server.requests) == 3
 
 
 def test_a_command_started_in_a_folder_of_the_project_starts_there_in_the_job(opened, server, project, monkeypatch):

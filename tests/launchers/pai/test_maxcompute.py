@@ -38,7 +38,7 @@ def test_an_instance_that_failed_says_why(opened, server):
     (ticket,) = queue.submit([job(0)])
     server.jobs[ticket.id].status = "Failed"
     server.jobs[ticket.id].log.write_text("no memory left")
-    look = queue.look([ticket.id])[ticket.id]
+    look = queue.look([ticket])[ticket.id]
     assert (look.state, look.reason) == (JobState.FAILED, "no memory left")
 
 
