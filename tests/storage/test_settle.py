@@ -74,9 +74,9 @@ def killed_at(point: int, work: Callable[[], Any]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == KILLED
 
 
-@pytest.mark.parametrize("put", [settle, replace])
+@pytest.mark.parametrize(("put", "note"), [(settle, "done"), (replace, "")])
 def test_all_is_on_the_disk_before_the_mark_and_the_mark_before_the_name(
-    put: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    put: Callable[..., Any], note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "new", "x")
     with monkeypatch.context() as patch:
@@ -100,14 +100,14 @@ def test_all_is_on_the_disk_before_the_mark_and_the_mark_before_the_name(
         patch.setattr(os, "fsync", measured_sync)
         recorder = Recorder(patch)
         patch.setattr("builtins.open", recorded_open)
-        put(tmp_path / "new", tmp_path / "place", note="done")
+        put(tmp_path / "new", tmp_path / "place", **{"note": note} if note else {})
     events = [event for event in recorder.events if event[1] != ".place.lock"]
     marked, renamed = events.index(("write", MARKER)), events.index(("rename", "place"))
     assert set(events[:marked]) == {("fsync", name) for name in ("a.txt", "b.txt", "deep", "new")}
     assert events[marked + 1 : renamed] == [("fsync", MARKER), ("fsync", "new")]
     assert events[renamed + 1] == ("fsync", tmp_path.name)
-    assert synced == {MARKER: len("done")}, "the content is in the file when that is synced"
-    assert opened == [MARKER] and (tmp_path / "place" / MARKER).read_text() == "done"
+    assert synced == {MARKER: len(note)}, "the content is in the file when that is synced"
+    assert opened == [MARKER] and (tmp_path / "place" / MARKER).read_text() == note
 
 
 def test_a_kill_while_settling_leaves_all_or_nothing_and_the_next_try_succeeds(tmp_path: Path) -> None:
