@@ -245,11 +245,8 @@ def _hidden_address(address: re.Match[str]) -> str:
     scheme, rest = address["scheme"], address["rest"]
     if length := _user_length(scheme.lower(), rest):
         rest = f"{HIDDEN}@{rest[length:]}"
-    return f"{scheme}://{QUERY_VALUE.sub(_hidden_value, rest)}"
-
-
-def _hidden_value(pair: re.Match[str]) -> str:
-    return pair["before"] + (HIDDEN if _is_secret(pair) else pair["value"])
+    rest = QUERY_VALUE.sub(lambda pair: pair["before"] + HIDDEN if _is_secret(pair) else pair[0], rest)
+    return f"{scheme}://{rest}"
 
 
 def _user_length(scheme: str, rest: str) -> int:
