@@ -8,13 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from nlu.config.addresses import is_object, parse_reference
 from nlu.config.checks.values import SHORT_FORMS
 from nlu.config.errors import UserError
 from nlu.config.resolving import first_line
-from nlu.storage.places import BEGUN
+from nlu.storage.filesystems import filesystem_of
+from nlu.storage.places import BEGUN, parse_place
 from nlu.storage.refusals import Unreachable
 from nlu.storage.resources import addresses_like
 
@@ -129,6 +131,11 @@ def ask(addresses: Iterable[str]) -> dict[str, Answer]:
         with slots:
             answers[address] = _answer(address)
 
+    for address in asked:
+        # The driver of a store is made here, once: threads would each look for credentials.
+        if is_object(address):
+            with suppress(UserError):
+                filesystem_of(parse_place(address))
     until_s = time.monotonic() + LIMIT_S
     # A driver may wait for minutes, which must not delay the end of this process.
     threads = [threading.Thread(target=work, args=(address,), daemon=True) for address in asked]
