@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from submitit.core.utils import JobPaths
 
 TAIL_BYTES = 16_384
-OF_SUBMITIT = re.compile(r"submitit (INFO|WARNING) \(")
-"""the beginning of submitit's own lines in the log of a job"""
+OF_SUBMITIT = re.compile(r"submitit (INFO|WARNING) \(|\[[^]]*\]\[submitit\]")
+"""the beginning of submitit's own lines in the log of a job, also where Hydra's logging writes them"""
 OF_A_JOB = {"SLURM_JOB_ID", "RANK"}
 """Slurm or torchrun sets one of these variables for each process of a job."""
 PLACED = ("SLURM_", "SLURMD_", "TORCHELASTIC_")

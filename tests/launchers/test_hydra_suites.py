@@ -77,7 +77,7 @@ def test_a_launcher_of_a_program_keeps_its_name(tmp_path):
 
 def test_an_integer_is_a_value_and_an_error_says_where_it_was_raised(tmp_path):
     done = run(tmp_path, "-m", "hydra/launcher=local", "hydra.sweep.dir=grid", "+lr=1,-1")
-    assert "job 0: done" in done.stderr and "job 1: failed" in done.stderr and done.returncode == 1
+    assert "job 0: done" in done.stderr and "job 1: failed; its log: " in done.stderr and done.returncode == 1
     assert "line 6, in fails" in done.stderr and "KeyError: 'no rate -1'" in done.stderr
 
 
