@@ -9,6 +9,7 @@ python -m nlu.io sync --delete outputs oss://bucket/runs  --dry shows what would
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 import nlu
@@ -19,22 +20,28 @@ from nlu.config.nearest import hint
 if TYPE_CHECKING:
     from nlu.storage.transfer import TransferPlan
 
-Verb = Callable[[Sequence[str]], int]
-TARGETS = (
-    " TARGET is the new name of a file, unless it is an existing folder or ends with a slash: then the file keeps its "
-    "name and is put there. The files of a folder are put into TARGET or, if that ends with a slash, into TARGET/NAME. "
-    "A file appears as a whole or not at all; the same command continues an interrupted copy."
-)
-RECURSIVE = "include the content of folders"
-DRY = "show what would be done, and do nothing"
-FORCE = "replace files at TARGET that have another content; without it they are refused, and nothing is written"
+FLAGS = {
+    "--long": "size in bytes and time of change in front",
+    "--recursive": "include the content of folders",
+    "--dry": "show what would be done, and do nothing",
+    "--force": "replace files at TARGET that have another content; without it they are refused, and nothing is written",
+    "--delete": "remove what TARGET has and SOURCE has not",
+}
+SHORT = ("--long", "--recursive", "--force")
+"""flags that are written with one letter too"""
+ELSEWHERE = {
+    "mv": "cp and then rm", "mkdir": "cp, which makes the folders of its target", "exists": "ls", "isdir": "ls",
+    "isfile": "ls", "mtime": "ls -l", "size": "du", "md5": "cat PATH | md5sum", "writable": "cp", "copytree": "cp -r",
+    "listdir": "ls", "remove": "rm", "rmtree": "rm -r",
+}  # fmt: skip
+"""Former commands and functions of Python, and what to write here."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the sub-command that the first argument names; returns the exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print("usage: python -m nlu.io COMMAND PATH ...; each command has its own --help")
-        for name, verb in VERBS.items():
+        for name, (verb, _, _) in VERBS.items():
             print(f"  {name:<9}{(verb.__doc__ or '').partition('.')[0]}.")
         return 0 if arguments else 2
     if arguments[0] == "--version":
@@ -44,16 +51,22 @@ def main(arguments: Sequence[str]) -> int:
         meant = ELSEWHERE.get(arguments[0])
         remedy = hint(arguments[0], VERBS) if meant is None else f"write {meant}"
         raise UserError(f"unknown command {arguments[0]} of nlu.io; {remedy}")
-    return VERBS[arguments[0]](arguments[1:])
+    verb, paths, flags = VERBS[arguments[0]]
+    if "--uploads" in arguments:
+        raise UserError("rm has no --uploads; let the bucket's rule AbortIncompleteMultipartUpload remove them")
+    parser = Parser(prog=f"python -m nlu.io {arguments[0]}", description=verb.__doc__ or "")
+    for path in paths:
+        parser.add_argument(path, metavar=path.upper())
+    if not paths:
+        parser.add_argument("paths", nargs="+", metavar="PATH")
+    for flag in flags:
+        parser.add_argument(*([flag[1:3]] if flag in SHORT else []), flag, action="store_true", help=FLAGS[flag])
+    verb(parser.parse(arguments[1:]))
+    return 0
 
 
-def ls(arguments: Sequence[str]) -> int:
+def ls(given: Namespace) -> None:
     """List a folder, or a file by itself. Folders end with a slash."""
-    parser = _parser("ls", ls)
-    parser.add_argument("-l", "--long", action="store_true", help="size in bytes and time of change in front")
-    parser.add_argument("-r", "--recursive", action="store_true", help="all files, with the folders below it")
-    given = parser.parse(arguments)
-
     from nlu.storage.access import children, files
     from nlu.storage.resources import readable
     from nlu.storage.transfer import existing
@@ -70,13 +83,10 @@ def ls(arguments: Sequence[str]) -> int:
         for name, entry in entries.items():
             front = f"{'' if entry.size is None else entry.size:>14}  {_time(entry.modified_s):20}  "
             print(f"{front if given.long else ''}{name}{'/' if entry.is_folder else ''}")
-    return 0
 
 
-def cat(arguments: Sequence[str]) -> int:
+def cat(given: Namespace) -> None:
     """Write the content of files to standard output."""
-    given = _parser("cat", cat).parse(arguments)
-
     from nlu.storage.resources import readable
     from nlu.storage.transfer import chunks_of
 
@@ -84,44 +94,47 @@ def cat(arguments: Sequence[str]) -> int:
         for chunk in chunks_of(readable(path)):
             # Bytes, since a file need not be text.
             sys.stdout.buffer.write(chunk)
-    return 0
 
 
-def cp(arguments: Sequence[str]) -> int:
-    """Copy a file, or what is in a folder. What lies at the target already is not copied again."""
-    parser = _parser("cp", cp, "source", "target", more=TARGETS)
-    parser.add_argument("-r", "--recursive", action="store_true", help=RECURSIVE)
-    parser.add_argument("--dry", action="store_true", help=DRY)
-    parser.add_argument("-f", "--force", action="store_true", help=FORCE)
-    given = parser.parse(arguments)
+def du(given: Namespace) -> None:
+    """Print the size in bytes of files, or of the content of folders."""
+    from nlu.storage.access import files
+    from nlu.storage.resources import readable
+    from nlu.storage.transfer import existing
 
+    for place in map(readable, given.paths):
+        info = existing(place)
+        sizes = [file.size for file in (files(place).values() if info.is_folder else [info])]
+        print(f"{'unknown' if None in sizes else sum(size or 0 for size in sizes)}\t{place.shown}")
+
+
+def cp(given: Namespace) -> None:
+    """Copy a file, or what is in a folder. What lies at the target already is not copied again.
+
+    TARGET is the new name of a file, unless it is an existing folder or ends with a slash: then the file keeps its name
+    and is put there. The files of a folder are put into TARGET or, if that ends with a slash, into TARGET/NAME. A file
+    appears as a whole or not at all; the same command continues an interrupted copy.
+    """
     from nlu.storage.places import parse_place
     from nlu.storage.resources import readable
     from nlu.storage.transfer import plan_copy, run_copies
 
     target = parse_place(given.target, "TARGET", writes=True)
     plan = plan_copy(readable(given.source, "SOURCE"), target, recursive=given.recursive)
-    replaced = [item.target.shown for item in plan.copied if item.there is not None]
-    is_refused = bool(replaced) and not given.force
-    if is_refused and not given.dry:
+    replaced = _replaced(plan)
+    if replaced and not (given.force or given.dry):
         many = f", as do {len(replaced) - 1:,} other files" if len(replaced) > 1 else ""
         raise UserError(
             f"{replaced[0]} exists with another content{many}; nothing was copied; add --force to replace what --dry "
             "lists, or name another target"
         )
     _carry_out(given, plan, lambda: run_copies(plan.copied, target.shown))
-    if is_refused:
+    if replaced and not given.force:
         print(f"nlu: --force is needed to replace {_counted(len(replaced))}", file=sys.stderr)
-    return 0
 
 
-def sync(arguments: Sequence[str]) -> int:
+def sync(given: Namespace) -> None:
     """Make a folder hold what another holds, and replace files that differ. With --delete nothing else."""
-    parser = _parser("sync", sync, "source", "target")
-    parser.add_argument("--delete", action="store_true", help="remove what TARGET has and SOURCE has not")
-    parser.add_argument("--dry", action="store_true", help=DRY)
-    given = parser.parse(arguments)
-
     from nlu.storage.places import parse_place, refuse_root
     from nlu.storage.resources import readable
     from nlu.storage.transfer import existing, plan_copy, remove_all, run_copies
@@ -143,82 +156,45 @@ def sync(arguments: Sequence[str]) -> int:
             remove_all(target, plan.extra)
 
     _carry_out(given, plan, act)
-    return 0
 
 
-def rm(arguments: Sequence[str]) -> int:
+def rm(given: Namespace) -> None:
     """Remove files, or folders with all that is in them. Never a whole bucket or disk."""
-    # argparse would take -rf for -r with an unknown flag and say nothing of the reason.
-    if any(text.startswith("-") and not text.startswith("--") and "f" in text for text in arguments):
-        raise UserError("rm has no -f, since it never asks before it removes; write -r for a folder")
-    if "--uploads" in arguments:
-        raise UserError("rm has no --uploads; let the bucket's rule AbortIncompleteMultipartUpload remove them")
-    parser = _parser("rm", rm)
-    parser.add_argument("-r", "--recursive", action="store_true", help=RECURSIVE)
-    parser.add_argument("--dry", action="store_true", help=DRY)
-    given = parser.parse(arguments)
-
     from nlu.storage.places import parse_place
     from nlu.storage.transfer import plan_remove, run_remove
 
     # All paths are checked before anything is removed, so one that is wrong removes nothing.
     places = [parse_place(path, writes=True) for path in given.paths]
     plans = {place: plan_remove(place, recursive=given.recursive) for place in places}
-    for place, files in plans.items():
+    for place, gone in plans.items():
         if given.dry:
-            for file in files:
-                print(f"remove {file.shown}")
+            print("".join(f"remove {file.shown}\n" for file in gone), end="")
         else:
-            run_remove(place, files)
+            run_remove(place, gone)
     count = sum(map(len, plans.values()))
     print(f"nlu: {'would remove' if given.dry else 'removed'} {_counted(count)}", file=sys.stderr)
-    return 0
 
 
-def du(arguments: Sequence[str]) -> int:
-    """Print the size in bytes of files, or of the content of folders."""
-    given = _parser("du", du).parse(arguments)
-
-    from nlu.storage.access import files
-    from nlu.storage.resources import readable
-    from nlu.storage.transfer import existing
-
-    for place in map(readable, given.paths):
-        info = existing(place)
-        sizes = [file.size for file in (files(place).values() if info.is_folder else [info])]
-        print(f"{'unknown' if None in sizes else sum(size or 0 for size in sizes)}\t{place.shown}")
-    return 0
+VERBS: dict[str, tuple[Callable[[Namespace], None], tuple[str, ...], tuple[str, ...]]] = {
+    "ls": (ls, (), ("--long", "--recursive")),
+    "cat": (cat, (), ()),
+    "cp": (cp, ("source", "target"), ("--recursive", "--dry", "--force")),
+    "rm": (rm, (), ("--recursive", "--dry")),
+    "sync": (sync, ("source", "target"), ("--delete", "--dry")),
+    "du": (du, (), ()),
+}
+"""each with its paths, if it does not take any number of them, and its flags"""
 
 
-VERBS: dict[str, Verb] = {verb.__name__: verb for verb in (ls, cat, cp, rm, sync, du)}
-ELSEWHERE = {
-    "open": "cat", "listdir": "ls", "list": "ls", "dir": "ls", "copy": "cp", "upload": "cp", "download": "cp",
-    "copytree": "cp -r", "remove": "rm, with -r for a folder", "unlink": "rm", "delete": "rm, with -r for a folder",
-    "rmtree": "rm -r", "getsize": "du", "size": "du", "mv": "cp and then rm", "move": "cp and then rm",
-    "rename": "cp and then rm", "mkdir": "cp: it makes the folders of its target",
-    "makedirs": "cp: it makes the folders of its target", "exists": "ls, whose status is 2 if nothing is there",
-    "isdir": "ls", "isfile": "ls", "mtime": "ls -l", "getmtime": "ls -l", "last_modified": "ls -l", "stat": "ls -l",
-    "md5": "cat PATH | md5sum", "writable": "cp --dry, and then cp", "is_writable": "cp --dry, and then cp",
-}  # fmt: skip
-"""Former commands, functions of Python and commands of other programs, and what to write here."""
-
-
-def _parser(name: str, verb: Verb, *paths: str, more: str = "") -> Parser:
-    parser = Parser(prog=f"python -m nlu.io {name}", description=(verb.__doc__ or "") + more)
-    for path in paths:
-        parser.add_argument(path, metavar=path.upper())
-    if not paths:
-        parser.add_argument("paths", nargs="+", metavar="PATH")
-    return parser
+def _replaced(plan: "TransferPlan") -> list[str]:
+    return [item.target.shown for item in plan.copied if item.there is not None]
 
 
 def _carry_out(given: Namespace, plan: "TransferPlan", act: Callable[[], None]) -> None:
-    replaced = [item.target.shown for item in plan.copied if item.there is not None]
+    replaced = _replaced(plan)
     if given.dry:
-        for target in replaced:
-            print(f"replace {target}")
-        for item in plan.copied:
-            print(f"copy {item.source.shown} {item.target.shown}")
+        print("".join(f"replace {target}\n" for target in replaced), end="")
+        print("".join(f"copy {item.source.shown} {item.target.shown}\n" for item in plan.copied), end="")
     else:
         act()
     same = f"; {_counted(len(plan.same))} lay there already" if plan.same else ""
@@ -234,8 +210,6 @@ def _counted(count: int) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    from datetime import UTC, datetime
-
     return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -7,7 +7,7 @@ the previous one or the new one. For remote places, errors are those of `nlu.sto
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,12 +16,9 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from nlu.config.errors import DataError, UserError
-from nlu.storage.filesystems import endpoint_of, filesystem_of
+from nlu.storage.filesystems import filesystem_of
 from nlu.storage.places import READ_ONLY, Place
-from nlu.storage.refusals import EXISTS_STATUS, Changed, Refused, asked, status_of
-
-COPIED_MAX_BYTES = 1_000_000_000
-"""the largest object that OSS copies in one request"""
+from nlu.storage.refusals import EXISTS, Changed, Refused, answer_of, asked
 
 
 class Asking(TypedDict, total=False):
@@ -47,69 +44,56 @@ class FileInfo:
 
 def stat(place: Place, **asking: Unpack[Asking]) -> FileInfo | None:
     """Return what is known of a place, None if nothing exists there."""
-    if place.is_local:
-        # The second error says that a part of the path is a file.
-        with suppress(FileNotFoundError, NotADirectoryError):
+    # The second error says that a part of the path is a file.
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if place.is_local:
             return _local_info(Path(place.path))
-        return None
-    filesystem, path = filesystem_of(place)
-    try:
+        filesystem, path = filesystem_of(place)
         found = _info(asked(place, "read", lambda: filesystem.info(path), **asking))
-    except FileNotFoundError:
-        return None
-    # A name with a slash at its end is that of a folder.
-    return None if place.bucket and place.names_folder and not found.is_folder else found
+        # A name with a slash at its end is that of a folder.
+        return None if place.bucket and place.names_folder and not found.is_folder else found
+    return None
 
 
 def files(place: Place, **asking: Unpack[Asking]) -> dict[str, FileInfo]:
     """Return all files below a folder by their path relative to it, sorted.
 
-    Raises UserError for a folder on the web, which does not list them, and DataError for a key that would lead out of
-    the folder.
+    Raises UserError for a folder on the web, and DataError for a key that would lead out of the folder.
     """
     if place.is_local:
         # Broken links, sockets and pipes are left out: they lack content, and opening a pipe would wait forever.
         paths = sorted(Path(top, name) for top, _, names in os.walk(place.path) for name in names)
         return {path.relative_to(place.path).as_posix(): _local_info(path) for path in paths if path.is_file()}
-    found = {name: info for name, info in _listed(place, True, asking).items() if name[-1:] not in ("", "/")}
+    # A key with a slash at its end is the mark of a folder, which other programs make.
+    found = {name: info for name, info in _listed(place, True, asking).items() if name and name[-1] != "/"}
     # A key may hold any character. As a path it must not lead out of the folder that it is copied to.
     for name in found:
         if name.startswith("/") or {"..", "."} & set(name.split("/")):
             raise DataError(f"{place.shown} holds {name!r}, a key outside its folder; it is not safe, remove it")
-    return dict(sorted(found.items()))
-
-
-def folder_marks(place: Place) -> list[Place]:
-    """Return the empty objects that other programs create for folders; their keys end with a slash."""
-    if place.is_local:
-        return []
-    return [
-        place.within(name) if name else Place(place.scheme, place.bucket, f"{place.path}/")
-        for name in _listed(place, True, {})
-        if name[-1:] in ("", "/")
-    ]
+    return found
 
 
 def children(place: Place, **asking: Unpack[Asking]) -> dict[str, FileInfo]:
     """Return the files and folders directly in a folder, by name."""
     if place.is_local:
         return {name: info for name in sorted(os.listdir(place.path)) if (info := stat(place.within(name)))}
-    return {name: info for name, info in sorted(_listed(place, False, asking).items()) if name}
+    return {name: info for name, info in _listed(place, False, asking).items() if name}
 
 
 def _listed(place: Place, is_deep: bool, asking: Asking) -> dict[str, FileInfo]:
     if place.scheme in READ_ONLY:
         raise UserError(f"{place.shown}: web servers do not list folders; name each file")
     filesystem, path = filesystem_of(place)
-    # A prefix makes it one listing, without a question whether the folder is a file.
     start = f"{place.path}/" if place.path else ""
-    ask = (
-        (lambda: filesystem.find(place.bucket, prefix=start, detail=True))
-        if is_deep
-        else (lambda: {entry["name"]: entry for entry in filesystem.ls(path, detail=True)})
-    )
-    found: Mapping[str, Any] = asked(place, "listed", ask, **asking)
-    return {name.removeprefix(f"{place.bucket}/{start}"): _info(entry) for name, entry in found.items()}
+
+    def verb() -> Iterable[Mapping[str, Any]]:
+        # A prefix makes it one listing, without a question whether the folder is a file.
+        return (
+            filesystem.find(place.bucket, prefix=start, detail=True).values() if is_deep else filesystem.ls(path, True)
+        )
+
+    found = asked(place, "listed", verb, **asking)
+    return dict(sorted((one["name"].removeprefix(f"{place.bucket}/{start}"), _info(one)) for one in found))
 
 
 def read(place: Place, start: int, stop: int, info: FileInfo, **asking: Unpack[Asking]) -> bytes:
@@ -137,18 +121,6 @@ def read_all(place: Place, **asking: Unpack[Asking]) -> bytes:
     return asked(place, "read", lambda: filesystem.cat_file(path), **asking)
 
 
-def download(place: Place, path: Path, advance: Callable[[int], None]) -> None:
-    """Write a remote file to a local path in one request, from its beginning; there it may be a part after an error."""
-    from fsspec.callbacks import Callback
-
-    class Advancing(Callback):
-        def relative_update(self, inc: int = 1) -> None:
-            advance(inc)
-
-    filesystem, remote = filesystem_of(place)
-    asked(place, "read", lambda: filesystem.get_file(remote, str(path), callback=Advancing()))
-
-
 def write(place: Place, content: bytes, *, is_new: bool = False, **asking: Unpack[Asking]) -> None:
     """Write an object. With `is_new` the service refuses to overwrite one, if it knows this condition."""
     filesystem, path = filesystem_of(place)
@@ -165,22 +137,10 @@ def write_new(place: Place, content: bytes, **asking: Unpack[Asking]) -> bool:
     try:
         write(place, content, is_new=True, **asking)
     except (Changed, Refused) as error:
-        # 412 arrives here as Changed; OSS answers 409 for an existing object.
-        if status_of(error) in EXISTS_STATUS:
+        if answer_of(error)[0] in EXISTS:
             return False
         raise
     return True
-
-
-def copies_itself(source: Place, target: Place, size: int | None) -> bool:
-    """Return whether one service has both places and copies an object of this size without this machine."""
-    if source.scheme != target.scheme or not source.bucket:
-        return False
-    if source.scheme == "s3":
-        return True
-    is_small = size is not None and size < COPIED_MAX_BYTES
-    # ossfs takes an object of another bucket through this machine.
-    return source.bucket == target.bucket and is_small and endpoint_of(source.bucket) == endpoint_of(target.bucket)
 
 
 def copy(source: Place, target: Place, **asking: Unpack[Asking]) -> None:
@@ -191,34 +151,23 @@ def copy(source: Place, target: Place, **asking: Unpack[Asking]) -> None:
 
 def delete(place: Place, **asking: Unpack[Asking]) -> None:
     """Remove a file if it exists."""
-    if place.is_local:
-        Path(place.path).unlink(missing_ok=True)
-        return
-    filesystem, _ = filesystem_of(place)
     with suppress(FileNotFoundError):
-        # Not the path of `filesystem_of`: the mark of a folder ends with a slash.
-        asked(place, "removed", lambda: filesystem.rm_file(f"{place.bucket}/{place.path}"), **asking)
-
-
-def require_writable(place: Place) -> None:
-    """Raise UserError if a place cannot be written at all, since it is on the web."""
-    if place.scheme in READ_ONLY:
-        raise UserError(f"{place.shown} is read-only; write to a local path, s3:// or oss://")
+        if place.is_local:
+            Path(place.path).unlink()
+        else:
+            filesystem, path = filesystem_of(place)
+            asked(place, "removed", lambda: filesystem.rm_file(path), **asking)
 
 
 def try_writing(place: Place) -> None:
     """Write an object in a folder and remove it again. Raises what that raises."""
     probe = place.within(f".{secrets.token_hex(8)}.probe")
-    try:
-        write(probe, b"")
-    except FileNotFoundError as error:
-        raise UserError(f"{place.scheme}://{place.bucket} does not exist; create it first") from error
+    write(probe, b"")
     delete(probe)
 
 
 def _local_info(path: Path) -> FileInfo:
-    status = path.stat()
-    is_folder = path.is_dir()
+    status, is_folder = path.stat(), path.is_dir()
     return FileInfo(is_folder, None if is_folder else status.st_size, None, status.st_mtime)
 
 
@@ -227,6 +176,6 @@ def _info(entry: Mapping[str, Any]) -> FileInfo:
         return FileInfo(is_folder=True)
     modified, etag = entry.get("LastModified"), (entry.get("ETag") or "").strip('"')
     if isinstance(modified, str):
-        modified = parsedate_to_datetime(modified) if modified else None
+        modified = parsedate_to_datetime(modified)
     modified_s = modified.timestamp() if isinstance(modified, datetime) else modified
     return FileInfo(False, entry["size"], etag or None, None if modified_s is None else float(modified_s))

@@ -1,4 +1,4 @@
-"""The file systems of fsspec: s3fs, ossfs, http and every other scheme that is installed.
+"""The file systems of remote places: s3fs, ossfs and fsspec's for http(s).
 
 There is one for each scheme, endpoint, process and environment. Endpoints and credentials come from the environment;
 OSS_ENDPOINTS gives single buckets of OSS another endpoint, so that one process uses several regions. Listings are never
@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from nlu.config.addresses import Reference
 from nlu.config.errors import UserError
 from nlu.config.variables import ENDPOINT, PLACE, PREFIXES, name_of
 from nlu.storage.places import Place
@@ -33,66 +32,33 @@ def filesystem_of(place: Place) -> tuple[Any, str]:
     return filesystem, f"{place.bucket}/{place.path}".rstrip("/") if place.bucket else place.path.partition("#")[0]
 
 
-def connect(reference: Reference) -> tuple[Any, str]:
-    """Return a file system for a reference of any scheme of fsspec, and the path in it.
-
-    Raises UserError if the scheme is unknown or its package is not installed.
-    """
-    try:
-        import fsspec
-
-        # The driver of the hub remembers the variable that it was imported with.
-        options = {"endpoint": os.environ.get("HF_ENDPOINT") or None} if reference.scheme == "hf" else {}
-        return fsspec.url_to_fs(reference.location, skip_instance_cache=True, **options)
-    except ImportError as error:
-        raise _missing(f"{reference.what} {reference.shown}", "install it", error) from error
-    except ValueError as error:
-        raise UserError(
-            f"{reference.what} {reference.shown}: {error}; use a path, http(s)://, s3://, pypi://, hf:// "
-            "or another scheme of fsspec"
-        ) from error
-
-
 @lru_cache(maxsize=16)
 def _connected(scheme: str, endpoint: str | None, process: int, settings: tuple[tuple[str, str], ...]) -> Any:
     """Return a driver. It is cached because it is slow to make, per process because it does not survive a fork."""
     try:
         if scheme == "s3":
-            return _s3()
-        if scheme == "oss":
-            return _oss(endpoint)
-        from nlu.storage.web import Web
+            from nlu.storage.s3 import S3
 
-        return Web(skip_instance_cache=True)
+            config = _oss_options(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
+            # `nlu.storage.refusals.asked` retries, so the driver does not, unless the environment says so.
+            if "AWS_MAX_ATTEMPTS" not in os.environ:
+                config["retries"] = {"total_max_attempts": 1}
+            return S3(skip_instance_cache=True, config_kwargs=config)
+        if scheme != "oss":
+            from nlu.storage.web import Web
+
+            return Web(skip_instance_cache=True)
+        # ossfs warns about a missing endpoint, for which an error is raised here.
+        logging.getLogger("ossfs").setLevel(logging.ERROR)
+        from nlu.storage.oss import Oss
     except ImportError as error:
         hint = "pip install 'nlu[oss]', or use s3:// with AWS_ENDPOINT_URL" if scheme == "oss" else "install it"
-        raise _missing(f"{scheme}://", hint, error) from error
-
-
-def _s3() -> Any:
-    from nlu.storage.s3 import S3
-
-    config = _oss_options(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
-    # `nlu.storage.refusals.asked` retries, so the driver does not, unless the environment says so.
-    if "AWS_MAX_ATTEMPTS" not in os.environ:
-        config["retries"] = {"total_max_attempts": 1}
-    return S3(skip_instance_cache=True, config_kwargs=config)
-
-
-def _oss(endpoint: str | None) -> Any:
-    # ossfs warns about a missing endpoint, for which an error is raised here.
-    logging.getLogger("ossfs").setLevel(logging.ERROR)
+        raise UserError(f"{scheme}:// needs a package that is missing ({error}); {hint}") from error
     if not endpoint:
         raise UserError(
             f"oss:// needs an endpoint; set {ENDPOINT_OF_ALL} in the environment, or {OWN_ENDPOINTS}=BUCKET=REGION"
         )
-    from nlu.storage.oss import Oss
-
     return Oss(endpoint=endpoint, skip_instance_cache=True)
-
-
-def _missing(named: str, hint: str, error: ImportError) -> UserError:
-    return UserError(f"{named} needs a package that is missing ({error}); {hint}")
 
 
 def own_endpoints() -> dict[str, str]:

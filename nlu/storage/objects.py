@@ -4,9 +4,8 @@ Writing an object replaces it as a whole: a reader sees the previous one or the 
 listings are never cached.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from nlu.config.addresses import object_reference
 from nlu.config.errors import UserError
 from nlu.storage import access, parts
 from nlu.storage.access import Asking, FileInfo
+from nlu.storage.files import read_digest
 from nlu.storage.places import Place
 from nlu.storage.progress import Advance, no_progress
 from nlu.storage.refusals import Changed
@@ -47,29 +47,17 @@ class ObjectStore:
             raise UserError(f"{self.shown} holds no object called {key!r}: a key must not lead out of its folder")
         return replace(self._top, path=f"{self._top.path}/{key}")
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise UserError(
-                f"{self.reference.what} {self.shown} cannot be written: its bucket does not exist; create it first"
-            ) from error
-
     def put(self, key: str, content: bytes) -> None:
         """Write an object; an existing one is replaced."""
-        with self._writing():
-            access.write(self._place(key), content, **self._asking)
+        access.write(self._place(key), content, **self._asking)
 
     def put_new(self, key: str, content: bytes) -> bool:
         """Write an object if none exists at this key; see `nlu.storage.access.write_new`."""
-        with self._writing():
-            return access.write_new(self._place(key), content, **self._asking)
+        return access.write_new(self._place(key), content, **self._asking)
 
     def put_file(self, key: str, path: Path, advance: Advance = no_progress) -> None:
         """Write an object from a file of any size; a large one goes in parts and appears when all have arrived."""
-        with self._writing():
-            parts.put(path, self._place(key), advance, **self._asking)
+        parts.put(path, self._place(key), advance, **self._asking)
 
     def get(self, key: str) -> bytes:
         """Return an object. Raises FileNotFoundError if it does not exist."""
@@ -81,15 +69,16 @@ class ObjectStore:
         Raises FileNotFoundError if it does not exist, Changed if it is replaced during each of READ_TRIES downloads.
         """
 
-        def fetch() -> str | None:
+        def fetch() -> None:
             # The etag of this answer is required of every part, so all parts are of one version.
             info = self.stat(key)
             if info is None:
                 raise FileNotFoundError(f"{self.shown}/{key}")
             # The file is new on this machine, so it does not get the object's time of modification.
-            return parts.fetch_into(self._place(key), replace(info, modified_s=None), path, advance, hashed=hashed)
+            parts.fetch_into(self._place(key), replace(info, modified_s=None), path, advance)
 
-        return retried(fetch, [0.0] * (READ_TRIES - 1), lambda error: isinstance(error, Changed))
+        retried(fetch, [0.0] * (READ_TRIES - 1), lambda error: isinstance(error, Changed))
+        return read_digest(path) if hashed else None
 
     def get_several(self, keys: Sequence[str]) -> list[bytes | Exception]:
         """Return objects, requested concurrently; in the place of one that cannot be read, the error."""
@@ -100,12 +89,8 @@ class ObjectStore:
             except (FileNotFoundError, UserError) as error:
                 return error
 
-        places = list(map(self._place, keys))
-        # Most callers ask for one object, which needs no threads.
-        if len(places) == 1:
-            return [get(places[0])]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(get, places))
+            return list(pool.map(get, map(self._place, keys)))
 
     def list(self, prefix: str = "") -> dict[str, FileInfo]:
         """Return all objects below a folder by key, sorted."""

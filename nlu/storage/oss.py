@@ -51,8 +51,9 @@ class Oss(OSSFileSystem):
         return found if detail else [entry["name"] for entry in found]
 
     def find(self, path: str, prefix: str = "", detail: bool = False, **options: Any) -> Any:
-        """Return all files of a bucket whose keys begin with a prefix."""
-        found = {entry["name"]: entry for entry in self._entries(self.split_path(path)[0], prefix, "")}
+        """Return all files below a folder, or those whose paths in it begin with a prefix."""
+        bucket, key = self.split_path(path)
+        found = {one["name"]: one for one in self._entries(bucket, f"{key}/{prefix}" if key else prefix, "")}
         return found if detail else list(found)
 
     def read_range(self, path: str, start: int, stop: int, etag: str | None) -> bytes:

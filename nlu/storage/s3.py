@@ -47,8 +47,3 @@ class S3(S3FileSystem):
             return sync(self.loop, answer["Body"].read)
         finally:
             answer["Body"].close()
-
-    def rm_file(self, path: str) -> None:
-        """Delete an object. That of s3fs drops the slash at the end of a folder's mark."""
-        bucket, _, key = path.partition("/")
-        self.call_s3("delete_object", Bucket=bucket, Key=key)

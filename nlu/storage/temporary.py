@@ -1,16 +1,8 @@
-"""Which failures are temporary, and after which pauses an operation is tried again.
+"""How an operation that failed temporarily is tried again.
 
-A failure is temporary if the same operation may succeed later without any change to the command: a service that does
-not respond, or credentials that are absent or expired. It is permanent if the user must change something: a rejected
-key, a bucket that does not exist, a wrong value. The code that raises an error decides this once, by the error's class;
-all other code asks `nlu.config.errors.is_temporary`.
-
-Temporary failures are retried after pauses that double up to a limit and are spread at random, so that many processes
-do not return at the same moment. Every use is bounded, by count or by time. After that the error is raised: a job then
-leaves its work to be continued (exit status 75), and what restarts it counts how often it returns without progress.
-
-Waiting for something in progress elsewhere is different: a lock, the instant between two renames, a job, a state of a
-service. Nothing failed there, so it is polled at its own intervals.
+A failure is temporary if the same operation may succeed later without any change to the command. The code that raises
+an error decides this by its class (`nlu.config.errors.Temporary`). Every use is bounded, by count or by time;
+after that the error is raised, and a job leaves its work to be continued (exit status 75).
 """
 
 import itertools
@@ -49,21 +41,8 @@ class Pauses:
             pause_s = min(2 * pause_s, self.longest_s)
 
 
-def _log_retry(error: Exception, pause_s: float) -> None:
-    log.debug("%s; trying again in %g s", error, pause_s)
-
-
-def retried(
-    call: Callable[[], T],
-    pauses_s: Iterable[float],
-    is_transient: Callable[[Exception], bool],
-    *,
-    report: Callable[[Exception, float], None] = _log_retry,
-) -> T:
-    """Return the result of `call`, which is called again after each pause if its error `is_transient`.
-
-    `report` is given the error and the pause before each further try. Raises the last error.
-    """
+def retried(call: Callable[[], T], pauses_s: Iterable[float], is_transient: Callable[[Exception], bool]) -> T:
+    """Return the result of `call`, called again after each pause if its error `is_transient`; raises the last one."""
     remaining_s = iter(pauses_s)
     while True:
         try:
@@ -71,5 +50,5 @@ def retried(
         except Exception as error:
             if not is_transient(error) or (pause_s := next(remaining_s, None)) is None:
                 raise
-            report(error, pause_s)
+            log.debug("%s; trying again in %g s", error, pause_s)
         time.sleep(pause_s)

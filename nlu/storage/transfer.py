@@ -16,13 +16,16 @@ from nlu.config.errors import DataError, UserError
 from nlu.storage import access
 from nlu.storage.access import FileInfo, files, stat
 from nlu.storage.cache import staging_folder
+from nlu.storage.files import read_digest
 from nlu.storage.parts import PART_BYTES, WHOLE_BYTES, fetch_into, is_content, put
-from nlu.storage.places import READ_ONLY, Place, refuse_root
+from nlu.storage.places import Place, refuse_root
 from nlu.storage.progress import Advance, download_progress, no_progress
 from nlu.storage.settle import MARKER, remove
 
 AT_ONCE = 8
 """small files in flight"""
+COPIED_MAX_BYTES = 1_000_000_000
+"""the largest object that OSS copies in one request"""
 # A time in seconds is a float here, and loses the last digits of a disk's nanoseconds.
 SAME_TIME_S = 1e-5
 
@@ -38,7 +41,7 @@ class Item:
     target: Place
     there: FileInfo | None
     sha256: str | None = None
-    """required of the content, None if unknown; it is checked only for a local target"""
+    """required of the content that comes to this machine, None if unknown"""
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,8 @@ class TransferPlan:
     @property
     def size(self) -> int | None:
         """Bytes of all files to copy, None if a web server does not give a size."""
-        return _total(self.copied)
-
-
-def _total(items: Iterable[Item]) -> int | None:
-    sizes = [item.info.size for item in items]
-    return None if None in sizes else sum(size or 0 for size in sizes)
+        sizes = [item.info.size for item in self.copied]
+        return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 def existing(place: Place) -> FileInfo:
@@ -74,8 +73,7 @@ def plan_copy(source: Place, target: Place, *, recursive: bool, extra: bool = Fa
     With `extra`, files of the target folder that the source does not have are listed. Raises DataError if the source
     does not exist, UserError for a folder without `recursive` and for a target that is a file instead of a folder.
     """
-    info = existing(source)
-    there = stat(target)
+    info, there = existing(source), stat(target)
     if not info.is_folder:
         if target.names_folder or there and there.is_folder:
             target = target.within(source.name)
@@ -92,33 +90,28 @@ def plan_copy(source: Place, target: Place, *, recursive: bool, extra: bool = Fa
     if there and not there.is_folder:
         raise UserError(f"{target.shown} is a file, but a folder is copied; name another target")
     refuse_root(target, "overwritten by a folder")
-    if (source.scheme, source.bucket) == (target.scheme, target.bucket):
-        if f"{target.path}/".startswith(f"{source.path}/"):
-            raise UserError(f"{target.shown} is {source.shown}, or in it; name a target elsewhere")
-    present = files(target) if there else {}
-    found = files(source)
+    is_one_store = (source.scheme, source.bucket) == (target.scheme, target.bucket)
+    if is_one_store and f"{target.path}/".startswith(f"{source.path}/"):
+        raise UserError(f"{target.shown} is {source.shown}, or in it; name a target elsewhere")
+    found, present = files(source), files(target) if there else {}
     items = [Item(source.within(name), file, target.within(name), present.get(name)) for name, file in found.items()]
     return _compared(items, [target.within(name) for name in present if extra and name not in found])
 
 
 def _compared(items: list[Item], extra: list[Place]) -> TransferPlan:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        same = list(pool.map(is_same, items))
-    return TransferPlan(
-        copied=sorted((item for item, is_there in zip(items, same, strict=True) if not is_there), key=_marker_last),
-        same=[item for item, is_there in zip(items, same, strict=True) if is_there],
-        extra=extra,
-    )
+    same = dict(zip(items, in_threads(is_same, items), strict=True))
+    copied = sorted((item for item in items if not same[item]), key=lambda item: _is_mark(item.target))
+    return TransferPlan(copied, [item for item in items if same[item]], extra)
 
 
-def _marker_last(item: Item) -> bool:
-    return item.target.name == MARKER
+def _is_mark(place: Place) -> bool:
+    return place.name == MARKER
 
 
 def is_same(item: Item) -> bool:
     """Return whether the file at the target is the one that would be copied there.
 
-    The contents are compared if a backend gives a digest, else size and time, as rsync (local files) and the AWS
+    The contents are compared if a service gives a digest, else size and time, as rsync (local files) and the AWS
     command line (objects) do.
     """
     source, there = item.info, item.there
@@ -139,10 +132,10 @@ def is_same(item: Item) -> bool:
 
 def run_copies(items: list[Item], title: str) -> None:
     """Copy files, several small ones at once. If one fails, finished ones stay."""
-    with download_progress(title, _total(items)) as advance:
+    with download_progress(title, TransferPlan(items, [], []).size) as advance:
         # The mark of a folder comes last, once all other files have arrived.
-        for is_marker in (False, True):
-            batch = [item for item in items if _marker_last(item) == is_marker]
+        for is_mark in (False, True):
+            batch = [item for item in items if _is_mark(item.target) == is_mark]
             # A large file has its own threads for its parts, so large files follow one another.
             small = [item for item in batch if item.info.size is not None and item.info.size < WHOLE_BYTES]
             in_threads(lambda item: copy_file(item, advance), small)
@@ -153,25 +146,26 @@ def run_copies(items: list[Item], title: str) -> None:
 
 def copy_file(item: Item, advance: Advance = no_progress) -> None:
     """Copy one file. Raises DataError if a service fails, UserError if a disk refuses."""
-    source, target = item.source, item.target
-    access.require_writable(target)
+    source, target, size = item.source, item.target, item.info.size
+    # ossfs takes an object of another bucket through this machine.
+    is_copied_there = source.scheme == target.scheme == "s3" or (
+        source.scheme == "oss" and source.bucket == target.bucket and (size or 0) < COPIED_MAX_BYTES
+    )
     with disk_errors(target):
-        if source.is_local:
-            put(Path(source.path), target, advance)
-        elif target.is_local:
-            path = Path(target.path)
-            digest = fetch_into(source, item.info, path, advance, hashed=item.sha256 is not None)
-            if item.sha256 is not None and digest != item.sha256:
+        if target.is_local:
+            fetch_into(source, item.info, Path(target.path), advance)
+            if item.sha256 not in (None, digest := item.sha256 and read_digest(Path(target.path))):
                 # The next command would take it for a finished copy.
-                path.unlink()
+                Path(target.path).unlink()
                 raise DataError(
                     f"{source.shown} is damaged: its sha256 is {digest}, not {item.sha256}; restore that object"
                 )
-        elif access.copies_itself(source, target, item.info.size):
+        elif source.is_local:
+            put(Path(source.path), target, advance)
+        elif is_copied_there:
             access.copy(source, target)
-            advance(item.info.size or 0)
+            advance(size or 0)
         else:
-            # Through this machine, since no service copies from another one.
             with staging_folder() as folder:
                 fetch_into(source, item.info, folder / source.name, no_progress)
                 put(folder / source.name, target, advance)
@@ -180,30 +174,22 @@ def copy_file(item: Item, advance: Advance = no_progress) -> None:
 def plan_remove(place: Place, *, recursive: bool) -> list[Place]:
     """Return the files to remove. Raises UserError for a whole bucket or disk, and for a folder without `recursive`."""
     refuse_root(place, "removed")
-    if place.scheme in READ_ONLY:
-        raise UserError(f"{place.shown} is read-only; nothing there is removed")
-    if place.is_local and os.path.islink(place.path):
-        return [place]
-    if not existing(place).is_folder:
+    if place.is_local and os.path.islink(place.path) or not existing(place).is_folder:
         return [place]
     if not recursive:
         raise UserError(f"{place.shown} is a folder; give --recursive to remove all that is in it")
-    # The mark is removed first, so that no reader takes the rest of a folder for a whole one.
-    names = sorted(files(place), key=lambda name: Path(name).name != MARKER)
-    return [place.within(name) for name in names]
+    return [place.within(name) for name in files(place)]
 
 
 def remove_all(place: Place, gone: list[Place]) -> None:
-    """Remove files of a place, marks first, and then the empty folders that are left of it."""
+    """Remove files of a place, and then the empty folders that are left of it on a disk."""
     with disk_errors(place):
-        for is_marker in (True, False):
-            in_threads(access.delete, [file for file in gone if (file.name == MARKER) == is_marker])
-        if place.is_local:
-            for folder, _, _ in os.walk(place.path, topdown=False):
-                if not os.listdir(folder):
-                    os.rmdir(folder)
-        else:
-            in_threads(access.delete, access.folder_marks(place))
+        # The mark is removed first, so that no reader takes the rest of a folder for a whole one.
+        for is_mark in (True, False):
+            in_threads(access.delete, [file for file in gone if _is_mark(file) == is_mark])
+        for folder, _, _ in os.walk(place.path, topdown=False) if place.is_local else ():
+            if not os.listdir(folder):
+                os.rmdir(folder)
 
 
 def run_remove(place: Place, gone: list[Place]) -> None:
@@ -222,35 +208,25 @@ def chunks_of(place: Place) -> Iterator[bytes]:
         raise UserError(f"{place.shown} is a folder; name a file")
     with disk_errors(place):
         if info.size is None:
-            with staging_folder() as folder:
-                access.download(place, folder / "whole", no_progress)
-                with open(folder / "whole", "rb") as file:
-                    yield from iter(lambda: file.read(PART_BYTES), b"")
-        else:
-            for start in range(0, info.size, PART_BYTES):
-                yield access.read(place, start, min(start + PART_BYTES, info.size), info)
+            yield access.read_all(place)
+        for start in range(0, info.size or 0, PART_BYTES):
+            yield access.read(place, start, min(start + PART_BYTES, info.size or 0), info)
 
 
-def in_threads(action: Callable[[T], None], values: Iterable[T]) -> None:
-    """Call `action` with each value, several at once. Raises the first error."""
+def in_threads(action: Callable[[T], object], values: Iterable[T]) -> list[object]:
+    """Return the results of `action` for each value, several at once. Raises the first error."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for _ in pool.map(action, values):
-            pass
+        return list(pool.map(action, values))
 
 
 @contextmanager
 def disk_errors(place: Place) -> Iterator[None]:
-    """Raise UserError, with a remedy, for an OSError of the disk and for a missing bucket."""
+    """Raise UserError, with a remedy, for an OSError of the disk and for a bucket that is gone."""
     try:
         yield
-    except FileNotFoundError as error:
-        if place.is_local:
-            raise UserError(f"{error.filename or place.shown} does not exist; correct the path") from error
-        raise UserError(f"{place.scheme}://{place.bucket} does not exist; create it first") from error
-    except UserError:
-        raise
     except OSError as error:
+        if isinstance(error, UserError):
+            raise
         what = error.filename or place.shown
-        raise UserError(
-            f"{what}: {error.strerror or error}; correct that or name another place, and try again"
-        ) from error
+        said = error.strerror or ("does not exist" if isinstance(error, FileNotFoundError) else error)
+        raise UserError(f"{what}: {said}; correct that or name another place, and try again") from error
