@@ -4,12 +4,17 @@ import errno
 import fcntl
 import hashlib
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.oss_server import OssServer
 
 
 class FileServer(ThreadingHTTPServer):
@@ -88,3 +93,46 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def adopt(oss: "OssServer", monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the environment to a server of OSS, as if fsspec was imported in it."""
+    from fsspec.config import conf, set_conf_env
+
+    for name, value in oss.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(conf, "oss", {})
+    set_conf_env(conf)
+
+
+@pytest.fixture(scope="session")
+def oss() -> Iterator["OssServer"]:
+    """A server of OSS in this process (moto behind a door that speaks OSS)."""
+    pytest.importorskip("ossfs", reason="the driver of oss:// comes with the extra oss")
+    from tests.oss_server import OssServer
+
+    with OssServer() as running:
+        yield running
+
+
+def _address(kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("nlu.storage.refusals.RETRY_DELAYS_S", ())
+    if kind == "local":
+        return str(request.getfixturevalue("tmp_path") / "top")
+    if kind == "s3":
+        return f"{request.getfixturevalue('s3').bucket(monkeypatch)}/top"
+    server = request.getfixturevalue("oss")
+    adopt(server, monkeypatch)
+    return f"oss://{server.bucket}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=["local", "s3", "oss"])
+def top(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a folder of each kind, where nothing is."""
+    return _address(request.param, request, monkeypatch)
+
+
+@pytest.fixture(params=["s3", "oss"])
+def remote(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a folder in a bucket of each kind, where nothing is."""
+    return _address(request.param, request, monkeypatch)

@@ -92,13 +92,13 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def ask(place: Place, errors: list[Exception], **options: Any) -> str:
+def ask(place: Place, errors: list[Exception], action: str = "written", **options: Any) -> str:
     def verb() -> str:
         if errors:
             raise errors.pop(0)
         return "done"
 
-    return asked(place, "written", verb, delays_s=(0.25, 0.5), **options)
+    return asked(place, action, verb, delays_s=(0.25, 0.5), **options)
 
 
 @pytest.mark.parametrize(("place", "error", "kind", "says"), [*MISTAKES, *LATE])
@@ -125,7 +125,10 @@ def test_a_service_that_is_busy_or_away_is_asked_again(place: Place, error: Exce
 )
 def test_what_does_not_exist_is_a_missing_file(place: Place, error: Exception, slept: list[float]) -> None:
     with pytest.raises(FileNotFoundError, match=f"^{place.shown}$"):
-        ask(place, [error])
+        ask(place, [error], action="read")
+    if place.bucket:
+        with pytest.raises(Refused, match="cannot be written: its bucket does not exist; create it first"):
+            ask(place, [error])
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full", "/x"), DataError("finished")])
