@@ -16,7 +16,6 @@ from nlu.config.errors import DataError, UserError
 from nlu.storage import access
 from nlu.storage.access import FileInfo, files, stat
 from nlu.storage.cache import staging_folder
-from nlu.storage.files import read_digest
 from nlu.storage.parts import PART_BYTES, WHOLE_BYTES, fetch_into, is_content, put
 from nlu.storage.places import Place, refuse_root
 from nlu.storage.progress import Advance, download_progress, no_progress
@@ -40,8 +39,6 @@ class Item:
     info: FileInfo
     target: Place
     there: FileInfo | None
-    sha256: str | None = None
-    """required of the content that comes to this machine, None if unknown"""
 
 
 @dataclass(frozen=True)
@@ -154,12 +151,6 @@ def copy_file(item: Item, advance: Advance = no_progress) -> None:
     with disk_errors(target):
         if target.is_local:
             fetch_into(source, item.info, Path(target.path), advance)
-            if item.sha256 not in (None, digest := item.sha256 and read_digest(Path(target.path))):
-                # The next command would take it for a finished copy.
-                Path(target.path).unlink()
-                raise DataError(
-                    f"{source.shown} is damaged: its sha256 is {digest}, not {item.sha256}; restore that object"
-                )
         elif source.is_local:
             put(Path(source.path), target, advance)
         elif is_copied_there:

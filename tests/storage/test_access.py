@@ -139,7 +139,7 @@ def test_buckets_of_oss_have_endpoints_of_their_own(monkeypatch: pytest.MonkeyPa
         "OSS_ENDPOINTS", "a=cn-beijing,b=oss-cn-x-internal, c = https://host:1/ ,d=oss-cn-y.aliyuncs.com,"
     )
     regions = [f"https://oss-{region}.aliyuncs.com" for region in ("cn-beijing", "cn-x-internal")]
-    expected = [(place, "OSS_ENDPOINTS") for place in (*regions, "https://host:1/", "oss-cn-y.a.com")]
+    expected = [(place, "OSS_ENDPOINTS") for place in (*regions, "https://host:1/", "oss-cn-y.aliyuncs.com")]
     assert [endpoint_of(name) for name in "abcd"] == expected
     assert endpoint_of("e") == ("https://all", "OSS_ENDPOINT")
     for wrong in ("a", "a=", "=cn-beijing", "a=b c"):
