@@ -8,7 +8,7 @@ from pathlib import Path
 from nlu.config.addresses import is_object
 from nlu.config.errors import UserError
 from nlu.config.members import names_of
-from nlu.reports.runs import CONFIG, RESULT, RunRecord, find_runs, is_run, metric_of, missing_keys, parts, saved_config
+from nlu.reports.runs import CONFIG, RESULT, RunRecord, find_runs, is_run, metric_of, parts, saved_config
 from nlu.runs.freeing import reason_without_best
 from nlu.storage.copies import complete, records_of
 from nlu.storage.resources import fetch
@@ -103,9 +103,6 @@ def _run_of(path: Path, reference: str) -> Path:
     if not is_run(path):
         found, _ = find_runs([path])
         inside = f"; it holds {_listed([run.folder for run in found], path)}: name one of them" if found else ""
-        if not found and (path / CONFIG).is_file():
-            # Cut off, or of another program.
-            raise UserError(f"run is {reference}, whose {CONFIG} {missing_keys(path)}; copy it again, or give {KINDS}")
         raise UserError(f"run is {reference}, which lacks the {CONFIG} of a run{inside or f'; give {KINDS}'}")
     if several := parts(path):
         raise UserError(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from nlu.config.choices import RUN, conf_dir, target_of, targets_of, with_defaults
+from nlu.config.choices import RUN, target_of, targets_of, with_defaults
 from nlu.config.errors import DataError, UserError
 from nlu.config.keys import facts_of
 from nlu.config.members import own_name
@@ -191,16 +191,6 @@ def is_run(folder: Path) -> bool:
     return os.path.exists(folder / TRAIN) or os.path.exists(folder / RESULT)
 
 
-def missing_keys(folder: Path) -> str:
-    """Return what the config.yaml of a folder lacks to be that of a run, as a sentence without its subject."""
-    try:
-        content = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError) as error:
-        return f"cannot be read: {_reason(error)}"
-    held = content.keys() if isinstance(content, dict) else ()
-    return f"lacks {', '.join(sorted(RUN_KEYS - set(held)))}, so it is not the whole configuration of a run"
-
-
 def read_run(folder: Path) -> RunRecord:
     """Read one run. Raises DataError if one of its files is damaged or cannot be read."""
     config = flat(_read(folder / CONFIG, lambda text: yaml.load(text, yaml.CSafeLoader)))
@@ -255,13 +245,7 @@ def saved_config(run_dir: Path) -> dict[str, Any]:
     """Return the saved configuration of a run, with all keys. Raises DataError if it is damaged."""
     path = run_dir / CONFIG
     try:
-        text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
-        if not text.endswith("\n") and not _is_whole(content):
-            # A key of which a part is missing would be one of another value.
-            raise DataError(
-                f"{path} ends within a line, so a part of it is missing; copy it again, or give another run"
-            )
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
         _leave_out_earlier(content)
         return with_defaults(content, RUN)
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:
@@ -283,22 +267,6 @@ def _leave_out_earlier(content: dict[str, Any]) -> None:
         trainer["devices"] = 1
     if str(content.get("parallel", {}).get(TARGET)).startswith("nlu.training.shared."):
         content["parallel"] = {TARGET: target_of("parallel", "replicated")}
-
-
-def _is_whole(content: Mapping[str, Any]) -> bool:
-    """Whether a configuration without a final line end, which some editors remove, has all that was written.
-
-    The choices of all groups are written last, by name. The very last name is whole if nlu has such a choice.
-    """
-    choices = content.get("choices")
-    if not isinstance(choices, dict) or list(content)[-1] != "choices":
-        return False
-    if not choices:
-        # Of a run that was not started by a command line; cut, its braces could not be read.
-        return True
-    group, name = list(choices.items())[-1]
-    groups = {key for key, node in content.items() if isinstance(node, dict) and TARGET in node}
-    return groups <= choices.keys() and (conf_dir() / str(group) / f"{name}.yaml").is_file()
 
 
 def _reason(error: Exception) -> str:

@@ -4,19 +4,15 @@ A worker gets a function to call, not a command line. Workers die with their par
 ends the others.
 """
 
-import glob
 import logging
-import math
 import multiprocessing
 import os
-import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -38,8 +34,7 @@ from nlu.config.schema import Run
 from nlu.runs import logs
 from nlu.runs.folder import CONFIG
 from nlu.runs.takeover import LOCK
-from nlu.storage.heartbeat import identity_of
-from nlu.storage.locks import Locked, NoLocks, hold_folder, hold_lock, is_locked
+from nlu.storage.locks import is_locked
 from nlu.sweeps.faults import ProcessLost, lost_a_peer
 from nlu.training.experiment import how_to_continue, run_experiment
 
@@ -51,8 +46,6 @@ would take the one that is passed on for a second Ctrl-C."""
 _OF_WORKERS = {*stopping.SIGNALS, INTERRUPT}
 STOP_S = 90.0
 """how long the other workers have to end after the first one, if all were asked to stop"""
-MEETINGS, MEETING_LOCK = "nlu-meeting", ".lock"
-"""folders in the system's folder for temporary files, each locked by the command whose processes meet there"""
 
 Work = Callable[[], int]
 """what each process calls; returns the exit status. It can be pickled: an importable function with its arguments"""
@@ -108,25 +101,8 @@ def in_processes(work: Work, count: int, limit_s: float | None = None) -> int:
 
 def _work_together(work: Work, workers: list[Placement], limit_s: float | None, keep: Keep = lambda end: None) -> int:
     # The workers of one node meet at a file: another process may bind a port that was free before they do.
-    with meeting_folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="nlu-meeting-", ignore_cleanup_errors=True) as folder:
         return _Workers(work, workers, limit_s, f"file://{folder}/store").wait(keep)
-
-
-@contextmanager
-def meeting_folder() -> Iterator[Path]:
-    """Give a folder for the time of the block, and remove the folders of commands that were killed on this host."""
-    # Hosts may share the parent folder, and a lock may be visible on its own host only.
-    boot = identity_of(os.getpid()).get("machine", "").partition(" ")[0]
-    own = f"{MEETINGS}-{socket.gethostname()}-{boot}-"
-    for left in Path(tempfile.gettempdir()).glob(f"{glob.escape(own)}*"):
-        with suppress(Locked, NoLocks, OSError), hold_lock(left / MEETING_LOCK, wait_s=0):
-            shutil.rmtree(left)
-    folder = Path(tempfile.mkdtemp(prefix=own))
-    try:
-        with hold_folder(folder, MEETING_LOCK, wait_s=math.inf, optional=True):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Workers:

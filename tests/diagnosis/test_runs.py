@@ -47,24 +47,6 @@ def run(own: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(own, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.8, 0.99])
-def test_a_configuration_that_is_cut_off_is_one_sentence(run: Path, share: float) -> None:
-    path = run / "config.yaml"
-    text = path.read_text()
-    cut = text[: int(share * len(text))].rstrip()
-    path.write_text(cut)
-    with pytest.raises(UserError) as caught:
-        of_run(str(run))
-    assert "config.yaml" in str(caught.value) and "\n" not in str(caught.value) and "; " in str(caught.value)
-    # At the end of a line too, as long as a group is missing.
-    path.write_text(cut.rpartition("\n")[0] + "\n")
-    if share < 0.3:
-        with pytest.raises(
-            UserError, match=r"whose config.yaml lacks .*, so it is not the whole configuration of a run"
-        ):
-            of_run(str(run))
-
-
 def checks(run: Path | str) -> dict[str, Check]:
     """What is said of the score of a run, by name; of several of one name the gravest."""
     found: dict[str, Check] = {}

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -13,44 +12,7 @@ import pytest
 
 from nlu.config import stopping
 from nlu.config.placement import Placement
-from nlu.training.processes import _Workers, in_processes, meeting_folder
-
-
-@pytest.fixture
-def top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's folder for temporary files."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-def other_command() -> tuple[int, Path]:
-    """Start another command, which meets its processes until it is killed; returns its id and its folder."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with meeting_folder() as folder:
-            (folder / "store").write_text("what its processes tell one another")
-            os.write(writing, f"{folder}\n".encode())
-            signal.pause()
-        os._exit(1)
-    os.close(writing)
-    with open(reading) as told:
-        return child, Path(told.readline().strip())
-
-
-def test_a_command_removes_the_folders_of_killed_commands_and_not_of_living_ones(
-    top: Path,
-) -> None:
-    killed, left = other_command()
-    living, kept = other_command()
-    os.kill(killed, signal.SIGKILL)
-    os.waitpid(killed, 0)
-    assert set(top.iterdir()) == {left, kept}
-    with meeting_folder() as own:
-        assert set(top.iterdir()) == {kept, own} and (kept / "store").is_file()
-    assert list(top.iterdir()) == [kept]
-    os.kill(living, signal.SIGKILL)
-    os.waitpid(living, 0)
+from nlu.training.processes import _Workers, in_processes
 
 
 def nothing() -> int:
