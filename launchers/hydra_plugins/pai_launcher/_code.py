@@ -1,7 +1,8 @@
 """The archive of the code that goes to a job: the files that git tracks.
 
-Changes that are not committed go along. A link to a file or folder of the project is replaced by its target. A file
-whose name looks secret stays here. The same files give the same bytes and the same name, and are uploaded once.
+Changes that are not committed go along. A link to a file of the project is replaced by its target. Links to folders
+stay here, and files whose names look secret. The same files give the same bytes and the same name, and are uploaded
+once.
 """
 
 import functools
@@ -77,12 +78,7 @@ def code_files(top: Path) -> dict[str, Path]:
 
     Raises UserError if git does not know `top` as a checkout.
     """
-    found = {
-        inner: path
-        for name in _listed(top, "--cached", "--recurse-submodules")
-        for inner, path in _followed(top, name)
-        if not is_secret(inner) and not is_secret(path.resolve().relative_to(top.resolve()).as_posix())
-    }
+    found = {name: top / name for name in _listed(top, "--cached", "--recurse-submodules") if _goes(top, name)}
     if not any(name.startswith("nlu/") for name in found):
         # The project uses an installed nlu; jobs get the same one.
         package, conf = Path(nlu.__file__).resolve().parent, conf_dir().resolve()
@@ -98,17 +94,11 @@ def is_secret(name: str) -> bool:
     return any(map(is_secret_file, Path(name).parts))
 
 
-def _followed(top: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a tracked name, by their names in the archive: it may be a link within the project."""
-    path = top / name
-    target = path.resolve()
-    # A link to a folder above itself would contain itself.
-    if not target.is_relative_to(top.resolve()) or path.is_symlink() and path.parent.resolve().is_relative_to(target):
-        return
-    if path.is_file():
-        yield name, path
-    elif path.is_dir():
-        yield from ((f"{name}/{inner}", file) for inner, file in _files_of(path))
+def _goes(top: Path, name: str) -> bool:
+    """Whether a tracked name is a file, or a link to one in the project, and neither looks secret."""
+    target, root = (top / name).resolve(), top.resolve()
+    within = target.is_file() and target.is_relative_to(root)
+    return within and not is_secret(name) and not is_secret(target.relative_to(root).as_posix())
 
 
 def _files_of(folder: Path) -> Iterator[tuple[str, Path]]:
