@@ -125,7 +125,8 @@ def mirror(url: str, folder: str, point: str, when: str, ends: str) -> None:
         kept.saved()
         while kept._pending is not None or list(kept._outbox.glob("*")):
             time.sleep(0.005)
-            kept._raise_failure()
+            if kept._failure is not None:
+                raise kept._failure
     kept.close()
 
 

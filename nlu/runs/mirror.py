@@ -7,7 +7,6 @@ waits. A process that continues elsewhere finds the files that the newest pointe
 
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ from nlu.storage.temporary import Pauses
 log = logging.getLogger(__name__)
 
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
-LOG_EVERY_S = 60.0
+SAID_AFTER_S = 30.0
 EXIT_WAIT_S = 1800.0
 """how long a run that ends, also after a signal, waits for a service that does not respond"""
 FAILED_WAIT_S = 60.0
@@ -106,11 +105,10 @@ class Mirror:
             raise Unreachable(f"{self.store.shown} changes faster than it can be taken; try again later")
         try:
             remove(self._outbox)
-            if there is not None and there.files:
-                # Otherwise the folder is at or ahead of the mirror, and fetching would drop what was not sent.
-                if there.save not in self._note.saves:
-                    bring(self.store, there.files, self._folder, self._say)
-                    self._note.write(there.save)
+            # Otherwise the folder is at or ahead of the mirror, and fetching would drop what was not sent.
+            if there is not None and there.files and there.save not in self._note.saves:
+                bring(self.store, there.files, self._folder, self._say)
+                self._note.write(there.save)
             if there is not None and there.ended:
                 # A process that was killed amid it has left the rest.
                 self._publish()
@@ -138,7 +136,8 @@ class Mirror:
 
     def saved(self) -> None:
         """Send the files as they are now, in the background. Raises TakenOver if another process has the mirror."""
-        self._raise_failure()
+        if self._failure is not None:
+            raise self._failure
         has_ended = (self._folder / RESULT).is_file()
         if has_ended and self._pointers.last is not None and self._pointers.last.ended:
             # Its files have got their names there, which are written once.
@@ -178,7 +177,8 @@ class Mirror:
                 self._note.path.unlink(missing_ok=True)
             if self._failure is None and not self._thread.is_alive():
                 self._release()
-        self._raise_failure()
+        if self._failure is not None:
+            raise self._failure
 
     def _release(self) -> None:
         try:
@@ -187,22 +187,15 @@ class Mirror:
             log.warning("%s is not released: %s", self.store.shown, error)
 
     def _wait(self, limit_s: float) -> None:
-        began_s = logged_s = time.monotonic()
-        while self._thread.is_alive():
-            self._thread.join(0.2)
-            now_s = time.monotonic()
-            if now_s - logged_s > LOG_EVERY_S:
-                self._say(f"ended; waiting until all of it is in {self.store.shown}")
-                logged_s = now_s
-            if now_s - began_s > limit_s:
-                raise MirrorUnavailable(
-                    f"the run in {self._folder} is not in {self.store.shown}, which did not accept it for "
-                    f"{limit_s / 60:.0f} minutes; the same command with resume=auto sends the rest"
-                )
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        self._thread.join(min(SAID_AFTER_S, limit_s))
+        if self._thread.is_alive():
+            self._say(f"ended; waiting until all of it is in {self.store.shown}")
+            self._thread.join(max(0.0, limit_s - SAID_AFTER_S))
+        if self._thread.is_alive():
+            raise MirrorUnavailable(
+                f"the run in {self._folder} is not in {self.store.shown}, which did not accept it for "
+                f"{limit_s / 60:.0f} minutes; the same command with resume=auto sends the rest"
+            )
 
     def _send_all(self) -> None:
         """Run the thread: send the newest snapshot, until all are sent and the mirror is closing."""

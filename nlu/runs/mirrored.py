@@ -50,11 +50,15 @@ class Version:
         """In bytes; a table or log that grows later is read up to here."""
         return self.identity[1]
 
-    def sha256(self) -> str:
-        found = hashlib.sha256()
+    def parts(self) -> Iterator[bytes]:
         with open(self.file, "rb") as file:
             while part := file.read(min(PART_BYTES, self.size - file.tell())):
-                found.update(part)
+                yield part
+
+    def sha256(self) -> str:
+        found = hashlib.sha256()
+        for part in self.parts():
+            found.update(part)
         return found.hexdigest()
 
     def whole(self) -> Path:
@@ -62,9 +66,8 @@ class Version:
         if CHECKPOINTS in self.place.split("/"):
             return self.file
         copy = self.file.with_name(f"{self.file.name}.whole")
-        with open(self.file, "rb") as file, open(copy, "wb") as to:
-            while part := file.read(min(PART_BYTES, self.size - file.tell())):
-                to.write(part)
+        with open(copy, "wb") as file:
+            file.writelines(self.parts())
         return copy
 
 
@@ -104,12 +107,10 @@ def _link(path: Path, link: Path) -> os.stat_result:
     link.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(path, link)
-        return link.stat()
     except OSError:
         # On a file system without links, or for a file of another user, a copy takes longer but serves equally well.
-        with open(path, "rb") as file, open(link, "wb") as copy:
-            shutil.copyfileobj(file, copy)
-            return os.fstat(file.fileno())
+        shutil.copy2(path, link)
+    return link.stat()
 
 
 def _files(folder: Path, is_search: bool) -> Iterator[Path]:
@@ -180,8 +181,8 @@ def bring(store: ObjectStore, files: Mapping[str, Stored], folder: Path, say: Ca
     remove(incoming)
 
 
-_BRINGING = [threading.Lock() for _ in range(16)]
-"""so that threads that fetch the same folder take turns, and the second one finds it complete"""
+_BRINGING = threading.Lock()
+"""so that of two threads that fetch the same folder the second one finds it complete"""
 
 
 def bring_back(url: str, folder: Path, say: Callable[[str], None] = log.info) -> bool:
@@ -191,7 +192,7 @@ def bring_back(url: str, folder: Path, say: Callable[[str], None] = log.info) ->
     an object is damaged, Unreachable if the service does not respond.
     """
     store = ObjectStore(url, KEY)
-    with _BRINGING[hash(str(folder.absolute())) % len(_BRINGING)]:
+    with _BRINGING:
         for _ in range(TRIES):
             there, note = Pointers(store).newest(), Note(folder, store.shown)
             if there is None or not there.files:

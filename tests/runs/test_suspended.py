@@ -37,7 +37,7 @@ def test_a_suspended_holder_of_a_mirror_changes_nothing_of_its_successor(
             write_state(tmp_path / "successor", step, f"the successor's, step {step}")
             successor.saved()
             while successor._pending is not None or list(successor._outbox.glob("*")):
-                successor._raise_failure()
+                assert successor._failure is None
                 time.sleep(0.002)
         before, newest = objects(url), newest_of(url)
         status, said = holder.continued()
